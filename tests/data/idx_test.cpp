@@ -102,7 +102,7 @@ TEST_CASE("F37: sizes are checked against the limit before memory is allocated")
   CHECK_THAT(error_of(idx_text({0xffffffff, 0xffffffff, 0xffffffff}, "a"), 3), ContainsSubstring("must fit into"));
   CHECK_THAT(error_of(idx_text({65536, 65536, 65536}, "a"), 3), ContainsSubstring("must fit into"));
   CHECK_THAT(error_of(idx_text({11}, "abcdefghijk"), 1, 10),
-             ContainsSubstring("10 bytes") && ContainsSubstring("ask for 11"));
+             ContainsSubstring("10 bytes") && ContainsSubstring("require 11"));
   forget_peak_memory();
   const long before = peak_memory_kib();
   CHECK_THAT(error_of(idx_text({2000000000}, "a")), ContainsSubstring("2000000008 bytes with it; the file has 9"));

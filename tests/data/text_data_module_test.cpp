@@ -191,7 +191,7 @@ TEST_CASE("texts that cannot be used are named") {
   write_text(file.folder / "text.txt", "\xff\xfe not UTF-8");
   CHECK_THAT(error(), ContainsSubstring("must be UTF-8"));
   file.options.path = file.folder / "nothing.txt";
-  CHECK_THAT(error(), ContainsSubstring("nothing.txt': No such file or directory"));
+  CHECK_THAT(error(), ContainsSubstring("nothing.txt' cannot be opened: No such file or directory"));
   file.options.path = file.folder.path();
   CHECK_THAT(error(), ContainsSubstring("is a folder"));
 }

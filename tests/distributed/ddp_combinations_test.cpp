@@ -114,7 +114,7 @@ TEST_CASE(
   const auto runs = fit(folder.path(), to, kBatch * to, options + Arguments{"--resume"});
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "1 epoch,"));
-  CHECK(says(runs[0].err, "a batch of all processes has " + std::to_string(kBatch * to) + " samples, where it had " +
+  CHECK(says(runs[0].err, "the global batch has " + std::to_string(kBatch * to) + " samples instead of " +
                               std::to_string(kBatch * from)));
   // The epoch was validated at its end.
   CHECK(read_text(run_folder(folder.path()) / "metrics.jsonl").find("val_loss") != std::string::npos);

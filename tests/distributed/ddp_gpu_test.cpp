@@ -40,7 +40,8 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start", "[gpu]
   const Finished launched =
       trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
   CHECK(launched.exit_code == 2);
-  CHECK(says(launched.err, "devices were requested; this machine has " + std::to_string(there) + " of cuda: 0 ("));
+  CHECK(
+      says(launched.err, "devices were requested; this machine has " + std::to_string(there) + " cuda device(s): 0 ("));
   CHECK(says(launched.err, "Set trainer.devices to a number up to " + std::to_string(there)));
   // Started by others, the rank that is too many says so.
   const int ranks = static_cast<int>(there) + 1;
@@ -99,7 +100,7 @@ TEST_CASE("on a GPU, running out of memory is reported with its place, the devic
   CHECK(says(run.err, "the run failed in train, epoch 0, batch 3, step 3, x [12, 5] Float"));
   CHECK(says(run.err, ", in training_step"));
   CHECK(says(run.err, "out of memory: tensors hold "));
-  CHECK(says(run.err, " MiB of cuda:0 (at most "));
+  CHECK(says(run.err, " MiB of cuda:0 (peak: "));
   CHECK(says(run.err, "accumulate_grad_batches"));
   CHECK(says(run.err, "error: CUDA out of memory. Tried to allocate"));
 }

@@ -28,7 +28,7 @@ struct Trainer::Impl {
   TrainerOptions options;
   TrainerComponents components;
   fs::path run_dir;
-  // What this trainer's last fit left, for `last` and `best` in the same process.
+  // The checkpoints of this trainer's last fit, for `last` and `best` in the same process.
   detail::LatestCheckpoints latest;
   std::optional<FitReport> last_fit;
   std::atomic<bool> running = false;
@@ -136,8 +136,8 @@ namespace {
 
 constexpr auto kNothingMore = [](RunState&, Services&, ExitCode) {};
 
-// What every verb does around its loops: `body` receives the prepared run, `failed` the one that an exception has
-// ended. Returns the signal that ended it.
+// The code that every verb runs around its loops: `body` receives the prepared run, `failed` the run that an exception
+// has ended. Returns the signal that ended it.
 template <class Impl, class Body, class Failed = decltype(kNothingMore)>
 std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::shared_ptr<LightningModule> module,
                             DataSource data, const CheckpointChoice& checkpoint, Body body,
@@ -175,7 +175,7 @@ void validate_before_training(RunState& run, Services& services) {
   run.position.sanity_checking = false;
 }
 
-// Whatever ended the loops, their last state is saved.
+// The last state is saved, no matter what ended the loops.
 void write_final_checkpoint(RunState& run, Services& services) {
   if (!run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved()) return;
   services.context.request_checkpoint(checkpoint_of_now(services.context, "end of fit"));
@@ -196,8 +196,8 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
     const LoadReport loaded =
         load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
     if (!loaded.differences.empty())
-      log::warn("trainer.weights_left_out", cat("the weights of ", checkpoint,
-                                                " were not all loaded; the rest does not fit:\n", loaded.differences));
+      log::warn("trainer.weights_left_out",
+                cat("the weights of ", checkpoint, " were not all loaded; the rest do not fit:\n", loaded.differences));
   } catch (const CheckpointError& error) {
     log::warn("trainer.weights_left_out", cat("the module keeps its weights: ", error.what()));
   }
@@ -206,7 +206,7 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
 void settle_checkpoints(RunState& run, Services& services) {
   services.rows.settle();
   services.rank_checks.check_same_ranks();
-  // A save under way may fail: then the last state is still to be saved.
+  // A save in flight may fail: then the last state must still be saved.
   services.checkpoints.wait_for_save();
   write_final_checkpoint(run, services);
   services.checkpoints.wait_for_save();
@@ -234,8 +234,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     }
   }
   bool nonfinite = false;
-  std::optional<double> started;  // the loops' time of their start
-  // What needs no other rank.
+  std::optional<double> started;  // the time at which the loops started
+  // Fills in the values that need no other rank.
   const auto fill_own = [&](RunState& run, Services& services) {
     if (started) report.train_seconds = services.context.elapsed_s() - *started;
     report.epochs = run.counters.epochs.completed;
@@ -286,13 +286,14 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         } catch (const Interrupted& interrupted) {
           run.position.sanity_checking = false;
           settle_checkpoints(run, services);
-          // Not the run's stop_reason, which is part of its state: a signal ends this process, not the run.
+          // The signal does not become the run's stop_reason, which is part of its state: a signal ends this process,
+          // not the run.
           fill(run, services, cat("signal ", interrupted.signal()));
           throw;
         }
         settle_checkpoints(run, services);
-        // The rest of a window of step metrics is not lost. After the checkpoint, in which the window is still open;
-        // after a signal the run that continues from there closes it.
+        // Write the rest of a window of step metrics, so that it is not lost. This is done after the checkpoint, in
+        // which the window is still open; after a signal, the resumed run closes it.
         services.rows.end_batch(RunningStage::train, true);
         services.rank_checks.check_exchanges();
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(services.context); });

@@ -65,7 +65,7 @@ TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable does 
                          [&](const std::string& line) { return line.find(text) != std::string::npos; });
   };
   CHECK(count("could not be saved") == 5);  // the 1st, 2nd, 4th, 8th and 16th of 30
-  CHECK(count("checkpoints can be saved again, after 30 in a row that could not") == 1);
+  CHECK(count("checkpoints can be saved again, after 30 attempts in a row that failed") == 1);
   REQUIRE(report.last_checkpoint);
   CHECK(fs::exists(*report.last_checkpoint));
 }

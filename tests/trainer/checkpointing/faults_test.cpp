@@ -363,8 +363,7 @@ TEST_CASE("a shape that does not fit and a label that is out of range come with 
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
   CHECK_THROWS(Trainer(quiet(folder)).fit(std::make_shared<Wrong>(), regression_data(8, 0)));
   log::set_sink({}, nullptr);
-  CHECK_THAT(
-      told, ContainsSubstring("what may help: a linear layer got a different number of features than its in_features"));
+  CHECK_THAT(told, ContainsSubstring("hint: a linear layer got a different number of features than its in_features"));
   CHECK(fulgur::detail::hint_for("Target 12 is out of bounds."));
   CHECK(fulgur::detail::hint_for("Expected all tensors to be on the same device, but got mat1 is on cuda:0"));
   CHECK_FALSE(fulgur::detail::hint_for("no space left on device"));

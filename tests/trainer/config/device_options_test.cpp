@@ -397,7 +397,7 @@ TEST_CASE("accelerator auto: a GPU that cannot be used is an error, or a warning
   CHECK_THROWS_AS(auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", false), ConfigError);
   CHECK_THROWS_AS(auto_without_cuda(DeviceUse::one_each, "the driver is broken", "Repair it", false), DistributedError);
   CHECK_THROWS_WITH(auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", false),
-                    "[trainer.accelerator] 'auto' would take a GPU; this machine has an NVIDIA driver, but the program "
+                    "[trainer.accelerator] 'auto' would use a GPU; this machine has an NVIDIA driver, but the program "
                     "cannot use its GPUs: "
                     "the driver is broken. Set trainer.accelerator: cpu to train on the CPU. Repair it.");
   std::string note;

@@ -273,8 +273,8 @@ TEST_CASE("accelerator and devices that this machine lacks are errors that list 
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.devices = 2;
-  CHECK_THROWS_WITH(fit(options),
-                    ContainsSubstring("this machine has 1 of cpu") && ContainsSubstring("trainer.strategy: ddp"));
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("this machine has 1 cpu device(s)") &&
+                                      ContainsSubstring("trainer.strategy: ddp"));
   options = quiet(folder);
   options.accelerator = "tpu";
   CHECK_THROWS_WITH(fit(options), ContainsSubstring("not available"));

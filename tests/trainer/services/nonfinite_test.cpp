@@ -373,7 +373,7 @@ TEST_CASE(
   const Result run = fit(folder, Fault::loss, "rollback");
   CHECK(run.error.empty());
   CHECK(run.report.epochs == 2);
-  CHECK_THAT(run.told, ContainsSubstring("are those of") && ContainsSubstring("epoch=0-step=4.ckpt"));
+  CHECK_THAT(run.told, ContainsSubstring("were restored from") && ContainsSubstring("epoch=0-step=4.ckpt"));
   for (const auto& [name, value] : weights(*run.module)) CHECK(value.isfinite().all().item<bool>());
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-/// All that a program with its own modules, data and callbacks uses. Reference models (`fulgur/models/…`), strategies
-/// and checkpoint files have headers of their own. A file that needs a few of these compiles faster with them alone.
+/// Includes everything that a program with its own modules, data and callbacks uses. Reference models
+/// (`fulgur/models/…`), strategies and checkpoint files have separate headers. A file that needs only a few headers
+/// compiles faster if it includes just those.
 
 #include "fulgur/callbacks/chrome_trace.h"
 #include "fulgur/callbacks/device_stats_monitor.h"

@@ -10,11 +10,11 @@
 namespace fulgur::detail {
 namespace {
 
-// Hooks between the batch's arrival and its end: their work on the host would be done only once.
+// Hooks that run inside the captured step: their work on the host would be done only once.
 struct Inside {
   Hook hook;
   const char* name;
-  bool of_callbacks = false;  // too
+  bool of_callbacks = false;  // callbacks have this hook too
 };
 constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true},
                              Inside{Hook::on_after_backward, "on_after_backward", true},
@@ -38,14 +38,14 @@ std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
   if (o.static_graph)
     return "ddp's static_graph is true, for which the host treats the first step differently; set it to false";
   if (o.gradient_as_bucket_view)
-    return "ddp's gradient_as_bucket_view is true, so that gradients are in memory unknown to the recorder; set it to "
+    return "ddp's gradient_as_bucket_view is true, which puts gradients in memory that is not recorded; set it to "
            "false";
   if (o.compression != DDPStrategy::Compression::none)
     return cat("ddp's compression is ", enum_text(o.compression),
                ", which the host sets up in each exchange; set it to none");
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
-    return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
+    return "ddp exchanges the module's buffers once per accumulation window; set accumulate_grad_batches to 1";
   if (!run.stages.at(RunningStage::train).loaders.front()->size())
     return "ranks cannot agree on the length of their loaders; use a loader of known length";
   return std::nullopt;

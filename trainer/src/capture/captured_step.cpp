@@ -19,7 +19,7 @@ namespace {
 
 // These steps create the slots of logged values and the optimizer state, and let kernels be selected.
 constexpr int64_t kWarmUps = 3;
-// A rank's exchanges are set up by the first window, before the second.
+// The first window sets up a rank's exchanges, before the second begins.
 constexpr int64_t kWindowsOfRanks = 2;
 
 /// The name of an entry that is not a tensor.
@@ -46,7 +46,7 @@ CapturedStep::~CapturedStep() {
   const int64_t launched = run_.captured.batches;
   if (launched == 0 && !given_up_)
     run_.captured.refused = cat("the fit ended first; steps are captured after ", kWarmUps,
-                                " eager ones, at a batch of the same shape as the one before");
+                                " eager steps, at a batch of the same shape as the previous one");
   if (launched > 0 || !given_up_)
     log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
                   launched == 0 ? cat(": ", *run_.captured.refused) : ""));
@@ -100,9 +100,9 @@ void CapturedStep::make_room() {
   const int64_t cached = std::max<int64_t>(memory->reserved - memory->allocated - pool_bytes_, 0);
   if (*free + cached >= pool_bytes_) return;
   if (!std::exchange(made_room_, true))
-    log::info(
-        cat("cuda_graph: the device's memory does not hold the recorded steps (", pool_bytes_ >> 20,
-            " MiB) and other work, such as an epoch's last batch or a validation: they are recorded again after it"));
+    log::info(cat(
+        "cuda_graph: the device's memory cannot hold both the recorded steps (", pool_bytes_ >> 20,
+        " MiB) and other work, such as an epoch's last batch or a validation: the steps are recorded again after it"));
   start_over();
 }
 
@@ -301,9 +301,9 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
     Step& operator=(const Step&) = delete;
     CapturedStep& step;
     bool alike, last;
-    int64_t global_step = step.run_.counters.global_step;  // before it
+    int64_t global_step = step.run_.counters.global_step;  // before the step
     int exceptions = std::uncaught_exceptions();
-    std::shared_ptr<void> on_stream;  // left first
+    std::shared_ptr<void> on_stream;  // destroyed first
   };
   if (given_up_) return nullptr;
   make_room();
@@ -324,7 +324,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
 
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
   ++batches_;
-  // A window with a batch without a loss is a shorter one, like the last window of an epoch may be.
+  // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.
   if (given_up_ || run_.window.length != run_.window.target || run_.window.losses != run_.window.done)
     return std::nullopt;
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
@@ -340,7 +340,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
       return std::nullopt;
     if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
   }
-  // A single batch of another kind may be an epoch's last.
+  // A single batch of another kind may be the last of an epoch.
   if (!kind_.fits(batch)) return std::nullopt;
   std::optional<size_t> set = place(batch);
   if (!set) {

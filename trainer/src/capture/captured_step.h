@@ -17,22 +17,22 @@
 namespace fulgur::detail {
 
 /// `cuda_graph: true`: after a few eager steps, the device's work of a step (forward, backward, clipping, optimizer,
-/// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape are stepped
-/// eagerly. If a recording is out of date, it starts again with a few eager steps.
+/// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape run eagerly.
+/// If a recording is out of date, a new one is made after a few eager steps.
 ///
-/// The loader writes batches alternately into two sets of tensors (InputSets), and there is a recording for each. With
-/// one set, a copy would have to wait for the previous step, whose backward reads the batch to the end. Copying on the
+/// The loader writes batches alternately into two sets of tensors (InputSets), each of which has a recording. With one
+/// set, a copy would have to wait for the previous step, whose backward reads the batch to the end. Copying on the
 /// device into the recording's own input would add one copy per entry to each step, and each batch would be stored
 /// three times (the next one, the current one, the input) instead of twice. A second recording costs only its nodes:
 /// activations and gradients share one memory pool, since the two never run at the same time.
 ///
 /// With accumulation, the first batch of a window, those between and the last are recorded separately: the first
-/// creates the gradients, the others add to them, the last also steps, as in eager mode, so that the numbers are
+/// creates the gradients, the others add to them, and the last also steps. Eager mode does the same, so the numbers are
 /// bit-identical.
 class CapturedStep {
  public:
-  /// `body` is the device's part of a step of automatic optimization: up to the gradients, and for the last batch of a
-  /// window up to gradients set to undefined.
+  /// `body` is the device's part of a step of automatic optimization: it computes the gradients, and for the last batch
+  /// of a window also steps and sets the gradients to undefined.
   using Body = std::function<StepOutput(const Batch&, int64_t batch_idx, bool last_of_window)>;
   CapturedStep(RunState& run, Services& services, std::unique_ptr<GraphCapture> graph, Body body);
   ~CapturedStep();
@@ -42,25 +42,25 @@ class CapturedStep {
   /// Whether the batch is in memory that recordings read, as written by its loader. They convert it to the run's memory
   /// format themselves.
   bool reads(const Batch& batch) const { return sets_ && sets_->find(batch); }
-  /// The step's output if the recorded step was launched; nullopt if the step is to be run eagerly. Neither counts the
-  /// batch in its window.
+  /// The step's output if the recorded step was launched; nullopt if the step must run eagerly. In neither case is the
+  /// batch counted in its window.
   std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx);
-  /// Before work besides the steps, such as an evaluation: frees the recordings if the device's memory does not hold
-  /// both. Their pool serves nothing else.
+  /// Call before work other than steps, such as an evaluation: frees the recordings if the device's memory cannot hold
+  /// both, since nothing else can use their pool.
   void make_room();
-  /// For an eager step, until the returned object is destroyed: a step before a recording runs on the recording stream.
-  /// Inspects what it logs.
+  /// Call for an eager step, and destroy the returned object after it: a step before a recording runs on the recording
+  /// stream. Inspects what the step logs.
   std::shared_ptr<void> eager_step(const Batch& batch);
 
  private:
   struct Recording {
     std::unique_ptr<GraphCapture> graph;
-    StepOutput output;  // that it writes
+    StepOutput output;  // the recording writes it
     std::vector<LogStore::Addition> additions;
-    // Of all parameters, before a launch and after it.
+    // The gradients of all parameters, before a launch and after it.
     std::vector<Tensor> gradients_before, gradients_after;
   };
-  /// By the batch's set and its place in the window.
+  /// Indexed by the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
 
   bool first_of_window() const { return run_.window.done == 0; }
@@ -77,7 +77,7 @@ class CapturedStep {
   std::vector<Tensor> gradients() const;
   void set_gradients(const std::vector<Tensor>& gradients) const;
   bool gradients_are(const std::vector<Tensor>& others) const;
-  /// The first batch of each window leaves its gradients in the same memory, where the others expect them.
+  /// Puts the gradients of a window's first batch into the same memory each time, where the other batches expect them.
   void keep_gradients_in_place();
   bool record(Recording& recording, const Batch& batch, int64_t batch_idx);
   StepOutput record_body(Recording& recording, const Batch& batch, int64_t batch_idx);
@@ -102,7 +102,7 @@ class CapturedStep {
   std::shared_ptr<InputSets> sets_;
   bool copies_ = false;  // batches are not in the sets and are copied
   Batch inputs_;         // what they are copied into
-  BatchKind kind_;       // of the last batch, before the first recording; then of all recorded batches
+  BatchKind kind_;       // before the first recording: of the last batch; then: of all recorded batches
   Recordings recordings_;
   bool recorded_ = false, given_up_ = false, made_room_ = false;
   // What a recording depends on besides the batch: which parameters require gradients, which layers are in training
@@ -117,8 +117,8 @@ class CapturedStep {
   HostNumbers numbers_;     // of the last recording
   std::string stopped_at_;  // the operation at which a recording failed
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
-  int64_t pool_bytes_ = 0;      // of the recordings
-  int64_t batches_ = 0;         // of the fit
+  int64_t pool_bytes_ = 0;      // size of the recordings' pool
+  int64_t batches_ = 0;         // batches of the fit so far
   int64_t first_captured_ = 0;  // the global step of the first recording
 };
 

@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 
 /// The operation at which a recording failed: the outermost one left by an exception. Backward runs on its own thread,
-/// so the callback is global; operations of other threads that fail at the same time are not distinguished.
+/// so the callback is global; an operation that fails on another thread at the same time cannot be told apart.
 class FailedOperation {
  public:
   FailedOperation()

@@ -109,7 +109,7 @@ std::string ConfigDifference::describe() const {
 
 std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) {
   if (!config.ckpt_path || !config.load.loads_loops()) return {};
-  // A running run in the folder would change what is read here.
+  // An active run in the folder would change what is read here.
   std::optional<RunLock> lock;
   const auto path = choose(config, [&](const std::filesystem::path& run_dir) {
     if (locks) lock.emplace(run_dir);
@@ -147,7 +147,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     differences.push_back(std::move(difference));
   }
   if (!refused.empty())
-    throw CheckpointError(cat("[trainer.fit] the config describes a different model than that of ", *path, ":\n  ",
+    throw CheckpointError(cat("[trainer.fit] the config describes a different model from that of ", *path, ":\n  ",
                               join(refused, "\n  "),
                               "\nUse the config of its run, --load.weights_only true for a new run from these weights, "
                               "or --allow-config-change for options that do not change shapes."));

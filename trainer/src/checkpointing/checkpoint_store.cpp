@@ -95,7 +95,7 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
   const auto found = keepers_.find(known);
   std::error_code error;
   if (found != keepers_.end()) found->second.erase(std::string(owner));
-  // From an earlier part of the run, or another run: recognised by what a checkpoint must contain.
+  // A checkpoint of an earlier part of the run, or of another run, is recognised by the files that it must contain.
   else if (fs::exists(known / "state.json", error))
     keepers_[known];
   released_ = true;
@@ -103,7 +103,7 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
 
 void CheckpointStore::act_on_requests() {
   if (!requests_.empty()) host_.settle_steps();
-  // A checkpoint comes after the rows of its steps.
+  // A checkpoint is written after the rows of its steps.
   if (!requests_.empty() && !awaits_rows()) host_.write_rows(/*and_act=*/true);
   if (host_.is_alone() && !requests_.empty()) {
     log::error("a checkpoint was requested, but one rank alone cannot write it; --resume continues from the last one");
@@ -114,7 +114,7 @@ void CheckpointStore::act_on_requests() {
     if (host_.take_save_done()) wait_for_save();
   } else if (in_flight_) {
     for (auto& result : writer_->poll()) finish_save(without_torn(std::move(result)));
-    // As after a wait: which names the next save finds taken must not depend on when this one was written.
+    // Proceed as after a wait: which names are taken at the next save must not depend on when this one was written.
     if (!in_flight_) prune();
   }
   if (requests_.empty() && !released_) return;
@@ -189,7 +189,7 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
 // Write pending rows now, so that their metrics are known.
 void CheckpointStore::complete_save(uint64_t save) { writer_->complete(save, host_.late_values()); }
 
-// A copy made while its source was being written is useless.
+// A copy is useless if its source was written while it was made.
 AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWriter::Result result) {
   const std::string torn = std::exchange(torn_, {});
   if (torn.empty() || result.error) return result;
@@ -207,7 +207,7 @@ StateTree CheckpointStore::keepers_state() const {
   for (const auto& [path, owners] : keepers_) {
     StateTree::List names;
     for (const std::string& owner : owners) names.emplace_back(owner);
-    // By name: a run folder may be moved.
+    // Only the name is kept, since a run folder may be moved.
     const fs::path name = path.parent_path() == folder ? path.filename() : path;
     all.push_back(StateTree::map({{"path", name.string()}, {"owners", std::move(names)}}));
   }
@@ -215,7 +215,7 @@ StateTree CheckpointStore::keepers_state() const {
 }
 
 StateTree CheckpointStore::state(uint64_t ticket, const CheckpointRequest& request) const {
-  // A run that resumes from here publishes and writes what this process may not reach.
+  // A run that resumes from here publishes and writes what this process may not get to.
   StateTree::List pending{to_state({ticket, request})};
   for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
   StateTree best_owner = nullptr;
@@ -242,7 +242,7 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kep
     is_newest = is_newest && other.weights_only;
     weights_made_later.push_back(other.path);
   }
-  // Saves made after this one are given up now, but must stay older than those to come.
+  // Saves made after this one are given up now, but must count as older than those to come.
   for (const fs::path& place : {folder, checkpoint.parent_path()})
     for (const CheckpointSummary& other : list_checkpoints(place)) saves_ = std::max(saves_, other.origin.save_counter);
   if (!is_newest) return;
@@ -288,7 +288,7 @@ void CheckpointStore::publish_resumed() {
 
 void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& request) {
   run_.collectives().set_activity("a checkpoint");
-  // The result of the previous one belongs in this one's state, at the same step in every run.
+  // The result of the previous checkpoint is part of this one's state, at the same step in every run.
   wait_for_save();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += ".ckpt";
@@ -300,7 +300,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
                       .request = request};
   if (!judged_later()) {
     host_.check_ranks();
-    // Rank 0's are written. Buffers of other ranks may differ; they are replaced by rank 0's before the next forward.
+    // Rank 0's buffers are written. Those of other ranks may differ; rank 0's replace them before the next forward.
     const std::string bad = run_.collectives().broadcast_text(host_.bad_weight().value_or(""), 0);
     if (!bad.empty()) return report_refusal(info, not_finite(folder, bad));
   }
@@ -416,7 +416,7 @@ void CheckpointStore::report_failure(const CheckpointInfo& info, const Checkpoin
   if (const auto message = failed_saves_.failed(error.what())) log::error(*message);
 }
 
-// It must not overwrite a good one, and no run resumes from it.
+// It must not overwrite a good checkpoint, and no run resumes from it.
 void CheckpointStore::report_refusal(const CheckpointInfo& info, const CheckpointError& error) {
   host_.failed(info, error);
   log::error(error.what());

@@ -19,23 +19,23 @@
 
 namespace fulgur::detail {
 
-/// What a CheckpointStore asks of the run whose checkpoints it keeps.
+/// The services that a CheckpointStore needs from the run whose checkpoints it keeps.
 class CheckpointHost {
  public:
   virtual ~CheckpointHost() = default;
-  /// The run's state now, with that of the store. All ranks call it.
+  /// The current state of the run, with that of the store. All ranks call it.
   virtual CheckpointContent collect(bool weights_only, StateTree store) = 0;
-  /// Writes what is known only after the rows of metrics are written into a content collected before.
+  /// Adds what is known only after the rows of metrics are written to a content that was collected before.
   virtual std::function<void(CheckpointContent&)> late_values() = 0;
-  /// Writes the rows of metrics that are under way, and with `and_act` does what the policy for NaN decides about them.
+  /// Writes the pending rows of metrics, and with `and_act` carries out what the policy for NaN decides about them.
   virtual void write_rows(bool and_act) = 0;
-  /// Reads exchanges of the ranks that must be settled before a request is acted on.
+  /// Reads the exchanges between ranks that must be complete before a request is acted on.
   virtual void settle_steps() = 0;
   /// Calls `then` once the rows begun so far are written.
   virtual void when_rows_are_written(std::function<void()> then) = 0;
   /// Throws if ranks that must be equal differ, or an exchange between them has failed. All ranks call it.
   virtual void check_ranks() = 0;
-  /// A norm of all weights, computed on the device: not finite if one of them is not; undefined if nobody asks.
+  /// A norm of all weights, computed on the device: not finite if one of them is not; undefined if there is no check.
   virtual Tensor weight_norm() = 0;
   /// The name of the first weight that is not finite. Waits for the device.
   virtual std::optional<std::string> bad_weight() = 0;
@@ -43,7 +43,7 @@ class CheckpointHost {
   virtual bool take_save_done() = 0;
   /// False once nothing more may be saved.
   virtual bool allows_saves() const = 0;
-  /// True once the other ranks take no part any more.
+  /// True once the other ranks no longer take part.
   virtual bool is_alone() const = 0;
   virtual void published(const CheckpointInfo& info) = 0;
   virtual void failed(const CheckpointInfo& info, const CheckpointError& error) = 0;
@@ -53,7 +53,7 @@ class CheckpointHost {
 struct ResumedCheckpoint {
   std::filesystem::path path;
   bool same_run = false;    ///< the run continues in the run folder that the checkpoint belongs to
-  bool unfinished = false;  ///< and was not marked as finished there; on rank 0
+  bool unfinished = false;  ///< that run was not marked as finished there; on rank 0
 };
 
 /// The checkpoints of a run: writes those that are requested (in the background unless `async_checkpoint` is off),
@@ -68,7 +68,7 @@ class CheckpointStore {
   CheckpointStore(RunContext& run, CheckpointHost& host, Settings settings)
       : run_(run), host_(host), settings_(settings), late_(run) {}
 
-  /// Queues a request, which `act` carries out. Returns its ticket.
+  /// Queues a request, which `act` will carry out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
   bool has_requests() const { return !requests_.empty(); }
   /// `owner` no longer keeps the checkpoint.
@@ -76,41 +76,42 @@ class CheckpointStore {
   /// Takes the writer's results, and starts the saves that were requested: the one place where requests are acted on.
   /// Non-finite weights are not saved.
   void act_on_requests();
-  /// Before the first step of training.
+  /// Call before the first training step.
   void start_training();
-  /// Before anything but a step's forward and backward writes weights or optimizer state: on a GPU, copies for the save
-  /// in flight may still be running, and the current stream's next work waits for them.
+  /// Call before anything other than a step's forward and backward writes weights or optimizer state: on a GPU, copies
+  /// for the save in flight may still be running, and the next work of the current stream will wait for them.
   void before_writes();
   /// True on rank 0 if the save in flight has finished and this has not been reported yet.
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
   /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
-  /// The run resumes from this checkpoint, the `save_counter`th of its run, with the store's state in it.
+  /// Call when the run resumes from this checkpoint, the `save_counter`th of its run, which contains the store's state.
   void resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state);
   /// The ticket of the next request.
   uint64_t next_ticket() const { return next_ticket_; }
-  /// What was requested, from ticket `first` on, is about a state that is discarded; `why` is for the report.
+  /// Discards the requests from ticket `first` on, since the state that they were to save is discarded; `why` is for
+  /// the report.
   void discard_requests(const std::string& why, uint64_t first = 0);
-  /// Reports it to callbacks as if it had been written now: they counted on that when it was written, and the process
-  /// may have died in between. After on_train_start.
+  /// Reports the resumed checkpoint to callbacks as if it had been written now: they expected that report when it was
+  /// written, and the process may have died before it. Call after on_train_start.
   void publish_resumed();
 
   const std::optional<std::filesystem::path>& last() const { return last_; }
   const std::optional<std::filesystem::path>& best() const { return best_; }
-  /// The global step of the newest save that was started; -1 for none. Whether the newest checkpoint is of the current
+  /// The global step of the newest save that was started, or -1; and whether the newest checkpoint has the current
   /// state: of this step, and of this batch of its window.
   bool is_saved() const;
-  /// Saves of the run so far.
+  /// The number of saves in the run so far.
   int64_t saves() const { return saves_; }
 
  private:
   /// The callback whose ranking `best` follows.
   struct BestOwner {
     std::string key;
-    bool monitors = false;  ///< a metric; without one the newest is the best
+    bool monitors = false;  ///< it ranks by a metric; without one the newest is the best
   };
   /// Whether `best` should point to what is saved by `request`. A ranking by a metric takes precedence over one
-  /// without; of two by metrics, the first to save counts.
+  /// without; of two rankings by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void start_save(uint64_t ticket, const CheckpointRequest& request);
   /// Which checkpoints exist and who keeps them, this request and later ones.
@@ -124,7 +125,7 @@ class CheckpointStore {
   void report_refusal(const CheckpointInfo& info, const CheckpointError& error);
   void prune();
   bool judged_later() const;
-  /// True if a save starts before the rows of its steps are written, and is held until they are.
+  /// True if a save starts before the rows of its steps are written, and waits until they are.
   bool awaits_rows() const;
   AsyncCheckpointWriter::Rules rules_for(const std::filesystem::path& folder, const CheckpointContent& content);
   AsyncCheckpointWriter::Result without_torn(AsyncCheckpointWriter::Result result);
@@ -141,18 +142,18 @@ class CheckpointStore {
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
   int64_t saved_step_ = -1, saves_ = 0;
-  int64_t saved_batches_ = -1;                   // of the run, at the newest save
+  int64_t saved_batches_ = -1;                   // batches of the run at the newest save
   std::optional<AsyncCheckpointWriter> writer_;  // created by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
-  std::optional<CheckpointError> begin_error_;  // rank 0 could not start it, and the others must be notified
+  std::optional<CheckpointError> begin_error_;  // rank 0 could not start the save, and must notify the others
   FailedSaves failed_saves_;
   LateTensors late_;
-  std::string torn_;                 // what was written to while being copied for the save in flight
+  std::string torn_;                 // the tensor that was written while it was copied for the save in flight
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
 };
 
-/// A request for a checkpoint of the current state, named `epoch=E-step=S`, E the last epoch that was trained in. It is
-/// there to resume from: nothing keeps it once a newer one is `last`.
+/// A request for a checkpoint of the current state, named `epoch=E-step=S`, where E is the last epoch that was trained
+/// in. Its purpose is a resume: nothing keeps it once a newer checkpoint is `last`.
 CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason);
 
 }  // namespace fulgur::detail

@@ -36,15 +36,14 @@ StateTree save_loaders(Collecting& c) {
   return loaders;
 }
 
-// With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
-// it.
+// With other batch sizes or another number of ranks, the epoch continues at a different batch, after the same samples.
 void load_loaders(Restoring& r, const StateTree& value) {
   RunState& run = r.run;
   const StateTree::List& states = value.as_list();
   const int64_t saved_world_size = r.content.origin.world_size;
   const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
-  // With data of their own, ranks share nothing out.
+  // If each rank has its own data, there are no shares to convert.
   const bool reshards =
       saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.batches.completed > 0;
   for (size_t i = 0; i < loaders.size(); ++i) {
@@ -54,7 +53,7 @@ void load_loaders(Restoring& r, const StateTree& value) {
     const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
     if (before == after || run.counters.batches.completed != before) continue;
     run.counters.batches = {.ready = after, .started = after, .processed = after, .completed = after};
-    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples are done as at batch ", before,
+    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples were read as at batch ", before,
                   " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
   }
 }
@@ -83,7 +82,7 @@ void load_loop(Restoring& r, const StateTree& loop) {
     run.window.target = loop.at("accumulation").as_int();
   else
     log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
-                  ", the run continues with ", run.window.target));
+                  "; the run continues with ", run.window.target));
   run.window.length = loop.at("window_length").as_int();
   run.window.done = loop.at("window_done").as_int();
   run.window.losses = loop.at("window_losses").as_int();
@@ -91,7 +90,7 @@ void load_loop(Restoring& r, const StateTree& loop) {
     if (run.window.done > 0 && planned.scheduler) planned.scheduler->scheduler->resume_in_window();
   run.validation.pending = loop.at("validation_pending").as_bool();
   run.validation.ended_at = loop.at("validated_at").as_int();
-  // The process ended before the run stopped. A run that had finished was asked to train on.
+  // The process ended before the run stopped. If the run had finished, it was now asked to train further.
   const bool stops = loop.at("stop_held_up").as_bool() || r.checkpoint->unfinished;
   if (const std::string& reason = loop.at("stop").as_string(); !reason.empty() && stops) run.request_stop(reason);
   run.logged_step = loop.at("logged_step").as_int();
@@ -111,7 +110,7 @@ StateTree save_gradients(Collecting& c) {
 void load_gradients(Restoring& r, const StateTree& gradients) {
   for (auto& [name, value] : unique_parameters(*r.run.model)) {
     if (!gradients.contains(name)) continue;
-    // In the parameter's memory format, as backward makes them: sums over them depend on it to the last bit.
+    // In the parameter's memory format, as backward creates them: the last bits of sums over them depend on it.
     value.mutable_grad() = at::empty_like(value).copy_(gradients.at(name).tensor());
   }
 }
@@ -140,7 +139,7 @@ void load_optimizer_steps(Restoring& r, const StateTree& value) {
   for (size_t i = 0; i < steps.size() && i < r.run.handles.size(); ++i) r.run.handles[i]->set_steps(steps[i].as_int());
 }
 
-// Each logger gets the first state with its key that no other has got.
+// Each logger gets the first state with its key that no other logger got.
 void load_loggers(Restoring& r, const StateTree& value) {
   StateTree::List states = value.as_list();
   for (const auto& logger : r.run.active_loggers) {

@@ -12,12 +12,12 @@ namespace fulgur::detail {
 
 /// When an entry of a checkpoint is loaded, in this order.
 enum class LoadPhase {
-  facts,       ///< by nothing here: others read it
+  facts,       ///< not loaded here: other code reads it
   data,        ///< before the setup of the data module
   loaders,     ///< before the loaders are created
   callbacks,   ///< after the weights
   loggers,     ///< before the loggers start
-  optimizers,  ///< with the optimizers and schedules; a rollback loads these too
+  optimizers,  ///< with the optimizers and schedules; a rollback also loads these
   loops,
   random,
   strategy,
@@ -38,7 +38,7 @@ struct Restoring {
   const CheckpointContent& content;
   const CheckpointLoading& load;
   const ResumedCheckpoint* checkpoint = nullptr;  ///< for `loops`
-  double rates_scaled = 1;                        ///< by scale_lr, since the batch is another one now
+  double rates_scaled = 1;                        ///< factor of scale_lr, since the batch size has changed
 };
 
 /// One key of a checkpoint's state.
@@ -47,20 +47,21 @@ struct CheckpointEntry {
   LoadPhase phase;
   StateTree (*save)(Collecting&);
   void (*load)(Restoring&, const StateTree&) = nullptr;  ///< nullptr for facts
-  /// What is known only after the rows of the save's steps are written. It replaces what was saved; of a map, the
-  /// entries that it has.
+  /// The part that is known only after the rows of the save's steps are written. It replaces what was saved; in a map,
+  /// only the entries that it has.
   StateTree (*late)(Collecting&) = nullptr;
-  bool per_rank = false;      ///< each rank's is gathered (rank_states.h)
-  bool with_weights = false;  ///< also in a checkpoint of weights only
+  bool per_rank = false;      ///< gathered from each rank (rank_states.h)
+  bool with_weights = false;  ///< also in a checkpoint that has only weights
   bool own_file = false;      ///< `CheckpointContent::optimizers`, not in the state
 };
 
-/// All that a checkpoint holds of a run, beside the weights. A new piece of state is one row here and one in
+/// Everything that a checkpoint holds of a run besides the weights. A new piece of state needs one row here and one in
 /// docs/checkpoints.md.
 std::span<const CheckpointEntry> checkpoint_entries();
 
-/// Loads the entries of `phase` from `state`, a checkpoint's or a rank's part of it, in the order of the table. What is
-/// absent in a checkpoint of weights only is left as it is; else it throws a CheckpointError that names it.
+/// Loads the entries of `phase` from `state`, a checkpoint's or a rank's part of it, in the order of the table. An
+/// entry that is absent is left as it is if the checkpoint has only weights; otherwise it throws a CheckpointError that
+/// names the entry.
 void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state);
 
 }  // namespace fulgur::detail

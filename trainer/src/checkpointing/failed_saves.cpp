@@ -20,7 +20,8 @@ std::optional<std::string> FailedSaves::failed(const std::string& why) {
 std::optional<std::string> FailedSaves::succeeded() {
   const int64_t failed = std::exchange(in_a_row_, 0);
   if (failed == 0) return std::nullopt;
-  return cat("checkpoints can be saved again, after ", failed, failed == 1 ? " that" : " in a row that", " could not");
+  return cat("checkpoints can be saved again, after ", failed,
+             failed == 1 ? " attempt that" : " attempts in a row that", " failed");
 }
 
 }  // namespace fulgur::detail

@@ -41,7 +41,7 @@ void LateTensors::add(const StateTree& state) {
 }
 
 bool LateTensors::take(const Tensor& tensor) {
-  // Without a version counter, writes would go unnoticed.
+  // Without a version counter, writes cannot be detected.
   if (tensor.is_inference() || !late_.contains(memory_of(tensor))) return false;
   watch(tensor);
   return true;

@@ -24,7 +24,7 @@ ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& ove
 }
 
 void require_hparams(const ConfigNode& hparams, const Fields& fields) {
-  // An option newer than the checkpoint has its default.
+  // An option that is newer than the checkpoint gets its default.
   if (!hparams.is_map() || !hparams.entries().empty() || fields.all().empty()) return;
   std::vector<std::string> names;
   for (const Field& field : fields.all()) names.push_back(field.name);

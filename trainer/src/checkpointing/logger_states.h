@@ -5,7 +5,8 @@
 
 namespace fulgur::detail {
 
-/// The `loggers` of a checkpoint: what they had written before what a resume repeats, such as a validation under way.
+/// The `loggers` of a checkpoint: what they had written before the work that a resume repeats, such as a validation
+/// under way.
 StateTree logger_states(const RunState& run);
 
 }  // namespace fulgur::detail

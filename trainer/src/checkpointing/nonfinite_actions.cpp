@@ -24,16 +24,16 @@ void roll_back(RunState& run, Services& services) {
   load_entries(LoadPhase::optimizers, restoring, content.state);
   for (const PlannedOptimizer& planned : run.plan.optimizers) planned.optimizer->zero_grad();
   run.window.done = run.window.losses = 0;
-  // The current window's sum is from discarded weights. A captured step still watches with that sum, so the window ends
-  // here.
+  // The current window's sum comes from discarded weights. A captured step would continue to add to it, so the window
+  // ends here.
   if (run.device().is_cuda())
     services.rows.begin(RunningStage::train);
   else
     services.logs.forget_watched();
   services.rows.forgive();
   run.rewind_point.drop();
-  log::error(cat(text, ": weights, optimizers and schedules are those of ", *path,
-                 " again; training continues with the next batch."));
+  log::error(cat(text, ": weights, optimizers and schedules were restored from ", *path,
+                 "; training continues with the next batch."));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace fulgur::detail {
 namespace {
 
-// A sum over ranks of gradients, each divided by the number of ranks: the result their exchange would have had.
+// The sum of the ranks' gradients, each divided by the number of ranks, as their exchange would have computed it.
 StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
   const at::NoGradGuard no_grad;
   StateTree mean;

@@ -5,13 +5,13 @@
 
 namespace fulgur::detail {
 
-/// Adds to the `state` of a checkpoint what differs between ranks (generators, loaders, current metrics, gradients of
-/// an open window), as `ranks`. All ranks must call it.
+/// Adds the parts that differ between ranks (generators, loaders, current metrics, gradients of an open window) to the
+/// `state` of a checkpoint, as `ranks`. All ranks must call it.
 void gather_rank_states(Collectives& collectives, StateTree& state);
 
-/// The state from which rank `rank` of `world_size` resumes, if the checkpoint may be of another number of ranks:
-/// positions are then converted by samples, gradients averaged, current metrics go to rank 0, and every rank but the
-/// first draws new random numbers (there is no `rng` in the result).
+/// The state from which rank `rank` of `world_size` resumes, also if the checkpoint was made with another number of
+/// ranks: positions are then converted by samples, gradients averaged, current metrics go to rank 0, and every rank but
+/// the first draws new random numbers (there is no `rng` in the result).
 StateTree state_of_rank(const StateTree& state, int64_t saved_world_size, int64_t rank, int64_t world_size);
 
 }  // namespace fulgur::detail

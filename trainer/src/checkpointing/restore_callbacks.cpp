@@ -30,7 +30,7 @@ void load_callback_states(Restoring& r, const StateTree& states) {
   if (run.fn == TrainerFn::fit && !left.empty())
     log::warn("trainer.callback_state_unused",
               cat(checkpoint, " has the state of callbacks that this run does not have: ",
-                  join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
+                  join({left.begin(), left.end()}), ". The checkpoints of this run will not contain it"));
 }
 
 }  // namespace fulgur::detail

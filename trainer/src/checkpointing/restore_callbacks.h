@@ -4,8 +4,8 @@
 
 namespace fulgur::detail {
 
-/// The `callbacks` of a checkpoint. Throws a CheckpointError in `fit` if one does not fit; elsewhere it is ignored with
-/// a warning.
+/// Restores the `callbacks` of a checkpoint. A state that does not fit its callback throws a CheckpointError in `fit`;
+/// elsewhere it is ignored with a warning.
 void load_callback_states(Restoring& r, const StateTree& states);
 
 }  // namespace fulgur::detail

@@ -52,14 +52,14 @@ void load_schedules(Restoring& r, const StateTree& value) {
       schedule.load_state(states[i]);
     } catch (const CheckpointError&) {
       if (!r.load.allow_config_change) throw;
-      // Another schedule: it continues from the same step.
+      // A different schedule continues from the same step.
       schedule.LrScheduler::load_state(states[i]);
     }
     if (schedule.pace() != pace_before)
-      run.print(
-          cat("schedule: steps or epochs have another number of samples than when the run began; lengths in samples, "
-              "epochs or parts of the run stay as they were, and each step counts as ",
-              schedule.pace(), " of theirs"));
+      run.print(cat(
+          "schedule: steps or epochs have a different number of samples than when the run began; lengths in samples, "
+          "epochs or parts of the run stay as they were, and each step counts as ",
+          schedule.pace(), " of the original steps"));
   }
 }
 

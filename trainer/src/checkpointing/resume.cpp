@@ -79,7 +79,7 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
   const fs::path checkpoints = checkpoint_folder_of(run_dir);
   auto summaries = list_checkpoints(checkpoints);
-  // Of those elsewhere (ModelCheckpoint.dirpath) the run's folder has the links.
+  // If the checkpoints are elsewhere (ModelCheckpoint.dirpath), the run's folder has links to them.
   for (const char* name : {"last.ckpt", "best.ckpt"}) {
     const auto target = link_target(checkpoints / name);
     std::error_code error;
@@ -93,8 +93,8 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
     summary.path = checkpoints / name;
     summaries.push_back(std::move(summary));
   }
-  // The last saved is the newest, even if the run had gone back to an earlier step. Those without that information come
-  // first, so that each is reported.
+  // The checkpoint saved last is the newest, even if the run had gone back to an earlier step. Those whose order is
+  // unknown come first, so that each is reported.
   std::stable_sort(summaries.begin(), summaries.end(), [](const CheckpointSummary& a, const CheckpointSummary& b) {
     if (a.problem || b.problem) return a.problem.has_value() && !b.problem;
     return a.origin.save_counter > b.origin.save_counter;
@@ -110,13 +110,13 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
       ++passed_over;
     }
   }
-  // Starting from the first step would discard a run that a copy of a checkpoint may save.
+  // Starting from the first step would discard a run that an intact copy of a checkpoint may rescue.
   if (passed_over > 0)
     throw CheckpointError(
         cat("[trainer.resume] the run in ", run_dir, " cannot be resumed: ",
             passed_over == 1 ? "its only checkpoint is" : cat("all its ", passed_over, " checkpoints are"),
             " damaged (see above). Put an intact copy into its checkpoints folder, resume from another with "
-            "--ckpt_path PATH, or omit --resume for a new run."));
+            "--ckpt_path PATH, or omit --resume to start a new run."));
   return std::nullopt;
 }
 

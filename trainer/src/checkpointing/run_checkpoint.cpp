@@ -62,7 +62,7 @@ std::function<void(CheckpointContent&)> late_values(Collecting collecting) {
 
 void load_weights(RunState& run, const CheckpointContent& content, const fs::path& checkpoint) {
   const CheckpointLoading& load = run.load;
-  // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
+  // A checkpoint of a run in another precision has the dtypes of that precision.
   const auto of_other_dtype = [&](const NamedParameter& parameter) {
     return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
       return saved.first == parameter.name && saved.second.scalar_type() != parameter.value.scalar_type();
@@ -74,16 +74,16 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
   const LoadReport report = load_module_state(
       *run.model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
-    run.print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
+    run.print(cat("weights: ", report.converted.size(), " of another dtype were converted, such as ",
                   report.converted.front()));
   if (!report.differences.empty())
-    log::warn("trainer.weights_left_out", cat("of ", checkpoint, ", ", report.loaded.size(),
-                                              " weights were loaded; the rest does not fit:\n", report.differences));
+    log::warn("trainer.weights_left_out", cat("from ", checkpoint, ", ", report.loaded.size(),
+                                              " weights were loaded; the rest do not fit:\n", report.differences));
 }
 
 namespace {
 
-// What a resume that is exact to the bit depends on, beside the state.
+// Besides the state, a bit-exact resume depends on these facts.
 void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
   const CheckpointOrigin now = origin_of(run);
   std::vector<std::string> differences;
@@ -101,17 +101,17 @@ void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
                   ". Results may differ in the last bits"));
 }
 
-// With the same batch size of a rank, another number of ranks trains with other batches of all.
+// If the batch size per rank stays the same, another number of ranks gives another global batch.
 void warn_other_batch(RunState& run, const CheckpointOrigin& origin, const StateTree::List& loaders) {
   if (loaders.empty() || !loaders.front().contains("batch_size")) return;
   const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
   const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.world_size();
   if (before == now) return;
   const bool divides = origin.world_size != run.world_size() && before % run.world_size() == 0;
-  run.print(cat("resume: a batch of all processes has ", now, " samples; it had ", before,
-                ", so that the run trains otherwise than before",
+  run.print(cat("resume: the global batch has ", now, " samples instead of ", before,
+                ", so the run trains differently than before",
                 divides ? cat("; a batch_size of ", before / run.world_size(),
-                              " in the config with --allow-config-change keeps it")
+                              " in the config with --allow-config-change keeps the global batch")
                         : ""));
 }
 

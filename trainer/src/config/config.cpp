@@ -129,7 +129,7 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
 Config load_config(const ConfigSources& sources) {
   Problems problems;
   const ConfigNode root = merge_config(sources, problems);
-  // A file that could not be read would only cause errors about its missing keys.
+  // A file that could not be read would only cause further errors about its missing keys.
   const bool unreadable = std::any_of(problems.items().begin(), problems.items().end(),
                                       [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();

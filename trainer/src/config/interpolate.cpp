@@ -91,7 +91,7 @@ class Interpolator {
       ConfigNode value;
       if (!resolve(node, path, text.substr(i + 2, end - i - 2), value)) return;
       if (i == 0 && end + 1 == text.size()) {
-        // The value as it is, with its own type.
+        // The referenced value is taken as it is, with its own type.
         value.where = node.where;
         value.key_where = node.key_where;
         node = std::move(value);
@@ -158,7 +158,7 @@ class Interpolator {
     return node;
   }
 
-  /// What came through a reference is not resolved again: its `${` are literal.
+  /// A value that came through a reference is not resolved again: each `${` in it is literal.
   void mark_done(const ConfigNode& node) {
     done_.insert(&node);
     for (const ConfigNode& item : node.items()) mark_done(item);

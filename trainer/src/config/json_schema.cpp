@@ -56,7 +56,7 @@ class Schema {
     return out;
   }
 
-  /// Definitions of the kinds that were referenced, and transitively of those they reference; also of all registries.
+  /// Definitions of all registries, and of the kinds that were referenced, directly or indirectly.
   Json definitions() {
     for (const std::string& kind : registry_kinds()) wanted_.insert(kind);
     Json out = Json::object();

@@ -35,7 +35,7 @@ bool is_yaml_file(const ConfigNode& value) {
   return value.is_scalar() && (value.text().ends_with(".yaml") || value.text().ends_with(".yml"));
 }
 
-/// Every node below came from `where`; line numbers within a one-line value are useless.
+/// Marks every node below as coming from `where`; line numbers within a one-line value are useless.
 void set_places(ConfigNode& node, const Location& where) {
   node.where = node.key_where = where;
   for (ConfigNode& item : node.items()) set_places(item, where);
@@ -184,7 +184,7 @@ void Overrider::set_in_map(ConfigNode& node, const TypeInfo& type, size_t at) {
 
 bool Overrider::load_group(ConfigNode& node) {
   ConfigNode loaded = load_yaml_file(value_.text(), problems_);
-  // A complete config also works: its section of this name is used.
+  // A complete config may also be given: its section of this name is used.
   if (loaded.is_map() && loaded.entries().size() == 1 && loaded.entries()[0].first == path_.back()) {
     ConfigNode inner = std::move(loaded.entries()[0].second);
     loaded = std::move(inner);
@@ -215,7 +215,7 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
 void Overrider::append(ConfigNode& node, const TypeInfo* type) {
   if (type != nullptr && type->kind != Kind::list) return problem("is not a list: '+' cannot append to it");
   if (!node.is_list()) {
-    // One logger is a list of one; a switch (`true`, `false`) is replaced.
+    // A single logger counts as a list of one; a switch (`true`, `false`) is replaced.
     const bool one = node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
     ConfigNode list = one ? ConfigNode::list({node}) : ConfigNode::list();
     list.where = value_.where;

@@ -43,7 +43,7 @@ constexpr Renamed kRenamed[] = {
     {"reload_dataloaders_every_epoch", "write `reload_dataloaders_every_n_epochs: 1`"},
     {"truncated_bptt_steps", "split the sequence in the module's training_step"},
     {"multiple_trainloader_mode", "combine the loaders in the data module"},
-    {"move_metrics_to_cpu", "metrics are kept as one number each"},
+    {"move_metrics_to_cpu", "each metric is kept as a single number"},
     {"replace_sampler_ddp", "write `use_distributed_sampler: true` or `false`"},
     {"stochastic_weight_avg", "stochastic weight averaging is not supported yet"},
     {"track_grad_norm", "write `log_grad_norm: true`"},
@@ -51,7 +51,7 @@ constexpr Renamed kRenamed[] = {
     {"auto_scale_batch_size", "a batch-size finder is not supported yet"},
     {"weights_summary", "write `enable_model_summary: true` or `false`"},
     {"plugins", "write `precision` and `strategy`; there are no other plugins"},
-    {"model_registry", "there is none; a checkpoint is named by its path"},
+    {"model_registry", "there is no registry; a checkpoint is named by its path"},
     {"suggest_integrations", "there is nothing to suggest"},
     {"seed_everything", "it is a top-level key of the config, next to `trainer`"},
 };

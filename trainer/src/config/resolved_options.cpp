@@ -46,7 +46,7 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn) : 
 
 void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
   require(!max_time || max_time->unit == Interval::Unit::seconds,
-          "[trainer.max_time] the limit is a time, in s, min or h; got ", max_time ? max_time->text() : "", ".");
+          "[trainer.max_time] the limit must be a time in s, min or h; got ", max_time ? max_time->text() : "", ".");
   require(!min_epochs || !epoch_limit || *min_epochs <= *epoch_limit,
           "[trainer.min_epochs] must not be above max_epochs; got ", min_epochs.value_or(0), " and ",
           epoch_limit.value_or(0), ".");
@@ -54,9 +54,10 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           "[trainer.min_steps] must not be above max_steps; got ", min_steps.value_or(0), " and ", step_limit, ".");
   require(scale_lr == ScaleLr::none || base_batch_size, "[trainer.scale_lr] ", enum_text(scale_lr),
           " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none.");
-  require(scale_lr != ScaleLr::none || !base_batch_size,
-          "[trainer.base_batch_size] it has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
-          "out.");
+  require(
+      scale_lr != ScaleLr::none || !base_batch_size,
+      "[trainer.base_batch_size] this option has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
+      "out.");
   if (fn != TrainerFn::fit || automatic_optimization) return;
   constexpr std::string_view kManual = "the module uses manual optimization (automatic_optimization() is false), so ";
   require(accumulate_grad_batches == 1, "[trainer.accumulate_grad_batches] ", kManual,

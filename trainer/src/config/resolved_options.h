@@ -8,8 +8,8 @@
 
 namespace fulgur::detail {
 
-/// The options as a run follows them: `fast_dev_run`, `barebones` and `overfit_batches` have set others, and limits
-/// have their defaults. Made once, before anything else of the run.
+/// The options that a run follows: `fast_dev_run`, `barebones` and `overfit_batches` have set other options, and limits
+/// have their defaults. Created once, before everything else in the run.
 struct ResolvedOptions : TrainerOptions {
   ResolvedOptions(const TrainerOptions& written, TrainerFn fn);
 
@@ -18,7 +18,7 @@ struct ResolvedOptions : TrainerOptions {
 
   std::optional<int64_t> epoch_limit;  ///< nullopt: none
   int64_t step_limit = -1;             ///< -1: none
-  bool has_no_limit = false;           ///< neither of epochs nor of steps nor of time: `epoch_limit` is a default
+  bool has_no_limit = false;           ///< no limit of epochs, steps or time is set: `epoch_limit` is a default
   bool saves_checkpoints = true;
   bool channels_last = false;
 };

@@ -201,7 +201,7 @@ void TrainerOptions::fields(Fields& f) {
     "If training samples do not divide evenly among the ranks: repeat some of the epoch's first (pad), leave out the "
     "last (drop), or fail (error).");
   f(agree_every, "agree_every",
-    "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.")
+    "Training steps after which the ranks agree on stops, signals and the clock again; auto: about a second.")
       .at_least(1);
   f(precision, "precision",
     "Precision of weights and computation; 16, bf16, 32 and 64 stand for 16-mixed, bf16-mixed, 32-true and 64-true.");
@@ -256,7 +256,7 @@ void TrainerOptions::fields(Fields& f) {
       .at_least(1);
 
   f(deterministic, "deterministic",
-    "Uses deterministic algorithms only; an operation without one is an error, with `warn` a warning.");
+    "Uses deterministic algorithms only; an operation without one causes an error, or with `warn` a warning.");
   f(benchmark, "benchmark", "Lets cuDNN benchmark its algorithms and keep the fastest; null: the process's setting.");
   f(cuda_graph, "cuda_graph",
     "Captures the device's work of a training step as a CUDA graph after 3 steps and replays it: for batches of the "

@@ -214,7 +214,7 @@ class Builder final : public YAML::EventHandler {
   std::vector<Frame> frames_;
   std::map<YAML::anchor_t, Anchored> anchors_;
   size_t documents_ = 0, nodes_ = 0, text_bytes_ = 0;
-  size_t depth_here_ = 0;  // levels inside the node that is added next
+  size_t depth_here_ = 0;  // levels inside the node to be added next
 };
 
 Location place_of(std::string_view text, size_t offset, const std::string& source) {

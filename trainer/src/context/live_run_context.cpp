@@ -37,7 +37,7 @@ int64_t LiveRunContext::num_loaders(RunningStage stage) const {
 std::optional<double> LiveRunContext::progress_fraction() const {
   std::optional<double> part;
   const auto at_least = [&](double done, double all) { part = std::max(part.value_or(0), done / all); };
-  // By batches: how many make a step may change.
+  // Measured in batches, since the number of batches per step may change.
   const auto batches = num_batches(RunningStage::train);
   if (state_.options.epoch_limit && *state_.options.epoch_limit > 0 && batches && *batches > 0) {
     const double of_epoch = static_cast<double>(state_.counters.batches.processed) / static_cast<double>(*batches);
@@ -56,7 +56,7 @@ template <class Value>
 void LiveRunContext::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
   if (state_.step.muted) return;
   if (state_.options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
-  // A value from an epoch hook does not belong to the last batch's samples: all ranks have the same weight.
+  // A value from an epoch hook does not belong to the samples of the last batch: all ranks get the same weight.
   const bool of_epoch = state_.scope == LogScope::train_epoch || state_.scope == LogScope::evaluation_epoch;
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size)
                         : of_epoch             ? 1

@@ -13,7 +13,7 @@
 
 namespace fulgur::detail {
 
-/// What modules and callbacks see of a run, and what they request of it.
+/// The view that modules and callbacks have of a run, and their requests to it.
 class LiveRunContext final : public RunContext,
                              private RunExtent,
                              private RunMeters,
@@ -63,7 +63,7 @@ class LiveRunContext final : public RunContext,
   void unscale_gradients(Optimizer& optimizer) override { state_.strategy->precision().unscale(optimizer); }
   int64_t master_weight_bytes() const override { return state_.strategy->precision().extra_bytes(); }
   void set_manual_sync(bool on) override { state_.step.manual_sync = on; }
-  /// With several ranks only what was written, which is the same on all of them.
+  /// With several ranks, only values in written rows, which are the same on all of them.
   std::optional<double> metric(std::string_view name) override;
   std::optional<double> monitored_metric(std::string_view name) override;
   std::optional<RunningStage> metric_stage(std::string_view name) const override {

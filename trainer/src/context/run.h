@@ -12,7 +12,7 @@ struct Run {
   Run& operator=(const Run&) = delete;
 
   RunState state;
-  // These keep references to the services, and use them once the run is there.
+  // These keep references to the services, and use them once the run exists.
   LiveRunContext context{state, services};
   RunCheckpointHost host{state, services};
   CheckpointStore checkpoints;

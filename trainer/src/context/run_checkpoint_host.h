@@ -9,7 +9,7 @@
 
 namespace fulgur::detail {
 
-/// What a CheckpointStore gets from a run.
+/// The services that a run provides to its CheckpointStore.
 class RunCheckpointHost final : public CheckpointHost {
  public:
   RunCheckpointHost(RunState& run, Services& services) : run_(run), services_(services) {}

@@ -16,9 +16,10 @@ using HostNumbers = std::vector<std::pair<std::string, double>>;
 struct NumberChange {
   std::string name;
   std::optional<double> before, now;
-  /// For display: the steps cannot be captured.
+  /// The reason why the steps cannot be captured, for display.
   std::string why_not_captured() const;
-  /// For display: steps from `captured_at` on were captured, and the eager step after `step` steps has the other value.
+  /// A warning, for display: steps from `captured_at` on were captured, and the eager step after `step` steps logged a
+  /// different value.
   std::string seen_late(int64_t captured_at, int64_t step) const;
 };
 

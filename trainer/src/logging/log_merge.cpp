@@ -33,7 +33,8 @@ std::string option_text(const std::string& option, const StateTree& value) {
   return value.is_null() ? "not set" : value.as_bool() ? "true" : "false";
 }
 
-/// What the metrics of two ranks must have in common if both logged them: names the difference and the ranks.
+/// Throws a DistributedError that names the difference and the ranks if two ranks logged a metric with different
+/// options.
 void require_same_options(const std::vector<StateTree>& ranks) {
   struct First {
     int64_t rank;
@@ -89,7 +90,8 @@ struct LogStore::Plan {
 
   bool has(const Slot& slot) const { return epoch ? slot.on_epoch : slot.on_step; }
 
-  /// One value for all ranks, since callbacks on all of them decide by it: without sync_dist that of the first rank.
+  /// One value for all ranks, since callbacks on all of them base decisions on it: without sync_dist, that of the first
+  /// rank.
   RankNumber::Merge merge_of(const Slot& slot) const {
     if (!epoch && !slot.options.sync_dist) return RankNumber::Merge::first;
     switch (slot.options.reduce_fx) {
@@ -117,7 +119,7 @@ struct LogStore::Plan {
       const RankNumber::Merge merge = merge_of(*item.slot);
       std::optional<double> value, weight;
       if (item.own) {
-        // With one rank a mean is sent as is; with several, its components are.
+        // With one rank a mean is sent as it is; with several, its components are sent.
         value = merge == RankNumber::Merge::first ? finish(*item.own, item.slot->options.reduce_fx) : item.own->value;
         weight = item.own->weight;
       }
@@ -149,7 +151,7 @@ LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, RunningStage s
   Plan plan;
   plan.epoch = epoch;
   for (const auto& [slot, a] : own) plan.add(slot, &a);
-  // Also those that cannot be in this row, so that all ranks detect differing options. Options known only from a
+  // Includes metrics that cannot be in this row, so that all ranks detect differing options. Options known only from a
   // checkpoint may have changed.
   for (const auto& s : slots_)
     if (s->stage == stage && !s->of_checkpoint) plan.add(s, nullptr);
@@ -204,8 +206,8 @@ std::optional<double> LogStore::monitored(std::string_view final_name, Collectiv
       collectives, hash_number(final_name),
       {{Merge::first, own}, {Merge::sum, sum}, {Merge::sum, weight}, {Merge::min, least}, {Merge::max, most}});
   if (!merged)
-    throw DistributedError(cat("[trainer.monitored_metric] ranks ask for different metrics; this one for '",
-                               escape_controls(std::string(final_name)), "'. All ranks must ask for the same."));
+    throw DistributedError(cat("[trainer.monitored_metric] ranks ask for different metrics; this one asks for '",
+                               escape_controls(std::string(final_name)), "'. All ranks must ask for the same metric."));
   const auto& all = *merged;
   if (all[1]) return all[2].value() == 0 ? all[1] : std::optional(*all[1] / *all[2]);
   return all[3] ? all[3] : all[4] ? all[4] : all[0];
@@ -217,7 +219,7 @@ void LogStore::merge(Window& window, Collectives& collectives) {
   std::string text = plan.text();
   auto merged = merge_numbers(collectives, hash_number(text), plan.numbers());
   if (!merged) {
-    // One rank has logged a metric that another has not. From here on all know it.
+    // One rank has logged a metric that another has not. From here on, all ranks know it.
     learn(text, window.stage_, collectives);
     plan = plan_of(own, window.stage_, window.epoch_);
     text = plan.text();

@@ -1,4 +1,4 @@
-// What a checkpoint stores of logged values.
+// The part of a checkpoint that holds logged values.
 #include "logging/log_state.h"
 
 #include <ATen/core/grad_mode.h>

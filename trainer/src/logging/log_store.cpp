@@ -63,7 +63,7 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, RunningSta
       if (!there.of_checkpoint)
         throw Error(cat("[module.log] '", name,
                         "' was logged before with other options in the same hook. Use one set of options per name."));
-      // The code has changed since the checkpoint. Values gathered by another reduction are meaningless for this one.
+      // The code has changed since the checkpoint was made. Values gathered by another reduction are meaningless here.
       if (there.options.reduce_fx != options.reduce_fx) {
         there.step = there.epoch = {};
         there.step.value = there.epoch.value = start_value(options.reduce_fx);
@@ -129,7 +129,7 @@ void LogStore::add_device(Accumulator& to, DeviceScalars& of, const Tensor& valu
   if (recording_on_) {
     // Memory of the recording does not belong to the store.
     if (!to.device.defined() && !scalar.is_cpu())
-      throw Error("[module.log] a metric was logged that the steps before did not log.");
+      throw Error("[module.log] a metric was logged that the earlier steps did not log.");
     recorded_.push_back({&to, weight, reduce});
   }
   if (!to.device.defined() || to.device.device() != scalar.device()) {
@@ -179,7 +179,7 @@ void LogStore::watch(const Tensor& value) {
     const uint32_t version = value.unsafeGetTensorImpl()->version_counter().current_version();
     for (LoggedInBatch& logged : logged_in_batch_) {
       if (logged.data != value.const_data_ptr() || logged.version != version) continue;
-      // The window's sum may hold only such values: another non-finite one would be taken for one of them.
+      // The window's sum may contain only such values: any other non-finite value would be mistaken for one of them.
       if (logged.recorded) {
         recorded_[*logged.recorded].watched = true;
         return;

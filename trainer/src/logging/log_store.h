@@ -21,10 +21,10 @@
 
 namespace fulgur::detail {
 
-/// Kind of the hook that logs: determines the defaults of on_step and on_epoch and what is allowed.
+/// Kind of the hook that logs: determines the defaults of on_step and on_epoch, and which options are allowed.
 enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch };
 
-/// Everything that was logged and not yet passed to loggers and callbacks. One slot per (name, scope, stage). A CPU
+/// All values that were logged and not yet passed to loggers and callbacks. One slot per (name, scope, stage). A CPU
 /// value is accumulated on the host into a double; a device value is accumulated there and read when its window is
 /// closed.
 class LogStore {
@@ -40,11 +40,11 @@ class LogStore {
   /// Makes `Window::finite` of the current training step window cover this value, a scalar on a device. Free if the
   /// same tensor was logged in this batch as a mean or a sum, whose window provides the same information.
   void watch(const Tensor& value);
-  /// Of the current window; synchronizes with the device.
+  /// Whether all values of the current window are finite; synchronizes with the device.
   bool watched_is_finite();
   /// Forgets what the current window has watched.
   void forget_watched();
-  /// From here on, host numbers are recorded as they are logged; in a run on the CPU, a tensor is not one of them.
+  /// From here on, host numbers are recorded as they are logged; in a run on the CPU, a tensor does not count as one.
   void start_noting(at::Device device);
   HostNumbers take_noted();
 
@@ -79,15 +79,15 @@ class LogStore {
   std::optional<double> newest(std::string_view final_name);
   /// From now on the last value of step metrics with these names is kept for `monitored`.
   void monitor(const std::vector<std::string>& final_names);
-  /// What callbacks decide by: for a step metric the value of the last batch, whatever rows were written; else like
-  /// `newest`. With several ranks, which must all call it, the same on all: rank 0's, or that of all ranks with
-  /// sync_dist. Reads devices.
+  /// The value on which callbacks base decisions: for a step metric that of the last batch, no matter which rows were
+  /// written; otherwise like `newest`. With several ranks, which must all call it, the value is the same on all: rank
+  /// 0's, or that of all ranks with sync_dist. Reads devices.
   std::optional<double> monitored(std::string_view final_name, Collectives& collectives);
   /// The last value taken; of a name that both training and validation log, validation's.
   std::optional<double> written(std::string_view final_name) const;
   std::optional<RunningStage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
-  /// The same, with those that will have a value once their window or epoch ends.
+  /// The same, including metrics that will have a value once their window or epoch ends.
   std::vector<std::string> known_names() const;
   /// Newest values on the host of what was logged with prog_bar. Does not wait for a GPU: each call starts a read, and
   /// returns what an earlier call has read.
@@ -97,7 +97,7 @@ class LogStore {
 
   /// With `late`, numbers on a device are stored as `late_number`s; else this waits for them.
   StateTree state(bool late = false);
-  /// The taken values, out of `state`.
+  /// The part of `state` with the taken values.
   StateTree published_state() const;
   void load_state(const StateTree& state);
   /// The windows and epochs of training that are under way.
@@ -115,12 +115,12 @@ class LogStore {
     double weight = 0;
     int64_t count = 0;
     // The same for device values, times `device_factor`; float64, so that sums over an epoch are exact. The first value
-    // of a window is copied to it, which needs no separate initialization: a mean's first weight is kept as the factor.
+    // of a window is copied to it, which saves an initialization: a mean's first weight is kept as the factor.
     Tensor device;
     DeviceScalars::Place place;
     bool device_used = false;
     double device_factor = 1, device_weight = 0;
-    int64_t watched = 0;  // number of accumulations since the window began that `watch` relies on
+    int64_t watched = 0;  // number of this window's accumulations that `watch` relies on
   };
   struct Slot {
     std::string name;
@@ -133,7 +133,7 @@ class LogStore {
     bool monitored = false;      // `latest` is kept
     Accumulator step, epoch;
     Accumulator latest;  // Reduce::last, of all windows
-    /// Whether its step values have this name in rows, or are newer than the epoch value that has it.
+    /// Whether the step values have this name in rows, or are newer than the epoch value of that name.
     bool steps_are(std::string_view final_name) const;
   };
   /// Throws an Error for options not allowed in the slot's hook.
@@ -185,12 +185,12 @@ class LogStore {
   static double finish(const Accumulator& a, Reduce reduce);
   Window close(RunningStage stage, bool epoch);
   struct Plan;
-  /// What this rank exchanges for a window whose values are `own`.
+  /// The numbers that this rank exchanges for a window whose values are `own`.
   Plan plan_of(const std::vector<Running>& own, RunningStage stage, bool epoch) const;
   /// Creates slots for the metrics of all ranks. `plan` is this rank's text.
   void learn(const std::string& plan, RunningStage stage, Collectives& collectives);
-  /// Replaces the values of the window by those of all ranks. What a rank sends does not depend on the number of ranks,
-  /// unless one of them has logged a metric that another does not know yet.
+  /// Replaces the values of the window by those of all ranks. The data that a rank sends does not depend on the number
+  /// of ranks, unless one of them has logged a metric that another does not know yet.
   void merge(Window& window, Collectives& collectives);
   void publish(const std::string& name, double value, RunningStage stage);
   /// The slot whose last step value has this name; null if no slot has one.
@@ -212,7 +212,7 @@ class LogStore {
   std::map<std::string, RunningStage, std::less<>> stages_;
   std::map<std::pair<RunningStage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
   std::vector<LoggedInBatch> logged_in_batch_;
-  Accumulator watch_;  // becomes NaN or infinite after such a value
+  Accumulator watch_;  // becomes NaN or infinite once a watched value is
   // A pending read of the progress bar.
   struct Asked {
     std::vector<Running> values;

@@ -15,7 +15,8 @@ namespace fulgur::detail {
 namespace {
 
 // Everything is exchanged as integers. A backend's maximum of doubles may drop NaN, and the last bits of its sum depend
-// on the order of addition: with Gloo's ring on the position of a value in the tensor, and so on what else is logged.
+// on the order of addition: with Gloo's ring, on the position of a value in the tensor, and therefore on what else is
+// logged.
 
 using Merge = RankNumber::Merge;
 
@@ -44,7 +45,8 @@ double from_ordered(int64_t number) {
   return std::bit_cast<double>(number < 0 ? number ^ std::numeric_limits<int64_t>::max() : number);
 }
 
-/// What ranks exchange as maxima. For a sum: the exponent, or that it is +infinity or NaN; that it is -infinity or NaN.
+/// The integers that ranks exchange as maxima. For a sum: its exponent, or a mark for +infinity or NaN; and a mark for
+/// -infinity or NaN.
 void write_maxima(const RankNumber& number, int64_t rank, int64_t* to) {
   to[0] = to[1] = kNone;
   if (!number.own) return;
@@ -72,7 +74,7 @@ bool is_finite_sum(const int64_t* maxima) {
   return maxima[0] != kZero && maxima[0] != kNotFinite && maxima[1] != kNotFinite;
 }
 
-/// What ranks exchange as sums, once they know the maxima. At most one rank has the bits of a `first`.
+/// The integers that ranks exchange as sums, once they know the maxima. At most one rank has the bits of a `first`.
 void write_parts(const RankNumber& number, int64_t rank, const int64_t* maxima, int64_t* to) {
   if (!number.own) return;
   if (number.merge == Merge::first && maxima[0] == -rank) to[0] = std::bit_cast<int64_t>(*number.own);
@@ -110,13 +112,13 @@ std::optional<double> result(const RankNumber& number, const int64_t* maxima, co
 /// The maxima over ranks, if `layout` is the same on all.
 std::optional<std::vector<int64_t>> exchange_maxima(Collectives& collectives, int64_t layout,
                                                     const std::vector<int64_t>& own) {
-  // This exchange has the same size on all ranks, whose counts of numbers may differ.
+  // This exchange has the same size on all ranks, even if they have different counts of numbers.
   const auto in_first = static_cast<std::ptrdiff_t>(std::min(own.size(), kRoom));
   std::vector<int64_t> first{layout, ~layout};
   first.insert(first.end(), own.begin(), own.begin() + in_first);
   first.resize(2 + kRoom, kNone);
   const std::vector<int64_t> agreed = collectives.start_max(std::move(first))->take();
-  // Largest equals smallest. All ranks see the same values, and so decide the same.
+  // The largest equals the smallest. All ranks see the same values, and so come to the same decision.
   if (agreed[0] != ~agreed[1]) return std::nullopt;
   std::vector<int64_t> maxima(agreed.begin() + 2, agreed.begin() + 2 + in_first);
   if (own.size() > kRoom) {

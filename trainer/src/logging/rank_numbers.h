@@ -20,7 +20,7 @@ struct RankNumber {
 /// one. NaN on any rank gives NaN. Nullopt for a number that no rank has.
 ///
 /// The bits are the same on all ranks, and depend only on the numbers: neither on the order of ranks nor on what else
-/// is exchanged with them. What a rank sends does not depend on the number of ranks (at most 2^23).
+/// is exchanged with them. The data that a rank sends does not depend on the number of ranks (at most 2^23).
 ///
 /// `layout` is a hash of what the numbers mean. If it differs between ranks, no rank gets a result.
 std::optional<std::vector<std::optional<double>>> merge_numbers(Collectives& collectives, int64_t layout,

@@ -20,7 +20,7 @@
 namespace fulgur::detail {
 namespace {
 
-// The hooks of one kind of evaluation, so that all share one loop.
+// The hooks of one kind of evaluation: all kinds share one loop.
 struct EvaluationHooks {
   Hook batch_start, batch_end;
   void (LightningModule::*model_eval)();
@@ -142,8 +142,8 @@ const char* step_of(RunningStage stage) {
                                          : "predict_step";
 }
 
-// Disables gradients; in a fit, or if the user asks for it, without inference mode, whose tensors training could not
-// use.
+// Disables gradients. Also enters inference mode, except in a fit, whose training could not use its tensors, or if the
+// options switch it off.
 class NoGradients {
  public:
   explicit NoGradients(const RunState& run) : inference_(run.fn != TrainerFn::fit && run.options.inference_mode) {}
@@ -153,8 +153,9 @@ class NoGradients {
   at::NoGradGuard no_grad_;  // after the other, which enables gradients when inference mode is off
 };
 
-// The batches of one loader. Ranks agree on signals as in training: a rank that left alone would be waited for at the
-// end. Ranks may have different numbers of batches, so one that has none left takes part in the others' rounds.
+// The batches of one loader. Ranks agree on signals as in training: the others would wait at the end for a rank that
+// left alone. Ranks may have different numbers of batches, so a rank that has none left takes part in the rounds of the
+// others.
 class Rounds {
  public:
   Rounds(RunState& run, Services& services, std::optional<int64_t> batches)
@@ -164,7 +165,7 @@ class Rounds {
     if (most[0] == 0) count_ = most[1];
   }
 
-  // Whether there is a round `index`; `more`: this rank has a batch for it.
+  // Whether there is a round `index`; `more`: whether this rank has a batch for it.
   bool next(int64_t index, bool more) const {
     if (!together_) return more;
     return count_ ? index < *count_ : run_.collectives().any(more);
@@ -187,8 +188,8 @@ class Rounds {
   std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
 };
 
-// Whether the module evaluates something of all batches together, for which its steps may have gathered values in
-// members. Copies of the module on other devices would have theirs.
+// Whether the module evaluates all batches together at the end, for which its steps may have gathered values in
+// members. On other devices they would be members of the module's copies.
 bool keeps_members(const RunState& run, RunningStage stage) {
   if (run.replicas.empty()) return false;
   const HookMask& overridden = ComponentAccess::overridden(*run.model);
@@ -295,7 +296,7 @@ int64_t run_loaders(RunState& run, Services& services, RunningStage stage, std::
     }
     batch.clear();
   }
-  // Pending agreements are read before other exchanges, and the clock is read at the end.
+  // Pending agreements are read before other exchanges; the clock is read at the end.
   if (run.fn != TrainerFn::fit) services.consensus.settle();
   run.position.evaluated = nullptr;
   run.position.loader_count = 1;
@@ -365,7 +366,7 @@ void validate_in_fit(RunState& run, Services& services, std::optional<int64_t> b
 
 void warn_no_validation_step() {
   log::warn("trainer.no_validation_step",
-            cat("there is validation data, but the module has no validation_step, which is `",
+            cat("there is validation data, but the module has no validation_step, whose declaration is `",
                 expected_step("validation_step"), "`; validation is skipped"));
 }
 

@@ -97,7 +97,7 @@ class FitLoop {
                                        ". Call train() on layers that should use dropout and batch statistics"));
   }
 
-  // Notes the limit that is reached, if one is. True if training ends here. A signal is thrown as an exception.
+  // Records the limit that is reached, if any. True if training ends here. A signal is thrown as an exception.
   bool stop_at_limit() {
     RunState& run = run_;
     Services& services = services_;
@@ -142,13 +142,13 @@ class FitLoop {
   bool epoch_is_over() {
     const Progress& progress = run_.counters;
     const auto batches = run_.stages[RunningStage::train].batches.front();
-    // Data without a length: the last validation of the epoch was in progress.
+    // If the data has no length, the last validation of the epoch was in progress.
     const bool was_at_end = progress.epochs.processed > progress.epoch;
     return was_at_end || (batches && progress.batches.completed >= *batches);
   }
 
-  // Nothing is left of the checkpoint's epoch: a lower limit, less data or another number of ranks than before. Its
-  // window and its validation are still to come.
+  // No batch is left of the checkpoint's epoch, because of a lower limit, less data or another number of ranks. Its
+  // window and its validation are still to be completed.
   void close_epoch_of_checkpoint() {
     RunState& run = run_;
     Services& services = services_;
@@ -198,7 +198,7 @@ class FitLoop {
     return count % *interval_ == 0;
   }
 
-  // The data, whose length was not known, ended before the first validation of the epoch.
+  // The data, whose length was unknown, ended before the first validation of the epoch.
   bool is_left_out(int64_t batches) const {
     const RunState& run = run_;
     return may_validate() && interval_ && !validation_trigger_ && run.options.check_val_every_n_epoch &&
@@ -215,7 +215,7 @@ class FitLoop {
     // Not inside an accumulation window, whose gradients are needed.
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
     const bool first = !run_.validation.logged;
-    // Also a signal may end it here, and the Trainer saves then.
+    // A signal may also end the run here; the Trainer then saves.
     const CallbackStates before(run_.callbacks);
     const uint64_t first_ticket = services_.checkpoints.next_ticket();
     try {
@@ -258,7 +258,7 @@ class FitLoop {
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      // What fails in the first batch of an epoch is taken back to before the epoch's hooks, which a resume repeats.
+      // A failure in the first batch of an epoch returns the run to before the epoch's hooks, which a resume repeats.
       if (run.remembers_batches && (batch_idx > 0 || continue_epoch)) run.rewind_point.take(run, services);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
@@ -283,7 +283,7 @@ class FitLoop {
         validate();
         services.consensus.settle();
       } else if (services.consensus.signal() && services.consensus.stop() && run.may_stop() && may_validate()) {
-        // The run that resumes makes the stop, and first validates as this one would have.
+        // The resumed run will stop, after the validation that this run would have made.
         run.validation.pending = !services.finite.stopped();
       }
       ++batch_idx;
@@ -307,7 +307,7 @@ class FitLoop {
       if (at_end && is_left_out(batch_idx)) {
         log::warn("trainer.short_epoch",
                   cat("an epoch ended after ", batch_idx, " batches, before val_check_interval (", *interval_,
-                      " batches): its validation runs at its end"));
+                      " batches): the validation runs at the end of the epoch"));
         validate();
       }
     }
@@ -315,7 +315,8 @@ class FitLoop {
     end_epoch();
   }
 
-  // A batch that fails after its step counts, and the run that resumes makes up for the validation that follows it.
+  // A batch that fails after its step counts as completed, and the resumed run makes up for the validation that follows
+  // it.
   void note_missed_validation(int64_t batch_idx, bool last_batch) {
     if (!run_.step.stepped) return;
     count_stepped_batch(run_.counters);
@@ -410,8 +411,8 @@ class FitLoop {
     if (!run.step.manual) step_schedulers(run, services, ScheduleInterval::epoch, run.counters.epoch + 1);
   }
 
-  // Hooks between batches, which a resume repeats if an exception ends them: a checkpoint that a callback saves then
-  // has nothing of what they did.
+  // Runs hooks between batches, which a resume repeats if an exception ends them: a checkpoint that a callback then
+  // saves contains none of their effects.
   template <class Hooks>
   void repeatable(Hooks hooks) {
     RunState& run = run_;
@@ -421,7 +422,7 @@ class FitLoop {
     try {
       hooks();
     } catch (...) {
-      // What the last batch has requested is saved as of before the hooks, if that is remembered.
+      // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
       services.checkpoints.discard_requests("hooks between batches have failed",
                                             run.rewind_point.there() ? first_ticket : 0);
       if (run.rewind_point.there()) {

@@ -11,11 +11,11 @@ void refuse_misspelt_monitors(const RunState& run, const Services& services);
 
 /// Warns, after the first training batch of a process, of metrics that callbacks and schedules monitor and that neither
 /// validation nor training has logged: they are needed at the epoch's end, which may be hours away. Not an error, since
-/// a hook may log them there. Where validation runs, it waits for its names.
+/// a hook may log them there. If validation runs, the check waits for its metrics.
 class MonitorCheck {
  public:
   MonitorCheck(const RunState& run, const Services& services) : run_(run), services_(services) {}
-  /// After each training batch.
+  /// Call after each training batch.
   void after_batch();
 
  private:

@@ -23,14 +23,14 @@ void rewind_to_batch_start(RunState& run, Services& services) {
     run.rewind_point.restore(run, services);
     run.rewound = true;
   } else {
-    // What the batch has logged and drawn stays: this is no state to resume from.
+    // Values that the batch logged and random numbers that it drew are kept, so a run cannot resume from this state.
     services.checkpoints.discard_requests("the batch in which it was requested has failed");
     counters.batches.fall_back();
     counters.batches_total.fall_back();
     services.seen.fall_back();
     run.stages[RunningStage::train].loaders.front()->unread();
   }
-  // Gradients of the window's earlier batches still count.
+  // Gradients of the window's earlier batches are still needed.
   if (!run.step.adds_gradients || run.rewound) return;
   // Gradients of an unfinished backward are useless.
   for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();

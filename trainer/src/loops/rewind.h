@@ -4,7 +4,7 @@
 
 namespace fulgur::detail {
 
-/// The batch under way has changed the weights: it counts, although it has failed.
+/// Call if the current batch has changed the weights: it counts, although it has failed.
 void count_stepped_batch(Progress& counters);
 
 /// Resets counters, loaders and gradients to between two training batches, after an exception in the middle of one.

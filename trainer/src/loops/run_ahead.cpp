@@ -7,7 +7,7 @@ namespace fulgur::detail {
 void RunAhead::begin_step() {
   if (!device_.is_cuda() || steps_ < kSteps) return;
   const c10::Event& done = *done_[static_cast<size_t>(steps_ % kSteps)];
-  // A device that is not behind costs no wait.
+  // A device that keeps up causes no wait.
   if (!done.query()) done.synchronize();
 }
 

@@ -16,9 +16,9 @@ class RunAhead {
  public:
   static constexpr int64_t kSteps = 4;
   explicit RunAhead(at::Device device) : device_(device) {}
-  /// Before launching a step: waits until the device has finished the step `kSteps` before it.
+  /// Call before launching a step: waits until the device has finished the step `kSteps` before it.
   void begin_step();
-  /// After the work of a step was launched.
+  /// Call after the work of a step was launched.
   void end_step();
 
  private:

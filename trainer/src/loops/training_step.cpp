@@ -49,7 +49,7 @@ void step_schedulers(RunState& run, Services& services, ScheduleInterval interva
       if (config.strict) refuse_monitor(services.context, config);
       log::warn("lr_scheduler.monitor_missing",
                 cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), services.context)));
-      // A plateau schedule does not step; what it is composed with, such as a warm-up, continues.
+      // A plateau schedule does not step; the schedules it is composed with, such as a warm-up, continue.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }
   }
@@ -98,7 +98,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   ++progress.batches_total.ready;
 
   {
-    const HeldBatch as_loaded(batch);  // which a hook may replace
+    const HeldBatch as_loaded(batch);  // a hook may replace the batch
     transfer_batch(run, batch, 0);
     if (!captured_ || !captured_->reads(batch)) to_memory_format(run, batch);
   }
@@ -138,7 +138,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     progress.batches.completed = batch_idx + 1;
   }
   run.position.in_batch = false;
-  // Before the loader creates the next one: it may write into the same memory.
+  // Done before the loader creates the next batch, which it may write into the same memory.
   let_go(batch);
   return !skip_rest;
 }
@@ -166,7 +166,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
-  services.checkpoints.before_writes();  // the optimizer's step is inside
+  services.checkpoints.before_writes();  // the batch includes the optimizer's step
   if (auto output = captured_->step(batch, batch_idx)) {
     ++run.window.losses;
     if (++run.window.done < run.window.length) return *output;
@@ -186,7 +186,7 @@ StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
   if (left_out_) {
-    // What the window has gathered belongs to discarded weights, or to a run that is ending.
+    // The window's gradients belong to discarded weights, or to a run that is ending.
     if (handle_) handle_->optimizer().zero_grad();
     run.window.done = run.window.losses = 0;
     return output;
@@ -213,7 +213,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
-  // However many optimizers stepped: one training step.
+  // This is one training step, no matter how many optimizers stepped.
   if (run.step.stepped || run.handles.empty()) count_step();
   services.rank_checks.check_same_steps();
   return output;
@@ -235,7 +235,7 @@ void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) 
   if (optimizer.needs_closure() && !closure)
     throw Error(
         cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
-  // In automatic optimization this has been done.
+  // In automatic optimization this was done earlier.
   if (run.step.manual) {
     services.checkpoints.before_writes();
     unscale(optimizer);
@@ -324,8 +324,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   run.position.doing = "backward";
   backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
   ++run.window.losses;
-  // Free the graph now, not when callbacks, or a user who keeps losses, release it: in place, since a second tensor
-  // would cost more than everything else after the backward.
+  // Free the graph now, not when callbacks, or a user who keeps losses, release it. This happens in place, since a
+  // second tensor would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
 }
@@ -344,7 +344,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     ~Unmute() { flag = false; }
   } unmute{run.step.muted};
   const Closure closure = [&] {
-    // The optimizer evaluates repeatedly; what the user logs counts once.
+    // The optimizer evaluates repeatedly, but values that the user logs count once.
     run.step.muted = evaluated;
     if (evaluated) handle_->zero_grad();
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
@@ -356,7 +356,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     if (!makes_step_) throw LeftOut();
     if (!evaluated) first = output;
     evaluated = true;
-    // The optimizer decides on step length and termination by the loss: all ranks must use the same.
+    // The optimizer chooses its step length and termination by the loss, which must be the same on all ranks.
     return run.collectives().all_reduce(output.loss, ReduceOp::mean);
   };
   left_out_ = false;
@@ -461,14 +461,14 @@ void TrainingStep::end_window() {
     return;
   }
   if (!handle_) {
-    // No optimizer: the training step is everything.
+    // Without an optimizer, the training step is all there is to do.
     for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
     return count_step();
   }
   // Each loss was divided by the expected length; the real one is known only now.
   if (losses != run.window.length) {
     at::NoGradGuard no_grad;
-    // The module's gradients: an optimizer with master weights has none yet.
+    // These are the module's gradients: an optimizer with master weights has none yet.
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : handle_->parameters())
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());

@@ -20,7 +20,7 @@ class TrainingStep final : public StepActions {
 
   /// The loader of the batches, if it prefetches them to the device; else nullptr.
   void set_prefetcher(DevicePrefetcher* prefetcher);
-  /// Gives memory of captured steps back if the evaluation that follows needs it.
+  /// Frees the memory of captured steps if the evaluation that follows needs it.
   void before_evaluation();
   /// Runs batch `batch_idx` of the epoch. Returns false if the module's `on_train_batch_start` skips the rest of the
   /// epoch.
@@ -41,7 +41,7 @@ class TrainingStep final : public StepActions {
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
   /// Backward of a scaled loss, with the hooks around it.
   void backward(const Tensor& loss, GradSync sync, const BackwardOptions& options);
-  /// Gradients in their true scale, and the hook before a step of `optimizer`.
+  /// Unscales the gradients, and calls the hook before a step of `optimizer`.
   void unscale(Optimizer& optimizer);
   void end_window();
   /// Called while the device computes the launched step. The time counts as waiting for data.
@@ -50,8 +50,8 @@ class TrainingStep final : public StepActions {
   void start_capturing();
   void count_step();
   void prepare_gradients();
-  /// The step of eager, manual and captured steps alike. Before it, and before the hooks that come with it, the
-  /// checkpoints' `before_writes` was called, outside of any recording.
+  /// The optimizer's step, for eager, manual and captured steps. The checkpoints' `before_writes` was called before it
+  /// and its hooks, outside of any recording.
   void apply_step(Optimizer& optimizer, const Closure& closure);
   void step_and_zero(const Closure& closure);
 
@@ -63,7 +63,7 @@ class TrainingStep final : public StepActions {
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
   bool makes_step_ = true;  // false: the optimizer's step is skipped
-  bool left_out_ = false;   // the loss was not finite: no backward
+  bool left_out_ = false;   // the loss was not finite, so backward is skipped
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
   DevicePrefetcher* prefetcher_ = nullptr;

@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Optimizers have the parameters that existed when they were created.
+// Optimizers only have the parameters that existed when they were created.
 void refuse_late_parameters(const RunState& run, const std::unordered_set<const void*>& optimized) {
   std::vector<std::string> names;
   for (const auto& [name, value] : unique_parameters(*run.model)) {
@@ -26,7 +26,7 @@ void refuse_late_parameters(const RunState& run, const std::unordered_set<const 
 }  // namespace
 
 void UnregisteredLeaves::check(const Tensor& loss) {
-  // Over several devices the loss is computed with copies of the parameters.
+  // With several devices, the loss is computed from copies of the parameters.
   if (losses_ == 2 || run_.strategy->devices().size() > 1) return;
   ++losses_;
   std::unordered_set<const void*> known;

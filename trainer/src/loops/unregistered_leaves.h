@@ -9,9 +9,9 @@ namespace fulgur::detail {
 struct RunState;
 
 /// Finds tensors that the loss depends on and that require gradients, but that neither the module nor an optimizer has:
-/// a layer that was not registered is silently not trained. Reported are those that occur in both of the first two
-/// losses: a leaf created in a step (an input whose gradient is needed) differs in each. Not checked over several
-/// devices.
+/// a layer that was not registered is silently not trained. It reports those that occur in both of the first two
+/// losses, since a leaf created in a step (an input whose gradient is needed) differs in each. With several devices
+/// nothing is checked.
 class UnregisteredLeaves {
  public:
   explicit UnregisteredLeaves(const RunState& run) : run_(run) {}

@@ -14,7 +14,7 @@ namespace {
 
 using Column = MergedPredictions::Column;
 
-// So many rows have zero bytes.
+// At most this many rows are read at a time, even if they have no bytes.
 constexpr int64_t kMostRows = 1 << 16;
 
 StateTree looks_of(const PredictedShare& share) {
@@ -74,20 +74,20 @@ std::vector<MergedPredictions> MergedPredictions::of(Collectives& collectives,
     for (size_t r = 0; r < ranks.size(); ++r) {
       if (ranks[r].as_list().size() != shares.size())
         throw Error(cat("[trainer.predict] every rank must have the same loaders; rank ", r, " has ",
-                        ranks[r].as_list().size(), ", this rank ", shares.size(), "."));
+                        ranks[r].as_list().size(), ", this rank has ", shares.size(), "."));
       const StateTree& rank = ranks[r].as_list()[l];
       const int64_t samples = rank.at("samples").as_int();
       merged.rows_of_rank_.push_back(samples);
       merged.rows_ += samples;
       merged.in_turns_ = merged.in_turns_ && rank.at("in_turns").as_bool();
-      if (samples == 0) continue;  // and so no outputs
+      if (samples == 0) continue;  // so it has no outputs
       const std::vector<Column> columns = columns_of(rank);
       if (!first) {
         first = r;
         merged.columns_ = columns;
       } else if (columns != merged.columns_) {
         throw Error(cat("[trainer.predict] every rank must return the same outputs; rank ", r, " has ",
-                        text_of(columns), " where rank ", *first, " has ", text_of(merged.columns_), "."));
+                        text_of(columns), " while rank ", *first, " has ", text_of(merged.columns_), "."));
       }
     }
     const auto world_size = static_cast<int64_t>(ranks.size());
@@ -121,7 +121,7 @@ Tensor MergedPredictions::read(size_t index, int64_t first, int64_t count) const
   int64_t before = 0;  // rows of the ranks below
   for (int64_t r = 0; r < world_size; ++r) {
     const int64_t rows = rows_of_rank_[static_cast<size_t>(r)];
-    // The rank's own rows in the block.
+    // The rows of the block that this rank has.
     const int64_t begin = in_turns_ ? ceil_div(first - r, world_size) : std::clamp<int64_t>(first - before, 0, rows);
     const int64_t end =
         in_turns_ ? ceil_div(first + count - r, world_size) : std::clamp<int64_t>(first + count - before, 0, rows);

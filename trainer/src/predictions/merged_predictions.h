@@ -9,8 +9,8 @@
 
 namespace fulgur::detail {
 
-/// The predictions of all ranks for one loader, as rank 0 reads them: in blocks of rows, which the ranks send. So no
-/// rank holds more than its share and one block, and no shared disk is needed.
+/// The predictions of all ranks for one loader, as rank 0 reads them: in blocks of rows, which the ranks send. No rank
+/// holds more than its share and one block, and no shared disk is needed.
 class MergedPredictions {
  public:
   struct Column {

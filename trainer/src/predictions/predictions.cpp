@@ -23,7 +23,7 @@ class NewFile {
   NewFile(const fs::path& folder, const std::string& name)
       : path_(folder / name), hidden_(folder / cat(".", name, ".tmp")) {
     std::error_code ignored;
-    fs::remove(hidden_, ignored);  // of a process that was killed
+    fs::remove(hidden_, ignored);  // a killed process may have left it
   }
   ~NewFile() {
     std::error_code ignored;
@@ -56,7 +56,7 @@ class PredictionFiles {
         writer_(binary_.hidden(), entries),
         text_(lines_.hidden(), std::ios::binary) {}
 
-  // `first_entry`: of the loader's first output.
+  // `first_entry` is the entry of the loader's first output.
   void write(size_t first_entry, int64_t first_row, const std::vector<std::pair<std::string, Tensor>>& columns,
              std::optional<size_t> loader_idx) {
     for (size_t i = 0; i < columns.size(); ++i) writer_.write(first_entry + i, first_row, columns[i].second);
@@ -98,7 +98,7 @@ std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path
       shape.insert(shape.begin(), loaders[l].rows());
       entries.push_back({several ? cat("dataloader_idx_", l, "/", column.name) : column.name, column.dtype, shape});
     }
-  SafetensorsWriter::check(entries);  // on every rank, so that none waits for one that has thrown
+  SafetensorsWriter::check(entries);  // on every rank, so that no rank waits for one that has thrown
   std::optional<PredictionFiles> files;
   if (collectives.rank() == 0) files.emplace(folder, entries);
   size_t first_entry = 0;

@@ -43,7 +43,7 @@ std::string peak_memory_text(const std::vector<PeakMemory>& peaks) {
   const bool several = std::any_of(peaks.begin(), peaks.end(), [](const PeakMemory& peak) { return peak.rank > 0; });
   std::vector<PeakMemory> most;
   for (const PeakMemory& peak : peaks) {
-    // With several ranks the maximum of each kind; with one all its devices.
+    // With several ranks, the maximum of each kind; with one rank, all its devices.
     const auto same = std::find_if(most.begin(), most.end(), [&](const PeakMemory& other) {
       return several ? kind_of(other) == kind_of(peak) : other.device == peak.device;
     });

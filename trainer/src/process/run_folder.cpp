@@ -45,7 +45,7 @@ bool has_checkpoint(const fs::path& run_dir) {
   return false;
 }
 
-// A fit makes the folder of its checkpoints first of all; one that was killed before has nothing but its lock.
+// A fit creates the folder of its checkpoints first; one that was killed before that has only its lock.
 bool is_of_fit(const fs::path& run_dir) {
   std::error_code error;
   if (fs::is_directory(checkpoint_folder_of(run_dir), error)) return true;

@@ -12,7 +12,7 @@ namespace fulgur::detail {
 /// Name of the folder that contains run folders if no logger names another.
 inline constexpr const char* kDefaultRunName = "fulgur_logs";
 
-/// What run folders are called, `<root>/<name>/version_N`, as the first logger has it.
+/// The names of run folders, `<root>/<name>/version_N`, as the first logger gives them.
 struct RunName {
   std::string name = kDefaultRunName;
   std::optional<int64_t> version = {};  ///< the only one, if the logger names it
@@ -22,7 +22,7 @@ struct RunName {
 /// version, exactly that one; a ConfigError if it is taken.
 std::filesystem::path take_run_folder(const std::filesystem::path& root, const RunName& name);
 
-/// Whether the folder of the version that `name` has is there.
+/// Whether the folder of the version in `name` exists.
 bool is_taken(const std::filesystem::path& root, const RunName& name);
 
 /// A run that `ckpt_path: auto` resumes.
@@ -34,7 +34,8 @@ struct RunToResume {
 /// The newest `version_N` under `<root>/<name>` of a fit that can be resumed, since it has a checkpoint, or that has
 /// nothing left to do according to `is_done`. Folders of other verbs, or of a fit that ended before its first
 /// checkpoint, are skipped. An active fit without a checkpoint yet is also returned, so that its lock prevents the
-/// resume. With a version, that folder if it is a fit's, also without a checkpoint.
+/// resume. With a version, only that folder is considered; it is returned if it belongs to a fit, even without a
+/// checkpoint.
 std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& root, const RunName& name,
                                                 const std::function<bool(const std::filesystem::path&)>& is_done);
 

@@ -6,9 +6,9 @@
 namespace fulgur::detail {
 
 void batch_to_device(RunState& run, Batch& batch, int64_t loader_idx) {
-  const HeldBatch as_loaded(batch);  // which a hook may replace
+  const HeldBatch as_loaded(batch);  // a hook may replace the batch
   transfer_batch(run, batch, loader_idx);
-  // After the hooks: what they produce from the batch may be an image too.
+  // Done after the hooks, whose results may also be images.
   to_memory_format(run, batch);
 }
 

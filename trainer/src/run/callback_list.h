@@ -12,7 +12,7 @@ namespace fulgur::detail {
 class CallbackList {
  public:
   CallbackList();
-  /// Sorts them by phase; those of one phase stay in order.
+  /// Sorts the callbacks by phase; the order within a phase is kept.
   void set(std::vector<std::shared_ptr<Callback>> list);
   auto begin() const { return list_.begin(); }
   auto end() const { return list_.end(); }
@@ -22,13 +22,13 @@ class CallbackList {
   void each(Function function) {
     for (const auto& callback : list_) call(*callback, function);
   }
-  /// Only on those that override `hook`.
+  /// The same, only for those that override `hook`.
   bool any_overrides(Hook hook) const { return !overriding_[static_cast<size_t>(hook)].empty(); }
   template <class Function>
   void each(Hook hook, Function function) {
     for (Callback* callback : overriding_[static_cast<size_t>(hook)]) call(*callback, function);
   }
-  /// The one being called; still set after an exception.
+  /// The callback being called; still set after an exception.
   const Callback* running() const { return running_; }
 
  private:

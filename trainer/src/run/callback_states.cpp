@@ -38,9 +38,9 @@ void CallbackStates::restore() const noexcept {
     try {
       callback->load_state(copy_of(state));
     } catch (const std::exception& error) {
-      log::error(cat("the state of callback ", callback->state_key(), " was not taken back: ", error.what()));
+      log::error(cat("the state of callback ", callback->state_key(), " was not restored: ", error.what()));
     } catch (...) {
-      log::error("the state of a callback was not taken back: an exception of unknown type");
+      log::error("the state of a callback was not restored: an exception of unknown type");
     }
   }
 }

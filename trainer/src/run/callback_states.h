@@ -9,7 +9,7 @@
 
 namespace fulgur::detail {
 
-/// The states of callbacks at one moment, to return to it.
+/// The states of callbacks at one moment, so that they can be restored.
 class CallbackStates {
  public:
   /// Copies the states. Waits for no device.

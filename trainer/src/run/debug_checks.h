@@ -14,16 +14,17 @@ namespace fulgur::detail {
 class DebugChecks {
  public:
   explicit DebugChecks(RunState& run) : run_(run) {}
-  /// All entries have the same number of samples and are on the run's device, and floating-point ones are finite.
+  /// Checks that all entries have the same number of samples and are on the run's device, and that floating-point
+  /// entries are finite.
   void check_batch(const Batch& batch);
-  /// No entry was written in place since `check_batch`: its memory may belong to the data set.
+  /// Checks that no entry was written in place since `check_batch`: its memory may belong to the data set.
   void check_batch_unwritten(const Batch& batch);
   /// Throws a NonFiniteError for NaN and infinity.
   void check_loss(const Tensor& loss);
-  /// Gradients are on the device of their parameters, have their shape, and are finite; a parameter without a gradient
-  /// is reported once.
+  /// Checks that gradients are on the device of their parameters, have their shape, and are finite; parameters without
+  /// a gradient are reported once.
   void check_gradients();
-  /// Parameters are finite after the step.
+  /// Checks that parameters are finite after the step.
   void check_parameters();
 
  private:

@@ -9,14 +9,14 @@
 namespace fulgur::detail {
 namespace {
 
-// Doubles are exact integers up to here.
+// Doubles represent all integers exactly up to this one.
 constexpr double kMostStep = 9007199254740992;
 
-// The step that a metric sets for its row.
+// The step that the metric named "step" sets for its row.
 int64_t row_step(double metric, int64_t global_step) {
   if (std::abs(metric) <= kMostStep) return static_cast<int64_t>(metric);
   log::warn("logger.bad_step",
-            cat("the metric 'step' gives its row's step, and ", metric,
+            cat("the metric 'step' sets the step of its row, but ", metric,
                 " is not a step: the row gets the global step. Log a finite number of at most 2^53"));
   return global_step;
 }
@@ -24,7 +24,7 @@ int64_t row_step(double metric, int64_t global_step) {
 }  // namespace
 
 RowPlace row_place(const RunState& run) {
-  // After an epoch's end the values still belong to that epoch.
+  // After the end of an epoch, the values still belong to that epoch.
   const bool between_epochs =
       run.position.stage == RunningStage::train && run.counters.batches.completed == 0 && run.counters.epoch > 0;
   return {.step = run.counters.global_step, .epoch = run.counters.epoch - (between_epochs ? 1 : 0)};

@@ -9,7 +9,7 @@ struct RowPlace {
   int64_t step = 0, epoch = 0;
 };
 
-/// The place of a row written now.
+/// The place of a row that is written now.
 RowPlace row_place(const RunState& run);
 
 /// Sends a row to all loggers.

@@ -8,7 +8,7 @@
 
 namespace fulgur::detail {
 
-/// Checks that the ranks of a run still do the same. With one rank they do nothing.
+/// Checks that the ranks of a run still do the same. With one rank, these functions do nothing.
 class RankChecks {
  public:
   explicit RankChecks(RunState& run) : run_(run) {}
@@ -18,11 +18,12 @@ class RankChecks {
   /// Checks that ranks that must be identical are, or throws a DistributedError with the difference; at most once per
   /// step. All ranks must call it.
   void check_same_ranks();
-  /// Checks that all ranks have made the same number of steps, which decides what comes next. In manual optimization
-  /// each could step on its own condition. All ranks must call it. The exchange is read after the next batch, so it
-  /// blocks no rank.
+  /// Checks that all ranks have made the same number of steps, on which the next actions depend. In manual
+  /// optimization, each rank could step on its own condition. All ranks must call it. The exchange is read after the
+  /// next batch, so it blocks no rank.
   void check_same_steps();
-  /// Reads it now, before steps decide; `with_all`: all ranks are here, and report their steps.
+  /// Reads the exchange now, before a decision that depends on steps; `with_all`: all ranks are here, and report their
+  /// steps.
   void settle_same_steps(bool with_all);
 
  private:

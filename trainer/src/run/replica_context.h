@@ -12,16 +12,16 @@ namespace fulgur::detail {
 class LogStore;
 struct RunState;
 
-/// What a copy of the module on another device sees of the run while it computes a part of a batch, on its own thread.
-/// It reads what the run's module reads. What it logs is kept, and enters the run after the step, in the order of the
-/// parts. Requests for checkpoints, prints and changes of accumulation are ignored: the module, which computes the same
-/// step, makes them.
+/// The view that a copy of the module on another device has of the run while it computes a part of a batch, on its own
+/// thread. It reads the same values as the run's module. The values that it logs are kept, and enter the run after the
+/// step, in the order of the parts. Requests for checkpoints, prints and changes of accumulation are ignored: the
+/// module, which computes the same step, makes them.
 class ReplicaContext final : public ForwardingRunContext,
                              private RunMeters,
                              private LoggedMetrics,
                              private ManualOptimization {
  public:
-  /// `context` is the run's.
+  /// `context` is the context of the run.
   ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, at::Device device);
 
   void set_module(LightningModule& module) { module_ = &module; }
@@ -47,7 +47,7 @@ class ReplicaContext final : public ForwardingRunContext,
   std::string precision_name() const override { return context_.meters().precision_name(); }
   int64_t master_weight_bytes() const override { return 0; }
   void set_manual_sync(bool) override {}
-  /// As last written.
+  /// The value that was written last.
   std::optional<double> metric(std::string_view name) override;
   std::vector<std::string> metric_names() const override;
   Metrics progress_metrics() const override { return {}; }

@@ -16,16 +16,17 @@ struct RunState;
 struct Services;
 
 /// The run as it was before a training batch, or before the hooks of an epoch's start or end, for a checkpoint that an
-/// exception in them causes: what they have logged, drawn, and added to gradients, buffers and callbacks cannot be
-/// separated from the rest. Taken only if a callback may save then, since it copies buffers, generators, the states of
-/// callbacks and, inside an accumulation window, gradients. On the run's thread.
+/// exception in them causes: the values that they logged, the random numbers that they drew, and their effects on
+/// gradients, buffers and callbacks cannot be separated from the rest. Taken only if a callback may save then, since it
+/// copies buffers, generators, the states of callbacks and, inside an accumulation window, gradients. On the run's
+/// thread.
 class RewindPoint {
  public:
-  /// Remembers the run, which is between two batches. `loggers`: what they have written, if the hooks that follow may
-  /// write.
+  /// Remembers the run, which is between two batches. `loggers`: what the loggers have written, if the hooks that
+  /// follow may write.
   void take(RunState& run, const Services& services, std::optional<StateTree> loggers = {});
   bool there() const { return taken_.has_value(); }
-  /// The run has been taken back further, by a rollback.
+  /// Call after a rollback, which has taken the run back further.
   void drop() { taken_.reset(); }
   /// Takes the run back. The training loader is not moved: `loaders` is where it was, for a checkpoint.
   void restore(RunState& run, Services& services);

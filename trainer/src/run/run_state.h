@@ -32,16 +32,16 @@ struct StageLoaders {
   Loaders loaders;
   std::vector<std::optional<int64_t>> batches;  ///< nullopt: unknown until the loader ends
   std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
-  /// Of all loaders; nullopt if one is unknown.
+  /// The sum over all loaders; nullopt if one is unknown.
   std::optional<int64_t> total() const;
 };
 
 /// The window of gradient accumulation under way.
 struct AccumulationWindow {
-  int64_t length = 0;  ///< batches
-  int64_t done = 0;    ///< of them
-  int64_t losses = 0;  ///< of the done ones, those that had a loss
-  int64_t target = 1;  ///< length of the next windows
+  int64_t length = 0;  ///< in batches
+  int64_t done = 0;    ///< batches of the window that are done
+  int64_t losses = 0;  ///< done batches that had a loss
+  int64_t target = 1;  ///< length of the windows that follow
 };
 
 /// Where the loops are.
@@ -53,12 +53,12 @@ struct RunPosition {
   double batch_samples = 1;
   int64_t loader_idx = 0, loader_count = 1;
   Batch batch;                       ///< the training batch under way
-  bool in_batch = false;             ///< still true after an exception in it
+  bool in_batch = false;             ///< still true after an exception in the batch
   const Batch* evaluated = nullptr;  ///< the batch of an evaluation under way
   /// The part of a batch's work being executed, such as `training_step`; still set after an exception.
   const char* doing = nullptr;
   std::optional<int64_t> reading;  ///< the batch being requested from a loader; still set after an exception
-  std::string failed_in;           ///< the place of an exception that has left an evaluation
+  std::string failed_in;           ///< the place of an exception that ended an evaluation
 };
 
 struct ValidationState {
@@ -78,13 +78,13 @@ struct RunTimes {
   mutable bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
 };
 
-/// How many batches were launched as graphs, and why others were not.
+/// The number of batches that were launched as graphs, and why others were not.
 struct CapturedCounts {
   int64_t batches = 0;
   std::optional<std::string> refused;
 };
 
-/// What checkpoints and reports record of how the run was made.
+/// The facts about the origin of the run that checkpoints and reports record.
 struct RunDescription {
   ConfigNode config;  ///< resolved
   std::string config_hash;
@@ -107,22 +107,22 @@ struct RunState {
   template <class Function>
   void each_callback(LogScope scope, Hook hook, Function function);
 
-  /// What the run is doing, for display: stage, epoch, batch with its shapes, step.
+  /// The current position, for display: stage, epoch, batch with its shapes, step.
   std::string describe_position() const;
-  /// The same with the hook or callback that is running: where an exception came from.
+  /// The same, with the hook or callback that is running or that an exception came from.
   std::string place_of_failure() const;
-  /// Whether a user's hook is running, or was left by an exception.
+  /// Whether a user's hook is running, or was ended by an exception.
   bool in_hook() const { return callbacks.running() || position.doing; }
-  /// A requested stop waits for min_epochs and min_steps.
+  /// Whether a requested stop may happen: it waits for min_epochs and min_steps.
   bool may_stop() const;
-  /// The first request counts.
+  /// Requests a stop; only the first request counts.
   void request_stop(std::string reason);
   int64_t rank() const { return strategy->rank(); }
   int64_t world_size() const { return strategy->world_size(); }
   bool is_global_zero() const { return rank() == 0; }
   at::Device device() const { return strategy->device(); }
   Collectives& collectives() const { return strategy->collectives(); }
-  /// A line of rank 0.
+  /// Prints a line on rank 0.
   void print(std::string_view line) const;
   bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
   std::vector<Optimizer*> optimizers() const;
@@ -135,7 +135,7 @@ struct RunState {
   const TrainerFn fn;
   const ResolvedOptions options;
   const TrainerComponents components;
-  CheckpointLoading load;        ///< what is loaded from a checkpoint; of an imported one the weights only
+  CheckpointLoading load;        ///< what is loaded from a checkpoint; from an imported one, only the weights
   std::optional<uint64_t> seed;  ///< rank 0's
   Progress counters;
   std::shared_ptr<LightningModule> model;
@@ -146,17 +146,17 @@ struct RunState {
   CallbackList callbacks;
   std::vector<std::shared_ptr<Logger>> active_loggers;
   OptimizerPlan plan;
-  double lr_factor = 1;  ///< of scale_lr, that the rates have in them
+  double lr_factor = 1;  ///< the factor of scale_lr that the rates include
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
   std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were created
   std::map<RunningStage, StageLoaders> stages;
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
-  /// Where the run was when its training loaders were created: a resume creates them as of there.
+  /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
   bool remembers_batches = false;  ///< a callback may save on an exception
   RewindPoint rewind_point;        ///< of the batch or the hooks under way, if one may
-  bool rewound = false;            ///< an exception has taken the run back to there
-  /// What loggers had written before what a resume repeats; nullopt: it repeats nothing.
+  bool rewound = false;            ///< an exception has taken the run back to that point
+  /// What loggers had written before the work that a resume repeats; nullopt: it repeats nothing.
   std::optional<StateTree> loggers_before;
 
   RunPosition position;
@@ -169,7 +169,7 @@ struct RunState {
   LogScope scope = LogScope::forbidden;
   std::optional<std::string> stop_reason;
   bool checkpoints_allowed = true;
-  bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
+  bool failed_alone = false;  ///< the other ranks do not know of this rank's exception: nothing more is exchanged
   std::filesystem::path run_dir;
   RunDescription description;
 };

@@ -15,7 +15,7 @@ namespace fulgur::detail {
 
 class CheckpointStore;
 
-/// What acts on the state of a run. Each service is tested without a run.
+/// The objects that act on the state of a run. Each service is tested without a run.
 struct Services {
   /// `act` carries out what the policy for NaN has decided about a row of metrics.
   Services(RunState& run, RunContext& run_context, CheckpointStore& checkpoint_store, LocalVotes votes,
@@ -28,7 +28,7 @@ struct Services {
         rows(run, logs, finite, std::move(act)),
         checkpoints(checkpoint_store) {}
 
-  RunContext& context;  ///< what modules and callbacks see of the run
+  RunContext& context;  ///< the view that modules and callbacks have of the run
   LogStore logs;
   SeenCounts seen;
   NonFinitePolicy finite;

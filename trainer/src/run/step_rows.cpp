@@ -18,7 +18,7 @@ void warn_of_small_scale(const Metrics& values) {
           "trainer.small_loss_scale",
           cat("the loss scale has fallen to ", value,
               ": the gradients overflow however small the loss is scaled. Is the learning rate too high, or does the "
-              "model produce NaN or infinity itself? trainer.debug: true names where; bf16-mixed needs no scale"));
+              "model produce NaN or infinity itself? trainer.debug: true names the place; bf16-mixed needs no scale"));
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ void StepRows::advance() {
 }
 
 void StepRows::settle(bool and_act) {
-  std::exception_ptr error;  // of the first row that cannot be written; the others are written
+  std::exception_ptr error;  // from the first row that cannot be written; the others are written
   for (Row& row : rows_) {
     try {
       write(row);
@@ -87,7 +87,7 @@ void StepRows::when_written(std::function<void()> then) {
 
 void StepRows::write(Row& row) {
   if (std::exchange(row.written, true)) return;
-  // Also if a logger throws: a save may be waiting for this row.
+  // Done even if a logger throws: a save may be waiting for this row.
   const auto then = c10::make_scope_exit([&] {
     if (const auto call = std::exchange(row.then, {})) call();
   });

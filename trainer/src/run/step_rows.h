@@ -14,8 +14,8 @@ namespace fulgur::detail {
 
 /// Rows of step values in transfer from the device to the loggers. On a GPU the values of a row are copied while
 /// training continues, and the row is written `kLater` batches later, when they are certain to have arrived: `RunAhead`
-/// keeps the host from being further ahead. So no step waits for a row, and what callbacks see of it does not depend on
-/// the speed of the device. On other devices a row is written at once.
+/// keeps the host from being further ahead. So no step waits for a row, and the time at which callbacks see it does not
+/// depend on the speed of the device. On other devices a row is written at once.
 ///
 /// All ranks must begin, advance and settle at the same steps.
 class StepRows {
@@ -24,8 +24,8 @@ class StepRows {
   /// `act` gets what to do about non-finite losses of a row.
   StepRows(RunState& run, LogStore& logs, NonFinitePolicy& finite, std::function<void(NonFiniteDecision)> act)
       : run_(run), logs_(logs), finite_(finite), act_(std::move(act)) {}
-  /// A batch of `stage` has ended: begins a row of the step window if it is due, and writes older ones. With `force` it
-  /// is due, and all are written.
+  /// A batch of `stage` has ended: begins a row of the step window if it is due, and writes older ones. With `force` a
+  /// row is due, and all rows are written.
   void end_batch(RunningStage stage, bool force);
   /// Closes the window of `stage`; its row belongs to the current step.
   void begin(RunningStage stage);
@@ -46,7 +46,7 @@ class StepRows {
     RowPlace place;
     BatchRange batches;
     int64_t age = 0;
-    bool written = false;  // only its losses still need to be judged
+    bool written = false;  // then only the row's losses still need to be judged
     bool finite = true;
     bool forgiven = false;
     std::function<void()> then = {};

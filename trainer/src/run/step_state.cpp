@@ -19,7 +19,7 @@ void StepState::step_optimizer(Optimizer& optimizer, const Closure& closure) {
 void StepState::manual_backward(const Tensor& loss, const BackwardOptions& options) {
   if (!manual)
     throw Error(
-        "[trainer.manual_backward] the module uses automatic optimization, which does backward itself. Return the "
+        "[trainer.manual_backward] the module uses automatic optimization, which runs backward itself. Return the "
         "loss, or override automatic_optimization() to return false.");
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
   actions->manual_backward(loss, options);

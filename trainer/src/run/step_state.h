@@ -4,7 +4,7 @@
 
 namespace fulgur::detail {
 
-/// What a module asks of the training step under way: TrainingStep.
+/// The actions that a module requests from the current training step; TrainingStep implements them.
 class StepActions {
  public:
   virtual ~StepActions() = default;
@@ -16,18 +16,19 @@ class StepActions {
 
 /// The training step under way.
 struct StepState {
-  /// What a module calls in its training_step, or in optimizer_step. Elsewhere they throw an Error that says so.
+  /// The functions that a module calls in its training_step, or in optimizer_step. Elsewhere they throw an Error that
+  /// says so.
   void manual_backward(const Tensor& loss, const BackwardOptions& options);
   void step_optimizer(Optimizer& optimizer, const Closure& closure);
 
   bool manual = false;             ///< manual optimization
-  bool in_training_step = false;   ///< where manual backward and step may be called
+  bool in_training_step = false;   ///< manual backward and step may be called only then
   bool manual_sync = true;         ///< manual_backward exchanges gradients between ranks
   StepActions* actions = nullptr;  ///< while the run trains
-  bool tokens_unknown = false;     ///< num_tokens gave nothing: the module's class was not known before
-  bool stepped = false;            ///< an optimizer made a step in this batch
-  bool adds_gradients = false;     ///< this batch's backward has begun
-  bool muted = false;              ///< log() does nothing: a closure is evaluated again
+  bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
+  bool stepped = false;         ///< an optimizer made a step in this batch
+  bool adds_gradients = false;  ///< this batch's backward has begun
+  bool muted = false;           ///< log() does nothing: a closure is evaluated again
 };
 
 }  // namespace fulgur::detail

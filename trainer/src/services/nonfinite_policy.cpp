@@ -59,12 +59,12 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
   if (first_batch_ < 0) first_batch_ = run_.batch_idx();
   if (loss.is_cpu()) {
     if (std::isfinite(cpu_scalar(loss))) {
-      // The losses of several ranks differ; they agree by the gradients.
+      // The losses of ranks differ, so ranks agree by means of the gradients.
       finite_since_rollback_ |= run_.world_size() == 1;
       return NonFiniteDecision::proceed;
     }
     own_loss_is_bad_ = true;
-    // What to skip is decided by the gradients: they identify the step, and are the same on all ranks.
+    // The gradients decide what is skipped: they identify the step, and are the same on all ranks.
     loss_is_bad_ = judges_gradients();
     return loss_is_bad_ && run_.world_size() > 1 ? NonFiniteDecision::proceed : act("the loss");
   }
@@ -145,7 +145,7 @@ NonFiniteDecision NonFinitePolicy::check_scaled_gradients() {
   return NonFiniteDecision::proceed;
 }
 
-// Buffer updates of the step's forwards are discarded with the step.
+// Buffer updates by the step's forwards are discarded with the step.
 void NonFinitePolicy::put_back_if(const Tensor& found_inf) {
   if (settings_.policy != OnNonFinite::skip) return;
   if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, run_.module());
@@ -227,7 +227,7 @@ NonFiniteDecision NonFinitePolicy::judge_running_window() {
   return judge(good, close_window());
 }
 
-// One number says whether anything is wrong; only then is each tensor checked.
+// One number shows whether anything is wrong; only then is each tensor checked.
 Tensor NonFinitePolicy::weight_norm() const {
   if (settings_.policy == OnNonFinite::off) return {};
   at::NoGradGuard no_grad;
@@ -242,7 +242,7 @@ std::optional<std::string> NonFinitePolicy::bad_weight(const Tensor& norm, const
   at::NoGradGuard no_grad;
   for (const auto& [name, value] : weights)
     if (!is_finite(value)) return name;
-  return std::nullopt;  // a sum of squares beyond the largest number
+  return std::nullopt;  // only the sum of squares overflowed
 }
 
 std::optional<std::string> NonFinitePolicy::bad_weight() const {
@@ -256,7 +256,7 @@ std::vector<int64_t> NonFinitePolicy::find_ranks() const {
     if (own_loss_is_bad_) ranks.push_back(run_.rank());
     return ranks;
   }
-  // All ranks get here: they have decided by gradients that are the same on all of them.
+  // All ranks get here: they decide by gradients that are the same on all of them.
   const std::vector<std::string> bad = run_.collectives().gather_text(own_loss_is_bad_ ? "bad" : "");
   for (size_t rank = 0; rank < bad.size(); ++rank)
     if (!bad[rank].empty()) ranks.push_back(static_cast<int64_t>(rank));
@@ -286,7 +286,7 @@ NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
     case OnNonFinite::stop:
       stopped_ = true;
       log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", finding_.where,
-                     ": the run ends here, no further checkpoint is written."));
+                     ": the run ends here, and no further checkpoint is written."));
       return NonFiniteDecision::stop;
     case OnNonFinite::rollback:
       if (!in_manual_batch_) return NonFiniteDecision::roll_back;
@@ -302,7 +302,7 @@ NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
 }
 
 void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesystem::path& path) {
-  // Training has got further only if all was finite for a while between the last rollback and the save.
+  // Training has progressed only if all values were finite for a while between the last rollback and the save.
   const bool further = saved.at("rollbacks").as_int() == rollbacks_ && saved.at("finite_since_rollback").as_bool();
   rollbacks_in_a_row_ = further ? 1 : rollbacks_in_a_row_ + 1;
   finite_since_rollback_ = false;

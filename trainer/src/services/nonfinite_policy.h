@@ -20,7 +20,7 @@
 
 namespace fulgur::detail {
 
-/// What the loop does with a step, as decided by NonFinitePolicy.
+/// The action of the loop for a step, as decided by NonFinitePolicy.
 enum class NonFiniteDecision {
   proceed,
   skip,       ///< leave out the rest of the step
@@ -36,9 +36,9 @@ struct BatchRange {
   bool is_one() const { return first < 0 || first == last; }
 };
 
-/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. It decides; the loops act.
-/// A CPU loss is read directly. A device loss is watched there (`LogStore::watch`), and judged with the row of metrics
-/// that covers it, before a validation, before checkpoints and at each epoch's end.
+/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. The policy decides, and the
+/// loops act. A loss on the CPU is read directly. A loss on a device is watched there (`LogStore::watch`), and judged
+/// with the row of metrics that covers it, before a validation, before checkpoints and at each epoch's end.
 class NonFinitePolicy {
  public:
   struct Settings {
@@ -47,17 +47,17 @@ class NonFinitePolicy {
     bool logs_counters = true;
     Precision* precision = nullptr;
   };
-  /// `batch` is the training batch under way, `position` where the run is, for messages.
+  /// `batch` is the current training batch; `position` returns the position of the run, for messages.
   NonFinitePolicy(RunContext& run, LogStore& logs, const Batch& batch, std::function<std::string()> position)
       : run_(run), logs_(logs), batch_(batch), position_(std::move(position)) {}
   void configure(const Settings& settings) { settings_ = settings; }
 
-  /// Before the first forward of an accumulation window: under `skip`, buffers can be restored to this point.
+  /// Call before the first forward of an accumulation window: under `skip`, buffers can be restored to this point.
   void begin_window();
   /// The same for manual optimization, around each batch: its window ends with a batch in which an optimizer stepped.
   void begin_manual_batch();
   NonFiniteDecision end_manual_batch(bool stepped);
-  /// Whether each step is made or skipped depending on its gradients.
+  /// Whether a step's gradients decide if it is made or skipped.
   bool judges_gradients() const;
   /// Checks each loss, before its backward.
   NonFiniteDecision check_loss(const Tensor& loss);
@@ -69,16 +69,16 @@ class NonFinitePolicy {
   NonFiniteDecision check_gradients(Optimizer& optimizer, const Tensor& norm);
   /// The loss of a replayed step: the device has watched it.
   void after_replay();
-  /// Passed to the optimizer for the step: on a device, whether to skip it is decided there.
+  /// Passed to the optimizer for the step: on a device, the device decides whether to skip it.
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
   /// Logs the number of skipped steps, and the loss scale, if a step was made since the last call: a row is due.
   void log_counters();
-  /// The row of these batches reports how many steps the device has skipped so far: under `skip`, new ones are
-  /// recorded.
+  /// The row of these batches reports how many steps the device has skipped so far; under `skip`, new skips are
+  /// reported.
   void check_skipped_steps(int64_t skipped, const BatchRange& batches);
-  /// The window of watched losses is closed: returns its batches.
+  /// Call when the window of watched losses is closed. Returns its batches.
   BatchRange close_window();
-  /// What the policy wants if losses of these batches were not `finite` on any rank.
+  /// The decision of the policy if losses of these batches were not `finite` on any rank.
   NonFiniteDecision judge(bool finite, const BatchRange& batches);
   /// Judges the losses of the current window. Synchronizes with the device.
   NonFiniteDecision judge_running_window();
@@ -87,17 +87,17 @@ class NonFinitePolicy {
   /// The same in two parts: a number computed on the device, undefined with `off`, and its interpretation.
   Tensor weight_norm() const;
   static std::optional<std::string> bad_weight(const Tensor& norm, const NamedTensors& weights);
-  /// The policy `stop` has ended the run.
+  /// Whether the policy `stop` has ended the run.
   bool stopped() const { return stopped_; }
 
-  /// What was found when the last decision was not `proceed`.
+  /// The finding behind the last decision that was not `proceed`.
   struct Finding {
     std::string what;   ///< `the loss`
     std::string where;  ///< position and batches, in parentheses
   };
   const Finding& finding() const { return finding_; }
   /// Counts a rollback to the checkpoint `path`, whose state of this policy is `saved`, for the last finding. Throws a
-  /// NonFiniteError if it is one too many without a checkpoint of finite training since the one before.
+  /// NonFiniteError if there were too many rollbacks without a checkpoint of finite training in between.
   void count_rollback(const StateTree& saved, const std::filesystem::path& path);
 
   /// `window_open`: inside an accumulation window.
@@ -115,11 +115,11 @@ class NonFinitePolicy {
   std::string find() const;
   std::string find_in_weights() const;
   std::string describe_batches() const;
-  /// Which ranks saw a non-finite loss in what is reported; with `raise` only this rank is asked.
+  /// The ranks that saw a non-finite loss in the reported batches; with `raise` only this rank is asked.
   std::vector<int64_t> find_ranks() const;
   /// The batches that a finding may come from.
   BatchRange suspects() const;
-  /// What is reported during its lifetime is about these batches.
+  /// During its lifetime, reports are about these batches.
   class OfBatches;
 
   RunContext& run_;
@@ -131,18 +131,19 @@ class NonFinitePolicy {
   int64_t first_batch_ = -1;            // of the current window
   std::optional<BatchRange> judged_{};  // a closed window
   std::optional<Tensor> found_inf_;
-  WindowBuffers buffers_;  // under skip
+  WindowBuffers buffers_;  // used under skip
   bool manual_window_open_ = false, in_manual_batch_ = false;
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0;
   bool finite_since_rollback_ = true;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;
   bool stopped_ = false;
-  std::optional<std::string> rolls_back_for_;  // once the batch of manual optimization is over
+  std::optional<std::string> rolls_back_for_;  // after the batch of manual optimization
   bool reported_ = false;                      // under skip: this skip has been reported
-  bool loss_is_bad_ = false;                   // and its gradients, which may be finite, must show it
+  bool loss_is_bad_ = false;                   // its gradients, which may be finite, must then show it
   bool counts_ = false;                        // skipped steps are counted
-  // With several ranks: a loss of this rank was not finite in the window; which ranks had one in what is reported.
+  // With several ranks: whether a loss of this rank was not finite in the window, and which ranks had one in the
+  // reported batches.
   bool own_loss_is_bad_ = false;
   std::vector<int64_t> bad_ranks_;
 };

@@ -38,7 +38,7 @@ void RankConsensus::begin() {
   votes[kStop] = votes_.stop_reason() ? collectives_->world_size() - collectives_->rank() : 0;
   votes[kSignal] = votes_.signal().value_or(0);
   votes[kSave] = votes_.take_save_request() ? 1 : 0;
-  // The clock is rank 0's, and so is what hangs on it.
+  // Rank 0's clock counts, and so do the values derived from it.
   if (collectives_->rank() == 0) {
     votes[kSaveDone] = votes_.save_is_done() ? 1 : 0;
     votes[kClock] = static_cast<int64_t>(seconds_since(started_) * 1e6);

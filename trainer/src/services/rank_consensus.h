@@ -12,7 +12,7 @@
 
 namespace fulgur::detail {
 
-/// What this rank alone knows; asked when an exchange begins. With one rank it is asked at once.
+/// The facts that only this rank knows; asked when an exchange begins. With one rank they are asked immediately.
 struct LocalVotes {
   std::function<std::optional<std::string>()> stop_reason;
   std::function<std::optional<int>()> signal;
@@ -20,23 +20,24 @@ struct LocalVotes {
   std::function<bool()> save_is_done;       ///< asked on rank 0 only
 };
 
-/// What ranks decide together though each sees something else: a signal, a request to stop, the wall clock, a save that
-/// has ended. One exchange of a few integers, begun about once a second and read at the same later step on every rank.
-/// With one rank everything is agreed immediately and at no cost. On the run's thread.
+/// Decisions that ranks make together although each sees something different: a signal, a request to stop, the wall
+/// clock, a save that has ended. It uses one exchange of a few integers, which begins about once a second and is read
+/// at the same later step on every rank. With one rank, everything is agreed immediately and at no cost. On the run's
+/// thread.
 class RankConsensus {
  public:
   /// `on_stop` gets the reason of the rank that the others follow: the first by rank.
   RankConsensus(LocalVotes votes, std::function<void(std::string)> on_stop);
 
-  /// Starts the clock. `every`: steps between exchanges; nothing: about a second.
+  /// Starts the clock. `every`: steps between exchanges; nullopt: about a second.
   void start(Collectives& collectives, std::optional<int64_t> every);
-  /// Seconds since then: rank 0's clock, as last agreed.
+  /// Seconds since the start, by rank 0's clock, as last agreed.
   double clock_s() const;
-  /// After each training batch, or each round of an evaluation, on every rank.
+  /// Call after each training batch, or each round of an evaluation, on every rank.
   void step();
-  /// The next steps take a different time than those before; all ranks are at the same place.
+  /// Call if the next steps will take a different time from those before; all ranks are at the same place.
   void change_pace();
-  /// Exchanges now; all ranks are at the same place.
+  /// Makes an exchange now; all ranks are at the same place.
   void settle();
 
   /// The signal, received by any rank, that ends the run.

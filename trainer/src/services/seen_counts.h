@@ -8,25 +8,26 @@ namespace fulgur::detail {
 
 /// Counts training samples and tokens, of this rank and of all ranks. The totals are exact if requested, and when ranks
 /// synchronize anyway; in between, the other ranks are assumed to count like this one. So a run in which nothing
-/// depends on them exchanges nothing for them.
+/// depends on the totals makes no exchange for them.
 class SeenCounts {
  public:
   /// `progress` holds the totals.
   SeenCounts(RunContext& run, Progress& progress) : run_(run), progress_(progress) {}
-  /// From now on they are exact after each batch: one small exchange on the host. All ranks must call it.
+  /// From now on, the totals are exact after each batch, at the cost of a small exchange on the host. All ranks must
+  /// call it.
   void count_each_batch() { each_batch_ = true; }
   void start_batch();
   /// Adds a batch of this rank. With `count_each_batch` all ranks must call it.
   void add(int64_t samples, int64_t tokens);
   /// Makes the counts exact; all ranks must call it.
   void settle();
-  /// Restores the counts from before the batch, which does not count.
+  /// Restores the counts from before the batch, which is not counted.
   void fall_back();
 
   struct Counts {
     int64_t samples = 0, tokens = 0;
   };
-  /// Of this rank, that the others do not know of. The rest is in `progress`.
+  /// Counts of this rank that the others do not know yet. The rest is in `progress`.
   using Mark = Counts;
   Mark mark() const { return pending_; }
   void restore(Mark mark) { pending_ = mark; }

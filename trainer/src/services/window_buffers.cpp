@@ -16,7 +16,7 @@ bool same_kind(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-// Not for another tensor, nor for the same one with other memory (set_data) or another shape.
+// False for another tensor, and for the same one with other memory (set_data) or another shape.
 bool WindowBuffers::Held::is_still(const Tensor& now) const {
   if (!buffer.is_same(now)) return false;
   if (!now.defined()) return true;
@@ -36,7 +36,7 @@ void WindowBuffers::find(const LightningModule& module) {
       held.live = held.saved = Tensor();
       continue;
     }
-    // With separate version counters: a graph that is not freed yet may have saved a buffer.
+    // Separate version counters are needed, since a graph that is not freed yet may have saved a buffer.
     held.live = held.buffer.variable_data();
     if (!held.saved.defined() || !same_kind(held.saved, held.live)) held.saved = at::empty_like(held.live);
   }
@@ -59,7 +59,8 @@ void WindowBuffers::save(const LightningModule& module) {
   if (!lists.live.empty()) at::_foreach_copy_(lists.saved, lists.live, /*non_blocking=*/true);
 }
 
-// The module's buffers, one for each saved one. If their number differs, they cannot be matched: then those it had.
+// The module's buffers, one for each saved buffer. If their number differs, they cannot be matched: then the buffers
+// that were saved.
 std::vector<Tensor> WindowBuffers::now(const LightningModule& module) const {
   std::vector<Tensor> buffers = module.buffers();
   if (buffers.size() != held_.size())
@@ -113,7 +114,7 @@ void WindowBuffers::load_state(const StateTree::List& state, const LightningModu
   const at::NoGradGuard no_grad;
   find(module);
   const auto [live, saved] = lists();
-  // The code may have changed the module's buffers since: then these are as they were loaded.
+  // If the code has changed the module's buffers since then, the copies are taken from the buffers as loaded.
   const bool fits = state.size() == saved.size() &&
                     std::equal(state.begin(), state.end(), saved.begin(),
                                [](const StateTree& a, const Tensor& b) { return a.tensor().sizes() == b.sizes(); });

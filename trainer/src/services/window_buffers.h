@@ -11,13 +11,13 @@ namespace fulgur::detail {
 /// statistics before it is known that the step is skipped.
 ///
 /// The copies keep their memory over all windows, so that saving and restoring may be recorded in a captured step. A
-/// buffer that a forward has replaced, by assignment or by other memory, gets its own memory with the old values: what
-/// the module put in its place may belong to others.
+/// buffer that a forward has replaced, by assignment or by other memory, gets its own memory with the old values: other
+/// objects may own the memory that the module put in its place.
 class WindowBuffers {
  public:
-  /// Saves them at the start of a window; does nothing for a module without buffers.
+  /// Saves the buffers at the start of a window; does nothing for a module without buffers.
   void save(const LightningModule& module);
-  /// Restores them.
+  /// Restores the buffers.
   void restore(const LightningModule& module);
   /// Restores them if `found_inf`, a scalar on a device, is nonzero. Waits for it only if a buffer has another shape or
   /// dtype than before the window.
@@ -30,7 +30,7 @@ class WindowBuffers {
  private:
   struct Held {
     Tensor buffer;  ///< the module's own, when it was saved; may be undefined
-    Tensor live;    ///< its memory
+    Tensor live;    ///< a view of the buffer's memory
     Tensor saved;
     bool is_still(const Tensor& now) const;
     bool has_values() const { return saved.defined() && saved.numel() > 0; }

@@ -15,7 +15,7 @@ namespace fulgur::detail {
 namespace {
 
 constexpr int kKeptBytes = 1 << 30;
-constexpr int kLargestKeptBlock = 32 << 20;  // glibc takes no more
+constexpr int kLargestKeptBlock = 32 << 20;  // the largest value that glibc accepts
 
 // The environment already configures malloc.
 bool environment_decides() {

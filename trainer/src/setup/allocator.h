@@ -11,7 +11,7 @@ namespace fulgur::detail {
 void check_allocator(const AllocatorOptions& options);
 
 /// Applies the options for the rest of the process. Call before the first tensor is created on the device. Throws a
-/// ConfigError for what LibTorch rejects; warns once if CUDA's settings are given in a run without CUDA.
+/// ConfigError for settings that LibTorch rejects; warns once if CUDA's settings are given in a run without CUDA.
 void set_allocator(const AllocatorOptions& options, const std::string& accelerator);
 
 }  // namespace fulgur::detail

@@ -16,8 +16,8 @@ std::string shape_of(const Tensor& tensor) {
 }
 
 struct Wanted {
-  std::vector<std::string> shapes;  // of a weight, any of them
-  std::string_view name;            // its last name; empty: any
+  std::vector<std::string> shapes;  // the shapes that the weight may have
+  std::string_view name;            // the last part of its name; empty: any
 };
 
 std::optional<Wanted> wanted_by(const std::string& error) {

@@ -10,7 +10,7 @@
 
 namespace fulgur::detail {
 
-/// Which layers a LibTorch error is about, for display; nullopt if its text does not say. LibTorch's layers have no
+/// The layers that a LibTorch error is about, for display; nullopt if its text does not tell. LibTorch's layers have no
 /// hooks, so they are identified from the text: the shape of a weight, or a device mismatch.
 std::optional<std::string> failed_layers(std::string_view error, const LightningModule& module, at::Device device);
 

@@ -16,7 +16,7 @@ constexpr const char* kDtypes =
 
 constexpr std::array kHints{
     Hint{"on the same device",
-         "a tensor is not where the run computes. A layer, parameter or buffer that is not registered stays on the "
+         "a tensor is not on the device of the run. A layer, parameter or buffer that is not registered stays on the "
          "CPU: register_module, register_parameter, register_buffer. Create tensors in a step on the device of "
          "another, with x.options() or device()"},
     Hint{"shapes cannot be multiplied",
@@ -24,9 +24,8 @@ constexpr std::array kHints{
          "the input be flattened, or in_features changed?"},
     Hint{"size mismatch", "the shapes of two inputs do not fit: see the batch's shapes above"},
     Hint{"is out of bounds",
-         "an index or a label is not below the number of classes or rows. Labels count from 0; is the last layer as "
-         "wide as "
-         "there are classes?"},
+         "an index or a label is not below the number of classes or rows. Labels count from 0. Does "
+         "the last layer have one output per class?"},
     Hint{"index out of range",
          "an index is not below the number of rows, such as a token id beyond the embedding's size"},
     Hint{"expected scalar type", kDtypes},
@@ -39,8 +38,8 @@ constexpr std::array kHints{
          "labels.squeeze(1)"},
     Hint{"to match target batch_size", "input and labels have different numbers of samples"},
     Hint{"more than 1 value per channel when training",
-         "batch norm needs at least two samples to train: set drop_last: true, or a batch size that does not leave one "
-         "sample over"},
+         "batch norm needs at least two samples to train: set drop_last: true, or a batch size that does not leave a "
+         "single sample over"},
     Hint{
         "Trying to backward through the graph a second time",
         "backward() runs twice over one graph. With automatic optimization the Trainer calls it: training_step returns "

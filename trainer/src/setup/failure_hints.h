@@ -7,7 +7,7 @@
 namespace fulgur::detail {
 
 /// A hint for a LibTorch error in a step, from its text; nullopt if the error is clear by itself. Such errors name
-/// operations and shapes, not what the user did.
+/// operations and shapes, but not the user's mistake.
 std::optional<std::string> hint_for(std::string_view error);
 
 }  // namespace fulgur::detail

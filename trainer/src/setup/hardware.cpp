@@ -25,13 +25,13 @@ Hardware choose_hardware(RunState& run) {
                            .sync_batchnorm = run.options.sync_batchnorm,
                            .precision = std::move(precision)});
   // From here on `at::kCUDA` without an index means this device, as in Lightning. Some kinds of device have no current
-  // one (a strategy's own stand-ins).
+  // device (a strategy's own stand-ins).
   if (const at::Device device = run.strategy->device();
       !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
     hardware.current_device = std::make_unique<c10::DeviceGuard>(device);
   if (run.fn == TrainerFn::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
-  // The seed drawn by each process: samplers of all ranks need the same one.
+  // Each process has drawn a seed, but the samplers of all ranks need the same one.
   if (run.components.config) {
     const std::string own = run.seed ? std::to_string(*run.seed) : std::string();
     if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())

@@ -10,7 +10,7 @@
 
 namespace fulgur::detail {
 
-/// What a run computes on.
+/// The hardware that a run computes on.
 struct Hardware {
   ChosenDevices devices;
   int64_t threads = 1;

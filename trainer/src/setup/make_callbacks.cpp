@@ -61,7 +61,7 @@ void check_state_keys(RunState& run) {
     const bool stateful = !callback.state().as_map().empty();
     if (stateful && !keys.insert(callback.state_key()).second)
       throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),
-                            "'. The key has the options that tell them apart: let one of those differ, or override "
+                            "'. The key contains the options that distinguish them: change one of these, or override "
                             "state_key()."));
   });
 }

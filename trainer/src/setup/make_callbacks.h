@@ -5,7 +5,8 @@
 
 namespace fulgur::detail {
 
-/// The callbacks of the options, the program and the module, and the default ones; notes what they monitor in `logs`.
+/// The callbacks of the options, the program and the module, and the default ones; registers the metrics that they
+/// monitor with `logs`.
 void make_callbacks(RunState& run, LogStore& logs);
 
 /// The loggers of the options and the program, or the default ones. None in trial runs.

@@ -132,7 +132,7 @@ namespace {
 
 void scale_rates(ConfigNode& node, const TypeInfo& type, double factor);
 
-// The options of one component or map that are learning rates, and those of components in it.
+// The learning rates among the options of a component or map, and of the components in it.
 void scale_rates_of(ConfigNode& options, const Fields& fields, double factor) {
   for (const Field& field : fields.all()) {
     ConfigNode* value = options.find(field.name);
@@ -166,8 +166,8 @@ void scale_rates(ConfigNode& node, const TypeInfo& type, double factor) {
   }
 }
 
-// Notes beside each length that is `auto` how many steps it is. The length stays `auto`, so that it fits if another
-// option is changed. `node` is the `{class_path, init_args}` from which `scheduler` was created.
+// Adds a comment with the number of steps to each length that is `auto`. The length stays `auto`, so that it fits if
+// another option is changed. `node` is the `{class_path, init_args}` from which `scheduler` was created.
 void note_lengths(ConfigNode& node, const LrScheduler& scheduler) {
   ConfigNode* options = node.find("init_args");
   if (!options) return;
@@ -177,7 +177,7 @@ void note_lengths(ConfigNode& node, const LrScheduler& scheduler) {
     if (!comment.empty()) comment += '\n';
     comment += cat(steps, " steps of the schedule in this run");
   }
-  // Its parts appear in its options in the same order.
+  // The parts of the schedule appear in its options in the same order.
   const auto parts = scheduler.parts();
   size_t next = 0;
   const auto visit = [&](ConfigNode& value) {
@@ -198,7 +198,7 @@ void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor)
   if (factor == 1) return;
   ConfigNode* trainer = config.find("trainer");
   const ConfigNode* optimizer = config.find("optimizer");
-  // Rates set in code are scaled again by each run.
+  // Each run scales rates that are set in code again.
   if (!trainer || !optimizer || !optimizer->is_map()) return;
   scale_rates(*config.find("optimizer"), FieldTraits<Spec<Optimizer>>::type(), factor);
   if (schedule) scale_rates(*schedule, FieldTraits<Spec<LrScheduler>>::type(), factor);

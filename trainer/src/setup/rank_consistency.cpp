@@ -45,7 +45,7 @@ void check_same_on_all_ranks(RunState& run) {
 
 void check_same_on_all_ranks(Collectives& collectives, const Facts& facts) {
   const std::string own = pack_state(pack(facts));
-  // Facts are sent only if something differs.
+  // The facts themselves are sent only if there is a difference.
   if (same_on_all_ranks(collectives, {hash_number(own)})) return;
   const std::vector<std::string> all = collectives.gather_text(own);
   const StateTree first = unpack_state(all.front());

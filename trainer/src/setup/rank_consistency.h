@@ -9,11 +9,11 @@ namespace fulgur::detail {
 
 struct RunState;
 
-/// What ranks must have in common, by name.
+/// The facts that ranks must have in common, by name.
 using Facts = std::map<std::string, std::string>;
 
-/// Checks, before anything is exchanged that would break otherwise, that every rank has the same version, config and
-/// parameters. Throws a DistributedError with the differences, on all ranks. All must call it.
+/// Checks that every rank has the same version, config and parameters, before any exchange that would otherwise fail.
+/// Throws a DistributedError with the differences, on all ranks. All must call it.
 void check_same_on_all_ranks(RunState& run);
 void check_same_on_all_ranks(Collectives& collectives, const Facts& facts);
 

@@ -31,7 +31,7 @@ void warn_of_recurrent_dropout(const RunState& run) {
   if (!names.empty())
     log::warn("trainer.recurrent_dropout",
               cat("dropout between the layers of ", join(names),
-                  " is drawn by cuDNN from a state that no checkpoint holds: a resumed or captured run draws other "
+                  " is drawn by cuDNN from a state that no checkpoint holds: a resumed or captured run draws different "
                   "masks. Recurrent modules of one layer each with a Dropout between them are exact"));
 }
 

@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The checkpoint of rank 0, and the run folder that it has been read from or begins again in.
+// The checkpoint of rank 0, and the run folder that it was read from or that the run begins again in.
 void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest,
                      ResumePlan& plan) {
   if (!choice) {
@@ -22,7 +22,8 @@ void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const 
   } else if (*choice == "best" && latest.best) {
     plan.checkpoint = latest.best;
   } else if (*choice == "auto") {
-    if (run.fn != TrainerFn::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
+    if (run.fn != TrainerFn::fit)
+      throw ConfigError("[trainer.ckpt_path] auto is only for fit; give last, best or a path.");
     const auto to_resume = find_run_to_resume(run.options, run.components);
     if (to_resume) plan.lock.emplace(to_resume->folder);
     if (auto found = to_resume ? find_resume_point(to_resume->folder) : std::nullopt) {
@@ -71,13 +72,13 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
     follow(plan.checkpoint_run_dir);
   }
   if (run.fn != TrainerFn::fit || !run.load.loads_loops()) plan.checkpoint_run_dir.reset();
-  // Lock before reading: an active run there may remove it.
+  // Lock before reading, since an active run there may remove the checkpoint.
   if (plan.checkpoint_run_dir && !plan.lock && run.is_global_zero()) plan.lock.emplace(*plan.checkpoint_run_dir);
   const bool all = run.fn == TrainerFn::fit && run.load.loads_optimizer();
   if (plan.checkpoint && !plan.content)
     plan.content = read_checkpoint(*plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state,
                                    run.load.verify);
-  // Imported weights start a new run, wherever they are.
+  // Imported weights start a new run, no matter where they are.
   if (plan.content && plan.content->state.contains("imported")) run.load.weights_only = true;
   if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;
   plan.unfinished = plan.run_dir && run.is_global_zero() && !is_marked_finished(*plan.run_dir);

@@ -10,25 +10,25 @@
 
 namespace fulgur::detail {
 
-/// What an earlier fit of the same Trainer left, for `last` and `best`.
+/// The checkpoints of an earlier fit of the same Trainer, for `last` and `best`.
 struct LatestCheckpoints {
   std::optional<std::filesystem::path> last, best;
 };
 
-/// What a run begins with, and in which folder it continues.
+/// The checkpoint that a run begins with, and the folder in which it continues.
 struct ResumePlan {
   std::optional<std::filesystem::path> checkpoint;
-  std::optional<CheckpointContent> content;  ///< of it, until it is restored
-  /// The run folder in which the checkpoint is, or a link to it; where a fit with a version that has no checkpoint yet
-  /// begins again; and the one that this run continues in.
+  std::optional<CheckpointContent> content;  ///< of the checkpoint, until it is restored
+  /// The run folder that contains the checkpoint, or a link to it; the folder in which a fit begins again if its
+  /// version has no checkpoint yet; and the folder that this run continues in.
   std::optional<std::filesystem::path> checkpoint_run_dir, restarted_run_dir, run_dir;
   bool unfinished = false;  ///< the run in `run_dir` was not marked as finished; on rank 0
   std::optional<RunLock> lock;
   ResumedCheckpoint resumed = {};
 
-  /// What restores `run`, which has its folder or has none.
+  /// The object that restores `run`, whose folder, if it has one, was already chosen.
   Restoring restoring(RunState& run, Services& services);
-  /// Loads what belongs to this phase, if there is a checkpoint.
+  /// Loads the entries of this phase, if there is a checkpoint.
   void load(LoadPhase phase, RunState& run, Services& services);
 };
 

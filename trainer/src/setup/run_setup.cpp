@@ -69,7 +69,7 @@ LoadedData RunSetup::load_data(ResumePlan& resume) {
   run.position.doing = "configure_model";
   run.model->configure_model();
   run.position.doing = nullptr;
-  // Hooks that create loaders see the run as it was when those of the checkpoint were created.
+  // Hooks that create loaders see the run as it was when the checkpoint's loaders were created.
   const Progress before = run.counters;
   if (run.fn == TrainerFn::fit && run.load.loads_loops()) resume.load(LoadPhase::loaders, run, services);
   set_up_data(run);
@@ -115,7 +115,7 @@ void RunSetup::restore(const RunFolder&, ResumePlan& resume) {
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (!resume.content) return;
   if (run.fn == TrainerFn::fit) restore_run(resume.restoring(run, run_->services));
-  // Schedules of a run with other batches keep the lengths that they had.
+  // Schedules of a run whose batches have changed keep their original lengths.
   const auto& planned = run.plan.optimizers;
   if (std::any_of(planned.begin(), planned.end(),
                   [](const PlannedOptimizer& p) { return p.scheduler && p.scheduler->scheduler->pace() != 1; }))
@@ -135,14 +135,14 @@ RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
     const auto other_version = logger->run_version();
     if ((other && *other != name.name) || (other_version && other_version != name.version))
       throw ConfigError(
-          "[trainer.logger] loggers request different run folders; name and version of the first count. Set them in "
-          "only one logger.");
+          "[trainer.logger] loggers request different run folders; only the name and version of the first logger "
+          "are used. Set them in only one logger.");
   }
   // A trial run leaves nothing behind.
   if (run.fast_dev_run() || run.options.barebones) return {};
   // Rank 0 chooses and writes the folder.
   if (run.is_global_zero()) {
-    // An evaluation reads the version's checkpoints, and has its own folder.
+    // An evaluation reads the checkpoints of the version, and has its own folder.
     if (run.fn != TrainerFn::fit && name.version && is_taken(run.options.default_root_dir, name)) name.version.reset();
     run.run_dir = resume.run_dir ? *resume.run_dir : take_run_folder(run.options.default_root_dir, name);
     run.run_dir = fs::absolute(run.run_dir).lexically_normal();
@@ -161,7 +161,7 @@ RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
   }
   std::optional<int64_t> resume_step;
   if (resume.run_dir) {
-    // Nothing is kept of a fit that begins again.
+    // No files are kept of a fit that begins again.
     resume_step = resume.content ? resume.content->state.at("progress").at("global_step").as_int() : -1;
     resume.load(LoadPhase::loggers, run, run_->services);
     remove_leftovers(run_->services.context.checkpoint_dir());
@@ -190,7 +190,7 @@ void RunSetup::start() {
   run_->services.consensus.start(run.collectives(), run.options.agree_every.value);
 }
 
-// Once per machine, or once in total; the others wait, so that setup finds what it needs.
+// Called once per machine, or once in total; the other processes wait, so that setup finds the data.
 void RunSetup::prepare_data() {
   RunState& run = run_->state;
   const ProcessPlace& place = run.strategy->place();
@@ -253,7 +253,7 @@ void RunSetup::save_config() {
   if (run.run_dir.empty() || !run.is_global_zero()) return;
   const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
   std::error_code error;
-  fs::remove(temporary, error);  // of a process that died; a fifo in its place would block
+  fs::remove(temporary, error);  // a process that died may have left it; a fifo in its place would block
   std::ofstream file(temporary);
   file << to_yaml(run.description.config, {.comments = true});
   file.close();
@@ -288,7 +288,7 @@ void RunSetup::print_start() {
 
 namespace {
 
-// A failure while a failure is handled is reported, and does not replace it.
+// A failure during the handling of a failure is reported, and does not replace the first one.
 template <class Function>
 void log_exceptions(std::string_view when, Function function) noexcept {
   try {
@@ -310,7 +310,7 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.counters.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
-  // Before the loops our own errors say where they come from.
+  // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run.in_hook() && !dynamic_cast<const Error*>(&error);
   if ((in_loops || !run.position.failed_in.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
     log_exceptions(kWhen, [&] { report_failure(run, error); });

@@ -15,12 +15,12 @@ namespace fulgur::detail {
 /// The `trainer:` section that these options come from.
 ConfigNode options_node(TrainerOptions options);
 
-// Each step of the preparation needs the results of those before, so that another order does not compile.
+// Each step of the preparation takes the results of earlier steps, so a different order does not compile.
 /// The module and the data are set up, and there are loaders.
 struct LoadedData {};
 /// The weights are loaded, and there are optimizers.
 struct Plan {};
-/// Where the run writes.
+/// The folder that the run writes to.
 struct RunFolder {
   std::filesystem::path path;  ///< empty: it writes nothing
 };

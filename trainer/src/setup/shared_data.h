@@ -10,15 +10,15 @@
 
 namespace fulgur::detail {
 
-/// What all ranks must have in common about a loader whose samples they share: properties of the whole data set, as one
-/// process would read it.
+/// The properties of a loader that must be the same on all ranks that share its samples: those of the whole data set,
+/// as one process would read it.
 struct SharedData {
   static constexpr int64_t kUnknown = -1;
   int64_t samples = kUnknown, batches = kUnknown, batch_size = kUnknown;
   int64_t shuffles = kUnknown;
-  int64_t seed = kUnknown;  ///< of an order that is not the data set's
+  int64_t seed = kUnknown;  ///< of the order, if it is not that of the data set
 
-  /// Configures `loader` for one process. Nothing is known of a stream, which has no length.
+  /// Configures `loader` for one process. The properties of a stream, which has no length, are unknown.
   static SharedData of(Loader& loader, uint64_t seed);
   std::array<int64_t, 5> numbers() const { return {samples, batches, batch_size, shuffles, seed}; }
 };

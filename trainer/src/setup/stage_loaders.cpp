@@ -44,8 +44,8 @@ bool reads_ahead(const RunState& run) {
          (!run.data.module || !moves(ComponentAccess::overridden(*run.data.module)));
 }
 
-// With ranks that train in lockstep, the fewest batches of any; for an evaluation, in which each rank ends
-// independently, the most. Unknown if one rank does not know.
+// If ranks train in lockstep, the smallest number of batches of any rank; for an evaluation, which each rank ends
+// independently, the largest. Unknown if one rank does not know its number.
 std::vector<std::optional<int64_t>> agreed_lengths(Collectives& collectives, RunningStage stage,
                                                    std::vector<std::optional<int64_t>> lengths,
                                                    const std::vector<SharedData>& shared) {
@@ -120,7 +120,8 @@ void set_up_stage(RunState& run, RunningStage stage, const BatchLimit& limit, st
     if (reads_ahead(run)) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
     target.loaders.push_back(std::move(loader));
   }
-  // A fraction is of all ranks' common length, so that no rank refuses what others accept; a rank may have fewer.
+  // A fraction refers to the common length of all ranks, so that no rank refuses what others accept; a rank may have
+  // fewer batches.
   const auto agreed = agreed_lengths(run.collectives(), stage, lengths, shared);
   for (size_t i = 0; i < lengths.size(); ++i) {
     auto batches = limit.resolve(agreed[i], option);
@@ -156,7 +157,7 @@ void set_up_data(RunState& run) {
     throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders",
                           " and the module's own ", dataloader_hook(first_stage),
                           "() are given. Omit the data, or do not override ", dataloader_hook(first_stage), "()."));
-  // overfit_batches stands for two options.
+  // overfit_batches sets two options.
   const auto limit_name = [overfits = !o.overfit_batches.is_zero()](const char* option) {
     return overfits ? "overfit_batches" : option;
   };

@@ -30,7 +30,7 @@ ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64
                           std::optional<uint64_t> seed) {
   ConfigNode& trainer = config.get_or_add("trainer");
   trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
-  // Given indices stay; a number becomes what it resolved to.
+  // Indices stay as given; a number becomes the resolved number.
   const ConfigNode* written = trainer.find("devices");
   if (!written || !written->is_list())
     trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
@@ -47,14 +47,14 @@ std::string ChosenDevices::describe() const {
 
 namespace {
 
-// Eight, or as many as requested.
+// There are eight, or as many as requested.
 int64_t virtual_devices_for(const DeviceChoice& devices) {
   int64_t count = std::max<int64_t>(8, devices.count.value_or(0));
   for (const int64_t index : devices.indices) count = std::max(count, index + 1);
   return count;
 }
 
-// Ranks without an accelerator cannot work together (F53); for a single process it is a config error.
+// If one rank has no accelerator, ranks cannot work together (F53); for a single process it is a config error.
 [[noreturn]] void refuse(DeviceUse use, const std::string& message) {
   if (use == DeviceUse::one_each) throw DistributedError(message);
   throw ConfigError(message);
@@ -72,8 +72,8 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
           : cat("Set trainer.devices to ",
                 there == 1 ? "1 or [0]" : cat("a number up to ", there, " or to a list of indices up to ", there - 1),
                 ", or to -1 for all. CUDA_VISIBLE_DEVICES may hide some.");
-  throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ", there, " of ", accelerator.name(), ": ",
-                        join(names), ". ", remedy));
+  throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ", there, " ", accelerator.name(),
+                        " device(s): ", join(names), ". ", remedy));
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ std::string auto_without_cuda(DeviceUse use, const std::string& reason, const st
   const std::string what =
       cat("this machine has an NVIDIA driver, but the program cannot use its GPUs: ", reason, ". ");
   if (!for_cpu)
-    refuse(use, cat("[trainer.accelerator] 'auto' would take a GPU; ", what,
+    refuse(use, cat("[trainer.accelerator] 'auto' would use a GPU; ", what,
                     "Set trainer.accelerator: cpu to train on the CPU. ", remedy, "."));
   log::warn("trainer.built_for_cpu",
             cat("training on the CPU; ", what, "Fulgur was built with FULGUR_LIBTORCH=cpu. ", remedy));
@@ -158,7 +158,7 @@ ProcessSettings::MatmulPrecision ProcessSettings::matmul_precision() {
   try {
     now.word = context.float32MatmulPrecision();
   } catch (const c10::Error&) {
-    // The program has set the libraries individually: there is no single word for it.
+    // The program has set the libraries individually, so no single name describes the setting.
   }
   return now;
 }

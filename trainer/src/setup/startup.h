@@ -13,7 +13,8 @@
 
 namespace fulgur::detail {
 
-/// Threads of a run: as configured, or (`auto`) OMP_NUM_THREADS, or the number of CPUs this process may use.
+/// The number of threads of a run: as configured, or (`auto`) OMP_NUM_THREADS, or the number of CPUs this process may
+/// use.
 int64_t decide_threads(const Auto<int64_t>& num_threads);
 /// Sets LibTorch's thread count.
 void set_threads(int64_t count);
@@ -32,7 +33,7 @@ struct ChosenDevices {
 /// what this machine has.
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use);
 /// `accelerator: auto` on a machine without a usable GPU: what to print next to the CPU, usually nothing. If the driver
-/// has a GPU that this program cannot use (`remedy`), a build for the CPU warns; any other throws.
+/// has a GPU that this program cannot use (`remedy`), a build for the CPU warns; any other build throws.
 std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu);
 /// As required by the strategy in the options.
 ChosenDevices choose_devices(const TrainerOptions& options);

@@ -10,8 +10,8 @@ namespace fulgur {
 /// An option in which a config differs from that of a checkpoint.
 struct FULGUR_API ConfigDifference {
   std::string key;         ///< `optimizer.init_args.lr`
-  std::string checkpoint;  ///< its value there, as YAML; empty if it is not set
-  std::string config;      ///< and here
+  std::string checkpoint;  ///< the value in the checkpoint, as YAML; empty if it is not set
+  std::string config;      ///< the value in the config, likewise
   bool config_won = true;
   /// `optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; continues with 0.1`, for display.
   std::string describe() const;
@@ -20,9 +20,9 @@ struct FULGUR_API ConfigDifference {
 /// Reconciles the config of a fit with its checkpoint (`ckpt_path`) before anything is created from it: optimizer,
 /// schedule, batch size and seed take the checkpoint's values, unless `load.allow_config_change`; everything else stays
 /// as in the config. `ckpt_path: auto` is replaced by the path it resolves to. Returns the differences; empty if no run
-/// is resumed (no checkpoint, `load.loops` off, a finished run). `locks`: lock the run's folder while it is read; with
-/// several ranks the first does. Throws a CheckpointError listing all differences of the model, which are not allowed,
-/// and for a checkpoint that cannot be read.
+/// is resumed (no checkpoint, `load.loops` off, a finished run). `locks`: locks the run's folder while it is read; with
+/// several ranks, only the first rank does. Throws a CheckpointError listing all differences of the model, which are
+/// not allowed, and for a checkpoint that cannot be read.
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
 
 }  // namespace fulgur

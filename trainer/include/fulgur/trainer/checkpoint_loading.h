@@ -8,16 +8,16 @@
 
 namespace fulgur {
 
-/// What is loaded from a checkpoint, and how (`load:` in the config).
+/// The parts of a checkpoint that are loaded, and how (`load:` in the config).
 struct FULGUR_API CheckpointLoading {
-  bool weights_only = false;  ///< as if the next four were false
+  bool weights_only = false;  ///< as if the next four options were false
   bool optimizer = true;
   bool lr_scheduler = true;
   bool loops = true;  ///< progress, position in the data, callbacks, metrics, open accumulation window
   bool rng = true;
-  bool strict = true;                               ///< of the weights' names, shapes and dtypes
+  bool strict = true;                               ///< names, shapes and dtypes of the weights must match
   std::map<std::string, std::string> key_prefixes;  ///< prefixes of names: in the checkpoint → in the module
-  Verify verify = Verify::whole;                    ///< or `needed`: only the files that are read
+  Verify verify = Verify::whole;                    ///< `needed`: only the files that are read
   bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint
 
   bool loads_optimizer() const { return optimizer && !weights_only; }

@@ -19,8 +19,8 @@
 
 namespace fulgur {
 
-/// Components made by the user's program. Callbacks and loggers are added to those that the options name; the default
-/// ones are made only if there is no other of their kind. The others take the place of the options'.
+/// Components created by the user's program. Callbacks and loggers are added to those that the options name; the
+/// default ones are created only if there is no other of their kind. All other components replace those of the options.
 struct FULGUR_API TrainerComponents {
   /// Adds a callback whose class is known at compile time: hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
@@ -36,22 +36,22 @@ struct FULGUR_API TrainerComponents {
   std::shared_ptr<Precision> precision;
   /// The config of the run, saved in the run folder and the checkpoints; created from the options if absent.
   std::optional<ConfigNode> config;
-  /// Folder of the config file: if it is a run folder, `last` and `best` are looked up in it.
+  /// Folder of the config file; if it is a run folder, `last` and `best` are looked up in it.
   std::filesystem::path config_folder;
-  /// For modules that do not plan their own optimizer.
+  /// Used for modules that do not plan their own optimizer.
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;
-  /// When that schedule steps; its `scheduler` is created from `lr_scheduler`.
+  /// Determines when that schedule steps; its `scheduler` is created from `lr_scheduler`.
   SchedulerConfig lr_scheduler_config;
   /// Ids of warnings that `Trainer::prepare_process` silences.
   std::vector<std::string> silence;
-  /// What is loaded from a checkpoint.
+  /// The parts that are loaded from a checkpoint.
   CheckpointLoading load;
   /// Seed of loaders and generators; nullopt: the process's random state is used as is.
   std::optional<uint64_t> seed;
 };
 
-/// Where data comes from: a DataModule, or plain loaders.
+/// The source of the data: a DataModule, or plain loaders.
 struct FULGUR_API DataSource {
   std::shared_ptr<DataModule> module;
   Loaders train, validation, test, predict;

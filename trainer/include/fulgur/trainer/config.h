@@ -56,11 +56,11 @@ struct FULGUR_API Config {
   /// The current config, with docs as comments; `config_from_node` reads the same config back.
   ConfigNode write() const;
 
-  /// What the config itself sets at the targets of `link`; it must agree with the fact.
+  /// The values that the config itself sets at the targets of `link`; they must agree with the facts.
   std::map<std::string, ConfigNode> written_at_links;
 };
 
-/// What the command line and the environment add to the files.
+/// The config files, and the settings that the command line and the environment add to them.
 struct FULGUR_API ConfigSources {
   std::vector<std::filesystem::path> files;  ///< `--config`, later wins
   std::vector<std::pair<std::string, std::string>>

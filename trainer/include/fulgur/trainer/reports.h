@@ -26,18 +26,18 @@ struct FULGUR_API PeakMemory {
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
   int64_t rank = 0;         ///< of this process; everything else in a report is the same on all ranks
-  std::string stop_reason;  ///< `max_epochs`, `max_steps`, a callback's reason, `signal 15`, `exception`
+  std::string stop_reason;  ///< such as `max_epochs`, `max_steps`, a callback's reason, `signal 15`, `exception`
   int64_t epochs = 0;       ///< completed
   int64_t global_step = 0;
   double train_seconds = 0;  ///< inside the loops, evaluation included
   Metrics metrics;           ///< last values by name
   /// In rank order; for each rank the CPU and then its devices, if any. If the kernel does not let a process reset its
-  /// peak, the CPU's is that of the whole process.
+  /// peak, the CPU's peak is that of the whole process.
   std::vector<PeakMemory> peak_memory;
-  /// Batches launched as CUDA graphs, in this process.
+  /// Number of batches that were launched as CUDA graphs in this process.
   int64_t captured_batches = 0;
-  /// `cuda_graph: true`: why the batches, or those after some batch, were not launched as graphs. Nullopt if all were
-  /// after the warm-up, or if `cuda_graph` is false.
+  /// `cuda_graph: true`: why the batches, or those after some batch, were not launched as graphs. Nullopt if all
+  /// batches after the warm-up were, or if `cuda_graph` is false.
   std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;

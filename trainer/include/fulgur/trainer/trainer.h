@@ -33,7 +33,7 @@ class FULGUR_API Trainer {
   /// A trainer configured by `config`. Call `prepare_process()` before you create the model.
   static Trainer from_config(const Config& config);
 
-  /// Sets what this trainer's options set for the whole process and the construction of a model depends on: the seed of
+  /// Applies the options that affect the whole process and on which the construction of a model depends: the seed of
   /// LibTorch's generators, the number of threads, and silenced warnings. A run sets seed and threads itself, but the
   /// model's initial weights are drawn before it.
   void prepare_process() const;
@@ -83,8 +83,8 @@ class FULGUR_API Trainer {
                checkpoint);
   }
 
-  /// The config as a run would save it, with each `auto` of the trainer resolved for this machine. Runs nothing; throws
-  /// as a run would if devices are missing.
+  /// The config as a run would save it, with each `auto` of the trainer resolved for this machine. Runs nothing; if
+  /// devices are missing, it throws as a run would.
   ConfigNode resolved_config() const;
   const TrainerOptions& options() const;
   std::filesystem::path log_dir() const;

@@ -19,7 +19,7 @@
 
 namespace fulgur {
 
-/// `trainer.on_nonfinite`: what follows a loss or gradients that are NaN or infinite.
+/// `trainer.on_nonfinite`: the reaction to a loss or gradients that are NaN or infinite.
 enum class OnNonFinite { raise, skip, stop, rollback, off };
 constexpr auto enum_names(OnNonFinite) {
   return std::to_array<EnumName<OnNonFinite>>({{OnNonFinite::raise, "raise"},
@@ -29,7 +29,7 @@ constexpr auto enum_names(OnNonFinite) {
                                                {OnNonFinite::off, "off"}});
 }
 
-/// `trainer.on_save_error`: what follows a checkpoint that cannot be written; `proceed` is `continue` in configs.
+/// `trainer.on_save_error`: the reaction to a checkpoint that cannot be written; `proceed` is `continue` in configs.
 enum class OnSaveError { stop, proceed };
 constexpr auto enum_names(OnSaveError) {
   return std::to_array<EnumName<OnSaveError>>({{OnSaveError::stop, "stop"}, {OnSaveError::proceed, "continue"}});
@@ -77,7 +77,7 @@ struct FULGUR_API FieldTraits<FastDevRun> {
 /// `auto`, a number of devices (-1: all), or indices: `[0, 3]`, `"0,3"`, `"3,"` (a list of one), `"2"` (a number).
 struct FULGUR_API DeviceChoice {
   std::optional<int64_t> count;  ///< -1: all
-  std::vector<int64_t> indices;  ///< where not empty, these
+  std::vector<int64_t> indices;  ///< if not empty, these devices are used
   DeviceChoice() = default;
   DeviceChoice(int number) : count(number) {}
   DeviceChoice(std::vector<int64_t> list) : indices(std::move(list)) {}
