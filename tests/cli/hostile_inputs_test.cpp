@@ -47,7 +47,7 @@ TEST_CASE("F9 a run of which every checkpoint is damaged is not restarted unaske
   CHECK(resumed.exit_code == 4);
   CHECK(says(resumed.err, "cannot be used and is skipped"));
   CHECK(says(resumed.err, "cannot be resumed"));
-  CHECK(says(resumed.err, "omit --resume for a new run"));
+  CHECK(says(resumed.err, "omit --resume to start a new run"));
   CHECK_FALSE(fs::exists(run / "fulgur_logs/version_1"));
 }
 

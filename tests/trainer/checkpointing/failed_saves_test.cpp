@@ -26,7 +26,7 @@ TEST_CASE("failed saves are reported at growing intervals, and once when a save 
       if (i > 1) CHECK_THAT(*message, ContainsSubstring(std::to_string(i) + " checkpoints in a row"));
     }
   CHECK(reported == std::vector<int>{1, 2, 4, 8, 16, 32, 64, 128, 256, 512});
-  CHECK_THAT(saves.succeeded().value_or(""), ContainsSubstring("after 600 in a row"));
+  CHECK_THAT(saves.succeeded().value_or(""), ContainsSubstring("after 600 attempts in a row"));
   CHECK_FALSE(saves.succeeded());
   CHECK(saves.failed("again").has_value());
 }
