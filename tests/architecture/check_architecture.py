@@ -140,6 +140,8 @@ def check_subfolders(name, path, number, report):
     if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS:
         return
     order = SUBFOLDERS[parts[0]]
+    if path == "fulgur/trainer/trainer.h" and len(parts) > 3 and parts[2] != "setup":
+        report(name, number, "what lies below trainer/src/setup/ does not include the Trainer: take components.h")
     other = path.split("/")[0] if "/" in path else None
     own = order.index(parts[2]) if len(parts) > 3 and parts[2] in order else len(order)
     if other in order and order.index(other) > own:

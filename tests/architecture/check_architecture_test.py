@@ -21,6 +21,8 @@ CASES = [
     ("trainer/src/a.cpp", '#include "fulgur/models/classifier.h"\n', "trainer/ does not include models/"),
     ("core/src/a.cpp", '#include "fulgur/data/samplers.h"\n', "core/ does not include data/"),
     ("apps/a.cpp", '#include "fulgur/models/classifier.h"\n', None),
+    ("trainer/src/loops/a.cpp", '#include "fulgur/trainer/trainer.h"\n', "does not include the Trainer"),
+    ("trainer/src/trainer.cpp", '#include "fulgur/trainer/trainer.h"\n', None),
     ("apps/a.cpp", '#include "fulgur/nonsense/x.h"\n', "there is no folder 'nonsense'"),
     ("core/src/a.cpp", '#include <yaml-cpp/yaml.h>\n', None),
     ("core/include/fulgur/core/a.h", HEADER + "#include <yaml-cpp/yaml.h>\n", "a public header does not include <yaml-cpp/yaml.h>"),

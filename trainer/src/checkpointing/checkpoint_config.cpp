@@ -8,7 +8,7 @@
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
-#include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/components.h"
 #include "fulgur/trainer/yaml.h"
 #include "process/run_folder.h"
 

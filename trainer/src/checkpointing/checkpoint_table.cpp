@@ -11,6 +11,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/yaml_writer.h"
 
 namespace fulgur::detail {
 namespace {

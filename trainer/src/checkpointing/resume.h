@@ -6,7 +6,8 @@
 #include <string_view>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/components.h"
+#include "fulgur/trainer/trainer_options.h"
 #include "process/run_folder.h"
 
 namespace fulgur::detail {

@@ -8,6 +8,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/yaml_writer.h"
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/memory_format.h"
