@@ -334,7 +334,7 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
     std::vector<std::string> left, lost;
     std::ranges::set_difference(now, quiet, std::back_inserter(left));
     std::ranges::set_difference(quiet, now, std::back_inserter(lost));
-    // The checkpoint of a signal is there for the next process, and then nobody keeps it.
+    // The checkpoint of a signal is there for the next process, and then no callback keeps it.
     const auto linked = plain_names_in(disturbed, /*of_links=*/true);
     std::erase_if(left, [&](const std::string& name) { return !name.starts_with("epoch=") || linked.contains(name); });
     if (!left.empty() || !lost.empty())

@@ -12,7 +12,6 @@
 #include "loops/evaluation_loop.h"
 #include "loops/fit_loop.h"
 #include "loops/monitor_check.h"
-#include "loops/training_step.h"
 #include "process/peak_memory.h"
 #include "process/signals.h"
 #include "setup/run_setup.h"

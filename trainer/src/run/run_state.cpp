@@ -42,12 +42,6 @@ void RunState::print(std::string_view line) const {
   if (is_global_zero()) log::info(line);
 }
 
-std::vector<Optimizer*> RunState::optimizers() const {
-  std::vector<Optimizer*> all;
-  for (const auto& planned : plan.optimizers) all.push_back(planned.optimizer.get());
-  return all;
-}
-
 std::vector<OptimizerHandle*> RunState::optimizer_handles() const {
   std::vector<OptimizerHandle*> all;
   for (const auto& handle : handles) all.push_back(handle.get());

@@ -125,7 +125,6 @@ struct RunState {
   /// Prints a line on rank 0.
   void print(std::string_view line) const;
   bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
-  std::vector<Optimizer*> optimizers() const;
   std::vector<OptimizerHandle*> optimizer_handles() const;
   /// The context of a copy of the module.
   ReplicaContext& replica_context(const LightningModule& replica) const;

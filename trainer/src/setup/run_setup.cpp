@@ -49,7 +49,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   const Plan plan = plan_training(loaded, resume);
   const RunFolder folder = create_run_folder(plan, resume);
   restore(folder, resume);
-  if (run.fn == TrainerFn::fit) run.strategy->start_training(*run.model, run.optimizers());
+  if (run.fn == TrainerFn::fit) run.strategy->start_training(*run.model, services.context.optimizers());
 }
 
 LoadedData RunSetup::load_data(ResumePlan& resume) {
