@@ -99,7 +99,9 @@ StateTree ModelCheckpoint::state() const {
                                    {"pending", std::move(pending)},
                                    {"folder", folder_.string()},
                                    {"saved_step", saved_step_},
+                                   {"seen_step", seen_step_},
                                    {"waits_for_validation", waits_for_validation_}});
+  tree["reached"] = trigger_ ? StateTree(trigger_->reached()) : StateTree(nullptr);
   tree["best_score"] = ranked.best_score ? StateTree(*ranked.best_score) : StateTree(nullptr);
   return tree;
 }
@@ -114,11 +116,16 @@ void ModelCheckpoint::load_state(const StateTree& state) {
         item.at("score").is_null() ? std::nullopt : std::optional(item.at("score").as_double());
   if (!state.at("best_score").is_null()) ranked.best_score = state.at("best_score").as_double();
   const int64_t step = state.at("saved_step").as_int();
+  const int64_t seen = state.at("seen_step").as_int();
   const bool waits = state.at("waits_for_validation").as_bool();
+  const StateTree& reached = state.at("reached");
   folder_ = folder;
   ranking_->restore(std::move(ranked));
   saved_step_ = step;
+  seen_step_ = seen;
   waits_for_validation_ = waits;
+  if (!reached.is_null()) resumed_at_ = reached.as_double();
+  if (trigger_ && resumed_at_) trigger_->set_reached(*resumed_at_);
 }
 
 bool ModelCheckpoint::enabled(RunContext& run) const {
@@ -138,7 +145,8 @@ bool ModelCheckpoint::epoch_due(RunContext& run) const {
 
 void ModelCheckpoint::setup(RunContext&, TrainerFn) {
   ranking_->forget_pending();
-  batches_at_start_ = -1;
+  batches_at_start_ = seen_step_ = -1;
+  resumed_at_.reset();
   waits_for_validation_ = false;
 }
 
@@ -164,9 +172,11 @@ void ModelCheckpoint::on_fit_start(RunContext& run) {
 }
 
 void ModelCheckpoint::on_train_start(RunContext& run) {
-  seen_step_ = run.progress().global_step;
+  // What is due for the last steps of a process that was interrupted is saved by the next one.
+  if (seen_step_ < 0) seen_step_ = run.progress().global_step;
   batches_at_start_ = run.progress().batches_total.completed;
   if (trigger_) trigger_->start(run);
+  if (trigger_ && resumed_at_) trigger_->set_reached(*resumed_at_);
 }
 
 void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) {

@@ -176,6 +176,7 @@ void validate_before_training(RunState& run, Services& services) {
 
 // The last state is saved, no matter what ended the loops.
 void write_final_checkpoint(RunState& run, Services& services) {
+  services.checkpoints.act_on_requests();  // one of them may save the last state
   if (!run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved()) return;
   services.context.request_checkpoint(checkpoint_of_now(services.context, "end of fit"));
   services.checkpoints.act_on_requests();

@@ -1,18 +1,15 @@
 // What interrupts a run, together with options that decide where it continues and when it ends.
-#include "trainer/boring.h"
+#include "trainer/checkpointing/interrupted.h"
 
 #include <torch/nn/modules/batchnorm.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-#include <csignal>
 
 #include "checkpointing/resume.h"
 #include "fulgur/callbacks/early_stopping.h"
-#include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "support/expect_error.h"
 
@@ -20,66 +17,11 @@ namespace interrupted_combinations_test {
 
 using namespace fulgur;
 using namespace fulgur::test;
+using namespace fulgur::test::interrupted;
 using Catch::Matchers::ContainsSubstring;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Killed : std::runtime_error {
-  Killed() : std::runtime_error("killed") {}
-};
-
-// Ends the run before the batch with this number, by a signal or as if it were killed.
-struct Ending : Callback {
-  int64_t at_batch = -1;
-  bool by_signal = true;
-  void on_train_batch_start(RunContext& run, const Batch&, int64_t) override {
-    if (run.progress().batches_total.completed != at_batch) return;
-    if (!by_signal) throw Killed();
-    std::raise(SIGTERM);
-  }
-};
-
-struct Settings {
-  CheckpointChoice from = {};
-  int64_t ends_at = -1;
-  bool by_signal = true;
-  ModelCheckpoint::Options saving = {};
-  std::function<void(TrainerOptions&, TrainerComponents&)> change = {};
-  std::shared_ptr<LightningModule> module = nullptr;
-};
-
-FitReport fit(const TemporaryFolder& folder, Settings settings, std::string* told = nullptr) {
-  TrainerOptions options = quiet(folder);
-  options.max_epochs = 6;
-  TrainerComponents components;
-  components.seed = 5;
-  auto ending = std::make_shared<Ending>();
-  ending->at_batch = settings.ends_at;
-  ending->by_signal = settings.by_signal;
-  components.add(ending);
-  components.add(std::make_shared<ModelCheckpoint>(settings.saving));
-  if (settings.change) settings.change(options, components);
-  if (!settings.module) {
-    at::manual_seed(3);
-    settings.module = std::make_shared<SelfPlanned>(0.3);
-  }
-  std::string lines;
-  log::reset_warnings();
-  log::set_sink(
-      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &lines);
-  FitReport report;
-  try {
-    report = Trainer(options, components).fit(settings.module, regression_data(40, 8), settings.from);
-  } catch (const Killed&) {
-  } catch (...) {
-    log::set_sink({}, nullptr);
-    throw;
-  }
-  log::set_sink({}, nullptr);
-  if (told) *told = lines;
-  return report;
-}
 
 std::shared_ptr<CsvLogger> version(int64_t number) {
   CsvLogger::Options options;

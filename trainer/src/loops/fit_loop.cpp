@@ -154,9 +154,11 @@ class FitLoop {
     Services& services = services_;
     run.position.stage = RunningStage::train;
     interval_ = validation_interval(run.options, run.stages[RunningStage::train].batches.front());
-    step_.close_window();
+    close_window();
     services.rows.end_batch(RunningStage::train, false);
-    const bool validated = run.validation.ended_at == run.counters.batches_total.completed;
+    // An epoch that was at its end had its validation, unless on_train_batch_start skipped the rest.
+    const bool was_at_end = run.counters.epochs.processed > run.counters.epoch;
+    const bool validated = was_at_end || run.validation.ended_at == run.counters.batches_total.completed;
     if (!validated && validation_due(run.counters.batches.completed - 1, true)) validate();
     end_epoch();
   }
@@ -273,7 +275,7 @@ class FitLoop {
       }
       if (skipped) break;
       // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
-      if (last_batch) step_.close_window();
+      if (last_batch) close_window();
       monitors_.after_batch();
       services.rows.end_batch(RunningStage::train, false);
       services.consensus.step();
@@ -285,6 +287,8 @@ class FitLoop {
       } else if (services.consensus.signal() && services.consensus.stop() && run.may_stop() && may_validate()) {
         // The resumed run will stop, after the validation that this run would have made.
         run.validation.pending = !services.finite.stopped();
+        // The validation comes before the epoch's end.
+        if (last_batch && run.validation.pending) throw Interrupted(*services.consensus.signal());
       }
       ++batch_idx;
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
@@ -300,7 +304,7 @@ class FitLoop {
           "[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with "
           "drop_last?");
     if (at_end || skipped) {
-      step_.close_window();
+      close_window();
       services.rows.end_batch(RunningStage::train, false);
       progress.epochs.processed = progress.epoch + 1;
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
@@ -318,8 +322,8 @@ class FitLoop {
   // A batch that fails after its step counts as completed, and the resumed run makes up for the validation that follows
   // it.
   void note_missed_validation(int64_t batch_idx, bool last_batch) {
-    if (!run_.step.stepped) return;
-    count_stepped_batch(run_.counters);
+    if (run_.step.progress != StepProgress::done) return;
+    count_stepped_batch(run_);
     run_.validation.pending = validation_due(batch_idx, last_batch);
   }
 
@@ -411,19 +415,26 @@ class FitLoop {
     if (!run.step.manual) step_schedulers(run, services, ScheduleInterval::epoch, run.counters.epoch + 1);
   }
 
-  // Runs hooks between batches, which a resume repeats if an exception ends them: a checkpoint that a callback then
-  // saves contains none of their effects.
-  template <class Hooks>
-  void repeatable(Hooks hooks) {
+  // Closes a window that is shorter than expected, because the data has ended.
+  void close_window() {
+    if (run_.window.done > 0) repeatable([&] { step_.close_window(); });
+  }
+
+  // Runs what comes between batches, which a resume repeats if an exception ends it: a checkpoint that a callback then
+  // saves contains none of its effects. After an optimizer's step there is no way back.
+  template <class Between>
+  void repeatable(Between between) {
     RunState& run = run_;
     Services& services = services_;
+    run.step.progress = StepProgress::none;
     if (run.remembers_batches) run.rewind_point.take(run, services, logger_states(run));
     const uint64_t first_ticket = services.checkpoints.next_ticket();
     try {
-      hooks();
+      between();
     } catch (...) {
+      if (run.step.progress != StepProgress::none) throw;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
-      services.checkpoints.discard_requests("hooks between batches have failed",
+      services.checkpoints.discard_requests("what comes between batches has failed",
                                             run.rewind_point.there() ? first_ticket : 0);
       if (run.rewind_point.there()) {
         run.rewind_point.restore(run, services);

@@ -5,7 +5,10 @@
 
 namespace fulgur::detail {
 
-void count_stepped_batch(Progress& counters) {
+void count_stepped_batch(RunState& run) {
+  Progress& counters = run.counters;
+  // In manual optimization the step is counted after training_step.
+  if (counters.global_step == run.step.global_step_before) ++counters.global_step;
   counters.batches.processed = counters.batches.completed = counters.batches.started;
   counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
 }
@@ -16,8 +19,8 @@ void rewind_to_batch_start(RunState& run, Services& services) {
   let_go(run.position.batch);
   run.step.in_training_step = false;
   Progress& counters = run.counters;
-  if (run.step.stepped) {
-    count_stepped_batch(counters);
+  if (run.step.progress == StepProgress::done) {
+    count_stepped_batch(run);
     if (!run.failed_alone) services.rows.end_batch(RunningStage::train, false);
   } else if (run.rewind_point.there()) {
     run.rewind_point.restore(run, services);

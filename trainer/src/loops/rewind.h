@@ -5,7 +5,7 @@
 namespace fulgur::detail {
 
 /// Call if the current batch has changed the weights: it counts, although it has failed.
-void count_stepped_batch(Progress& counters);
+void count_stepped_batch(RunState& run);
 
 /// Resets counters, loaders and gradients to between two training batches, after an exception in the middle of one.
 void rewind_to_batch_start(RunState& run, Services& services);

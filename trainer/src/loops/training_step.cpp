@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -90,7 +91,8 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   Batch& batch = run.position.batch;
   run.position.in_batch = true;
   run.position.doing = "the transfer of the batch";
-  run.step.stepped = false;
+  run.step.progress = StepProgress::none;
+  run.step.global_step_before = progress.global_step;
   run.step.adds_gradients = run.step.manual || captured_;
   services.logs.start_batch();
   services.seen.start_batch();
@@ -209,12 +211,12 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
     output = run.model->training_step(batch, batch_idx);
     run.step.in_training_step = false;
   }
-  carry_out(run, services, services.finite.end_manual_batch(run.step.stepped));
+  carry_out(run, services, services.finite.end_manual_batch(run.step.progress == StepProgress::done));
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
   // This is one training step, no matter how many optimizers stepped.
-  if (run.step.stepped || run.handles.empty()) count_step();
+  if (run.step.progress == StepProgress::done || run.handles.empty()) count_step();
   services.rank_checks.check_same_steps();
   return output;
 }
@@ -240,15 +242,30 @@ void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) 
     services.checkpoints.before_writes();
     unscale(optimizer);
   }
-  run.step.stepped = true;
   if (run.step.manual &&
-      !carry_out(run, services, services.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))))
+      !carry_out(run, services,
+                 services.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer)))) {
+    run.step.progress = StepProgress::done;  // a step that was skipped is a step of the run
     return;
+  }
   apply_step(optimizer, optimizer.needs_closure() ? closure : Closure{});
 }
 
 void TrainingStep::apply_step(Optimizer& optimizer, const Closure& closure) {
-  run_.strategy->optimizer_step(optimizer, closure, services_.finite.found_inf());
+  StepProgress& progress = run_.step.progress;
+  Closure watched;
+  if (closure) {
+    // The weights move after the first evaluation.
+    watched = [&] {
+      Tensor loss = closure();
+      progress = std::max(progress, StepProgress::under_way);
+      return loss;
+    };
+  } else {
+    progress = std::max(progress, StepProgress::under_way);
+  }
+  run_.strategy->optimizer_step(optimizer, watched, services_.finite.found_inf());
+  progress = StepProgress::done;
   if (debug_) debug_->check_parameters();
 }
 
@@ -366,6 +383,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
   } catch (const LeftOut&) {
     // The run ends with the weights of the last finite evaluation.
     run.step.in_training_step = false;
+    if (run.step.progress == StepProgress::under_way) run.step.progress = StepProgress::done;
     handle_->zero_grad();
   }
   return first;
@@ -410,7 +428,7 @@ void TrainingStep::step_and_zero(const Closure& closure) {
 }
 
 void TrainingStep::count_step() {
-  run_.step.stepped = true;
+  run_.step.progress = StepProgress::done;
   const int64_t step = ++run_.counters.global_step;
   run_.collectives().set_steps_done(step);
   run_.strategy->after_step(*run_.model, step);

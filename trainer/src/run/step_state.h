@@ -14,6 +14,13 @@ class StepActions {
   virtual void step_optimizer(Optimizer& optimizer, const Closure& closure) = 0;
 };
 
+/// How far the optimizer's step of a batch has come.
+enum class StepProgress {
+  none,
+  under_way,  ///< the weights may have changed in part: an exception leaves them in no state to resume from
+  done        ///< in manual optimization: that of one optimizer at least
+};
+
 /// The training step under way.
 struct StepState {
   /// The functions that a module calls in its training_step, or in optimizer_step. Elsewhere they throw an Error that
@@ -26,9 +33,10 @@ struct StepState {
   bool manual_sync = true;         ///< manual_backward exchanges gradients between ranks
   StepActions* actions = nullptr;  ///< while the run trains
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
-  bool stepped = false;         ///< an optimizer made a step in this batch
-  bool adds_gradients = false;  ///< this batch's backward has begun
-  bool muted = false;           ///< log() does nothing: a closure is evaluated again
+  StepProgress progress = StepProgress::none;
+  int64_t global_step_before = 0;  ///< of this batch
+  bool adds_gradients = false;     ///< this batch's backward has begun
+  bool muted = false;              ///< log() does nothing: a closure is evaluated again
 };
 
 }  // namespace fulgur::detail

@@ -324,6 +324,11 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
       log_exceptions(kWhen, [&] { callback->on_exception(services.context, error); });
     if (run.data.module) log_exceptions(kWhen, [&] { run.data.module->on_exception(error); });
   }
+  if (run.step.progress == StepProgress::under_way && services.checkpoints.has_requests())
+    log_exceptions(kWhen, [&] {
+      log::error("no checkpoint is written: the optimizer's step failed and may have changed the weights in part");
+      services.checkpoints.discard_requests("the optimizer's step failed");
+    });
   log_exceptions(kWhen, [&] { services.checkpoints.act_on_requests(); });
   log_exceptions(kWhen, [&] { services.checkpoints.wait_for_save(); });
 }

@@ -80,9 +80,10 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::unique_ptr<detail::CheckpointRanking> ranking_;
   std::filesystem::path folder_;
   int64_t saved_step_ = -1;
-  int64_t seen_step_ = 0;
+  int64_t seen_step_ = -1;
   int64_t batches_at_start_ = -1;           // over the run; -1 before training begins
   std::optional<IntervalTrigger> trigger_;  // set with `every` or `train_time_interval`
+  std::optional<double> resumed_at_;        // what the trigger had reached in the checkpoint
   bool waits_for_validation_ = false;
   bool said_that_it_waits_ = false;
   bool warned_ = false;

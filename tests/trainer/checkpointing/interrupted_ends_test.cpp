@@ -1,0 +1,270 @@
+// Interruptions at the ends of steps, windows, epochs and fits: seeds of the differential tests found these.
+#include "trainer/checkpointing/interrupted.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/precision.h"
+#include "fulgur/data/iterable_loader.h"
+#include "fulgur/loggers/csv_logger.h"
+#include "fulgur/optim/lbfgs.h"
+
+namespace interrupted_ends_test {
+
+using namespace fulgur;
+using namespace fulgur::test;
+using namespace fulgur::test::interrupted;
+using Catch::Matchers::ContainsSubstring;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Calls a function at each hook of a step.
+struct AtHooks : Callback {
+  std::function<void(RunContext&)> before_step = {}, batch_end = {}, epoch_end = {}, validation_batch = {};
+  void on_before_optimizer_step(RunContext& run, Optimizer&) override { call(before_step, run); }
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override { call(batch_end, run); }
+  void on_train_epoch_end(RunContext& run) override { call(epoch_end, run); }
+  void on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) override {
+    call(validation_batch, run);
+  }
+  static void call(const std::function<void(RunContext&)>& hook, RunContext& run) {
+    if (hook) hook(run);
+  }
+};
+
+ModelCheckpoint::Options on_exception() {
+  ModelCheckpoint::Options options;
+  options.save_on_exception = true;
+  options.every_n_epochs = 100;
+  return options;
+}
+
+auto with(std::shared_ptr<AtHooks> hooks, std::function<void(TrainerOptions&)> change = {}) {
+  return [=](TrainerOptions& options, TrainerComponents& components) {
+    if (hooks) components.add(hooks);
+    components.loggers = {std::make_shared<CsvLogger>()};
+    if (change) change(options);
+  };
+}
+
+std::string rows(const TemporaryFolder& folder) { return read_text(folder / "fulgur_logs/version_0/metrics.csv"); }
+
+std::set<std::string> checkpoints(const TemporaryFolder& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder / "fulgur_logs/version_0/checkpoints"))
+    names.insert(entry.path().filename().string());
+  return names;
+}
+
+template <class Module, class... Arguments>
+std::shared_ptr<Module> seeded(Arguments... arguments) {
+  at::manual_seed(3);
+  return std::make_shared<Module>(arguments...);
+}
+
+struct ByLbfgs : BoringModule {
+  OptimizerPlan configure_optimizers() override {
+    LBFGS::Options options;
+    options.lr = 0.1;
+    options.max_iter = 3;
+    return std::make_shared<LBFGS>(options);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a batch whose step by closure fails before the weights change is repeated; after that nothing is saved") {
+  const TemporaryFolder quiet_folder;
+  const auto once = [](TrainerOptions& options) { options.max_epochs = 1; };
+  const auto whole = seeded<ByLbfgs>();
+  fit(quiet_folder, {.change = with(nullptr, once), .module = whole});
+  for (const int64_t evaluation : {1, 2}) {
+    CAPTURE(evaluation);
+    const TemporaryFolder folder;
+    const auto failing = std::make_shared<AtHooks>();
+    failing->before_step = [=, count = int64_t{0}](RunContext& run) mutable {
+      if (run.progress().global_step == 4 && ++count == evaluation) throw Killed();
+    };
+    std::string told;
+    fit(folder, {.saving = on_exception(), .change = with(failing, once), .module = seeded<ByLbfgs>()}, &told);
+    if (evaluation > 1) {
+      CHECK_THAT(told, ContainsSubstring("no checkpoint is written: the optimizer's step failed"));
+      CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_0/checkpoints/last.ckpt"));
+      continue;
+    }
+    const auto resumed = seeded<ByLbfgs>();
+    const FitReport report =
+        fit(folder, {.from = "auto", .saving = on_exception(), .change = with(nullptr, once), .module = resumed});
+    CHECK(report.global_step == 10);
+    CHECK(same_weights(weights(*resumed), weights(*whole)));
+    CHECK(rows(folder) == rows(quiet_folder));
+  }
+}
+
+TEST_CASE("an optimizer that fails in its step leaves no checkpoint of weights that changed in part") {
+  struct Failing : Precision {
+    std::string name() const override { return "failing"; }
+    void convert_module(torch::nn::Module&) override {}
+    void convert_input(Batch&) override {}
+    void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) override {
+      optimizer.step(found_inf);
+      if (++steps == 5) throw Killed();
+    }
+    int64_t steps = 0;
+  };
+  const TemporaryFolder folder;
+  std::string told;
+  fit(folder,
+      {.saving = on_exception(),
+       .change = [](auto&, TrainerComponents& components) { components.precision = std::make_shared<Failing>(); }},
+      &told);
+  CHECK_THAT(told, ContainsSubstring("no checkpoint is written: the optimizer's step failed"));
+  CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_0/checkpoints/last.ckpt"));
+}
+
+TEST_CASE("in manual optimization a batch that fails after a step counts as a step") {
+  struct Manual : SelfPlanned {
+    bool fails = false;
+    bool automatic_optimization() const override { return false; }
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      const StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      manual_backward(output.loss);
+      optimizers(0).step();
+      optimizers(0).zero_grad();
+      if (fails && batch_idx == 3) throw Killed();
+      return output;
+    }
+  };
+  const auto once = [](TrainerOptions& options) { options.max_epochs = 1; };
+  const TemporaryFolder folder, quiet_folder;
+  const auto whole = seeded<Manual>(), failing = seeded<Manual>(), resumed = seeded<Manual>();
+  failing->fails = true;
+  fit(quiet_folder, {.change = with(nullptr, once), .module = whole});
+  fit(folder, {.saving = on_exception(), .change = with(nullptr, once), .module = failing});
+  const FitReport report =
+      fit(folder, {.from = "auto", .saving = on_exception(), .change = with(nullptr, once), .module = resumed});
+  CHECK(report.global_step == 10);
+  CHECK(same_weights(weights(*resumed), weights(*whole)));
+}
+
+TEST_CASE("a window that the end of a stream closes is closed once, also after an exception in its step") {
+  struct Stream : IterableDataset {
+    int64_t at = 0;
+    void reset(const SampleContext&) override { at = 0; }
+    std::optional<Batch> next(int64_t count, const SampleContext&) override {
+      if (at >= 16) return std::nullopt;
+      at += count;
+      return regression(16).narrow(at - count, count);
+    }
+    StateTree state() const override { return StateTree::map({{"at", at}}); }
+    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+  };
+  struct Streams : DataModule {
+    Loaders train_dataloader() override {
+      return {std::make_shared<IterableLoader>(std::make_shared<Stream>(), IterableLoaderOptions{.batch_size = 4})};
+    }
+  };
+  const auto windows = [](TrainerOptions& options) {
+    options.max_epochs = 3;
+    options.accumulate_grad_batches = 3;
+    options.log_grad_norm = true;
+  };
+  const TemporaryFolder folder, quiet_folder;
+  const auto whole = seeded<SelfPlanned>(0.3), resumed = seeded<SelfPlanned>(0.3);
+  fit(quiet_folder, {.change = with(nullptr, windows), .module = whole, .data = std::make_shared<Streams>()});
+  const auto failing = std::make_shared<AtHooks>();
+  failing->before_step = [](RunContext& run) {
+    if (run.progress().global_step == 3) throw Killed();  // the second window of the second epoch: one batch
+  };
+  fit(folder, {.saving = on_exception(), .change = with(failing, windows), .data = std::make_shared<Streams>()});
+  fit(folder, {.from = "auto",
+               .saving = on_exception(),
+               .change = with(nullptr, windows),
+               .module = resumed,
+               .data = std::make_shared<Streams>()});
+  CHECK(same_weights(weights(*resumed), weights(*whole)));
+  CHECK(rows(folder) == rows(quiet_folder));
+}
+
+TEST_CASE("a stop and a signal in an epoch's last batch leave the validation before the epoch's end") {
+  const auto stopping = [](bool by_signal) {
+    auto hooks = std::make_shared<AtHooks>();
+    hooks->batch_end = [=](RunContext& run) {
+      if (run.progress().global_step != 20) return;
+      run.request_stop("enough");
+      if (by_signal) std::raise(SIGTERM);
+    };
+    return hooks;
+  };
+  const auto rare = [](TrainerOptions& options) {
+    options.val_check_interval = Interval{.value = 35, .unit = Interval::Unit::steps};
+  };
+  const TemporaryFolder folder, quiet_folder;
+  fit(quiet_folder, {.change = with(stopping(false), rare)});
+  CHECK(fit(folder, {.change = with(stopping(true), rare)}).stop_reason == "signal 15");
+  CHECK(fit(folder, {.from = "auto", .change = with(nullptr, rare)}).stop_reason == "enough");
+  CHECK(rows(folder) == rows(quiet_folder));
+}
+
+TEST_CASE("an epoch whose rest is skipped has no validation, also after an exception at its end") {
+  struct Skipping : SelfPlanned {
+    Skipping() : SelfPlanned(0.3) {}
+    int on_train_batch_start(const Batch&, int64_t batch_idx) override {
+      return run().progress().epoch == 1 && batch_idx == 4 ? -1 : 0;
+    }
+  };
+  const auto failing = std::make_shared<AtHooks>();
+  failing->epoch_end = [](RunContext& run) {
+    if (run.progress().epoch == 1) throw Killed();
+  };
+  const TemporaryFolder folder, quiet_folder;
+  fit(quiet_folder, {.change = with(nullptr), .module = seeded<Skipping>()});
+  fit(folder, {.saving = on_exception(), .change = with(failing), .module = seeded<Skipping>()});
+  fit(folder, {.from = "auto", .saving = on_exception(), .change = with(nullptr), .module = seeded<Skipping>()});
+  CHECK(rows(folder) == rows(quiet_folder));
+}
+
+TEST_CASE("a checkpoint that was requested before a signal is the last one of the fit") {
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 10;
+  saving.save_top_k = 0;
+  saving.filename = "own-{step}";
+  const auto signalling = std::make_shared<AtHooks>();
+  signalling->validation_batch = [](RunContext& run) {
+    if (run.progress().global_step == 20) std::raise(SIGTERM);
+  };
+  const TemporaryFolder folder;
+  const FitReport report = fit(folder, {.saving = saving, .change = with(signalling)});
+  REQUIRE(report.last_checkpoint);
+  CHECK(report.last_checkpoint->filename() == "own-step=20.ckpt");
+  CHECK_FALSE(checkpoints(folder).contains("epoch=1-step=20.ckpt"));
+}
+
+TEST_CASE("a save that is due at an epoch's end is made by the process that ends the epoch") {
+  ModelCheckpoint::Options saving;
+  saving.every = Interval{.value = 1, .unit = Interval::Unit::epochs};
+  saving.save_top_k = -1;
+  saving.monitor = "val_loss";
+  const auto signalling = [] {
+    auto hooks = std::make_shared<AtHooks>();
+    hooks->validation_batch = [](RunContext& run) {
+      if (run.progress().global_step == 20) std::raise(SIGTERM);
+    };
+    return hooks;
+  };
+  const TemporaryFolder folder, quiet_folder;
+  fit(quiet_folder, {.saving = saving, .change = with(nullptr)});
+  fit(folder, {.saving = saving, .change = with(signalling())});
+  // The resumed run ends the epoch, and is then interrupted before its next step.
+  fit(folder, {.from = "auto", .ends_at = 20, .saving = saving, .change = with(nullptr)});
+  fit(folder, {.from = "auto", .saving = saving, .change = with(nullptr)});
+  // The checkpoint of the signal had the name.
+  auto expected = checkpoints(quiet_folder);
+  expected.erase("epoch=1-step=20.ckpt");
+  expected.insert("epoch=1-step=20-v1.ckpt");
+  CHECK(checkpoints(folder) == expected);
+}
+
+}  // namespace interrupted_ends_test
