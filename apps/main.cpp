@@ -55,6 +55,8 @@ int main(int argc, char** argv) {
   // A closed pipe or a file size limit makes write() fail, instead of killing the process in the middle of a save.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  // It asks a fit to save, and ends no process: before a fit, after it, or in another verb. Ranks inherit this.
+  std::signal(SIGUSR1, SIG_IGN);
   if (argc > 0) fulgur::set_program_name(argv[0]);
   // A rank was started as /proc/self/exe, so ps would show "exe".
   if (std::getenv("FULGUR_LAUNCHER") != nullptr) ::prctl(PR_SET_NAME, fulgur::program_name().c_str());

@@ -226,30 +226,33 @@ bool LrScheduler::any(bool LrScheduler::*flag) const {
   return this->*flag || std::any_of(all.begin(), all.end(), [&](const auto& part) { return part->any(flag); });
 }
 
-double LrScheduler::pace_of_batches(const RunLength& plan) const {
-  const bool samples_known = plan.samples_per_step && part_.samples_per_step;
-  const double by_samples = samples_known ? *part_.samples_per_step / *plan.samples_per_step : 1;
+double LrScheduler::pace_of(const RunLength& plan, const RunLength& before) const {
+  if (interval_ != ScheduleInterval::step) return 1;
+  const auto samples_over = [&](const RunLength& other) {
+    return other.samples_per_step && part_.samples_per_step ? *part_.samples_per_step / *other.samples_per_step : 1;
+  };
   const bool by_epochs = any(&LrScheduler::counts_epochs_) || (any(&LrScheduler::covers_run_) && part_.epochs);
-  if (!by_epochs || !plan.steps_per_epoch || !part_.steps_per_epoch || *part_.steps_per_epoch == 0) return by_samples;
+  if (!by_epochs || !plan.steps_per_epoch || !part_.steps_per_epoch || *part_.steps_per_epoch == 0)
+    return samples_over(plan);
+  // By epochs, since the last step of an epoch may have fewer samples than the others.
   const double epoch = *plan.steps_per_epoch, epoch_now = *part_.steps_per_epoch;
-  // The last step of an epoch may have fewer samples than the others.
-  if (std::abs(epoch_now * by_samples - epoch) < std::max(by_samples, 1.0)) return by_samples;
   if (!part_.epochs) return epoch / epoch_now;
-  // The current epoch ends at its new length, which includes the steps already done in it.
   const double position = resumed_position_ * static_cast<double>(frequency_);
-  const double epochs_done = std::floor(position / epoch + 1e-6);
-  const double of_epoch = std::clamp((position - epochs_done * epoch) / saved_pace_, 0.0, epoch_now);
+  const double epochs_done = std::floor(position / epoch + 1e-6), in_epoch = position - epochs_done * epoch;
+  const double samples = samples_over(plan);
+  const bool same_epochs = std::abs(epoch_now * samples - epoch) < std::max(samples, 1.0);
+  // An epoch ends at its new length, which includes the samples already done in the current one.
+  double left_of_epoch = std::clamp(epoch_now - in_epoch / saved_pace_ / samples_over(before), 0.0, epoch_now);
+  // Its short last step may be one of the old steps or of the new ones.
+  if (same_epochs) left_of_epoch = std::min(left_of_epoch, (epoch - in_epoch) / samples);
   const auto epochs = static_cast<double>(*part_.epochs);
-  const double left = (epochs - epochs_done) * epoch_now - of_epoch;
+  const double left = (epochs - epochs_done - 1) * epoch_now + std::ceil(left_of_epoch - 1e-6);
   return left > 0 ? (epochs * epoch - position) / left : epoch / epoch_now;
 }
 
-double LrScheduler::pace_of(const RunLength& plan) const {
-  return interval_ == ScheduleInterval::step ? pace_of_batches(plan) : 1;
-}
-
-void LrScheduler::keep_plan(const RunLength& plan, bool same_part) {
-  pace_ = same_part ? saved_pace_ : pace_of(plan);
+void LrScheduler::keep_plan(const RunLength& plan, const RunLength& before) {
+  const bool same_part = before == part_;
+  pace_ = same_part ? saved_pace_ : pace_of(plan, before);
   run_length_ = plan;
   run_length_.epochs = part_.epochs;
   run_length_.max_steps = part_.max_steps;
@@ -425,8 +428,9 @@ void LrScheduler::load_state(const StateTree& state) {
   saved_pace_ = state.at("pace").as_double();
   const bool other_batches =
       plan.samples_per_step && part_.samples_per_step && *plan.samples_per_step != *part_.samples_per_step;
-  const bool changed = other_batches || pace_of(plan) != 1;
-  if (changed && any(&LrScheduler::depends_on_run_)) keep_plan(plan, to_run_length(state.at("part")) == part_);
+  const RunLength before = to_run_length(state.at("part"));
+  const bool changed = other_batches || pace_of(plan, before) != 1;
+  if (changed && any(&LrScheduler::depends_on_run_)) keep_plan(plan, before);
   first_pace_ = pace_;
   apply();
 }

@@ -86,7 +86,7 @@ TEST_CASE("F33 SIGINT once is graceful; twice or twenty times is at once, and no
   }
 }
 
-TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job was requeued, once and without a shell") {
+TEST_CASE("F34 SIGUSR1: saves, and training continues; under Slurm the job was requeued, once and without a shell") {
   const TemporaryFolder bin;
   write_text(bin / "scontrol", "#!/bin/sh\necho \"$@\" >> \"$FULGUR_TEST_CALLS\"\n");
   fs::permissions(bin / "scontrol", fs::perms::owner_all);
@@ -121,6 +121,25 @@ TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job was requeued, onc
     CHECK(training.run->wait().exit_code == 75);
     CHECK_FALSE(fs::exists(bin / "calls"));
   }
+}
+
+TEST_CASE("F34 SIGUSR1 while the ranks start, or after their fit, ends no process") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  Running run({"fit", "-c", "c.yaml", "--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy",
+               "ddp", "--trainer.max_steps", "20"},
+              Start{.folder = folder.path()});
+  // The launcher has read its command line once it has children.
+  const std::string children =
+      "/proc/" + std::to_string(run.pid()) + "/task/" + std::to_string(run.pid()) + "/children";
+  REQUIRE(run.wait_until([&] { return fs::exists(children) && !read_text(children).empty(); }));
+  for (int i = 0; i < 1000 && !run.has_ended(); ++i) {
+    run.signal(SIGUSR1);
+    ::usleep(20000);
+  }
+  const Finished end = run.wait();
+  INFO(end.err);
+  CHECK(end.exit_code == 0);
 }
 
 TEST_CASE("F35 a terminal that closes ends a run as SIGTERM does") {

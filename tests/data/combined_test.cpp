@@ -162,6 +162,41 @@ TEST_CASE("combined loaders resume at any batch, and a batch can go back") {
   }
 }
 
+TEST_CASE("combined loaders resume with another batch size after the samples that were read") {
+  const auto sized = [](CombinedMode mode, int64_t batch_size) {
+    const auto part = [&](int64_t samples) {
+      return std::make_shared<DataLoader>(numbers(samples), DataLoaderOptions{.batch_size = batch_size});
+    };
+    const auto loader =
+        std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{{"a", part(24)}, {"b", part(10)}}, mode);
+    loader->configure(3, 0, 1);
+    return loader;
+  };
+  const auto samples_of = [](Loader& loader, int64_t batches) {
+    std::multiset<std::pair<std::string, int64_t>> all;
+    Batch batch;
+    for (int64_t i = 0; i != batches && loader.next(batch); ++i)
+      for (const auto& [name, value] : batch) {
+        const Tensor& x = std::get<Tensor>(value);
+        for (int64_t at = 0; at < x.numel(); ++at) all.emplace(name.substr(0, 1), x[at].item<int64_t>());
+      }
+    return all;
+  };
+  for (const CombinedMode mode : {CombinedMode::sequential, CombinedMode::max_size})
+    for (const int64_t now : {1, 3, 4})
+      for (const int64_t taken : {1, 5, 7, 11}) {
+        CAPTURE(mode, now, taken);
+        const auto before = sized(mode, 2), after = sized(mode, now), whole = sized(mode, 2);
+        before->start_epoch(0);
+        auto seen = samples_of(*before, taken);
+        after->load_state(before->state());
+        after->start_epoch(0);
+        seen.merge(samples_of(*after, -1));
+        whole->start_epoch(0);
+        CHECK(seen == samples_of(*whole, -1));
+      }
+}
+
 TEST_CASE("the last batch of a combined epoch can go back, also once the loader has said that there is no other") {
   const auto mode =
       GENERATE(CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential);

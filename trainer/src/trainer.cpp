@@ -178,7 +178,9 @@ void validate_before_training(RunState& run, Services& services) {
 void write_final_checkpoint(RunState& run, Services& services) {
   services.checkpoints.act_on_requests();  // one of them may save the last state
   if (!run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved()) return;
-  services.context.request_checkpoint(checkpoint_of_now(services.context, "end of fit"));
+  CheckpointRequest request = checkpoint_of_now(services.context, "end of fit");
+  if (auto name = services.checkpoints.name_at_batch()) request.name = std::move(*name);
+  services.context.request_checkpoint(std::move(request));
   services.checkpoints.act_on_requests();
 }
 

@@ -158,33 +158,38 @@ void CombinedLoader::unread() {
   stale_ = true;  // not moved now: moving waits for the parts, and the run may be about to end
 }
 
+int64_t CombinedLoader::batches_done(const StateTree& state, const StateTree::List& parts) const {
+  const auto& states = state.at("loaders").as_list();
+  const auto current = static_cast<size_t>(state.at("current").as_int());
+  std::optional<int64_t> left;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const auto size = parts_[i].loader->size();
+    if (!size || !parts[i].contains("batches")) continue;
+    const bool is_over = states[i].at("ended").as_bool() || (mode_ == CombinedMode::sequential && i < current);
+    const int64_t here = is_over ? 0 : *size - parts[i].at("batches").as_int();
+    if (!left)
+      left = here;
+    else if (mode_ == CombinedMode::sequential)
+      left = *left + here;
+    else
+      left = mode_ == CombinedMode::min_size ? std::min(*left, here) : std::max(*left, here);
+  }
+  const auto all = size();
+  return all && left ? std::max<int64_t>(*all - *left, 0) : state.at("batches").as_int();
+}
+
 StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) const {
   const auto& states = state.at("loaders").as_list();
   if (states.size() != parts_.size()) return state;  // start_epoch reports this
-  const auto current = static_cast<size_t>(state.at("current").as_int());
-  StateTree::List resharded;
-  std::optional<int64_t> left;
+  StateTree::List parts, resharded;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const Loader& loader = *parts_[i].loader;
-    const bool ended = states[i].at("ended").as_bool();
-    StateTree part = loader.reshard_state(states[i].at("state"), from);
-    const auto size = loader.size();
-    if (size && part.contains("batches")) {
-      const int64_t here =
-          ended || (mode_ == CombinedMode::sequential && i < current) ? 0 : *size - part.at("batches").as_int();
-      if (!left)
-        left = here;
-      else if (mode_ == CombinedMode::sequential)
-        left = *left + here;
-      else
-        left = mode_ == CombinedMode::min_size ? std::min(*left, here) : std::max(*left, here);
-    }
+    parts.push_back(parts_[i].loader->reshard_state(states[i].at("state"), from));
     resharded.push_back(
-        StateTree::map({{"cycle", states[i].at("cycle")}, {"ended", ended}, {"state", std::move(part)}}));
+        StateTree::map({{"cycle", states[i].at("cycle")}, {"ended", states[i].at("ended")}, {"state", parts.back()}}));
   }
   StateTree result = state;
   result["loaders"] = std::move(resharded);
-  if (const auto all = size(); all && left) result["batches"] = std::max<int64_t>(*all - *left, 0);
+  result["batches"] = batches_done(state, parts);
   return result;
 }
 
@@ -212,6 +217,19 @@ void CombinedLoader::load_state(const StateTree& state) {
     throw CheckpointError(cat("[data.CombinedLoader] a position must not be negative; got epoch ", epoch, ", batch ",
                               batches, ", loader ", current, "."));
   loaded_ = state;
+  const auto& states = state.at("loaders").as_list();
+  if (states.size() != parts_.size()) return;  // start_epoch reports this
+  // With other batch sizes, the samples that are left decide how many batches are.
+  StateTree::List parts;
+  bool changed = false;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const StateTree& saved = states[i].at("state");
+    parts_[i].loader->load_state(saved);
+    parts.push_back(parts_[i].loader->state());
+    changed = changed || (saved.contains("batches") && parts.back().contains("batches") &&
+                          saved.at("batches").as_int() != parts.back().at("batches").as_int());
+  }
+  if (changed) (*loaded_)["batches"] = batches_done(state, parts);
 }
 
 }  // namespace fulgur

@@ -194,6 +194,44 @@ TEST_CASE("a schedule of a resumed run with other epochs ends with the last of t
   }
 }
 
+TEST_CASE("a schedule of epochs ends with the last of them, though the last window of an epoch is short") {
+  // 13 batches in an epoch: windows of 12 and 1, of 5, 5 and 3, or of one batch each.
+  for (const Case& schedule : by_samples()) {
+    if (schedule.name == std::string("StepLR in samples") || schedule.name == std::string("SequentialLR")) continue;
+    for (const auto& [first, second] : std::vector<std::pair<Part, Part>>{
+             {{.steps = 13, .batches = 13}, {.accumulation = 12, .batches = 13}},
+             {{.steps = 13, .batches = 13}, {.accumulation = 5, .batches = 13}},
+             {{.accumulation = 5, .steps = 3, .batches = 13}, {.accumulation = 1, .batches = 13}}}) {
+      const auto whole = rates(schedule.make, {{.accumulation = first.accumulation, .batches = 13}});
+      const auto changed = rates(schedule.make, {first, second});
+      CAPTURE(schedule.name, first.accumulation, second.accumulation);
+      for (int64_t epoch = 1; epoch < 4; ++epoch) {
+        CAPTURE(epoch);
+        CHECK_THAT(changed.at(epoch * 52), WithinRel(whole.at(epoch * 52), 1e-9));
+      }
+    }
+  }
+  // From within an epoch, the steps left are shared evenly.
+  CosineAnnealingLR::Options cosine;
+  for (const int64_t steps : {20, 25, 32})
+    for (const int64_t accumulation : {3, 5, 12}) {
+      const auto changed = rates(made<CosineAnnealingLR>(cosine),
+                                 {{.steps = steps, .batches = 13}, {.accumulation = accumulation, .batches = 13}});
+      CAPTURE(steps, accumulation);
+      const auto windows = [&](int64_t batches) { return (batches + accumulation - 1) / accumulation; };
+      const int64_t left = windows(13 - steps % 13) + (3 - steps / 13) * windows(13);
+      const double pace = static_cast<double>(52 - steps) / static_cast<double>(left);
+      const double position = std::floor(52 - pace + 1e-6);
+      double before = 1;
+      for (const auto& [samples, rate] : changed) {
+        CAPTURE(samples);
+        CHECK(rate <= before + 1e-12);  // it never rises
+        before = rate;
+      }
+      CHECK_THAT(before, WithinRel(0.05 * (1 + std::cos(std::acos(-1.0) * position / 52)), 1e-9));
+    }
+}
+
 TEST_CASE("a schedule of epochs in steps changes at the epochs of a resumed run, whatever they have") {
   StepLR::Options options;
   options.step_size = Length(*Interval::parse("1ep"));

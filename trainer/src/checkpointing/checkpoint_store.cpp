@@ -47,6 +47,15 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
 // A canonical form of a path, so that paths can be compared.
 fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
+// The stem without the `-v1` of a name that was taken.
+std::string unnumbered_name(const fs::path& path) {
+  std::string stem = path.stem().string();
+  const size_t mark = stem.rfind("-v");
+  const bool numbered = mark != std::string::npos && mark + 2 < stem.size() &&
+                        stem.find_first_not_of("0123456789", mark + 2) == std::string::npos;
+  return numbered ? stem.substr(0, mark) : stem;
+}
+
 // The epoch under way, or else the last one that was completed.
 int64_t epoch_of(const Progress& p) { return p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0); }
 
@@ -250,14 +259,23 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kep
   for (const fs::path& path : weights_made_later) keepers_[path];
 }
 
-bool CheckpointStore::is_saved() const {
-  return saved_step_ == run_.progress().global_step && saved_batches_ == run_.progress().batches_total.completed;
+CheckpointStore::Place CheckpointStore::place() const {
+  const Progress& progress = run_.progress();
+  return {progress.global_step, progress.batches_total.completed, progress.validations, progress.epochs.completed};
+}
+
+bool CheckpointStore::is_saved() const { return saved_ == place(); }
+
+std::optional<fs::path> CheckpointStore::name_at_batch() const {
+  const Place now = place();
+  if (!last_ || !saved_ || saved_->global_step != now.global_step || saved_->batches != now.batches)
+    return std::nullopt;
+  return last_->parent_path() / unnumbered_name(*last_);
 }
 
 void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state) {
   const fs::path path = plain(checkpoint.path), folder = plain(run_.checkpoint_dir());
-  saved_step_ = run_.progress().global_step;
-  saved_batches_ = run_.progress().batches_total.completed;
+  saved_ = place();
   saves_ = save_counter;
   const auto& pending = state.at("requests").as_list();
   for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
@@ -305,11 +323,8 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     if (!bad.empty()) return report_refusal(info, not_finite(folder, bad));
   }
   ++saves_;
-  const int64_t saved_before = saved_step_;
-  if (!request.weights_only) {
-    saved_step_ = run_.progress().global_step;
-    saved_batches_ = run_.progress().batches_total.completed;
-  }
+  const auto saved_before = saved_;
+  if (!request.weights_only) saved_ = place();
   try {
     CheckpointContent content = host_.collect(request.weights_only, state(ticket, request));
     content.origin.save_counter = saves_;
@@ -345,7 +360,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     if (result.error) throw *result.error;
     info.path = result.path;
   } catch (const CheckpointError& error) {
-    saved_step_ = saved_before;
+    saved_ = saved_before;
     return report_failure(info, error);
   }
   publish(info);
@@ -369,7 +384,7 @@ void CheckpointStore::finish_save(const AsyncCheckpointWriter::Result& result) {
   CheckpointInfo info = std::move(*in_flight_);
   in_flight_.reset();
   if (result.error) {
-    if (saved_step_ == info.global_step) saved_step_ = -1;
+    if (saved_ && saved_->global_step == info.global_step) saved_.reset();
     if (result.refused) return report_refusal(info, *result.error);
     run_.collectives().check();  // a failed exchange is the cause, and ends the run
     return report_failure(info, *result.error);

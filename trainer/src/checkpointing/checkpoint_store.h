@@ -98,9 +98,11 @@ class CheckpointStore {
 
   const std::optional<std::filesystem::path>& last() const { return last_; }
   const std::optional<std::filesystem::path>& best() const { return best_; }
-  /// The global step of the newest save that was started, or -1; and whether the newest checkpoint has the current
-  /// state: of this step, and of this batch of its window.
+  /// Whether the newest save that was started has the current state: after this batch, and after the validation and the
+  /// epoch's end that may follow it.
   bool is_saved() const;
+  /// The name of the last checkpoint if it was saved after this batch, but before its validation or its epoch's end.
+  std::optional<std::filesystem::path> name_at_batch() const;
   /// The number of saves in the run so far.
   int64_t saves() const { return saves_; }
 
@@ -141,8 +143,13 @@ class CheckpointStore {
   std::map<std::filesystem::path, std::set<std::string>> keepers_;
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
-  int64_t saved_step_ = -1, saves_ = 0;
-  int64_t saved_batches_ = -1;                   // batches of the run at the newest save
+  int64_t saves_ = 0;
+  struct Place {
+    int64_t global_step, batches, validations, epochs;
+    bool operator==(const Place&) const = default;
+  };
+  Place place() const;
+  std::optional<Place> saved_;                   // the newest save
   std::optional<AsyncCheckpointWriter> writer_;  // created by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;  // rank 0 could not start the save, and must notify the others

@@ -54,7 +54,7 @@ std::optional<double> LiveRunContext::progress_fraction() const {
 
 template <class Value>
 void LiveRunContext::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
-  if (state_.step.muted) return;
+  if (state_.scope == LogScope::muted) return;
   if (state_.options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
   // A value from an epoch hook does not belong to the samples of the last batch: all ranks get the same weight.
   const bool of_epoch = state_.scope == LogScope::train_epoch || state_.scope == LogScope::evaluation_epoch;

@@ -21,8 +21,9 @@
 
 namespace fulgur::detail {
 
-/// Kind of the hook that logs: determines the defaults of on_step and on_epoch, and which options are allowed.
-enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch };
+/// Kind of the hook that logs: determines the defaults of on_step and on_epoch, and which options are allowed. `muted`:
+/// logging does nothing, since a closure is evaluated again.
+enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch, muted };
 
 /// All values that were logged and not yet passed to loggers and callbacks. One slot per (name, scope, stage). A CPU
 /// value is accumulated on the host into a double; a device value is accumulated there and read when its window is

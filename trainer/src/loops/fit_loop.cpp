@@ -432,7 +432,7 @@ class FitLoop {
     try {
       between();
     } catch (...) {
-      if (run.step.progress != StepProgress::none) throw;
+      if (run.step.progress >= StepProgress::under_way) throw;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
       services.checkpoints.discard_requests("what comes between batches has failed",
                                             run.rewind_point.there() ? first_ticket : 0);

@@ -34,7 +34,7 @@ void rewind_to_batch_start(RunState& run, Services& services) {
     run.stages[RunningStage::train].loaders.front()->unread();
   }
   // Gradients of the window's earlier batches are still needed.
-  if (!run.step.adds_gradients || run.rewound) return;
+  if (run.step.progress == StepProgress::none || run.rewound) return;
   // Gradients of an unfinished backward are useless.
   for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
   run.window.done = run.window.losses = 0;

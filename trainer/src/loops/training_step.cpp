@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "capture/cannot_capture.h"
@@ -91,9 +92,9 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   Batch& batch = run.position.batch;
   run.position.in_batch = true;
   run.position.doing = "the transfer of the batch";
-  run.step.progress = StepProgress::none;
+  // What a module or a graph does with gradients is not seen.
+  run.step.progress = run.step.manual || captured_ ? StepProgress::backward : StepProgress::none;
   run.step.global_step_before = progress.global_step;
-  run.step.adds_gradients = run.step.manual || captured_;
   services.logs.start_batch();
   services.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;
@@ -105,8 +106,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     if (!captured_ || !captured_->reads(batch)) to_memory_format(run, batch);
   }
   if (debug_) debug_->check_batch(batch);
-  const int64_t samples = batch.size();
-  run.position.batch_samples = static_cast<double>(samples);
+  run.position.batch_samples = static_cast<double>(batch.size());
 
   run.position.doing = "on_train_batch_start";
   run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
@@ -118,18 +118,18 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     ++progress.batches_total.started;
     run.position.doing = "a wait for earlier steps";
     run_ahead_.begin_step();
-    const StepOutput output =
-        run.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    StepOutput output;
+    try {
+      output = run.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    } catch (...) {
+      // A batch that fails after its step counts. One rank of several cannot save then, nor exchange counts.
+      if (run.step.progress == StepProgress::done && run.world_size() == 1) count_samples(batch);
+      throw;
+    }
     run_ahead_.end_step();
     if (debug_) debug_->check_batch_unwritten(batch);
     if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
-    std::optional<int64_t> tokens;
-    if (counts_tokens_) {
-      tokens = module.num_tokens(batch);
-      counts_tokens_ = tokens.has_value();
-      run.step.tokens_unknown = !tokens;
-    }
-    services.seen.add(samples, tokens.value_or(0));
+    count_samples(batch);
     ++progress.batches_total.processed;
     progress.batches.processed = batch_idx + 1;
     run.position.doing = "on_train_batch_end";
@@ -143,6 +143,16 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   // Done before the loader creates the next batch, which it may write into the same memory.
   let_go(batch);
   return !skip_rest;
+}
+
+void TrainingStep::count_samples(const Batch& batch) {
+  std::optional<int64_t> tokens;
+  if (counts_tokens_) {
+    tokens = run_.model->num_tokens(batch);
+    counts_tokens_ = tokens.has_value();
+    run_.step.tokens_unknown = !tokens;
+  }
+  services_.seen.add(std::llround(run_.position.batch_samples), tokens.value_or(0));
 }
 
 void TrainingStep::read_ahead() {
@@ -333,7 +343,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     output.loss = output.loss.variable_data();
     return output;
   }
-  run.step.adds_gradients = true;
+  run.step.progress = std::max(run.step.progress, StepProgress::backward);
   GradientNorm::forget(module);
   Tensor loss = services.finite.shown_in_gradients(output.loss);
   if (run.window.length > 1) loss = loss / static_cast<double>(run.window.length);
@@ -356,14 +366,13 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
   RunState& run = run_;
   StepOutput first;
   bool evaluated = false;
-  struct Unmute {
-    bool& flag;
-    ~Unmute() { flag = false; }
-  } unmute{run.step.muted};
   const Closure closure = [&] {
     // The optimizer evaluates repeatedly, but values that the user logs count once.
-    run.step.muted = evaluated;
-    if (evaluated) handle_->zero_grad();
+    std::optional<ScopeGuard> muted;
+    if (evaluated) {
+      muted.emplace(run, LogScope::muted);
+      handle_->zero_grad();
+    }
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
     if (left_out_) throw LeftOut();
     if (!output.loss.defined())
@@ -419,7 +428,6 @@ void TrainingStep::step_and_zero(const Closure& closure) {
     run.step.in_training_step = false;
   }
   run.strategy->precision().update();
-  run.step.muted = false;
   count_step();
   run.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
                     [&](Callback& c) { c.on_before_zero_grad(services.context, optimizer); });

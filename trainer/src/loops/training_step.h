@@ -45,6 +45,8 @@ class TrainingStep final : public StepActions {
   void unscale(Optimizer& optimizer);
   void end_window();
   /// Called while the device computes the launched step. The time counts as waiting for data.
+  /// The samples and tokens of a batch that has been trained on.
+  void count_samples(const Batch& batch);
   void read_ahead();
   /// Captures steps from here on if the run requests it and it is possible.
   void start_capturing();

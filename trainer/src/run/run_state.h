@@ -176,7 +176,10 @@ struct RunState {
 /// Sets the meaning of `log()` during its lifetime.
 class ScopeGuard {
  public:
-  ScopeGuard(RunState& run, LogScope scope) : run_(run), before_(std::exchange(run.scope, scope)) {}
+  /// What is muted stays so in the hooks inside.
+  ScopeGuard(RunState& run, LogScope scope) : run_(run), before_(run.scope) {
+    if (before_ != LogScope::muted) run.scope = scope;
+  }
   ~ScopeGuard() { run_.scope = before_; }
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;

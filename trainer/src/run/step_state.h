@@ -14,10 +14,12 @@ class StepActions {
   virtual void step_optimizer(Optimizer& optimizer, const Closure& closure) = 0;
 };
 
-/// How far the optimizer's step of a batch has come.
+/// How far a batch has come.
 enum class StepProgress {
   none,
-  under_way,  ///< the weights may have changed in part: an exception leaves them in no state to resume from
+  backward,   ///< its gradients have begun to change those of the window
+  under_way,  ///< the optimizer's step: the weights may have changed in part: an exception leaves them in no state to
+              ///< resume from
   done        ///< in manual optimization: that of one optimizer at least
 };
 
@@ -35,8 +37,6 @@ struct StepState {
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
   StepProgress progress = StepProgress::none;
   int64_t global_step_before = 0;  ///< of this batch
-  bool adds_gradients = false;     ///< this batch's backward has begun
-  bool muted = false;              ///< log() does nothing: a closure is evaluated again
 };
 
 }  // namespace fulgur::detail

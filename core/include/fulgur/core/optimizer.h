@@ -130,9 +130,9 @@ struct FULGUR_API RunLength {
 /// the run resumes with a different number of samples per step (other ranks, accumulation or batch size), these lengths
 /// stay, and each later step counts as many steps of the first part as its samples filled there: the rate is
 /// continuous, and follows the samples that are done. (If `max_steps` ends the run, the pace of a schedule over the
-/// whole run makes it end there. If epochs have a different number of samples, the pace of a schedule with lengths in
-/// epochs, or in parts of a run of epochs, makes it end with the last epoch.) A schedule whose lengths are all numbers
-/// of steps counts steps.
+/// whole run makes it end there. The pace of a schedule with lengths in epochs, or in parts of a run of epochs, makes
+/// it end with the last epoch: the last step of an epoch may have fewer samples than the others, and epochs may have a
+/// different number of samples.) A schedule whose lengths are all numbers of steps counts steps.
 class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
@@ -191,11 +191,10 @@ class FULGUR_API LrScheduler : public Stateful {
   /// Whether `flag` is set in this schedule or in one of its parts.
   bool any(bool LrScheduler::*flag) const;
   /// How many steps of `plan`, the run's first part, each step counts as after a resume with other batches or epochs.
-  double pace_of(const RunLength& plan) const;
-  /// The same if a step has a different number of samples, or an epoch a different number of steps.
-  double pace_of_batches(const RunLength& plan) const;
-  /// Keeps the lengths of `plan`. `same_part`: the part of the run before this one was as long as this one.
-  void keep_plan(const RunLength& plan, bool same_part);
+  /// `before`: the part of the run before this one.
+  double pace_of(const RunLength& plan, const RunLength& before) const;
+  /// Keeps the lengths of `plan`. `before`: the part of the run before this one.
+  void keep_plan(const RunLength& plan, const RunLength& before);
   Optimizer* optimizer_ = nullptr;
   int64_t steps_ = 0;
   RunLength part_;                                     // of the run, since the resume
