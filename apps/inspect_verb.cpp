@@ -92,7 +92,7 @@ std::string text_of(const CheckpointInspection& found) {
       tensors.push_back({escape_controls(alias), "is " + escape_controls(name)});
     text += "weights\n" + columns(tensors);
   }
-  return text + (found.report.ok() ? "verified      every byte is as it was written\n"
+  return text + (found.report.ok() ? "verified      all bytes match the manifest\n"
                                    : cat("damaged\n", found.report.describe(), "\n"));
 }
 

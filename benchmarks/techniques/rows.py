@@ -17,7 +17,7 @@ ROWS = [
         ["--optimizer.lr", "0.003", "--lr_scheduler", "null"], ["--optimizer.lr", "0.003", "--lr_scheduler", "CosineAnnealingLR"],
     ),
     Technique(
-        "workers", "workers, samples that cost time", "data.init_args.num_workers: 2", COSTLY_SAMPLES,
+        "workers", "workers, expensive samples", "data.init_args.num_workers: 2", COSTLY_SAMPLES,
         ["--data.num_workers", "0"], ["--data.num_workers", "2"], result="train_loss",
     ),
     Technique(
@@ -26,7 +26,7 @@ ROWS = [
     ),
     gpu("pinning", "pinned memory", "data.init_args.pin_memory: true", CNN, ["--data.pin_memory", "false"], ["--data.pin_memory", "true"]),
     Technique(
-        "large_batch", "large batch, rate scaled with it", "trainer: {scale_lr: sqrt, base_batch_size: 64}; data.init_args.batch_size: 512", MLP,
+        "large_batch", "large batch, scaled learning rate", "trainer: {scale_lr: sqrt, base_batch_size: 64}; data.init_args.batch_size: 512", MLP,
         [], ["--data.batch_size", "512", "--trainer.limit_train_batches", "75", "--trainer.scale_lr", "sqrt", "--trainer.base_batch_size", "64"],
         note="as many samples on both sides",
     ),
@@ -38,7 +38,7 @@ ROWS = [
     ),
     gpu("cudnn_benchmark", "cudnn.benchmark", "trainer.benchmark: true", CNN, ["--trainer.benchmark", "false"], ["--trainer.benchmark", "true"]),
     gpu(
-        "transfers", "fewer transfers that are waited for", "no transfer hook of your own", NET,
+        "transfers", "fewer blocking transfers", "no transfer hook of your own", NET,
         ["--model", "TechniqueNetOwnTransfer"], [], always=True, note="off: batches are not copied ahead of time",
     ),
     Technique(

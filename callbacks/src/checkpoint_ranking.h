@@ -46,7 +46,7 @@ class CheckpointRanking {
   void failed(uint64_t ticket);
   /// Requests of a run that has ended are not answered any more.
   void forget_pending() { standing_.pending.clear(); }
-  /// From now on the checkpoints lie in `folder`; those that do not exist there are forgotten. False if neither a
+  /// From now on the checkpoints are in `folder`; those that do not exist there are forgotten. False if neither a
   /// checkpoint nor a request is left: the ranking then starts from scratch.
   bool move_to(const std::filesystem::path& folder, const std::function<bool(const std::filesystem::path&)>& exists);
 

@@ -13,7 +13,7 @@ namespace fulgur::detail {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kChanged = "is not as it was written (its hash differs)";
+constexpr const char* kChanged = "has changed since it was written (its hash differs)";
 
 void check_is_folder(const fs::path& folder) {
   const std::string shown = escape_controls(folder.string());

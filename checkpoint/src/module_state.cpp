@@ -122,7 +122,7 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
   if (options.strict && !wrong.empty())
     throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ",
                               first_of(wrong, "\n  "),
-                              "\nUse the config that the checkpoint was made with (it is in its run folder)."));
+                              "\nUse the config with which the checkpoint was saved (it is in the run folder)."));
   at::NoGradGuard no_grad;
   for (auto& [target, source] : copies) target.copy_(*source);
   return report;

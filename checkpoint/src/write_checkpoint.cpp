@@ -211,10 +211,9 @@ fs::path write_verified_checkpoint(const fs::path& folder, const CheckpointConte
   const VerifyReport report = verify_checkpoint(path);
   if (report.ok()) return path;
   remove_checkpoint(path);
-  throw CheckpointError(
-      cat("[checkpoint.write] ", path,
-          " does not read back as it was written, and was removed. Is the disk or the memory faulty?\n",
-          report.describe()));
+  throw CheckpointError(cat("[checkpoint.write] ", path,
+                            " differs from what was written, and was removed. Is the disk or the memory faulty?\n",
+                            report.describe()));
 }
 
 }  // namespace fulgur

@@ -78,7 +78,7 @@ void AppendFile::warn(const std::string& what) const {
 void AppendFile::warn_of_cut_by_step(int64_t step) const {
   log::warn("logger.cut_by_step", cat("[loggers.", component_, "] ", path_,
                                       " has changed since the checkpoint was made. Rows of steps after ", step,
-                                      " are cut off instead; rows of that step may be missing or duplicated"));
+                                      " are removed instead; rows of that step may be missing or duplicated"));
 }
 
 void AppendFile::tell_lost() {
@@ -147,7 +147,7 @@ void AppendFile::finish(const std::function<void()>& last) noexcept {
     rows_lost_ += std::exchange(rows_waiting_, 0);
     tell_lost();
   } catch (...) {
-    // A warning that cannot be shown must not end a run that is over.
+    // If the warning cannot be shown, the run still ends normally.
   }
   waiting_.clear();
   close();

@@ -15,7 +15,7 @@ struct FileMark {
   static FileMark of(std::string_view text);
   /// `more` follows.
   void add(std::string_view more);
-  /// True if `text` starts with the text that this is the mark of.
+  /// True if `text` starts with the text whose mark this is.
   bool begins(std::string_view text) const;
   /// Writes itself to `state`, and reads itself back.
   void write(StateTree& state) const;

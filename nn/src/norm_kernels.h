@@ -43,7 +43,7 @@ class NormKernels {
                                 const NormStatistics& statistics, const NormSums& sums) const = 0;
 };
 
-/// Uses operations that every device has, double among its dtypes.
+/// Uses only operations that every device supports, also in double.
 const NormKernels& plain_norm_kernels();
 /// Uses operations that LibTorch has only for CUDA.
 const NormKernels& cuda_norm_kernels();

@@ -67,7 +67,7 @@ void OneCycleLR::Options::fields(Fields& f) {
   f(div_factor, "div_factor", "The first rate is max_lr / div_factor.").greater_than(0);
   f(final_div_factor, "final_div_factor", "The last rate is the first rate / final_div_factor.").greater_than(0);
   f(anneal_strategy, "anneal_strategy", "Whether the rate follows cosines or straight lines.");
-  f(three_phase, "three_phase", "Fall to the first rate in as many steps as the rise, then to the last rate.");
+  f(three_phase, "three_phase", "Fall to the first rate in as many steps as the rise takes, then to the last rate.");
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
   f(max_momentum, "max_momentum", "Highest momentum.").at_least(0).less_than(1);

@@ -177,7 +177,7 @@ void WarmupStableDecayLR::on_attach(const Optimizer&) {
                 decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
   if (warmup + decay > total())
     throw ConfigError(cat("[optim.WarmupStableDecayLR] warmup (", warmup, " steps) and decay (", decay,
-                          ") are longer than the ", total(), " steps in all. Shorten one."));
+                          ") are together longer than total_steps, ", total(), ". Shorten one."));
 }
 
 double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {

@@ -168,8 +168,8 @@ void PlacedStrategy::run_parts(size_t parts, const std::function<void(size_t)>& 
       if (first.emplace(value.device().str(), tensor).second)
         places.push_back(cat(value.device().str(), " has ", owner_of(tensor), " with '", tensor, "'"));
     throw Error(cat("[strategies.", name(), "] ", what.substr(0, what.find('\n')),
-                    " A tensor met a parameter on another device: ", join(places),
-                    ". Move it on its way, with .to(device) or by holding the submodule as nn::Placed."));
+                    " An operation used a tensor and a parameter on different devices: ", join(places),
+                    ". Move the tensor with .to(device), or hold the submodule as nn::Placed."));
   }
 }
 

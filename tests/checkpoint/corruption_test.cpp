@@ -139,8 +139,8 @@ TEST_CASE("F10 reading reports what verifying reports, and every damaged part of
     write_text(path / name, text);
   }
   const std::string error = read_error(path);
-  for (const char* expected : {"is damaged", "model.safetensors: '(header)' is not as it was written",
-                               "model.safetensors: 'second.bias' is not as it was written",
+  for (const char* expected : {"is damaged", "model.safetensors: '(header)' has changed since it was written",
+                               "model.safetensors: 'second.bias' has changed since it was written",
                                "state.json: 'optimizers' is", "state.json: 'end' is", "Use another checkpoint"})
     CHECK_THAT(error, ContainsSubstring(expected));
   CHECK(verify_checkpoint(path).problems.size() == 4);
@@ -159,7 +159,7 @@ TEST_CASE("F10 a block of zeros and two blocks that changed places are detected,
     swapped.replace(b, 4096, whole.substr(a, 4096));
     for (const std::string& text : {zeroed, swapped}) {
       write_text(path / "model.safetensors", text);
-      CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: 'big' is not as it was written"));
+      CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: 'big' has changed since it was written"));
     }
   }
 }
@@ -191,7 +191,7 @@ TEST_CASE("F10 files of two whole checkpoints do not mix") {
   c.module[0].second.add_(1);
   const fs::path other = write_checkpoint(folder / "other.ckpt", c);
   fs::copy_file(other / "model.safetensors", path / "model.safetensors", fs::copy_options::overwrite_existing);
-  CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: 'first.weight' is not as it was written"));
+  CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: 'first.weight' has changed since it was written"));
 }
 
 TEST_CASE("F10 tensors of the state of an earlier step are refused, unless they are the same bytes") {
@@ -211,8 +211,8 @@ TEST_CASE("F10 tensors of the state of an earlier step are refused, unless they 
   swap_in(other);
   CHECK(fs::file_size(path / "state.safetensors") == fs::file_size(same / "state.safetensors"));
   CHECK_THAT(verify_checkpoint(path).describe(),
-             ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
-  CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
+             ContainsSubstring("state.safetensors: 'rng' has changed since it was written"));
+  CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors: 'rng' has changed since it was written"));
 }
 
 TEST_CASE("F10 names of tensors that changed places in the header are detected") {
@@ -225,7 +225,7 @@ TEST_CASE("F10 names of tensors that changed places in the header are detected")
   std::swap(text[first + 6], text[second + 6]);
   write_text(path / "model.safetensors", text);
   CHECK(read_safetensors(path / "model.safetensors").tensors.size() == 2);  // the format itself sees nothing
-  CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: '(header)' is not as it was written"));
+  CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: '(header)' has changed since it was written"));
 }
 
 TEST_CASE("F11 what is in the place of a file is refused with what it looks like, and nothing hangs") {

@@ -168,7 +168,7 @@ TEST_CASE("inspect shows what is in a checkpoint, and whether it verifies") {
   const Finished text = run({"inspect", kLast});
   CHECK(text.exit_code == 0);
   for (const char* part :
-       {"global step   1", "val_loss", "layers.layer0.weight  F32  [8, 4]", "every byte is as it was written"})
+       {"global step   1", "val_loss", "layers.layer0.weight  F32  [8, 4]", "all bytes match the manifest"})
     CHECK(says(text.out, part));
   const Json good = Json::parse(run({"inspect", kLast, "--json"}).out);
   CHECK(good["verified"] == true);
@@ -183,7 +183,7 @@ TEST_CASE("inspect shows what is in a checkpoint, and whether it verifies") {
   write_text(run / std::string(kLast).append("/model.safetensors"), weights);
   const Finished damaged = run({"inspect", kLast});
   CHECK(damaged.exit_code == 4);
-  CHECK(says(damaged.out, "'layers.layer1.bias' is not as it was written"));
+  CHECK(says(damaged.out, "'layers.layer1.bias' has changed since it was written"));
   const Finished json = run({"inspect", kLast, "--json"});
   CHECK(json.exit_code == 4);
   CHECK(Json::parse(json.out)["problems"][0]["part"] == "layers.layer1.bias");

@@ -188,7 +188,7 @@ TEST_CASE("on two GPUs, a rank that hangs between captured steps is reported wit
   INFO(run.err);
   CHECK(run.exit_code == 5);
   CHECK(says(run.out + run.err, "the step is captured"));
-  CHECK(says(run.err, "rank 1: between steps at step 13, heard of"));
+  CHECK(says(run.err, "rank 1: between steps at step 13, reported"));
   CHECK_FALSE(says(run.err, "at step 12"));
 }
 

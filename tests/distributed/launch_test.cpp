@@ -128,7 +128,7 @@ TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
   CHECK(says(run.err, "timed out waiting for another rank"));
   CHECK(says(run.err, "did not answer"));
   // Its place is where it was when it last reported; how long ago that was is said to a tenth of a second.
-  CHECK(std::regex_search(run.err, std::regex("rank 1: .* at step [0-9]+, heard of [0-9]+\\.[0-9] s ago")));
+  CHECK(std::regex_search(run.err, std::regex("rank 1: .* at step [0-9]+, reported [0-9]+\\.[0-9] s ago")));
   CHECK(says(run.err, "ranks report once a second"));
 }
 

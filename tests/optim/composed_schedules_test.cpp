@@ -95,7 +95,7 @@ TEST_CASE("invalid compositions are refused") {
   options.warmup = 950;
   WarmupStableDecayLR long_warmup(options);
   CHECK_THROWS_WITH(start(long_warmup, optimizer),
-                    ContainsSubstring("warmup (950 steps) and decay (100) are longer than the 1000 steps"));
+                    ContainsSubstring("warmup (950 steps) and decay (100) are together longer than total_steps, 1000"));
 }
 
 TEST_CASE("a part that needs a metric gets it while it is active, and its state is kept") {

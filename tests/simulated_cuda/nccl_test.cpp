@@ -164,7 +164,8 @@ TEST_CASE("nccl: ranks that expect different numbers of ranks get a distinct err
   Probes probes("wrong_world", 2, {"SIMULATED_NCCL_TIMEOUT=1"});
   const std::string text = probes.wait(0).err + probes.wait(1).err;
   INFO(text);
-  CHECK((says(text, "wants 3 ranks, another 2") || says(text, "wants 2 ranks, another 3")));
+  CHECK(
+      (says(text, "expects 3 ranks, another rank expects 2") || says(text, "expects 2 ranks, another rank expects 3")));
 }
 
 TEST_CASE("nccl: two ranks on one GPU are refused, and two devices with one number are not one") {
@@ -216,7 +217,7 @@ TEST_CASE("nccl: a time limit that is not a number is refused") {
     const Ended first = probes.wait(0, 20);
     INFO(first.err);
     CHECK(first.code == 2);
-    CHECK(says(first.err, "it must be seconds"));
+    CHECK(says(first.err, "it must be a number of seconds"));
   }
 }
 

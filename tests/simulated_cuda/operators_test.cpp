@@ -570,7 +570,7 @@ TEST_CASE("tensors of another layout are computed correctly or refused, never si
   } catch (const c10::NotImplementedError& error) {
     const std::string text = error.what_without_backtrace();
     CAPTURE(text);
-    CHECK(text.find("aten::index_select of a tensor of the layout Sparse") != text.npos);
+    CHECK(text.find("aten::index_select of a tensor with the layout Sparse") != text.npos);
   }
 }
 

@@ -100,11 +100,11 @@ TEST_CASE("launcher on two nodes: mismatched options are an error on both") {
     nodes.options.processes = 3;
     const pid_t second = nodes.start(1, {"hang"});
     CHECK(test::code_of(second) == 112);
-    CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("all nodes must be started alike") &&
+    CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("all nodes must be started with the same options") &&
                                           ContainsSubstring("2 nodes with 3 processes") &&
                                           ContainsSubstring("2 nodes with 2 processes"));
     CHECK(test::code_of(first) == 5);
-    CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("all nodes must be started alike"));
+    CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("all nodes must be started with the same options"));
   }
   SECTION("the same node twice") {
     const pid_t second = nodes.start(1, {"hang"});
@@ -154,7 +154,7 @@ TEST_CASE("launcher on two nodes: the launcher of node 0 is killed") {
     CHECK(test::comes_true([&] { return test::is_gone(nodes.pid_of(rank)); }, 2));
   if (peers_notice) test::write_text(nodes / "lost", "");
   CHECK(test::code_of(second) == 5);
-  CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("he launcher of node 0 is gone"));
+  CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("he launcher of node 0 has ended"));
   for (int64_t rank = 2; rank < 4; ++rank) CHECK(test::is_gone(nodes.pid_of(rank)));
 }
 

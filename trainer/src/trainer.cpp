@@ -184,7 +184,7 @@ void write_final_checkpoint(RunState& run, Services& services) {
   services.checkpoints.act_on_requests();
 }
 
-// A run whose final save failed is not finished: a resume repeats what came after the last good checkpoint.
+// A run whose final save failed is not finished: a resume repeats the training after the last good checkpoint.
 bool last_state_is_saved(const RunState& run, const Services& services) {
   return !run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved();
 }

@@ -44,7 +44,7 @@ class DurableFile {
   void write_all(const void* data, size_t bytes, WriteSome write_some);
   std::filesystem::path path_;
   int fd_ = -1;
-  uint64_t written_ = 0, started_ = 0;  // bytes; those already being written back
+  uint64_t written_ = 0, started_ = 0;  // bytes written, and bytes whose write-back to the disk has started
 };
 
 /// Makes renames and new names in `folder` durable.

@@ -147,7 +147,7 @@ Manifest manifest_from_text(std::string_view text) {
     bad_manifest(cat("it is damaged: it does not end with its hash", json.is_discarded() ? ", and is not JSON." : "."));
   const auto hash = hash_from_text(text.substr(text.size() - kTailBytes, 16));
   if (!hash || *hash != hash_of(text.substr(0, text.size() - kTailBytes)))
-    bad_manifest("it is damaged: it is not as it was written (its hash differs).");
+    bad_manifest("it is damaged: it has changed since it was written (its hash differs).");
   try {
     if (json.is_discarded() || json.at("format") != "fulgur-checkpoint" || version < 1)
       bad_manifest("it is not the manifest of a checkpoint.");

@@ -63,7 +63,7 @@ std::string describe(const Holder& holder) {
 [[noreturn]] void refuse(const fs::path& path, const Holder& holder) {
   throw ConfigError(cat("[checkpoint.run_lock] one run at a time may use a run folder; ",
                         escape_controls(path.parent_path().string()), " is locked by ", describe(holder),
-                        ". Wait for that run, or choose another folder. If it is certainly gone, remove ",
+                        ". Wait for that run, or choose another folder. If that run has certainly ended, remove ",
                         escape_controls(path.string()), "."));
 }
 

@@ -455,7 +455,7 @@ void DataLoader::start_epoch(int64_t epoch) {
     throw DataError(cat("[data.DataLoader] the checkpoint is ", start.samples, " samples into epoch ", epoch,
                         " of the ", m.options.name, " set, which has ", m.plan.samples(),
                         m.options.batch_sampler ? " in different batches" : "",
-                        ". Resume with the data and number of processes that it was made with."));
+                        ". Resume with the same data and the same number of processes."));
   m.loaded.reset();
   m.before_last.reset();
   m.position = m.scheduled = start;

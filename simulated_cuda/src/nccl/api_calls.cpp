@@ -1,4 +1,4 @@
-// The collectives, sends and receives of nccl.h, and groups of them.
+// The collectives, sends, receives and groups of nccl.h.
 #include <nccl.h>
 
 #include "group.h"
@@ -22,7 +22,7 @@ ncclResult_t call(const char* function, ncclComm_t handle, Operation operation, 
   if (operation.root < 0 || operation.root >= communicator->world_size())
     return fail(ncclInvalidArgument, where + "rank " + std::to_string(operation.root) + " is not one of " +
                                          std::to_string(communicator->world_size()));
-  // Like NCCL: an empty message between two ranks is not sent.
+  // As in NCCL, an empty message between two ranks is not sent.
   if (!operation.is_collective() && operation.count == 0) return ncclSuccess;
   return submit(communicator, operation);
 }

@@ -1,5 +1,5 @@
-// Communicators of nccl.h: creation, queries and destruction. Everything that may take time is done when a call
-// returns, so ncclInProgress never occurs.
+// Communicators of nccl.h: creation, queries and destruction. Each call is complete when it returns, so
+// ncclInProgress never occurs.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -39,7 +39,7 @@ ncclResult_t make(const char* function, ncclComm_t* handle, int world_size, int 
   if (!handle || world_size < 1 || rank < 0 || rank >= world_size)
     return fail(ncclInvalidArgument,
                 where + "there is no rank " + std::to_string(rank) + " of " + std::to_string(world_size));
-  if (id.mark != kMark) return fail(ncclInvalidArgument, where + "the unique id is not one of ncclGetUniqueId");
+  if (id.mark != kMark) return fail(ncclInvalidArgument, where + "the unique id was not created by ncclGetUniqueId");
   if (device < 0) return fail(ncclUnhandledCudaError, where + "there is no current CUDA device");
   std::string error;
   auto segment = Segment::attach(id.origin, world_size, rank, gpu_of(device), error);
@@ -53,7 +53,7 @@ ncclResult_t make(const char* function, ncclComm_t* handle, int world_size, int 
 
 NCCL_API ncclResult_t ncclGetUniqueId(ncclUniqueId* bytes) {
   const UniqueId id{.mark = kMark, .origin = Segment::create()};
-  if (id.origin.descriptor < 0) return fail(ncclSystemError, "ncclGetUniqueId: no shared memory can be made");
+  if (id.origin.descriptor < 0) return fail(ncclSystemError, "ncclGetUniqueId: shared memory cannot be created");
   *bytes = {};
   std::memcpy(bytes->internal, &id, sizeof id);
   return ncclSuccess;
@@ -70,7 +70,7 @@ NCCL_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int world_size, n
 
 NCCL_API ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int world_size, int rank, int ids, ncclUniqueId* id,
                                                ncclConfig_t*) {
-  if (ids < 1) return fail(ncclInvalidArgument, "ncclCommInitRankScalable: no unique id is given");
+  if (ids < 1) return fail(ncclInvalidArgument, "ncclCommInitRankScalable: no unique id was passed");
   return make(__func__, comm, world_size, rank, id[0], current_device());
 }
 

@@ -1,4 +1,4 @@
-// The rest of nccl.h: custom reductions, memory, registered buffers, versions and texts.
+// The rest of nccl.h: custom reductions, memory, registered buffers, versions and error texts.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -16,7 +16,7 @@ NCCL_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, nc
   const auto communicator = find(comm, __func__);
   if (!communicator) return ncclInvalidUsage;
   if (!op || !factor || size_of(type) == 0)
-    return fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: no factor, or one of an unknown type");
+    return fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: there is no factor, or its type is unknown");
   Reduction reduction{.premultiplied = true};
   if (residence == ncclScalarDevice)
     reduction.on_device = factor;
@@ -42,7 +42,7 @@ NCCL_API ncclResult_t ncclMemFree(void* pointer) {
   return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-// Registration only makes real communication faster.
+// Registration has no effect here: it only makes communication on a GPU faster.
 NCCL_API ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t, void** handle) {
   if (!find(comm, __func__)) return ncclInvalidUsage;
   *handle = buffer;
@@ -63,7 +63,7 @@ NCCL_API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
   return find(comm, __func__) ? ncclSuccess : ncclInvalidUsage;
 }
 
-// Kernels that communicate by themselves; declared in a header that only nvcc reads.
+// For kernels that communicate themselves. Declared in a header that only nvcc can read.
 NCCL_API ncclResult_t ncclDevCommCreate(ncclComm_t, const void*, void*) {
   return fail(ncclInvalidUsage, "ncclDevCommCreate is not simulated");
 }

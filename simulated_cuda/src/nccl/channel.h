@@ -6,15 +6,15 @@
 
 namespace fulgur::simulated_nccl {
 
-/// A byte pipe from one rank to another, in memory that both have mapped. All zero means empty, so that fresh memory
-/// needs no constructor. One writer and one reader; neither call blocks.
+/// A byte pipe from one rank to another, in memory that both have mapped. A pipe of zero bytes is empty, so new memory
+/// needs no constructor. It has one writer and one reader; neither function blocks.
 class Channel {
  public:
   static constexpr size_t kCapacity = size_t{128} << 10;
 
-  /// Writes as much of `bytes` as fits, and returns how much.
+  /// Writes as many of the `size` bytes as fit, and returns their number.
   size_t write(const void* bytes, size_t size);
-  /// Reads up to `size` bytes, and returns how many.
+  /// Reads at most `size` bytes, and returns their number.
   size_t read(void* bytes, size_t size);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 const char* at(const void* begin, size_t bytes) { return static_cast<const char*>(begin) + bytes; }
 char* at(void* begin, size_t bytes) { return static_cast<char*>(begin) + bytes; }
 
-/// The rest of an operation once its messages have arrived: the reduction of what the ranks sent.
+/// The second part of an operation, after its messages have arrived: the reduction of the ranks' data.
 struct Gathered {
   const Operation* operation = nullptr;
   std::vector<std::vector<char>> buffers = {};
@@ -51,7 +51,7 @@ class Computation {
     return (o.kind != Kind::reduce && o.kind != Kind::gather) || o.root == communicator_.rank();
   }
 
-  /// Where a rank's input for `peer` begins, and how long it is: 0 if only the statement goes.
+  /// The start and the size of the data that this rank sends to `peer`; the size is 0 if it sends only its statement.
   std::pair<const void*, size_t> out(const Operation& o, const void* from, int peer) const {
     const bool root = o.root == communicator_.rank();
     switch (o.kind) {
@@ -108,7 +108,7 @@ class Computation {
 
   Communicator& communicator_;
   Transfers transfers_;
-  std::deque<Gathered> gathered_;  // its elements must not move
+  std::deque<Gathered> gathered_;  // a deque, since its elements must not move
   std::deque<std::vector<char>> scaled_;
   std::vector<Copy> copies_;
 };

@@ -13,10 +13,10 @@ struct ncclComm {
 namespace fulgur::simulated_nccl {
 namespace {
 
-// A condition variable is woken by this process only; aborts by other threads are checked for at this interval.
+// Only this process wakes the condition variable. Aborts by other threads are checked at this interval.
 constexpr auto kLook = std::chrono::milliseconds(5);
 
-// Kept for the life of the process: LibTorch threads may still use handles while it exits.
+// Never freed, since LibTorch's threads may still use handles while the process exits.
 struct Handles {
   std::mutex mutex;
   std::vector<std::unique_ptr<ncclComm>> all;
@@ -35,7 +35,7 @@ std::shared_ptr<Communicator> look_up(ncclComm_t handle, const char* function, b
       if (known.get() == handle && known->communicator)
         return take_it ? std::exchange(known->communicator, nullptr) : known->communicator;
   }
-  fail(ncclInvalidUsage, std::string(function) + ": the communicator was destroyed, aborted or never made");
+  fail(ncclInvalidUsage, std::string(function) + ": the communicator was destroyed, aborted or never created");
   return nullptr;
 }
 

@@ -16,7 +16,7 @@
 
 namespace fulgur::simulated_nccl {
 
-/// A rank's end of a communicator.
+/// A communicator, as one rank has it.
 class Communicator {
  public:
   Communicator(int world_size, int rank, int device, std::unique_ptr<Segment> segment, const Origin& origin)
@@ -29,7 +29,7 @@ class Communicator {
   /// "rank 1 of 2"
   std::string place() const;
 
-  /// Waits until every rank has attached. An error if two of them use the same GPU, which NCCL refuses.
+  /// Waits until every rank has attached. Returns an error if two ranks use the same GPU, as NCCL does.
   ncclResult_t wait_for_all();
 
   /// Makes every wait of this rank return. The other ranks are not notified.
@@ -38,19 +38,19 @@ class Communicator {
   void set_error(ncclResult_t error) { error_ = error; }
   ncclResult_t error() const { return error_; }
 
-  /// Work of a communicator runs in the order in which it was submitted, whatever its streams: submit, then begin
-  /// (waits for its turn; false if the communicator was aborted) and end. Work that a graph runs has no ticket, and
-  /// only keeps out of other work's way.
+  /// Work of a communicator runs in the order in which it was submitted, on any streams: call `submit`, then `begin`
+  /// (which waits for the work's turn; false if the communicator was aborted) and `end`. Work that a graph runs has no
+  /// ticket: it runs as soon as no other work runs.
   static constexpr uint64_t kNoTicket = 0;
   uint64_t submit();
   bool begin(uint64_t ticket);
   void end(uint64_t ticket);
-  /// A ticket whose work will never run.
+  /// Gives up a ticket, whose work will never run.
   void drop(uint64_t ticket);
-  /// Waits until everything submitted has ended, or the communicator was aborted.
+  /// Waits until all submitted work has ended, or the communicator was aborted.
   void drain();
 
-  /// Numbers messages between this rank and another.
+  /// The number of the next message between this rank and another.
   uint64_t next_call(int peer, bool outgoing, bool collective);
 
   /// A custom reduction, numbered from ncclNumOps on.
@@ -76,11 +76,11 @@ class Communicator {
   std::atomic<uint64_t> splits_{0};
 };
 
-/// The communicator of a handle; nullptr, after a message, for a handle that was destroyed, aborted or never created.
-/// Handles are never freed, so that a late use is detected instead of crashing.
+/// The communicator of a handle. For a handle that was destroyed, aborted or never created, prints a message and
+/// returns nullptr. Handles are never freed, so that a late use is detected and does not crash.
 std::shared_ptr<Communicator> find(ncclComm_t handle, const char* function);
 ncclComm_t new_handle(std::shared_ptr<Communicator> communicator);
-/// Invalidates the handle.
+/// The same; invalidates the handle.
 std::shared_ptr<Communicator> take(ncclComm_t handle, const char* function);
 
 }  // namespace fulgur::simulated_nccl

@@ -11,7 +11,7 @@
 namespace fulgur::simulated_nccl {
 namespace {
 
-/// An element as it is in memory, and the type in which it is computed.
+/// The type of an element in memory, and the type in which reductions compute.
 template <class StoredType, class ComputedType = StoredType>
 struct Element {
   using Stored = StoredType;

@@ -7,7 +7,7 @@
 
 namespace fulgur::simulated_nccl {
 
-/// Bytes of an element; 0 for a type that NCCL does not have.
+/// Size of an element in bytes; 0 for a type that NCCL does not have.
 size_t size_of(ncclDataType_t type);
 const char* name_of(ncclDataType_t type);
 
@@ -15,7 +15,7 @@ const char* name_of(ncclDataType_t type);
 struct Reduction {
   ncclRedOp_t op = ncclSum;
   bool premultiplied = false;
-  /// This rank's factor, in the data's type: a copy, or in device memory if `on_device` is set, to be read when the
+  /// This rank's factor, in the data's type. If `on_device` is set, the factor is in device memory and is read when the
   /// work runs.
   alignas(8) unsigned char factor[8] = {};
   const void* on_device = nullptr;
@@ -24,7 +24,7 @@ const char* name_of(const Reduction& reduction);
 
 /// Multiplies `count` elements by this rank's factor. `from` and `to` may be the same.
 void premultiply(void* to, const void* from, size_t count, ncclDataType_t type, const Reduction& reduction);
-/// Combines the ranks' elements in rank order: integers in their own type, small floats in float.
+/// Combines the ranks' elements in rank order. Integers are computed in their own type, narrow floats in float.
 void reduce(void* to, const std::vector<const void*>& from, size_t count, ncclDataType_t type, ncclRedOp_t op);
 
 }  // namespace fulgur::simulated_nccl

@@ -2,7 +2,7 @@
 
 namespace fulgur::simulated_nccl {
 
-/// The bus id of a device, which identifies the machine's devices in every process.
+/// The bus id of a device, which is the same in every process of the machine.
 int gpu_of(int device);
 
 }  // namespace fulgur::simulated_nccl

@@ -24,7 +24,7 @@ Group& group() {
   return mine;
 }
 
-/// `stream` continues when `other` has come to where it is now.
+/// `stream` waits for all work that `other` has now.
 bool wait_for(cudaStream_t stream, cudaStream_t other) {
   cudaEvent_t event = nullptr;
   return cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess &&
@@ -32,7 +32,8 @@ bool wait_for(cudaStream_t stream, cudaStream_t other) {
          cudaEventDestroy(event) == cudaSuccess;
 }
 
-/// One piece of work for a communicator, on the first of its streams; the others wait for it, as with NCCL.
+/// Enqueues the operations as one piece of work on the first of their streams. The other streams wait for it, as with
+/// NCCL.
 ncclResult_t start(Part& part) {
   const cudaStream_t stream = part.operations.front().stream;
   std::vector<cudaStream_t> others;

@@ -7,9 +7,10 @@
 
 namespace fulgur::simulated_nccl {
 
-/// Calls between ncclGroupStart and ncclGroupEnd, per thread: they start together when the outermost group ends.
+/// Each thread has its own group of calls, between ncclGroupStart and ncclGroupEnd. They start together when the
+/// outermost group ends.
 void start_group();
-/// `runs`: if false, drops the calls instead.
+/// If `runs` is false, discards the calls.
 ncclResult_t end_group(bool runs);
 bool in_group();
 

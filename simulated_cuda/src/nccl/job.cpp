@@ -33,7 +33,7 @@ ncclResult_t enqueue(const std::shared_ptr<Communicator>& communicator, std::vec
   job->communicator = communicator;
   job->name = operations.size() == 1 ? Statement::of(operations.front(), 0).text() : "an NCCL group";
   job->operations = std::move(operations);
-  // Work of a graph runs as often as it is launched, in stream order.
+  // Work in a graph gets no ticket: it runs once per launch, in the order of the stream.
   if (!simulated_cuda_is_capturing(stream)) job->ticket = communicator->submit();
   const char* const name = job->name.c_str();
   const auto run = [](void* argument) { static_cast<Job*>(argument)->run(); };
@@ -41,7 +41,7 @@ ncclResult_t enqueue(const std::shared_ptr<Communicator>& communicator, std::vec
     const std::unique_ptr<Job> done(static_cast<Job*>(argument));
     if (!done->ended && done->ticket != Communicator::kNoTicket) done->communicator->drop(done->ticket);
   };
-  // The default stream is that of the current device.
+  // The default stream belongs to the current device.
   int device = 0;
   cudaGetDevice(&device);
   if (device != communicator->device()) cudaSetDevice(communicator->device());
@@ -50,7 +50,7 @@ ncclResult_t enqueue(const std::shared_ptr<Communicator>& communicator, std::vec
   if (device != communicator->device()) cudaSetDevice(device);
   return error == 0 ? ncclSuccess
                     : fail(ncclUnhandledCudaError,
-                           "the work cannot be put on its stream: CUDA error " + std::to_string(error));
+                           "the work cannot be enqueued on its stream: CUDA error " + std::to_string(error));
 }
 
 }  // namespace fulgur::simulated_nccl

@@ -27,7 +27,7 @@ struct Operation {
   Kind kind = Kind::all_reduce;
   const void* from = nullptr;
   void* to = nullptr;
-  size_t count = 0;  ///< counted as in NCCL: what a rank sends, except what it receives for reduce-scatter and scatter
+  size_t count = 0;  ///< as in NCCL: elements that a rank sends; for reduce-scatter and scatter, those that it receives
   ncclDataType_t type = ncclFloat32;
   Reduction reduction = {};
   int root = 0;  ///< for send and receive: the peer
@@ -41,7 +41,7 @@ struct Operation {
   size_t bytes() const { return count * size_of(type); }
 };
 
-/// A rank's description of its call, sent to the others before any data: they must be the same.
+/// A rank's description of its call, which it sends to the others before any data. The descriptions must be equal.
 struct Statement {
   Kind kind;
   int32_t type, op, root;

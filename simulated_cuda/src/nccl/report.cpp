@@ -6,7 +6,7 @@
 namespace fulgur::simulated_nccl {
 namespace {
 
-// Kept for the life of the process, since LibTorch threads may still call while it exits.
+// Never freed, since LibTorch's threads may still report errors while the process exits.
 std::mutex& mutex() {
   static auto* made = new std::mutex;
   return *made;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostRanks = 64;
 
-// Kept for the life of the process, like its threads.
+// Never freed, since threads may use it until the process ends.
 struct OpenDescriptors {
   std::mutex mutex;
   std::map<uint64_t, int> by_serial;
@@ -61,14 +61,14 @@ std::unique_ptr<Segment> Segment::attach(const Origin& origin, int world_size, i
   const std::string path = "/proc/" + std::to_string(origin.process) + "/fd/" + std::to_string(origin.descriptor);
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) {
-    error = "the process that made the unique id (" + std::to_string(origin.process) +
-            ") is gone or has closed it: " + std::strerror(errno);
+    error = "the process that created the unique id (" + std::to_string(origin.process) +
+            ") has ended, or has closed it: " + std::strerror(errno);
     return nullptr;
   }
   const size_t begin = (sizeof(Head) + alignof(Channel) - 1) / alignof(Channel) * alignof(Channel);
   const auto ranks = static_cast<size_t>(world_size);
   const size_t size = begin + 2 * ranks * ranks * sizeof(Channel);
-  // Only grown: another rank may have made it larger. Untouched pages cost nothing.
+  // The file is never shrunk, since another rank may have made it larger. Pages that are not used cost nothing.
   const bool grown =
       ::lseek(file, 0, SEEK_END) >= static_cast<off_t>(size) || ::ftruncate(file, static_cast<off_t>(size)) == 0;
   void* const memory = grown ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
@@ -82,13 +82,13 @@ std::unique_ptr<Segment> Segment::attach(const Origin& origin, int world_size, i
   Head& head = segment->head();
   int32_t first = 0;
   if (!head.world_size.compare_exchange_strong(first, world_size) && first != world_size) {
-    error = "rank " + std::to_string(rank) + " wants " + std::to_string(world_size) + " ranks, another " +
-            std::to_string(first);
+    error = "rank " + std::to_string(rank) + " expects " + std::to_string(world_size) +
+            " ranks, another rank expects " + std::to_string(first);
     return nullptr;
   }
   if (head.taken[rank].exchange(1) != 0) {
     error = "rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
-            " was taken by another caller with the same unique id";
+            " is already taken by another caller with the same unique id";
     return nullptr;
   }
   head.gpus[rank] = gpu;

@@ -10,8 +10,8 @@
 
 namespace fulgur::simulated_nccl {
 
-/// Where a process keeps memory that others may map: its file descriptor. The memory has no name in any folder, so
-/// nothing is left of it when its processes end, however they end.
+/// The file descriptor of memory in one process, by which other processes can map it. The memory has no name in any
+/// folder, so nothing is left of it after its processes end, even if they are killed.
 struct Origin {
   int32_t process = 0;
   int32_t descriptor = -1;
@@ -29,21 +29,22 @@ struct SplitNote {
 /// The memory that the ranks of a communicator share.
 class Segment {
  public:
-  /// Fresh memory for ranks to attach to.
+  /// Creates memory for ranks to attach to.
   static Origin create();
-  /// Closes the descriptor if it belongs to this process; once. The memory lives while a process has it mapped.
+  /// Closes the descriptor if it belongs to this process; later calls do nothing. The memory exists as long as a
+  /// process has it mapped.
   static void close(const Origin& origin);
-  /// Maps it. nullptr, with the reason in `error`, if it cannot be had or does not fit the caller.
+  /// Maps the memory. Returns nullptr, with the reason in `error`, if it cannot be mapped, or if this rank cannot join.
   static std::unique_ptr<Segment> attach(const Origin& origin, int world_size, int rank, int gpu, std::string& error);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
   int attached() const;
-  /// The machine-wide number of the GPU that a rank uses; known once it has attached.
+  /// The machine-wide number of the GPU that a rank uses; known after the rank has attached.
   int gpu(int rank) const;
   SplitNote& note(int rank);
-  /// Collectives and sends have channels of their own: inside a group their order is free.
+  /// Collectives and sends have separate channels, since their order inside a group may differ between ranks.
   Channel& channel(int from, int to, bool collective);
 
  private:

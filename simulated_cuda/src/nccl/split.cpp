@@ -11,7 +11,7 @@ namespace {
 /// Waits until a count of every member has reached `wanted`.
 void wait_for(Communicator& parent, const std::vector<int>& members, std::atomic<uint64_t> SplitNote::*count,
               uint64_t wanted) {
-  Waiting waiting([&] { return parent.place() + " waits for the others of a split"; });
+  Waiting waiting([&] { return parent.place() + " waits for the other ranks of a split"; });
   for (const int member : members)
     while (parent.segment().note(member).*count < wanted) waiting.pause();
 }
@@ -23,7 +23,7 @@ ncclResult_t split(Communicator& parent, const std::vector<int>& members, int co
   SplitNote& mine = parent.segment().note(parent.rank());
   mine.color = color;
   mine.key = key;
-  // Who becomes rank 0 is known only when all notes are published, so each rank brings memory.
+  // Rank 0 is known only after all notes are published, so each rank provides memory.
   const Origin own = mine.origin = Segment::create();
   mine.shown = turn;
   wait_for(parent, members, &SplitNote::shown, turn);
@@ -34,7 +34,7 @@ ncclResult_t split(Communicator& parent, const std::vector<int>& members, int co
   const int rank =
       static_cast<int>(std::find(group.begin(), group.end(), std::pair(key, parent.rank())) - group.begin());
   const Origin origin = parent.segment().note(group.front().second).origin;
-  // A note may be reused once all have read it.
+  // A note may be reused after all ranks have read it.
   mine.read = turn;
   wait_for(parent, members, &SplitNote::read, turn);
   if (rank != 0 || color < 0) Segment::close(own);

@@ -96,7 +96,7 @@ void Transfers::compare(const Message& message, int peer) {
   fail(ncclInvalidUsage, communicator_.place() + " calls " + message.statement.text() + ", but rank " +
                              std::to_string(peer) + " calls " + message.theirs.text() + " (call " +
                              std::to_string(message.statement.call) +
-                             " between them). On a GPU both would hang, or compute nonsense.");
+                             " between them). On a GPU, both would hang or get wrong results.");
   if (!mismatch_is_error()) std::abort();
   communicator_.set_error(ncclInvalidUsage);
   mismatch_ = true;

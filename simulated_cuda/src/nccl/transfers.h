@@ -19,14 +19,15 @@ class Transfers {
 
   void send(const Operation& operation, int peer, const void* bytes, size_t size);
   void receive(const Operation& operation, int peer, void* bytes, size_t size);
-  /// Until all have arrived. False if the communicator was aborted, or the ranks called different things.
+  /// Runs until all messages have arrived. Returns false if the communicator was aborted, or if the ranks' calls
+  /// differ.
   bool run();
 
  private:
   struct Message {
     Statement statement = {}, theirs = {};
     char* bytes = nullptr;
-    size_t size = 0, done = 0;  ///< of the statement followed by the data
+    size_t size = 0, done = 0;  ///< bytes that were transferred, of the statement and then of the data
   };
   /// A rank, and whether it is for collectives.
   using Line = std::pair<int, bool>;

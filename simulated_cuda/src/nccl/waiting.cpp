@@ -21,8 +21,8 @@ double timeout_s() {
     char* end = nullptr;
     const double seconds = std::strtod(text, &end);
     if (*end == '\0' && seconds >= 0) return seconds;
-    // A test with a misspelt setting would pass for the wrong reason.
-    say("SIMULATED_NCCL_TIMEOUT is '" + std::string(text) + "'; it must be seconds, from 0 on");
+    // With a misspelt setting, a test could pass for the wrong reason.
+    say("SIMULATED_NCCL_TIMEOUT is '" + std::string(text) + "'; it must be a number of seconds, at least 0");
     std::_Exit(2);
   }();
   return value;

@@ -6,9 +6,9 @@
 
 namespace fulgur::simulated_nccl {
 
-/// Waits for another process by polling: it may be dead, and nothing in shared memory says so. Polls often at first,
-/// then every millisecond. After SIMULATED_NCCL_TIMEOUT seconds without `progress()` it ends the process; without the
-/// variable it waits forever, like NCCL.
+/// Waits for another process by polling, since shared memory does not show whether that process still runs. Polls often
+/// at first, then every millisecond. After SIMULATED_NCCL_TIMEOUT seconds without `progress()` it ends this process. If
+/// the variable is not set, it waits forever, like NCCL.
 class Waiting {
  public:
   /// `what` describes the wait, for the message of a timeout.

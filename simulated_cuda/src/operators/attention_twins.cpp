@@ -1,5 +1,5 @@
-// Fused attention by its definition, in float32 (double if the input is double): softmax(QK^T * scale + bias) V, with a
-// dropout mask from the generator's state, which the forward saves and the backward reads.
+// Fused attention, computed by its definition in float32 (double if the input is double): softmax(QK^T * scale + bias)
+// V. The dropout mask follows from the generator's state, which the forward saves and the backward reads.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -16,7 +16,7 @@ namespace simulated_cuda {
 namespace {
 
 struct Problem {
-  at::Tensor query, key, value;  // (B, H, L, D), wide
+  at::Tensor query, key, value;  // (B, H, L, D), in float32 or double
   std::optional<at::Tensor> bias;
   double dropout = 0, scale = 0;
   bool causal = false;
@@ -41,7 +41,7 @@ at::Tensor scores(const Problem& p) {
   return s;
 }
 
-// Factor of attention weights: 0, or the rescaling of the kept ones.
+// The factor of each attention weight: 0, or the scale of the weights that are kept.
 at::Tensor dropout_factor(const Problem& p, at::IntArrayRef sizes, uint64_t seed, uint64_t offset) {
   return Draws(seed, offset).keep_mask(sizes, 1 - p.dropout).to(at::kFloat) / (1 - p.dropout);
 }
@@ -83,7 +83,8 @@ std::pair<uint64_t, uint64_t> state_of(const TwinCall& call) {
   return call.random.used ? call.random.seed_and_offset() : std::pair<uint64_t, uint64_t>{0, 0};
 }
 
-// Stores into the device tensor that the backward will read; on the host the kernel's own code has filled it.
+// Stores the values in the device tensor that the backward will read. If the tensor is on the host, the kernel's own
+// code has filled it.
 void store(const c10::IValue& tensor, std::initializer_list<uint64_t> values) {
   const at::Tensor& target = tensor.toTensor();
   if (!target.defined() || target.numel() < static_cast<int64_t>(values.size())) return;
@@ -95,7 +96,7 @@ uint64_t load(const at::Tensor& tensor, int64_t index) {
   return static_cast<const uint64_t*>(tensor.const_data_ptr())[index];
 }
 
-// Rows there are padded to a multiple of 32.
+// The rows of the target are padded to a multiple of 32.
 void store_log_sum(const c10::IValue& target, const at::Tensor& log_sum) {
   const at::Tensor& t = target.toTensor();
   if (t.defined() && t.numel() > 0) t.narrow(-1, 0, log_sum.size(-1)).copy_(log_sum);

@@ -1,5 +1,5 @@
-// Convolutions of cuDNN, and the kernels for depthwise ones. The backward of all of them is inside
-// aten::convolution_backward, which has a CPU kernel.
+// Convolutions of cuDNN, and depthwise convolutions. The backward of all of them is in aten::convolution_backward,
+// which has a CPU kernel.
 #include <ATen/ops/convolution.h>
 
 #include "twin.h"
@@ -44,7 +44,7 @@ void cudnn_convolution_add_relu(const TwinCall& call) {
   call.arguments = {(y + call.tensor(2) * alpha).relu()};
 }
 
-// (self, weight, kernel_size, bias?, stride, padding, dilation): each channel by itself
+// (self, weight, kernel_size, bias?, stride, padding, dilation); channels are computed separately
 void depthwise(const TwinCall& call) {
   const auto &stride = call.arguments[4].toIntVector(), &padding = call.arguments[5].toIntVector(),
              &dilation = call.arguments[6].toIntVector();

@@ -8,7 +8,7 @@ namespace simulated_cuda {
 
 at::Tensor CpuViews::of(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
-  // A kernel takes host scalars when it is launched; it reads pinned memory when it runs.
+  // A kernel reads host scalars when it is launched, but pinned memory when it runs.
   if (!tensor.is_cuda()) return tensor.is_pinned() ? tensor : tensor.clone();
   c10::StorageImpl* const key = tensor.storage().unsafeGetStorageImpl();
   c10::Storage& storage = storages_[key];

@@ -8,12 +8,12 @@
 
 namespace simulated_cuda {
 
-/// CPU tensors over the memory of CUDA tensors: one storage per storage, so that overlaps are preserved. They own
-/// nothing, like a kernel's arguments.
+/// CPU tensors that use the memory of CUDA tensors, with one storage for each of theirs, so that overlaps are
+/// preserved. Like a kernel's arguments, they do not own memory.
 class CpuViews {
  public:
   at::Tensor of(const at::Tensor& tensor);
-  /// Of tensors and lists of them; a CUDA device becomes the CPU, a generator none.
+  /// Views of a tensor or of a list of tensors. A CUDA device becomes the CPU; a generator is removed.
   c10::IValue of(const c10::IValue& value);
 
  private:

@@ -1,4 +1,5 @@
-// Operations whose CUDA kernel saves other tensors for its backward than the CPU's: with other sizes, or none.
+// Operations whose CUDA kernel saves different tensors for its backward than the CPU kernel: tensors of other sizes, or
+// none.
 #include <ATen/ops/_embedding_bag.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/empty_like.h>
@@ -26,7 +27,8 @@ void log_sigmoid_backward(const TwinCall& call) {
 }
 
 // (weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights?, include_last_offset, padding_idx) →
-// (output, offset2bag, bag_size, max_indices). The CPU leaves out what its own backward does not need in a mode.
+// (output, offset2bag, bag_size, max_indices). The CPU kernel omits results that its own backward does not need in a
+// mode.
 void embedding_bag(const TwinCall& call) {
   const at::Tensor &weight = call.tensor(0), indices = call.tensor(1).to(at::kLong),
                    offsets = call.tensor(2).to(at::kLong);
@@ -37,7 +39,7 @@ void embedding_bag(const TwinCall& call) {
                          call.arguments[5].toBool(), widened(call.optional(6)), last_offset, padding);
   const auto wanted = [&](size_t i) { return call.outputs[i].toTensor().numel() > 0; };
   const int64_t bags = offsets.numel() - (last_offset ? 1 : 0);
-  // The bag of each index: how many bags begin at its place or before, less one.
+  // The bag of each index: the number of bags that begin at or before it, minus one.
   of_index = at::searchsorted(offsets.narrow(0, 0, bags), at::ones(indices.sizes(), at::kLong).cumsum(0) - 1,
                               /*out_int32=*/false, /*right=*/true) -
              1;

@@ -1,5 +1,5 @@
-// Batch norm over several ranks, cuDNN's batch norm, layer norm, and the backward of RMS norm: in float32 if the input
-// is narrower, as the CUDA kernels compute and save their statistics.
+// Batch norm over several ranks, cuDNN's batch norm, layer norm, and the backward of RMS norm. If the input is narrower
+// than float32, they compute and save their statistics in float32, like the CUDA kernels.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/native_batch_norm.h>
@@ -15,7 +15,7 @@
 namespace simulated_cuda {
 namespace {
 
-// Counts of samples may be integers.
+// The counts of samples may be integers.
 at::Tensor as_numbers(const at::Tensor& counts) {
   return counts.is_floating_point() ? widened(counts) : counts.to(at::kFloat);
 }
@@ -94,8 +94,9 @@ void backward_elemt(const TwinCall& call) {
   call.arguments = {(centred * spread(factor, x)).to(call.tensor(1).scalar_type())};
 }
 
-// (input, weight?, bias?, running_mean?, running_var?, training, momentum, eps) → (output, mean, invstd). In evaluation
-// the CPU's last two are empty; CUDA's have a value for each channel, of which nothing is read but invstd.
+// (input, weight?, bias?, running_mean?, running_var?, training, momentum, eps) → (output, mean, invstd). In
+// evaluation, the last two results of the CPU kernel are empty. Those of the CUDA kernel have one value per channel,
+// and only invstd is read.
 void native(const TwinCall& call) {
   auto [y, mean, invstd] =
       at::native_batch_norm(call.tensor(0), call.optional(1), call.optional(2), call.optional(3), call.optional(4),
@@ -146,7 +147,8 @@ std::array<bool, 3> mask_of(const c10::IValue& value) {
 }
 
 // (grad, input, weight?, running_mean?, running_var?, mean?, invstd?, training, eps, mask, …) → (grads of input,
-// weight, bias). What the forward saved is float32 for a shorter input, which the CPU's kernel does not take.
+// weight, bias). If the input is narrower than float32, the forward saved float32 tensors, which the CPU kernel does
+// not accept.
 void batch_norm_backward(const TwinCall& call) {
   const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
   auto [dx, dw, db] = at::native_batch_norm_backward(

@@ -23,7 +23,7 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
-// Sets what launches of this thread are, during its lifetime.
+// During its lifetime, sets what the kernels that this thread launches compute.
 struct Kernels {
   explicit Kernels(int kernels) : before(simulated_cuda_set_kernels(kernels)) {}
   ~Kernels() { simulated_cuda_set_kernels(before); }
@@ -45,7 +45,7 @@ struct InKernel {
 
 bool inside_a_kernel() { return kernel_arguments != nullptr; }
 
-// True if the kernel whose host code runs was called with this tensor, whose numbers are there then.
+// True if the tensor is an argument of the kernel whose host code runs: then its values have been computed.
 bool is_argument_of_kernel(const at::Tensor& tensor) {
   bool found = false;
   for (const c10::IValue& argument : *kernel_arguments)
@@ -55,12 +55,15 @@ bool is_argument_of_kernel(const at::Tensor& tensor) {
   return found;
 }
 
-// The host code of a kernel reads what another kernel inside it computes: so it waits, and the twin gives all results.
+// Thrown if the host code of a kernel reads a value that another kernel inside it computes. Then the host waits, and
+// the twin computes all results.
 struct ReadsResultInside : std::exception {
-  const char* what() const noexcept override { return "a kernel's host code reads what no kernel has computed"; }
+  const char* what() const noexcept override {
+    return "a kernel's host code reads a value that no kernel has computed";
+  }
 };
 
-// CPU kernels run below autograd and autocast.
+// Makes CPU kernels run below autograd and autocast.
 struct PlainDispatch {
   c10::impl::ExcludeDispatchKeyGuard excluded{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                                               c10::autocast_dispatch_keyset |
@@ -72,8 +75,8 @@ void put(const std::string& name, const at::Tensor& target, const at::Tensor& va
   if (target.const_data_ptr() == value.const_data_ptr() && target.sizes() == value.sizes() &&
       target.strides() == value.strides())
     return;
-  TORCH_CHECK(target.numel() == value.numel(), name, ": the CUDA kernel gives a result of ", target.sizes(),
-              ", its CPU twin one of ", value.sizes());
+  TORCH_CHECK(target.numel() == value.numel(), name, ": a result of the CUDA kernel has the sizes ", target.sizes(),
+              ", but that of its CPU twin has ", value.sizes());
   if (target.numel() > 0) target.copy_(value.reshape(target.sizes()));
 }
 
@@ -84,7 +87,7 @@ void put(const std::string& name, const c10::IValue& target, const c10::IValue& 
   for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) put(name, targets[i], values[i]);
 }
 
-// One line, which names the operation: what an error of LibTorch says, without its stack.
+// Throws the message of an error in one line that names the operation, without LibTorch's stack trace.
 [[noreturn]] void fail_in_one_line(const std::string& name, const std::exception& error) {
   const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
@@ -92,7 +95,8 @@ void put(const std::string& name, const c10::IValue& target, const c10::IValue& 
   throw std::runtime_error(line.rfind(name, 0) == 0 ? line : name + ": " + line);
 }
 
-// Like a kernel on the current stream. An error means an invalid capture: LibTorch's next call reports it.
+// Enqueues work on the current stream, like a kernel. An error means that a capture is invalid, which LibTorch's next
+// call reports.
 void enqueue(std::function<void()> work, const std::string& name, unsigned flags) {
   auto* const argument = new std::function<void()>([work = std::move(work), name] {
     try {
@@ -110,7 +114,7 @@ bool is_dense(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested();
 }
 
-// Of the first argument that is not dense.
+// The layout of the first argument that is not dense.
 std::string layout_of(const std::vector<c10::IValue>& arguments) {
   std::ostringstream text;
   for (const c10::IValue& argument : arguments)
@@ -126,7 +130,7 @@ std::string layout_of(const std::vector<c10::IValue>& arguments) {
   return text.str();
 }
 
-// Calls a kernel without a twin: correct if it launches no kernel itself.
+// Calls a kernel that has no twin. The results are correct if it launches no kernel itself.
 void call_without_twin(const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        Stack* stack) {
   const size_t count = op.schema().arguments().size();
@@ -140,10 +144,11 @@ void call_without_twin(const c10::SafeKernelFunction& kernel, const c10::Operato
   } catch (const std::exception&) {
     if (simulated_cuda_refused_kernels() == refused) throw;
   }
-  if (simulated_cuda_refused_kernels() != refused) cudaGetLastError();  // else the next launch would report it
+  if (simulated_cuda_refused_kernels() != refused)
+    cudaGetLastError();  // otherwise the next launch would report the error
   TORCH_CHECK_NOT_IMPLEMENTED(simulated_cuda_refused_kernels() == refused,
                               "simulated CUDA computes strided dense tensors only; ", op.operator_name(),
-                              layout.empty() ? "" : " of a tensor of the layout ", layout,
+                              layout.empty() ? "" : " of a tensor with the layout ", layout,
                               " has its own kernels (docs/simulated_gpu.md lists what is not simulated)");
 }
 
@@ -163,7 +168,7 @@ RandomState Operator::random_state(const std::vector<c10::IValue>& arguments, c1
     state.philox = generator.get<at::CUDAGeneratorImpl>()->philox_cuda_state(advance);
     state.used = true;
   } catch (const c10::Error&) {
-    // The kernel's own host code gives the reason, if it draws at all.
+    // If the kernel draws numbers, its own host code reports the reason.
   }
   return state;
 }
@@ -173,7 +178,7 @@ void Operator::run_twin(const c10::OperatorHandle& op, Stack& arguments, const S
   const PlainDispatch plain;
   if (description_.twin) return description_.twin({arguments, outputs, random});
   if (random.used) {
-    // Other operations that draw: the CPU's kernel with a separate generator, seeded from the same state.
+    // Other operations that draw numbers use the CPU kernel with a separate generator, seeded from the same state.
     const auto [seed, offset] = random.seed_and_offset();
     const at::Generator generator = at::detail::createCPUGenerator(Draws(seed, offset).bits(0, 0));
     const auto& schema = op.schema().arguments();
@@ -188,7 +193,7 @@ void Operator::run_twin(const c10::OperatorHandle& op, Stack& arguments, const S
 void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  // The stream is that of the first CUDA tensor's device: for a copy, its target.
+  // The stream belongs to the device of the first CUDA tensor; for a copy this is the target.
   c10::Device device(c10::kCUDA, c10::cuda::current_device());
   bool strided = true, on_cuda = false;
   const at::Tensor *first = nullptr, *second = nullptr;
@@ -212,7 +217,7 @@ void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
       throw ReadsResultInside();
   }
   if (on_cuda && strided && inside_a_kernel() && description_.mode == Mode::synchronizing) {
-    // Such as a mask's `nonzero` inside `index`: sizes inside the kernel follow from its result.
+    // An example is the `nonzero` of a mask inside `index`: sizes inside the kernel depend on its result.
     for (const c10::IValue& argument : arguments)
       for_each_tensor(argument, [&](const at::Tensor& tensor) {
         if (!is_argument_of_kernel(tensor)) throw ReadsResultInside();
@@ -249,7 +254,7 @@ void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     cuda_kernel_.callBoxed(op, keys, stack);
   }
   const c10::cuda::CUDAGuard guard(device);
-  CpuViews views;  // after the kernel, which may have resized its arguments
+  CpuViews views;  // created after the kernel, which may have resized its arguments
   for (const c10::IValue& argument : arguments) call->arguments.push_back(views.of(argument));
   const size_t returns = op.schema().returns().size();
   for (auto value = stack->end() - static_cast<std::ptrdiff_t>(returns); value != stack->end(); ++value)
@@ -269,14 +274,14 @@ void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::v
                        Mode mode) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   if (mode == Mode::synchronizing) stream.synchronize();
-  // The host code of a kernel that is given up has not drawn yet.
+  // If the host code of a kernel was abandoned, it has not drawn numbers yet.
   const RandomState random = random_state(arguments, stream.device(), description_.mode == Mode::beside ? 4 : 0);
   const bool later = mode == Mode::instead && runs_later();
   CpuViews views;
   Stack cpu_arguments;
   for (const c10::IValue& argument : arguments) cpu_arguments.push_back(views.of(argument));
   Stack results = cpu_arguments;
-  // A first run, only for the sizes of the results: it must change nothing.
+  // A first run determines only the sizes of the results, and must change nothing.
   if (later)
     for (c10::IValue& value : results)
       if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().clone();
@@ -347,7 +352,7 @@ void HostRead::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
 
 void RefusedOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(inside_a_kernel(), op.operator_name(),
-                              " has no CPU kernel, so simulated CUDA cannot give its numbers (docs/simulated_gpu.md "
+                              " has no CPU kernel, so simulated CUDA cannot compute its results (docs/simulated_gpu.md "
                               "lists what is not simulated)");
   cuda_kernel_.callBoxed(op, keys, stack);
 }

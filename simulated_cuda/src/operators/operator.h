@@ -16,8 +16,8 @@ class Operator : public c10::OperatorKernel {
   struct Description {
     std::string name;
     Mode mode = Mode::beside;
-    Twin twin;            ///< none: the CPU kernel of the same operation
-    bool random = false;  ///< draws numbers of a generator
+    Twin twin;            ///< if empty, the CPU kernel of the same operation is used
+    bool random = false;  ///< the operation draws random numbers
   };
   Operator(c10::SafeKernelFunction cuda_kernel, Description description)
       : cuda_kernel_(std::move(cuda_kernel)), description_(std::move(description)) {}
@@ -36,7 +36,8 @@ class Operator : public c10::OperatorKernel {
   Description description_;
 };
 
-/// An operation that would compute nothing: says so, but inside another that has a twin.
+/// An operation that would compute nothing. Throws an error, unless it is called inside another operation, whose twin
+/// computes the results.
 class RefusedOperator : public c10::OperatorKernel {
  public:
   explicit RefusedOperator(c10::SafeKernelFunction cuda_kernel) : cuda_kernel_(std::move(cuda_kernel)) {}
@@ -46,8 +47,8 @@ class RefusedOperator : public c10::OperatorKernel {
   c10::SafeKernelFunction cuda_kernel_;
 };
 
-/// An operation on tensors of another layout (sparse, nested, quantized): correct if it consists of other operations,
-/// or moves no data; refused if it launches a kernel itself.
+/// An operation on tensors with another layout (sparse, nested, quantized). It is correct if it consists of other
+/// operations, or if it moves no data; it is refused if it launches a kernel itself.
 class LayoutOperator : public c10::OperatorKernel {
  public:
   LayoutOperator(c10::SafeKernelFunction cuda_kernel, SparseTwin twin)
@@ -56,14 +57,14 @@ class LayoutOperator : public c10::OperatorKernel {
 
  private:
   c10::SafeKernelFunction cuda_kernel_;
-  SparseTwin twin_;  ///< only for a few operations
+  SparseTwin twin_;  ///< empty for most operations
 };
 
-/// The host's read of a number. If a kernel's host code reads what a kernel inside it would have computed, the outer
-/// operation waits as the real one does, and its twin alone gives the results.
+/// The operation by which the host reads a number. If a kernel's host code reads a value that a kernel inside it should
+/// have computed, the outer operation waits, as on a GPU, and only its twin computes the results.
 ///
-/// Operations called by a kernel's host code launch and allocate as usual, but have no twin: that of the outer
-/// operation computes all results.
+/// Operations that a kernel's host code calls launch and allocate as usual, but their twins do not run: the twin of the
+/// outer operation computes all results.
 class HostRead : public c10::OperatorKernel {
  public:
   explicit HostRead(c10::SafeKernelFunction cuda_kernel) : cuda_kernel_(std::move(cuda_kernel)) {}

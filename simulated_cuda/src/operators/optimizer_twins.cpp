@@ -1,5 +1,5 @@
-// SGD's fused step. LibTorch 2.11's CPU kernel skips whole vectors of bfloat16 and float16; CUDA's computes them in
-// float32 and rounds once.
+// SGD's fused step. The CPU kernel of LibTorch 2.11 skips whole vectors of bfloat16 and float16. The CUDA kernel
+// computes them in float32 and rounds once.
 #include <ATen/ops/_fused_sgd.h>
 
 #include "twin.h"

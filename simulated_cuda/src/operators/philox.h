@@ -8,7 +8,7 @@
 
 namespace simulated_cuda {
 
-/// Random numbers for the elements of a tensor, from the generator's seed and offset.
+/// Random numbers for the elements of a tensor, computed from the generator's seed and offset.
 class Draws {
  public:
   Draws(uint64_t seed, uint64_t offset) : seed_(seed), offset_(offset) {}
@@ -16,7 +16,7 @@ class Draws {
   uint32_t bits(int64_t element, int which) const;
   double uniform(int64_t element) const;       ///< in [0, 1), with 53 bits
   float uniform_float(int64_t element) const;  ///< in [0, 1), with 24 bits
-  /// True with probability `keep`, for each element.
+  /// A mask whose elements are true with probability `keep`.
   at::Tensor keep_mask(at::IntArrayRef sizes, double keep) const;
 
  private:

@@ -1,6 +1,6 @@
 // Random numbers by Philox 4x32-10 (Salmon et al. 2011), as functions of the generator's seed and offset and of the
-// element's index: so they do not depend on how work is divided, and each launch of a captured graph draws different
-// ones. They are not a GPU's own numbers, which depend on each kernel's grid.
+// element's index. So they do not depend on how work is divided, and each launch of a captured graph draws different
+// numbers. They differ from the numbers of a GPU, which depend on the grid of each kernel.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/empty.h>
@@ -22,7 +22,7 @@ std::pair<uint64_t, uint64_t> RandomState::seed_and_offset() const {
 Draws::Draws(const RandomState& state) : Draws(state.seed_and_offset().first, state.seed_and_offset().second) {}
 
 uint32_t Draws::bits(int64_t element, int which) const {
-  // The generator's offset counts 32-bit numbers, four to a block.
+  // The generator's offset counts 32-bit numbers, of which a block has four.
   at::philox_engine engine(seed_, static_cast<uint64_t>(element), offset_ / 4);
   uint32_t value = 0;
   for (int i = 0; i <= which; ++i) value = engine();
@@ -47,7 +47,7 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586476925286766559;
 
-// `make(i)` in double, cast to the tensor's dtype, in logical element order, whatever the strides.
+// Fills a tensor with `make(i)`, computed in double and cast to its dtype, in logical element order for any strides.
 template <class F>
 void fill(const at::Tensor& target, F make) {
   at::Tensor values = at::empty(target.sizes(), at::kDouble);
@@ -61,7 +61,7 @@ void uniform(const TwinCall& call) {
   const double from = call.number(1), to = call.number(2);
   if (call.tensor(0).scalar_type() == at::kDouble)
     fill(call.tensor(0), [&](int64_t i) { return from + (to - from) * draws.uniform(i); });
-  // In float32, so that rounding does not reach `to`.
+  // Computed in float32, so that rounding does not give `to` itself.
   else
     fill(call.tensor(0),
          [&](int64_t i) { return static_cast<float>(from) + static_cast<float>(to - from) * draws.uniform_float(i); });
@@ -70,7 +70,7 @@ void uniform(const TwinCall& call) {
 void normal(const TwinCall& call) {
   const Draws draws(call.random);
   const double mean = call.number(1), deviation = call.number(2);
-  // Box and Muller 1958.
+  // The method of Box and Muller (1958).
   fill(call.tensor(0), [&](int64_t i) {
     const double radius = std::sqrt(-2 * std::log((draws.bits(i, 0) + 1.0) / 4294967296.0));
     return mean + deviation * radius * std::cos(kTwoPi * draws.bits(i, 1) / 4294967296.0);
@@ -102,7 +102,7 @@ void integers(const at::Tensor& target, const RandomState& random, int64_t from,
   target.copy_(values);
 }
 
-// The largest value that `random_()` returns, plus one: all that the dtype represents exactly.
+// One more than the largest value that `random_()` returns: up to it, the dtype represents all integers exactly.
 uint64_t range_of(at::ScalarType type) {
   switch (type) {
     case at::kBool:
@@ -130,7 +130,7 @@ uint64_t range_of(at::ScalarType type) {
 
 void random_from_to(const TwinCall& call) {
   const int64_t from = call.arguments[1].toInt();
-  // Without an upper end: up to the dtype's last value.
+  // Without `to`, values go up to the largest value of the dtype.
   if (call.arguments[2].isNone())
     return integers(call.tensor(0), call.random, from,
                     range_of(call.tensor(0).scalar_type()) - static_cast<uint64_t>(from));

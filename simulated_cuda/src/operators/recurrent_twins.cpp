@@ -1,4 +1,4 @@
-// Recurrent layers: cuDNN's as a whole, and the fused cells that LibTorch uses if cuDNN is off.
+// Recurrent layers: the whole layers of cuDNN, and the fused cells that LibTorch uses if cuDNN is disabled.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -26,7 +26,7 @@ struct Layers {
   int64_t per_direction = 0, mode = 0, layers = 0;
   bool batch_first = false, train = false, bidirectional = false;
   double dropout = 0;
-  std::vector<int64_t> batch_sizes;  // of packed sequences; else empty
+  std::vector<int64_t> batch_sizes;  // of packed sequences; otherwise empty
   uint64_t seed = 0, offset = 0;     // of the dropout between layers
 };
 
@@ -119,7 +119,7 @@ void cudnn_rnn(const TwinCall& call) {
                     call.optional(3).value_or(none)};
 }
 
-// Autograd needs a thread with a program's dispatch state, not that inside a kernel.
+// Autograd needs a thread with the dispatch state of a program, not with the state inside a kernel.
 void on_fresh_thread(const std::function<void()>& body) {
   std::exception_ptr error;
   std::thread([&] {
@@ -134,7 +134,7 @@ void on_fresh_thread(const std::function<void()>& body) {
 
 // (input, weights, weight_stride0, weight_buf, hx, cx?, output, grad_output?, grad_hy?, grad_cy?, mode, …,
 // dropout_state?, reserve, mask)
-//   → (grads of input, hx, cx, weights): by running it again under autograd
+//   → (grads of input, hx, cx, weights); runs the forward again under autograd
 void cudnn_rnn_backward(const TwinCall& call) {
   Layers l = make_layers(call, 10);
   if (const at::Tensor& reserve = call.tensor(20); l.dropout > 0 && reserve.numel() >= 16) {

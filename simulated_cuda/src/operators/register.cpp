@@ -25,7 +25,7 @@
 namespace simulated_cuda {
 namespace {
 
-// Correct as they are: work of the host, or of the allocator.
+// These need no twin: only the host or the allocator does work.
 const std::set<std::string> kUntouched = {"aten::empty.memory_format",
                                           "aten::empty_strided",
                                           "aten::record_stream",
@@ -45,7 +45,7 @@ const std::set<std::string> kUntouched = {"aten::empty.memory_format",
                                           "aten::_use_miopen_ctc_loss",
                                           "aten::_use_miopen_ctc_loss.Tensor"};
 
-// The kernel waits for the size of its result, or for a solver's status.
+// In these, the host waits for the size of the result, or for the status of a solver.
 const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::nonzero.out",
                                               "aten::masked_select",
@@ -63,12 +63,12 @@ const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::mode"};
 const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten::_cholesky", "aten::cholesky",
                                 "aten::lu_",     "aten::triangular_solve", "aten::geqrf",     "aten::ormqr"};
-// Despite their names they are not solvers.
+// Despite their names, these are not solvers.
 const char* const kNoSolvers[] = {"aten::linalg_vector_norm", "aten::linalg_cross"};
-// Inside libraries whose stand-ins do not support the host code.
+// The host code of these needs functions of libraries that the stand-ins do not have.
 const char* const kLibraries[] = {"aten::convolution_backward", "aten::_fft_", "aten::slow_conv", "aten::_slow_conv"};
 
-// Tensors with these layouts consist of more than one piece of data.
+// A tensor with one of these layouts consists of several tensors or other data.
 constexpr c10::DispatchKey kLayouts[] = {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCsrCUDA,
                                          c10::DispatchKey::NestedTensorCUDA, c10::DispatchKey::QuantizedCUDA};
 
@@ -94,8 +94,8 @@ HandWrittenTwins hand_written() {
   return twins;
 }
 
-// Like the real one: the weights move into one buffer, of which they are views from then on. The sizes there are
-// cuDNN's.
+// Moves the weights into one buffer and makes them views of it, as cuDNN's operation does. The layout of cuDNN's buffer
+// is not reproduced.
 at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t,
                            bool, bool) {
   const at::NoGradGuard no_grad;
@@ -112,8 +112,8 @@ at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t
   return buffer;
 }
 
-// Under autocast LibTorch casts to float16, bfloat16 too, and lays the weights out as cuDNN wants them, whose sizes the
-// stand-in does not know: here they are handed over one by one.
+// Under autocast, LibTorch casts to float16, even if autocast uses bfloat16, and arranges the weights in cuDNN's
+// buffer, whose size the stand-in does not know. Here the weights are passed one by one.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_under_autocast(
     const at::Tensor& input, at::TensorList weights, int64_t stride, const std::optional<at::Tensor>& buffer,
     const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, c10::SymInt hidden, c10::SymInt projection,
@@ -130,12 +130,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_under
                                dropout_state);
 }
 
-// A negative control: use on another stream is not recorded, whoever asks for it (the operation, c10's interface for
-// devices, NCCL's process group): so in the allocator, whose table of virtual functions gets one that does nothing.
+// A negative control: no use on another stream is recorded. The operation, c10's device interface and NCCL's process
+// group all call the allocator, so its table of virtual functions gets a function that does nothing.
 void break_record_stream() {
   using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   void (Allocator::*const method)(const c10::DataPtr&, c10::cuda::CUDAStream) = &Allocator::recordStream;
-  uintptr_t place = 0;  // in bytes, plus one: as the ABI of Linux writes a virtual function's address
+  uintptr_t place =
+      0;  // offset in bytes, plus one: the representation of a pointer to a virtual function in the ABI of Linux
   static_assert(sizeof method >= sizeof place);
   std::memcpy(&place, &method, sizeof place);
   auto* const table = *reinterpret_cast<char**>(c10::cuda::CUDACachingAllocator::get());
@@ -149,7 +150,7 @@ void break_record_stream() {
   mprotect(page, page_bytes, PROT_READ);
 }
 
-// LibTorch warns, once, that a kernel is replaced.
+// Suppresses LibTorch's warning that a kernel is replaced.
 struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -183,7 +184,7 @@ class Registration {
     const std::string& base = operator_name.name;
     const std::string name = operator_name.overload_name.empty() ? base : base + "." + operator_name.overload_name;
     const auto by_hand = twins.find(name);
-    // These two have one kernel for all devices.
+    // `copy_` and `convolution_backward` have one kernel for all devices.
     const bool for_all_devices =
         name == "aten::copy_" || name == "aten::convolution_backward" || by_hand != twins.end();
     if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !for_all_devices) return;
@@ -241,7 +242,7 @@ class Registration {
   std::map<std::pair<std::string, c10::DispatchKey>, std::unique_ptr<torch::Library>> libraries_;
 };
 
-// Until the end of the process: kernels cannot be removed while others may run.
+// Never destroyed: kernels cannot be removed while other threads may run them.
 [[maybe_unused]] const auto* const registration = new Registration;
 
 }  // namespace

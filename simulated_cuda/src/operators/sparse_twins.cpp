@@ -1,5 +1,5 @@
-// What sparse gradients need, composed of dense operations, which compute: summing duplicates, and adding to a dense
-// tensor.
+// The operations that sparse gradients need, composed of dense operations, which have twins: summing duplicates, and
+// adding to a dense tensor.
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/stack.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
-// The index of each value as if the sparse dimensions were flattened.
+// The index of each value if the sparse dimensions are flattened.
 at::Tensor flat_places(const at::Tensor& sparse) {
   const at::Tensor indices = sparse._indices();
   at::Tensor places = at::zeros({sparse._nnz()}, indices.options());

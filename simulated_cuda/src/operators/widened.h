@@ -7,7 +7,7 @@
 
 namespace simulated_cuda {
 
-/// In float32 if the dtype is narrower: as CUDA kernels compute, which round once.
+/// The value in float32 if its dtype is narrower. CUDA kernels compute like this, and round once.
 inline at::Tensor widened(const at::Tensor& value) {
   const bool is_short = value.defined() && (value.scalar_type() == at::kHalf || value.scalar_type() == at::kBFloat16);
   return is_short ? value.to(at::kFloat) : value;

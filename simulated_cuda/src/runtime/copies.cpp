@@ -1,4 +1,4 @@
-// Copies and fills. The kind of a copy follows from the memory at both ends, as with cudaMemcpyDefault.
+// Copies and fills. The kind of a copy follows from the source and target memory, as with cudaMemcpyDefault.
 #include <cstdlib>
 #include <cstring>
 
@@ -17,7 +17,7 @@ struct End {
   bool pageable() const { return type == cudaMemoryTypeUnregistered; }
 };
 
-// False if the range leaves the allocation that it begins in.
+// False if the range extends beyond the allocation that it begins in.
 bool look_up(const void* address, size_t bytes, End& end) {
   const void* start = nullptr;
   const Allocation* found = find_allocation(address, &start);
@@ -46,7 +46,7 @@ cudaError_t copy(Lock& lock, void* to, const void* from, size_t bytes, Stream& s
   if (bytes == 0) return cudaSuccess;
   End target, source;
   if (!look_up(to, bytes, target) || !look_up(from, bytes, source))
-    return fail(cudaErrorInvalidValue, function, "the range leaves its allocation");
+    return fail(cudaErrorInvalidValue, function, "the range extends beyond its allocation");
   const bool pageable = (target.on_device() && source.pageable()) || (source.on_device() && target.pageable());
   if (stream.capture && pageable) {
     invalidate(*stream.capture, function);
@@ -57,7 +57,7 @@ cudaError_t copy(Lock& lock, void* to, const void* from, size_t bytes, Stream& s
   if (!stream.capture) count(target, source, bytes);
   Work work{.kind = Work::Kind::copy, .name = "copy", .run = {}, .recording = {}};
   if (pageable && target.on_device()) {
-    // Staged before the call returns: the program may overwrite it immediately.
+    // The data is staged before the call returns: the program may overwrite it immediately.
     const std::shared_ptr<void> staged(std::malloc(bytes), std::free);
     std::memcpy(staged.get(), from, bytes);
     work.run = [=] { std::memcpy(to, staged.get(), bytes); };
@@ -67,7 +67,7 @@ cudaError_t copy(Lock& lock, void* to, const void* from, size_t bytes, Stream& s
   if (const cudaError_t error = submit(lock, stream, std::move(work), function)) return error;
   if (stream.capture || settings().break_sync) return cudaSuccess;
   const bool into_pageable = source.on_device() && target.pageable();
-  // From device to device the host does not wait, not even in cudaMemcpy.
+  // The host does not wait for a copy from device to device, not even in cudaMemcpy.
   if (source.on_device() && target.on_device()) waits = false;
   if (!waits && !into_pageable) return cudaSuccess;
   count_wait(waits ? state().counts.waits_copy : state().counts.waits_pageable_copy, function, &stream);
@@ -113,7 +113,7 @@ SIMULATED_API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cud
   FIND_STREAM(stream, handle);
   End target;
   if (bytes > 0 && (!look_up(to, bytes, target) || target.pageable()))
-    return fail(cudaErrorInvalidValue, __func__, "no such memory");
+    return fail(cudaErrorInvalidValue, __func__, "there is no such memory");
   if (!stream->capture) ++state().counts.memsets;
   return submit(
       lock, *stream,

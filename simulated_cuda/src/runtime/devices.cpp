@@ -19,7 +19,7 @@ struct ErrorText {
   const char* text;
 };
 
-// Texts are CUDA's for the errors that programs are known to compare or print.
+// The texts are those of CUDA, for errors that programs are known to compare or print.
 const std::map<cudaError_t, ErrorText>& error_texts() {
   static const auto* const texts = new std::map<cudaError_t, ErrorText>{
       {cudaSuccess, {"cudaSuccess", "no error"}},
@@ -95,7 +95,7 @@ SIMULATED_API cudaError_t cudaDriverGetVersion(int* version) { return *version =
 SIMULATED_API cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 
 SIMULATED_API cudaError_t cudaGetDeviceCount(int* count) {
-  // Every program calls this first, but LibTorch does not while its libraries are being loaded.
+  // Every program calls this first. LibTorch does not call it while its libraries are being loaded.
   load_operators();
   *count = static_cast<int>(settings().devices.size());
   if (*count > 0) return cudaSuccess;
@@ -121,7 +121,7 @@ SIMULATED_API cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
   return exists(device) ? cudaSuccess : fail(cudaErrorInvalidDevice, __func__);
 }
 
-// Like an H200, except for its memory: LibTorch selects kernels by these.
+// LibTorch selects kernels by these properties. They are those of an H200, except for the memory.
 SIMULATED_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   ENTER();
   if (!exists(device)) return fail(cudaErrorInvalidDevice, __func__);
@@ -239,7 +239,7 @@ SIMULATED_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* grea
   return cudaSuccess;
 }
 
-// No peer access: transfers between devices are copies and counted as such.
+// There is no peer access: transfers between devices are copies and are counted as such.
 SIMULATED_API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 SIMULATED_API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
   ENTER();

@@ -23,7 +23,7 @@ void wake(Stream& stream) {
   state().changed.notify_all();
 }
 
-// The caller has set `running`, so it owns the front.
+// The caller has set `running`, so no other thread takes the front of the queue.
 void run_front(Lock& lock, Stream& stream) {
   Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
@@ -40,7 +40,7 @@ void run_front(Lock& lock, Stream& stream) {
     } catch (...) {
       simulated_cuda_fail_device(work.name.c_str());
     }
-    work.run = nullptr;  // what it holds may call the runtime
+    work.run = nullptr;  // destructors of captured objects may call the runtime
     lock.lock();
   }
   ++stream.completed;
@@ -58,7 +58,7 @@ void stream_thread(Stream* stream) {
       stream->running = false;
       state().changed.notify_all();
     } else if (has_more() && stream->completed < stream->may_wait_at) {
-      // Another process may wait for it, whether or not this one's host does.
+      // Another process may wait for this work, even if the host of this process does not.
       const uint64_t until = stream->may_wait_at;
       if (stream->wake.wait_for(lock, kPatience) == std::cv_status::timeout)
         stream->wanted = std::max(stream->wanted, until);
@@ -68,8 +68,8 @@ void stream_thread(Stream* stream) {
   }
 }
 
-// While the process exits, LibTorch's static objects are destroyed: no thread may run an operation then. A device, too,
-// drops what is left.
+// LibTorch's static objects are destroyed while the process exits, so no thread may run an operation then. A real
+// device also discards the remaining work.
 void stop_threads() {
   Lock lock(state().mutex);
   state().exiting = true;
@@ -86,7 +86,7 @@ void give_thread(Stream& stream) {
   stream.wake.notify_one();
 }
 
-// Runs what can run without waiting for others; the rest is left to the stream's thread.
+// Runs the work that can run without waiting for others, and leaves the rest to the stream's thread.
 void run_now(Lock& lock, Stream& stream) {
   while (!stream.running && !stream.queue.empty()) {
     const Work& front = stream.queue.front();
@@ -135,7 +135,7 @@ void order_with_legacy(Stream& stream) {
     if (other.get() != &stream && other->device == stream.device && other->blocking()) wait_for(*other);
 }
 
-// Whether there was work that the host had not waited for.
+// Returns whether there was work that the host had not yet waited for.
 bool mark_waited(Stream& stream, uint64_t until) {
   const uint64_t place = std::min(until, stream.enqueued);
   return place > std::exchange(stream.waited, std::max(stream.waited, place));
@@ -152,7 +152,7 @@ void count(bool had_work, uint64_t& counter, const char* what) {
 
 }  // namespace
 
-// A linear congruential generator: any would do.
+// A linear congruential generator: the quality of the numbers does not matter.
 uint64_t random_below(uint64_t& state, uint64_t bound) {
   state = state * 6364136223846793005ULL + 1442695040888963407ULL;
   return (state >> 33) % bound;
@@ -225,7 +225,7 @@ cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function) 
       if (capture->origin->blocking()) {
         invalidate(*capture, function);
         return fail(cudaErrorStreamCaptureImplicit, function,
-                    "the legacy stream would wait for a stream that captures");
+                    "the legacy stream would wait for a stream that is capturing");
       }
   order_with_legacy(stream);
   push(stream, std::move(work));
@@ -259,7 +259,7 @@ void run_until(Lock& lock, Stream& stream, uint64_t until) {
 }
 
 void run_all(Lock& lock) {
-  // Streams may be added while others run.
+  // Streams may be added while the loop runs.
   for (size_t i = 0; i < state().streams.size(); ++i)
     run_until(lock, *state().streams[i], state().streams[i]->enqueued);
 }
@@ -306,11 +306,11 @@ cudaError_t check_computes(const char* kernel, const char* function) {
     ++thread.refused_kernels;
     return fail(cudaErrorNotSupported, function, "the kernel would compute nothing on simulated CUDA");
   }
-  // Without the operators' library nothing computes.
+  // Without the operators' library no kernel computes anything, so there is nothing to report.
   static auto* const said = new std::set<std::string>;
   if (operators_are_loaded() && said->insert(kernel).second) {
     ++state().counts.lints;
-    say(1, "a kernel outside LibTorch's operations computes nothing: %s", kernel);
+    say(1, "kernel %s is not part of a LibTorch operation and computes nothing", kernel);
   }
   return cudaSuccess;
 }
@@ -329,7 +329,7 @@ cudaError_t check_unsafe(const char* function) {
     const bool global = capture->mode == cudaStreamCaptureModeGlobal && mine == cudaStreamCaptureModeGlobal;
     if (!global && !(by_this_thread && capture->mode != cudaStreamCaptureModeRelaxed)) continue;
     invalidate(*capture, function);
-    return fail(cudaErrorStreamCaptureUnsupported, function, "not permitted while a stream captures");
+    return fail(cudaErrorStreamCaptureUnsupported, function, "the call is not permitted while a stream is capturing");
   }
   return cudaSuccess;
 }

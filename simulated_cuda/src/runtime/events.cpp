@@ -97,7 +97,7 @@ SIMULATED_API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from_handl
   FIND_EVENT(from, from_handle);
   FIND_EVENT(to, to_handle);
   if (!from->recording || !to->recording || ((from->flags | to->flags) & cudaEventDisableTiming) != 0)
-    return fail(cudaErrorInvalidResourceHandle, __func__, "an event was never recorded or has no time");
+    return fail(cudaErrorInvalidResourceHandle, __func__, "one of the events was never recorded, or has no time");
   if (!is_done(*from->recording) || !is_done(*to->recording)) return fail(cudaErrorNotReady, __func__);
   *ms = static_cast<float>(to->recording->time_ms - from->recording->time_ms);
   return cudaSuccess;

@@ -96,7 +96,7 @@ SIMULATED_API int simulated_cuda_unsupported(const char* function) {
   return fail(cudaErrorNotSupported, function, "not simulated");
 }
 
-// At the end of the process: calls fail from here on, as CUDA's do.
+// Called at the end of the process. From then on calls fail, as with CUDA.
 __attribute__((destructor)) static void end() {
   SimulatedCudaCounts c{};
   simulated_cuda_counts(&c);

@@ -1,5 +1,5 @@
-// Capture and graphs. A launch runs the nodes in an order that their dependencies allow: that of the capture in the
-// immediate schedule, else another one.
+// Capture and graphs. A launch runs the nodes in an order that their dependencies allow: in the order of the capture
+// with the immediate schedule, otherwise in another one.
 #include <algorithm>
 #include <cstdio>
 
@@ -14,8 +14,8 @@ Graph* find_graph(cudaGraph_t handle) {
   return state().live_graphs.count(graph) ? graph : nullptr;
 }
 
-// Late: of the ready nodes, always run the one captured last, so that what another stream should wait for comes after
-// it.
+// With the late schedule, the ready node that was captured last runs first: if a stream fails to wait for another
+// stream's work, that work runs too late.
 std::vector<size_t> order_of(Graph& graph) {
   const size_t count = graph.nodes.size();
   std::vector<size_t> order;
@@ -25,7 +25,7 @@ std::vector<size_t> order_of(Graph& graph) {
     for (size_t i = 0; i < count; ++i) order.push_back(i);
     return order;
   }
-  // The same in all processes with such a graph: ranks must reach their exchanges in the same order.
+  // The order is the same in all processes with the same graph: ranks must make their exchanges in the same order.
   uint64_t random = schedule * 0x9E3779B97F4A7C15ULL + graph.launches++;
   std::vector<std::vector<size_t>> next(count);
   std::vector<size_t> waits_for(count), ready;
@@ -52,7 +52,7 @@ SIMULATED_API cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStream
   ENTER();
   FIND_STREAM(stream, handle);
   if (stream->legacy()) return fail(cudaErrorStreamCaptureUnsupported, __func__, "the legacy stream cannot capture");
-  if (stream->capture) return fail(cudaErrorIllegalState, __func__, "the stream captures already");
+  if (stream->capture) return fail(cudaErrorIllegalState, __func__, "the stream is already capturing");
   auto* const capture = new Capture;
   capture->id = state().next_capture++;
   capture->graph = std::make_unique<Graph>();
@@ -73,7 +73,7 @@ SIMULATED_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t*
   if (graph) *graph = nullptr;
   FIND_STREAM(stream, handle);
   Capture* const capture = stream->capture;
-  if (!capture) return fail(cudaErrorIllegalState, __func__, "the stream does not capture");
+  if (!capture) return fail(cudaErrorIllegalState, __func__, "the stream is not capturing");
   if (capture->origin != stream) {
     invalidate(*capture, __func__);
     return fail(cudaErrorStreamCaptureUnmatched, __func__);
@@ -143,7 +143,7 @@ SIMULATED_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executa
                                                         unsigned long long) {
   ENTER();
   Graph* const graph = find_graph(handle);
-  if (!graph) return fail(cudaErrorInvalidValue, __func__, "no such graph");
+  if (!graph) return fail(cudaErrorInvalidValue, __func__, "there is no such graph");
   auto* const made = new Graph(*graph);
   state().live_executables.insert(made);
   *executable = reinterpret_cast<cudaGraphExec_t>(made);
@@ -172,7 +172,7 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
     if (node.kind != Work::Kind::host_function) ++state().counts.graph_nodes;
   const bool may_wait =
       std::any_of(executable->nodes.begin(), executable->nodes.end(), [](const Work& node) { return node.may_wait; });
-  // A copy: the graph may be destroyed while it runs.
+  // The nodes are copied, since the graph may be destroyed while it runs.
   auto nodes = std::make_shared<std::vector<Work>>(executable->nodes);
   Work work{.kind = Work::Kind::graph,
             .name = "graph",
@@ -183,7 +183,7 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
                 },
             .recording = {},
             .may_wait = may_wait};
-  // A launch of a graph waits for the previous one, on whatever stream that was.
+  // A launch of a graph waits for the graph's previous launch, on any stream.
   if (const std::shared_ptr<Recording> before = executable->last; before && before->stream != stream)
     submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "launch before", .run = {}, .recording = before},
            __func__);
@@ -197,7 +197,7 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
 SIMULATED_API cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
   ENTER();
   Graph* const graph = find_graph(handle);
-  if (!graph) return fail(cudaErrorInvalidValue, __func__, "no such graph, or it was destroyed before");
+  if (!graph) return fail(cudaErrorInvalidValue, __func__, "there is no such graph, or it was already destroyed");
   state().live_graphs.erase(graph);
   lock.unlock();
   delete graph;
@@ -208,7 +208,7 @@ SIMULATED_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   ENTER();
   auto* const executable = reinterpret_cast<Graph*>(handle);
   if (!state().live_executables.erase(executable))
-    return fail(cudaErrorInvalidValue, __func__, "no such graph, or it was destroyed before");
+    return fail(cudaErrorInvalidValue, __func__, "there is no such graph, or it was already destroyed");
   lock.unlock();
   delete executable;
   return cudaSuccess;

@@ -1,5 +1,5 @@
-// Kernel launches, and what nvcc's code calls to register kernels. A kernel computes nothing here; the operators'
-// library enqueues the computation after it.
+// Kernel launches, and the functions that nvcc's code calls to register kernels. A kernel computes nothing here; the
+// operators' library enqueues the computation after it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -137,7 +137,7 @@ SIMULATED_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared);
 }
 
-// Device variables: kernels do not read them here, so copies into them have no effect.
+// Device variables. Kernels do not read them here, so copies into them have no effect.
 SIMULATED_API cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cudaMemcpyKind) {
   return cudaSuccess;
 }

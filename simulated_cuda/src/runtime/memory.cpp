@@ -1,4 +1,4 @@
-// Device memory and pinned memory: pages of this process, distinguished by a table.
+// Device memory and pinned memory: both are pages of this process; a table tells them apart.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 namespace simulated_cuda {
 namespace {
 
-// Poisoning more of an allocation than this costs more time than it is worth.
+// No more than this much of an allocation is poisoned, to save time.
 constexpr size_t kMostPoisoned = size_t{64} << 20;
 constexpr size_t kPage = 4096;
 
@@ -37,11 +37,11 @@ void* map_pages(size_t bytes, cudaMemoryType type, int device) {
   return pages;
 }
 
-// Unmapped, so that a later access faults where it happens.
+// The pages are unmapped, so that a later access causes a fault at the place of the mistake.
 cudaError_t release(void* address, cudaMemoryType type, const char* function) {
   const auto found = table().find(reinterpret_cast<uintptr_t>(address));
   if (found == table().end() || found->second.type != type || found->second.registered)
-    return fail(cudaErrorInvalidValue, function, "no such allocation, or it was freed before");
+    return fail(cudaErrorInvalidValue, function, "there is no such allocation, or it was already freed");
   if (type == cudaMemoryTypeDevice) {
     live_bytes()[found->second.device] -= found->second.bytes;
     state().counts.device_bytes_live -= found->second.bytes;
@@ -88,7 +88,7 @@ SIMULATED_API cudaError_t cudaMalloc(void** address, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   *address = new_device_memory(bytes, this_thread().device);
   if (*address == nullptr) {
-    // The caller may release memory and retry: not an error of the program.
+    // This is not an error of the program: the caller may release memory and retry.
     return this_thread().last_error = cudaErrorMemoryAllocation;
   }
   ++state().counts.mallocs;

@@ -13,7 +13,7 @@ struct Allocation {
   bool registered = false;  ///< the program's own memory, registered with cudaHostRegister
 };
 
-/// The allocation that an address is in, its start in `*start`; nullptr if it is none of the runtime's.
+/// The allocation that contains the address, with its start in `*start`; nullptr if the runtime has not made it.
 const Allocation* find_allocation(const void* address, const void** start = nullptr);
 /// Device memory, filled with the poison byte.
 void* new_device_memory(size_t bytes, int device);

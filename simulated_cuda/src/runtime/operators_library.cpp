@@ -16,7 +16,7 @@ constexpr const char* kName = "libsimulated_cuda_operators.so";
 
 std::atomic<bool> loaded{false};
 
-// Next to this library.
+// The path of the operators' library, which is in the folder of this library.
 std::string path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&load_operators), &info) == 0 || info.dli_fname == nullptr) return kName;
@@ -40,7 +40,7 @@ void load_operators() {
     loaded = true;
     return;
   }
-  // Without it every result would be wrong.
+  // Without the operators' library every result would be wrong.
   std::fprintf(stderr, "[simulated CUDA] %s\n", dlerror());
   std::abort();
 }

@@ -2,10 +2,10 @@
 
 namespace simulated_cuda {
 
-/// Loads the operators' library once LibTorch's CUDA library is in the process: without it, kernels compute nothing.
-/// SIMULATED_CUDA_OPERATORS=0 disables it.
+/// Loads the operators' library as soon as LibTorch's CUDA library is in the process. Without the operators' library,
+/// kernels compute nothing. SIMULATED_CUDA_OPERATORS=0 prevents loading.
 void load_operators();
-/// Whether `load_operators` has loaded it, so that kernels compute.
+/// Whether `load_operators` has loaded the library, so that kernels have results.
 bool operators_are_loaded();
 
 }  // namespace simulated_cuda

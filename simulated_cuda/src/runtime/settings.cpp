@@ -17,7 +17,7 @@ const char* text(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// A test with a misspelt setting would pass for the wrong reason.
+// With a misspelt setting, a test could pass for the wrong reason.
 [[noreturn]] void refuse(const char* name, const std::string& allowed) {
   std::fprintf(stderr, "[simulated CUDA] %s is '%s'; it must be %s\n", name, text(name), allowed.c_str());
   std::_Exit(2);
@@ -47,7 +47,7 @@ uint64_t schedule() {
   return seed;
 }
 
-// CUDA_VISIBLE_DEVICES: a list of indices; the first invalid one ends it, as in the driver.
+// CUDA_VISIBLE_DEVICES is a list of indices. The first invalid one ends the list, as in the driver.
 std::vector<int> visible(int devices) {
   std::vector<int> places;
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");

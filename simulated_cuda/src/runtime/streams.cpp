@@ -7,7 +7,7 @@ using namespace simulated_cuda;
 
 namespace {
 
-// For calls not allowed on a capturing stream, whatever the mode.
+// For calls that are not allowed on a capturing stream in any mode.
 cudaError_t refuse_capturing(Stream& stream, const char* function) {
   if (!stream.capture) return cudaSuccess;
   invalidate(*stream.capture, function);
@@ -42,7 +42,8 @@ SIMULATED_API cudaError_t cudaStreamCreate(cudaStream_t* handle) {
   return cudaStreamCreateWithPriority(handle, cudaStreamDefault, 0);
 }
 
-// Its work still runs, and the host does not wait for it; the object stays, since recordings may refer to it.
+// The stream's work still runs, and the host does not wait for it. The object is kept, since recordings may refer to
+// it.
 SIMULATED_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   ENTER();
   if (handle == nullptr) return fail(cudaErrorInvalidResourceHandle, __func__);
@@ -121,7 +122,7 @@ SIMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
     return submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "wait", .run = {}, .recording = recording},
                   __func__);
   }
-  // The event joins this stream to its capture.
+  // The wait adds this stream to the capture of the event.
   Capture* capture = nullptr;
   for (Capture* each : state().captures)
     if (each->id == recording->capture) capture = each;

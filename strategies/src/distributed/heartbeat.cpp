@@ -85,9 +85,9 @@ std::string Heartbeat::report() const {
       const std::string beat = store->check({key}) ? store->get_to_str(key) : "";
       const size_t mark = beat.find('|');
       if (mark == std::string::npos)
-        text += cat("\n  rank ", rank, ": never heard of");
+        text += cat("\n  rank ", rank, ": has never reported");
       else
-        text += cat("\n  rank ", rank, ": ", beat.substr(mark + 1), ", heard of ",
+        text += cat("\n  rank ", rank, ": ", beat.substr(mark + 1), ", reported ",
                     format_fixed(std::max(now_s() - std::stod(beat), 0.0), 1), " s ago");
     }
     text += "\n  (ranks report once a second; since then they may have done more)";

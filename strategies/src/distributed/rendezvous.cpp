@@ -58,7 +58,7 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
   try {
     std::string address = "127.0.0.1";  // how rank 0 reaches it
     // The store looks up the name of each address that connects. An IPv4 address on an IPv6 socket is not found in
-    // /etc/hosts, and a name server that does not answer stops the store for seconds.
+    // /etc/hosts, and a name server that does not answer blocks the store for seconds.
     if (options.isServer) options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
     // A refused client of the store retries only after a second.
     else

@@ -107,7 +107,7 @@ void check_same_ranks(Collectives& collectives, const RankState& state) {
           state.global_step, " these differ from rank 0's: ", join(differences),
           ". Causes: a step on gradients that were not exchanged (no_sync() without sync_gradients(optimizer)); a "
           "step, a learning rate or weights that change on some ranks only, depending on the rank or on a value that "
-          "differs between ranks (all_reduce it first); a machine that computes or stores wrongly. Resume from an "
+          "differs between ranks (all_reduce it first); a machine with a hardware error. Resume from an "
           "earlier checkpoint. Different kinds of machines may legitimately differ in the last bits: "
           "trainer.strategy.init_args.check_replicas_every: -1 disables this check."));
 }

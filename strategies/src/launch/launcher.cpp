@@ -59,7 +59,7 @@ class Attempt {
   const std::vector<std::string>& details() const { return details_; }
 
  private:
-  static constexpr const char* kLost = "the launcher of node 0 is gone";
+  static constexpr const char* kLost = "the launcher of node 0 has ended";
   enum class Phase { running, grace, terminated, killed };
 
   int64_t world_size() const { return options_.processes * options_.num_nodes; }
@@ -206,7 +206,7 @@ class Attempt {
       details_.emplace_back(cat("The first failure of all nodes: ", without_period(*first), "."));
     }
     if (!all && !headline_.empty() && headline_ != kLost)
-      details_.emplace_back(link_->lost() ? "The launcher of node 0 is gone."
+      details_.emplace_back(link_->lost() ? "The launcher of node 0 has ended."
                                           : "Not all launchers of the other nodes answer.");
     return all == NodeStatus::restart;
   }
@@ -266,8 +266,8 @@ void join_nodes(LaunchStore& store, const LaunchOptions& options) {
   // Node 0 goes first, so that the others are reported as different.
   if (options.node_rank == 0) store.put_first("launcher/shape", here);
   if (const std::string there = store.wait_for("launcher/shape"); there != here) {
-    const std::string wrong =
-        cat("all nodes must be started alike; node ", options.node_rank, " has ", here, ", node 0 ", there);
+    const std::string wrong = cat("all nodes must be started with the same options; node ", options.node_rank, " has ",
+                                  here, ", node 0 has ", there);
     NodeLink::refuse(store, options, 0, wrong);
     fail(wrong);
   }

@@ -251,7 +251,7 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kep
     is_newest = is_newest && other.weights_only;
     weights_made_later.push_back(other.path);
   }
-  // Saves made after this one are given up now, but must count as older than those to come.
+  // Saves after this one are discarded now, but must count as older than those to come.
   for (const fs::path& place : {folder, checkpoint.parent_path()})
     for (const CheckpointSummary& other : list_checkpoints(place)) saves_ = std::max(saves_, other.origin.save_counter);
   if (!is_newest) return;

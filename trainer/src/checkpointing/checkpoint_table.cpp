@@ -54,7 +54,7 @@ void load_loaders(Restoring& r, const StateTree& value) {
     const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
     if (before == after || run.counters.batches.completed != before) continue;
     run.counters.batches = {.ready = after, .started = after, .processed = after, .completed = after};
-    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples were read as at batch ", before,
+    log::info(cat("data: the epoch resumes at batch ", after, ", with as many samples read as at batch ", before,
                   " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
   }
 }
@@ -82,8 +82,8 @@ void load_loop(Restoring& r, const StateTree& loop) {
   if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
     run.window.target = loop.at("accumulation").as_int();
   else
-    log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
-                  "; the run continues with ", run.window.target));
+    log::info(cat("accumulate_grad_batches: the checkpoint was saved with ",
+                  loop.at("accumulate_grad_batches").as_int(), "; the run continues with ", run.window.target));
   run.window.length = loop.at("window_length").as_int();
   run.window.done = loop.at("window_done").as_int();
   run.window.losses = loop.at("window_losses").as_int();

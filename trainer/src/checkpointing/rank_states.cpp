@@ -43,7 +43,7 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
     if (rank == 0) return state;
     const auto& others = saved.at("ranks").as_list();
     if (static_cast<int64_t>(others.size()) != world_size - 1)
-      throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size,
+      throw CheckpointError(cat("[trainer.resume] the checkpoint was saved by ", saved_world_size,
                                 " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
     const StateTree& own = others[static_cast<size_t>(rank) - 1];
     for (const CheckpointEntry& entry : checkpoint_entries())

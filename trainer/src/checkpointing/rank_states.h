@@ -9,7 +9,7 @@ namespace fulgur::detail {
 /// `state` of a checkpoint, as `ranks`. All ranks must call it.
 void gather_rank_states(Collectives& collectives, StateTree& state);
 
-/// The state from which rank `rank` of `world_size` resumes, also if the checkpoint was made with another number of
+/// The state from which rank `rank` of `world_size` resumes, even if the checkpoint was saved with another number of
 /// ranks: positions are then converted by samples, gradients averaged, current metrics go to rank 0, and every rank but
 /// the first draws new random numbers (there is no `rng` in the result).
 StateTree state_of_rank(const StateTree& state, int64_t saved_world_size, int64_t rank, int64_t world_size);

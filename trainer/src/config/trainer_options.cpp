@@ -122,7 +122,8 @@ bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value
   }
   for (size_t i = 0; i < chosen.indices.size(); ++i) {
     if (chosen.indices[i] < 0 || std::count(chosen.indices.begin(), chosen.indices.end(), chosen.indices[i]) > 1) {
-      problems.add(node.where, path, cat("a list of devices names each index once, from 0; got ", chosen.indices[i]));
+      problems.add(node.where, path,
+                   cat("each index of a device must be at least 0 and may occur only once; got ", chosen.indices[i]));
       return false;
     }
   }

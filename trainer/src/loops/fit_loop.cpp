@@ -301,7 +301,7 @@ class FitLoop {
     }
     if (batch_idx == 0 && !skipped)
       throw DataError(
-          "[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with "
+          "[trainer.fit] the training loader returned no batch. Is the data set empty, or smaller than one batch with "
           "drop_last?");
     if (at_end || skipped) {
       close_window();
@@ -348,8 +348,8 @@ class FitLoop {
     return there;
   }
 
-  // Ranks with loaders of unknown length end an epoch when the first of them has no batch left, also under a limit of
-  // batches.
+  // Ranks with loaders of unknown length end an epoch when the first of them has no batch left, even if the number of
+  // batches is limited.
   bool next_batch(Loader& loader, int64_t batch_idx) {
     RunState& run = run_;
     const bool there = read_batch(loader, batch_idx);
@@ -420,8 +420,8 @@ class FitLoop {
     if (run_.window.done > 0) repeatable([&] { step_.close_window(); });
   }
 
-  // Runs what comes between batches, which a resume repeats if an exception ends it: a checkpoint that a callback then
-  // saves contains none of its effects. After an optimizer's step there is no way back.
+  // Runs work between batches, which a resume repeats if an exception ends it: a checkpoint that a callback then saves
+  // contains none of its effects. After an optimizer's step there is no way back.
   template <class Between>
   void repeatable(Between between) {
     RunState& run = run_;
@@ -434,7 +434,7 @@ class FitLoop {
     } catch (...) {
       if (run.step.progress >= StepProgress::under_way) throw;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
-      services.checkpoints.discard_requests("what comes between batches has failed",
+      services.checkpoints.discard_requests("a hook or a step between batches has failed",
                                             run.rewind_point.there() ? first_ticket : 0);
       if (run.rewind_point.there()) {
         run.rewind_point.restore(run, services);

@@ -118,7 +118,7 @@ Tensor MergedPredictions::read(size_t index, int64_t first, int64_t count) const
     return at::empty(sizes, column.dtype);
   };
   Tensor block = rank == 0 ? rows_like(count) : Tensor();
-  int64_t before = 0;  // rows of the ranks below
+  int64_t before = 0;  // rows of the ranks before `r`
   for (int64_t r = 0; r < world_size; ++r) {
     const int64_t rows = rows_of_rank_[static_cast<size_t>(r)];
     // The rows of the block that this rank has.

@@ -18,8 +18,8 @@ struct RunName {
   std::optional<int64_t> version = {};  ///< the only one, if the logger names it
 };
 
-/// Creates `<root>/<name>/version_N` with an exclusive mkdir: runs that start together get different folders. With a
-/// version, exactly that one; a ConfigError if it is taken.
+/// Creates `<root>/<name>/version_N` with an exclusive mkdir: runs that start together get different folders. If
+/// `name` has a version, creates exactly that one, and throws a ConfigError if it is taken.
 std::filesystem::path take_run_folder(const std::filesystem::path& root, const RunName& name);
 
 /// Whether the folder of the version in `name` exists.

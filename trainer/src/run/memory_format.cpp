@@ -14,7 +14,8 @@ bool is_image(const Tensor& tensor) {
 void convert(Tensor& tensor) {
   if (!is_image(tensor)) return;
   tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
-  // With one channel both layouts look alike and the strides would stay; convolutions go by the strides.
+  // With one channel both layouts look equal and the strides would stay; convolutions choose their kernel by the
+  // strides.
   const auto strides = c10::get_channels_last_strides_2d(tensor.sizes());
   if (tensor.strides() != at::IntArrayRef(strides)) tensor = tensor.as_strided(tensor.sizes(), strides);
 }

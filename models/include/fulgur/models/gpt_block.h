@@ -21,7 +21,7 @@ struct GptBlockOptions {
 class FULGUR_API CausalSelfAttention : public torch::nn::Module {
  public:
   explicit CausalSelfAttention(const GptBlockOptions& options);
-  /// (N, T, n_embd) to the same.
+  /// (N, T, n_embd) → (N, T, n_embd).
   Tensor forward(const Tensor& input);
 
   nn::Linear c_attn{nullptr}, c_proj{nullptr};
@@ -47,7 +47,7 @@ class FULGUR_API GptBlock : public torch::nn::Module {
  public:
   /// Throws a ConfigError if n_head does not divide n_embd.
   explicit GptBlock(const GptBlockOptions& options);
-  /// (N, T, n_embd) to the same.
+  /// (N, T, n_embd) → (N, T, n_embd).
   Tensor forward(const Tensor& input);
 
  private:

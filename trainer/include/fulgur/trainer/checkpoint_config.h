@@ -11,7 +11,7 @@ namespace fulgur {
 struct FULGUR_API ConfigDifference {
   std::string key;         ///< `optimizer.init_args.lr`
   std::string checkpoint;  ///< the value in the checkpoint, as YAML; empty if it is not set
-  std::string config;      ///< the value in the config, likewise
+  std::string config;      ///< the value in the config, in the same form
   bool config_won = true;
   /// `optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; continues with 0.1`, for display.
   std::string describe() const;
