@@ -71,8 +71,6 @@ std::optional<int> guarded(RunSetup& setup, std::atomic<bool>& running, Body bod
   }
 }
 
-std::string counted(int64_t count, std::string_view what) { return cat(count, " ", what, count == 1 ? "" : "s"); }
-
 ExitCode exit_code_of(std::optional<int> signal, bool saved) {
   if (!signal) return ExitCode::ok;
   if (*signal == SIGINT) return ExitCode::interrupted;
@@ -221,7 +219,10 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
       log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ",
                     counted(finished->epochs, "epoch"), ", ", counted(finished->global_step, "step"),
-                    "): there is nothing to resume. Raise the limit, or omit --resume for a new run"));
+                    "): there is nothing to resume. ",
+                    detail::is_of_limit(finished->reason)
+                        ? "Raise the limit, or omit --resume for a new run"
+                        : "To train on from its last checkpoint, use --ckpt_path last; for a new run, omit --resume"));
       report.stop_reason = cat("finished: ", finished->reason);
       report.epochs = finished->epochs;
       report.global_step = finished->global_step;

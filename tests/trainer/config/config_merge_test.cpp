@@ -123,6 +123,15 @@ TEST_CASE("lists of components: append, the last one, and any one") {
         "[2, 3, 4]");
 }
 
+TEST_CASE("a value that begins with { is text for an option of text, and a map for other options") {
+  for (const char* text : {"{epoch}", "{epoch}-{val_loss:.2f}"})
+    CHECK(load("", {{"lr_scheduler_name", text}}).lr_scheduler_name == text);
+  CHECK(load("", {{"trainer", "{max_epochs: 3}"}}).trainer.max_epochs == 3);
+  const std::string error = load_error("", {{"trainer.max_epochs", "{1}-{2}"}});
+  CHECK(says(error, "command line: trainer.max_epochs: the value is not valid YAML: "));
+  CHECK(says(error, "quote it inside the argument: '\"{1}-{2}\"'"));
+}
+
 TEST_CASE("loggers: a switch, one, or a list") {
   CHECK(load("trainer: {logger: false}").trainer.logger.enabled == false);
   CHECK(load("trainer: {logger: true}").trainer.logger.loggers.empty());

@@ -36,6 +36,8 @@ class Overrider {
   void set_in_list(ConfigNode& node, const TypeInfo& type, size_t at);
   void set_in_map(ConfigNode& node, const TypeInfo& type, size_t at);
   void assign(ConfigNode& node, const TypeInfo* type);
+  /// False, with a report, if the value is not valid YAML.
+  bool has_value();
   void append(ConfigNode& node, const TypeInfo* type);
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);
@@ -50,6 +52,8 @@ class Overrider {
   std::string key_;
   bool append_ = false;
   ConfigNode value_;
+  std::string text_;  // from which `value_` was read
+  Problems unreadable_;
   // Created once: a command line may have many overrides.
   std::map<const TypeInfo*, std::unique_ptr<Fields>> objects_;
   struct Component {
