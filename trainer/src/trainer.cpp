@@ -255,8 +255,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.stop_reason = reason;
     nonfinite = services.finite.stopped();
     run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
-                  counted(report.global_step, "step"), " · last checkpoint: ",
-                  report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+                  counted(report.global_step, "step"),
+                  " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none",
+                  reason.starts_with("signal ") && report.last_checkpoint ? " · continue with --resume" : ""));
     report.peak_memory = detail::gather_peak_memory(services.context);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);

@@ -269,7 +269,8 @@ TEST_CASE("a warm-up that does not end within the run is a warning") {
   CHECK_THAT(told, ContainsSubstring("WarmupLR.length is 64 steps, but the run has 64 steps"));
   rates(warmup(63), {{}}, ScheduleInterval::step, &told);
   CHECK_THAT(told, !ContainsSubstring("longer_than_run"));
-  rates(warmup(500), {{}}, ScheduleInterval::epoch, &told, [](TrainerOptions& options) { options.fast_dev_run = 1; });
+  rates(warmup(500), {{}}, ScheduleInterval::epoch, &told,
+        [](TrainerOptions& options) { options.fast_dev_run.batches = 1; });
   CHECK_THAT(told, !ContainsSubstring("longer_than_run"));
   const auto sequence = [](int64_t milestone) -> MakeSchedule {
     return [=] {

@@ -171,6 +171,23 @@ void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t 
   set(child(args, path_[first]), nullptr, first + 1);
 }
 
+bool Overrider::last_has_option(const ConfigNode& last, const TypeInfo& type, size_t at) {
+  const ConfigNode* name = last.is_scalar() ? &last : last.find("class_path");
+  const Fields* fields = name != nullptr ? fields_of_component(type.registry_kind, name->text()) : nullptr;
+  const bool is_option = path_[at] != "class_path" && path_[at] != "init_args";
+  if (fields == nullptr || !is_option) return true;
+  // The reader reports a former name, with its present one.
+  if (fields->hint_for_unknown && fields->hint_for_unknown(path_[at])) return true;
+  std::vector<std::string> names;
+  for (const Field& field : fields->all()) names.push_back(field.name);
+  if (std::find(names.begin(), names.end(), path_[at]) != names.end()) return true;
+  const std::string list = key_.substr(0, key_.find('.' + path_[at]));
+  problem(cat("the last element of the list, ", name->text(), ", has no option '", path_[at], "'",
+              as_sentence(did_you_mean(path_[at], names)),
+              "For an option of another component, first append it with --", list, "+=NAME"));
+  return false;
+}
+
 void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
   const TypeInfo* item = type.parts.empty() ? nullptr : &type.parts[0];
   if (!node.is_list() || node.items().empty()) {
@@ -178,9 +195,13 @@ void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
         cat("the list is empty; append to it first with ", key_.substr(0, key_.find('.' + path_[at])), "+=NAME"));
   }
   const std::optional<size_t> index = as_index(path_[at]);
-  if (!index) return set(node.items().back(), item, at);
+  if (!index) {
+    if (item != nullptr && item->kind == Kind::component && !last_has_option(node.items().back(), *item, at)) return;
+    return set(node.items().back(), item, at);
+  }
   if (*index >= node.items().size())
-    return problem(cat("the list has ", node.items().size(), " items; there is no item ", *index));
+    return problem(cat("the list has ", counted(static_cast<int64_t>(node.items().size()), "item"),
+                       "; there is no item ", *index));
   set(node.items()[*index], item, at + 1);
 }
 
