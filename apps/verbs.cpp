@@ -69,6 +69,23 @@ class FailureReport {
   std::optional<FitReport> fit_;
 };
 
+// Where the checkpoint's value wins, the run is not the one that its config describes: this is a warning.
+void report_differences(const std::vector<ConfigDifference>& differences, const Config& config) {
+  std::string kept;
+  for (const ConfigDifference& difference : differences) {
+    if (difference.config_won)
+      log::info(cat("resume: ", difference.describe()));
+    else
+      kept += cat("\n  ", difference.describe());
+  }
+  if (kept.empty()) return;
+  log::silence(config.silence);
+  log::warn("trainer.resume_config",
+            cat("resume: the checkpoint was made with options that differ from those of the config:", kept,
+                "\nTo continue with the config's values, use --allow-config-change; if another run was meant, name its "
+                "checkpoint with --ckpt_path"));
+}
+
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
@@ -76,7 +93,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
   const auto differences = place && place->restarts > 0 ? continue_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
-  for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.describe()));
+  report_differences(differences, config);
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit);
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);

@@ -9,7 +9,11 @@
 set -euo pipefail
 
 me="$(basename "$0")"
-[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" | sed "s#scripts/simulated_gpu.sh#$me#" >&2; exit 2; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" | sed "s#scripts/simulated_gpu.sh#$me#"; }
+[ $# -gt 0 ] || { usage >&2; exit 2; }
+case "$1" in
+  -h | --help) usage; exit 0 ;;
+esac
 root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"
 whole() { [ -e "$1/libcudart.so.13" ] && [ -e "$1/libsimulated_cuda_operators.so" ]; }
 dir="${FULGUR_SIMULATED_CUDA_DIR:-}"
@@ -30,4 +34,4 @@ libraries=()
 for library in "$dir"/lib*.so.[0-9]*; do libraries+=("$library"); done
 preload="$(IFS=:; echo "${libraries[*]}")"
 export LD_PRELOAD="$preload${LD_PRELOAD:+:$LD_PRELOAD}"
-exec "$@"
+exec -- "$@"

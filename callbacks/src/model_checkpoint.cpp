@@ -243,7 +243,17 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
   const auto value_of = [&](std::string_view field) -> std::optional<double> {
     if (field == "epoch") return static_cast<double>(epoch);
     if (field == "step") return static_cast<double>(run.progress().global_step);
-    return run.monitored_metric(field);
+    const std::optional<double> value = run.monitored_metric(field);
+    // Before the first validation it may simply not be there yet.
+    const bool complete = run.progress().validations > 0 || !run.has_validation();
+    if (!value && complete && run.progress().epochs.processed > 0) {
+      const std::vector<std::string> names = run.logged_metrics().metric_names();
+      log::warn("model_checkpoint.filename_metric",
+                cat("ModelCheckpoint.filename: the metric '", field,
+                    "' was not logged, so it counts as 0 in the names of checkpoints; the logged metrics are: ",
+                    names.empty() ? "none" : join(names), did_you_mean(field, names)));
+    }
+    return value;
   };
   std::string name =
       detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),

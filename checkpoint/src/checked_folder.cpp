@@ -36,9 +36,15 @@ void check_is_folder(const fs::path& folder) {
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   std::error_code ignored;
-  if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found)
+  if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found) {
+    for (const fs::path& last : {folder / "last.ckpt", folder / "checkpoints" / "last.ckpt"})
+      if (fs::exists(last, ignored))
+        throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
+                                  " is a folder of checkpoints, not a checkpoint; its newest is ",
+                                  escape_controls(last.string()), "."));
     throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
                               " is an incomplete checkpoint: ", kManifestFile, " is missing."));
+  }
   const std::string text = read_file(path, kMaxManifestBytes);
   try {
     return manifest_from_text(text);

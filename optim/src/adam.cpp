@@ -19,7 +19,10 @@ namespace {
 template <class Options>
 void adam_fields(Options& options, Fields& f) {
   f(options.lr, "lr", "Learning rate.").learning_rate().at_least(0);
-  f(options.betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1);
+  f(options.betas, "betas", "Decay rates of the averages of gradient and squared gradient.")
+      .at_least(0)
+      .less_than(1)
+      .min_items(2);
   f(options.eps, "eps", "Added to the denominator.").at_least(0);
   f(options.weight_decay, "weight_decay", "Weight decay.").at_least(0);
   f(options.amsgrad, "amsgrad", "Use the maximum so far of the average of the squared gradient (AMSGrad).");
@@ -32,9 +35,21 @@ void adam_fields(Options& options, Fields& f) {
 void Adam::Options::fields(Fields& f) { adam_fields(*this, f); }
 void AdamW::Options::fields(Fields& f) { adam_fields(*this, f); }
 
+namespace {
+
+// AdamW is an Adam: the check must name the class that was asked for.
+std::vector<double> two_betas(std::vector<double> betas, std::string_view name) {
+  if (betas.size() != 2)
+    throw ConfigError(
+        cat("[optim.", name, "] betas must be two numbers, such as [0.9, 0.999]; got ", betas.size(), "."));
+  return betas;
+}
+
+}  // namespace
+
 AdamW::AdamW(Options options)
     : Adam({.lr = options.lr,
-            .betas = std::move(options.betas),
+            .betas = two_betas(std::move(options.betas), "AdamW"),
             .eps = options.eps,
             .weight_decay = options.weight_decay,
             .amsgrad = options.amsgrad,
@@ -42,8 +57,7 @@ AdamW::AdamW(Options options)
             .parameters = std::move(options.parameters)}) {}
 
 Adam::Adam(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {
-  if (options_.betas.size() != 2)
-    throw ConfigError(cat("[optim.Adam] betas must be two numbers; got ", options_.betas.size(), "."));
+  two_betas(options_.betas, "Adam");
 }
 
 std::vector<std::string> Adam::state_names(const Tensor&) const {

@@ -148,6 +148,10 @@ void SequentialLR::on_attach(const Optimizer& optimizer) {
   }
 }
 
+int64_t SequentialLR::last_begin() const {
+  return milestones_.empty() ? 0 : steps_of(milestones_.back(), "SequentialLR.milestones");
+}
+
 SequentialLR::Place SequentialLR::place(int64_t steps) const {
   Place now{0, 0};
   for (size_t i = 0; i < milestones_.size(); ++i)

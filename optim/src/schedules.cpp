@@ -13,8 +13,6 @@
 namespace fulgur {
 namespace {
 
-constexpr const char* kLengthDoc = "A number of steps of the schedule, or an interval; auto: the whole run.";
-
 // s / length, at most 1.
 double part_of(int64_t steps, int64_t length) {
   return length <= 0 ? 1.0 : std::min(static_cast<double>(steps) / static_cast<double>(length), 1.0);
@@ -63,7 +61,9 @@ double ExponentialLR::lr_at(int64_t steps, double initial_lr) const {
 void ConstantLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(factor, "factor", "Factor of the rate.").at_least(0);
-  f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
+  f(total_iters, "total_iters",
+    "Length of the time with this factor: a number of steps of the schedule, or an interval; auto: the whole run.")
+      .units(kScheduleUnits);
 }
 
 int64_t ConstantLR::length() const {
@@ -79,7 +79,9 @@ void LinearLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(start_factor, "start_factor", "Factor of the rate at the first step.").at_least(0);
   f(end_factor, "end_factor", "Factor of the rate at the end.").at_least(0);
-  f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
+  f(total_iters, "total_iters",
+    "Length of the change: a number of steps of the schedule, or an interval; auto: the whole run.")
+      .units(kScheduleUnits);
 }
 
 int64_t LinearLR::length() const {
@@ -94,7 +96,9 @@ double LinearLR::lr_at(int64_t steps, double initial_lr) const {
 
 void PolynomialLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
+  f(total_iters, "total_iters",
+    "Length of the decay: a number of steps of the schedule, or an interval; auto: the whole run.")
+      .units(kScheduleUnits);
   f(power, "power", "Exponent of the remaining fraction.").at_least(0);
 }
 
@@ -162,7 +166,10 @@ void WarmupStableDecayLR::Options::fields(Fields& f) {
       .units(kScheduleUnits);
   f(decay, "decay", "Length of the fall at the end: a number of steps of the schedule, or an interval.")
       .units(kScheduleUnits);
-  f(total_steps, "total_steps", kLengthDoc).at_least(1).units(kScheduleUnits);
+  f(total_steps, "total_steps",
+    "Length of the whole schedule: a number of steps of the schedule, or an interval; auto: the whole run.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(decay_shape, "decay_shape", "How the rate falls.");
   f(final_factor, "final_factor", "Factor of the rate at the end.").at_least(0);
 }

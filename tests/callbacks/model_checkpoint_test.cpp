@@ -167,6 +167,19 @@ TEST_CASE("ModelCheckpoint every: a monitored validation metric is fresh") {
   CHECK(log.count("waits for the next validation") == 1);
 }
 
+TEST_CASE("ModelCheckpoint: a metric in filename that was never logged is a warning with the nearest name") {
+  auto options = every(1, Interval::Unit::epochs);
+  const std::vector<double> scores{5, 6, 7, 8};
+  const LogLines log;
+  options.filename = "{step}-{score}";
+  train(options, std::make_shared<Scored>(scores));
+  CHECK(log.count("model_checkpoint.filename_metric") == 0);
+  options.filename = "{step}-{scor}";
+  train(options, std::make_shared<Scored>(scores));
+  CHECK(log.count("ModelCheckpoint.filename: the metric 'scor' was not logged, so it counts as 0") == 1);
+  CHECK(log.count("did you mean 'score'?") == 1);
+}
+
 TEST_CASE("ModelCheckpoint: triggers exclude each other, and the error names those that are set") {
   ModelCheckpoint::Options options;
   options.every = Interval{.value = 8, .unit = Interval::Unit::steps};

@@ -282,6 +282,10 @@ TEST_CASE("F11 what is not a checkpoint folder is refused with what it is") {
   refuse("fifo", "not a checkpoint");
   fs::create_directory(folder / "empty");
   refuse("empty", "manifest.json is missing");
+  fs::create_directories(folder / "run" / "checkpoints" / "last.ckpt");
+  refuse("run", "is a folder of checkpoints, not a checkpoint; its newest is ");
+  refuse("run", "run/checkpoints/last.ckpt");
+  refuse("run/checkpoints", "run/checkpoints/last.ckpt");
 }
 
 namespace {

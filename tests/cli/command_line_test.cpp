@@ -99,7 +99,9 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"describe", "MlpClasifier"}, "did you mean 'MlpClassifier'?"},
       std::pair{std::vector<std::string>{"describe"}, "name is required"},
       std::pair{std::vector<std::string>{"fit"}, "fit needs a model"},
-      std::pair{std::vector<std::string>{"fit", "--config", "/nowhere/c.yaml"}, "/nowhere/c.yaml: cannot be opened"});
+      std::pair{std::vector<std::string>{"fit", "--config", "/nowhere/c.yaml"}, "/nowhere/c.yaml: cannot be opened"},
+      std::pair{std::vector<std::string>{"config", "--config", "trainer.max_epochs=2"},
+                "; did you mean --trainer.max_epochs=2?"});
   INFO(hint);
   const Finished finished = trainer(arguments);
   INFO(finished.err);

@@ -43,10 +43,12 @@ TEST_CASE(
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.err,
-             "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.1"));
-  CHECK(says(end.err,
-             "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run continues with 4"));
-  CHECK(says(end.err, "resume: seed_everything: 7 in the checkpoint, 9 in the config; the run continues with 7"));
+             "\n  optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.1"));
+  CHECK(says(end.err, "\n  data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run continues with 4"));
+  CHECK(says(end.err, "\n  seed_everything: 7 in the checkpoint, 9 in the config; the run continues with 7\n"));
+  CHECK(says(end.err, "warning: resume: "));
+  CHECK(says(end.err, "use --allow-config-change"));
+  CHECK(says(end.err, "[trainer.resume_config]"));
   CHECK(says(end.err,
              "resume: trainer.log_every_n_steps: 1 in the checkpoint, 5 in the config; the run continues with 5"));
   CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run continues with 20"));
@@ -62,12 +64,37 @@ TEST_CASE("F16 with --allow-config-change the config wins") {
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.err, "optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.2"));
+  CHECK_FALSE(says(end.err, "trainer.resume_config"));
   CHECK(says(end.err,
              "the epoch resumes at batch 6, with as many samples read as at batch 12 of the checkpoint's 1 process"));
   CHECK(says(run.config(), "lr: 0.2"));
   // The rate that was stepped with, not only the one that was written down.
   const std::string rows = read_text(run.folder / "fulgur_logs/version_0/metrics.csv");
   CHECK(says(rows, "0.2"));
+}
+
+TEST_CASE("F16 differences inside lists are shown item by item, components of another class by their names") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto fit = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"fit", "-c", "c.yaml", "--trainer.callbacks+=LearningRateMonitor"});
+    return trainer(more, {.folder = folder.path()});
+  };
+  REQUIRE(fit({"--lr_scheduler", "ExponentialLR"}).exit_code == 0);
+  const Finished end = fit({"--resume", "--trainer.max_steps", "20", "--trainer.callbacks.log_momentum", "true",
+                            "--trainer.callbacks+=Timer", "--optimizer", "AdamW", "--lr_scheduler", "StepLR"});
+  INFO(end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.err,
+             "resume: trainer.callbacks.0.init_args.log_momentum: false in the checkpoint, true in the config; the run "
+             "continues with true\n"));
+  CHECK(says(end.err,
+             "resume: trainer.callbacks.1: not set in the checkpoint, Timer in the config; the run continues "
+             "with Timer\n"));
+  CHECK(says(end.err, "\n  optimizer: SGD in the checkpoint, AdamW in the config; the run continues with SGD\n"));
+  CHECK(says(end.err,
+             "\n  lr_scheduler: ExponentialLR in the checkpoint, StepLR in the config; the run continues with "
+             "ExponentialLR\n"));
 }
 
 TEST_CASE("F16 another model is refused with exit code 4, even if only an option differs") {

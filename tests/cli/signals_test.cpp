@@ -57,7 +57,8 @@ TEST_CASE("F32 SIGTERM: a checkpoint at the next step, exit code 75") {
   const Finished end = training.run->wait();
   INFO(end.err);
   CHECK(end.exit_code == 75);
-  CHECK(says(end.err, "signal 15"));
+  CHECK(says(end.err, "stopped: signal 15"));
+  CHECK(says(end.err, " · continue with --resume\n"));
   training.check_sound();
 }
 

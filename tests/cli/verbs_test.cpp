@@ -139,6 +139,39 @@ TEST_CASE("a fit without an optimizer says what to write") {
   CHECK(says(finished.err, "optimizer"));
 }
 
+TEST_CASE("one of several processes of a launcher, without a strategy for them, is a warning") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto fit = [&](std::vector<std::string> environment, const char* strategy = "single_device") {
+    return trainer({"fit", "-c", "c.yaml", "--trainer.strategy", strategy},
+                   {.folder = folder.path(), .environment = std::move(environment)});
+  };
+  const Finished finished = fit({"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 0);
+  CHECK(says(finished.err,
+             "warning: this process is rank 1 of 2 (RANK and WORLD_SIZE), but strategy single_device is one "
+             "process: each process runs by itself"));
+  CHECK(says(finished.err, "set trainer.strategy: ddp"));
+  CHECK(says(finished.err, "[strategies.single_process]"));
+  // srun and torchrun are named.
+  CHECK(says(fit({"TORCHELASTIC_RUN_ID=a", "RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                  "GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"})
+                 .err,
+             "rank 0 of 2 (torchrun)"));
+  // A batch script of Slurm outside srun, incomplete variables, and a single process are no reason.
+  for (const std::vector<std::string>& alone :
+       {std::vector<std::string>{"SLURM_JOB_ID=1", "SLURM_PROCID=0", "SLURM_NTASKS=8", "SLURM_JOB_NAME=job"},
+        {"WORLD_SIZE=2"},
+        {"RANK=0", "WORLD_SIZE=1"},
+        {}}) {
+    const Finished one = fit(alone);
+    CHECK(one.exit_code == 0);
+    CHECK_FALSE(says(one.err, "strategies.single_process"));
+  }
+  CHECK_FALSE(says(fit({"RANK=0", "WORLD_SIZE=1"}, "ddp").err, "strategies.single_process"));
+}
+
 TEST_CASE("data that is missing exits 3 and says where it was looked for") {
   const TemporaryFolder folder;
   const Finished finished = trainer({"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir",

@@ -42,8 +42,8 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start", "[gpu]
   const Finished launched =
       trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
   CHECK(launched.exit_code == 2);
-  CHECK(
-      says(launched.err, "devices were requested; this machine has " + std::to_string(there) + " cuda device(s): 0 ("));
+  CHECK(says(launched.err, "devices were requested; this machine has " + std::to_string(there) +
+                               (there == 1 ? " cuda device: 0 (" : " cuda devices: 0 (")));
   CHECK(says(launched.err, "Set trainer.devices to a number up to " + std::to_string(there)));
   // Started by others, the rank that is too many says so.
   const int ranks = static_cast<int>(there) + 1;

@@ -301,6 +301,12 @@ TEST_CASE("a group may be empty") {
   CHECK_FALSE(problem.w.equal(before));
 }
 
+TEST_CASE("one beta is refused with the class that was asked for") {
+  CHECK_THROWS_WITH(AdamW(AdamW::Options{.betas = {0.9}}),
+                    ContainsSubstring("[optim.AdamW] betas must be two numbers") && ContainsSubstring("got 1"));
+  CHECK_THROWS_WITH(Adam(Adam::Options{.betas = {0.9}}), ContainsSubstring("[optim.Adam] betas must be two numbers"));
+}
+
 TEST_CASE("a gradient of another dtype is named") {
   Regression problem;
   Lion optimizer(Lion::Options{});

@@ -46,7 +46,7 @@ std::string metrics_table(const std::string& title, const std::vector<Metrics>& 
         row = rows.end() - 1;
         (*row)[0] = shown;
       }
-      (*row)[c + 1] = format_double(value);
+      (*row)[c + 1] = std::isfinite(value) ? format_double(value) : format_fixed(value, 0);
     }
   }
   std::vector<TextRow> all = rows;

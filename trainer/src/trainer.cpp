@@ -71,8 +71,6 @@ std::optional<int> guarded(RunSetup& setup, std::atomic<bool>& running, Body bod
   }
 }
 
-std::string counted(int64_t count, std::string_view what) { return cat(count, " ", what, count == 1 ? "" : "s"); }
-
 ExitCode exit_code_of(std::optional<int> signal, bool saved) {
   if (!signal) return ExitCode::ok;
   if (*signal == SIGINT) return ExitCode::interrupted;
@@ -223,7 +221,10 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
       log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ",
                     counted(finished->epochs, "epoch"), ", ", counted(finished->global_step, "step"),
-                    "): there is nothing to resume. Raise the limit, or omit --resume for a new run"));
+                    "): there is nothing to resume. ",
+                    detail::is_of_limit(finished->reason)
+                        ? "Raise the limit, or omit --resume for a new run"
+                        : "To train on from its last checkpoint, use --ckpt_path last; for a new run, omit --resume"));
       report.stop_reason = cat("finished: ", finished->reason);
       report.epochs = finished->epochs;
       report.global_step = finished->global_step;
@@ -256,8 +257,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.stop_reason = reason;
     nonfinite = services.finite.stopped();
     run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
-                  counted(report.global_step, "step"), " · last checkpoint: ",
-                  report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+                  counted(report.global_step, "step"),
+                  " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none",
+                  reason.starts_with("signal ") && report.last_checkpoint ? " · continue with --resume" : ""));
     report.peak_memory = detail::gather_peak_memory(services.context);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);

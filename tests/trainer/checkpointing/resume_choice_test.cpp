@@ -157,6 +157,22 @@ TEST_CASE("a finished run says so and trains no more; with a higher limit it con
   CHECK(fit(folder, "auto", 14).report.global_step == 14);
 }
 
+TEST_CASE("a run that a callback has stopped is finished under any limit; last trains on") {
+  TemporaryFolder folder;
+  struct Stops : Callback {
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+      if (run.progress().global_step == 12) run.request_stop("enough");
+    }
+  };
+  fit(folder, {}, 20,
+      [](TrainerOptions&, TrainerComponents& components) { components.add(std::make_shared<Stops>()); });
+  const Result again = fit(folder, "auto", 25);
+  CHECK(again.report.global_step == 12);
+  CHECK_THAT(again.told, ContainsSubstring("is finished (enough") &&
+                             ContainsSubstring("To train on from its last checkpoint, use --ckpt_path last"));
+  CHECK(fit(folder, "last", 25).report.global_step == 25);
+}
+
 TEST_CASE("ckpt_path auto resumes the newest run with a checkpoint, whatever other verbs and files are newer") {
   TemporaryFolder folder, other;
   fit(folder, {}, 12);

@@ -1,6 +1,7 @@
 #include "trainer/config/config_components.h"
 
 #include "fulgur/core/text.h"
+#include "support/shown_lines.h"
 #include "support/temporary_folder.h"
 
 namespace config_merge_test {
@@ -61,6 +62,13 @@ TEST_CASE("the environment sets options of components and is checked") {
   CHECK(says(
       load_error("", {}, {{"FULGUR_TRAINER__MAX_EPOCH", "3"}}),
       "environment variable FULGUR_TRAINER__MAX_EPOCH: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"));
+  const std::string lines = test::shown_lines([] {
+    load("", {}, {{"FULGUR_TRAINER_MAX_EPOCHS", "3"}, {"FULGUR_DATA_ROOT", "/x"}});
+  });
+  CHECK(says(lines,
+             "FULGUR_TRAINER_MAX_EPOCHS is ignored: two underscores separate the parts of a key. Write "
+             "FULGUR_TRAINER__MAX_EPOCHS [config.ignored_variable]"));
+  CHECK_FALSE(says(lines, "FULGUR_DATA_ROOT"));
   CHECK(says(load_error("", {}, {{"FULGUR_TRANER__MAX_EPOCHS", "3"}}), "did you mean 'trainer'?"));
   CHECK(says(load_error("", {}, {{"FULGUR_TRAINER__MAX_EPOCHS", "x"}}),
              "environment variable FULGUR_TRAINER__MAX_EPOCHS: trainer.max_epochs: expected int"));
@@ -88,6 +96,10 @@ TEST_CASE("F42 an override of a missing key is an error that says so") {
   CHECK(says(load_error(kModel, {{"model.rtae", "3"}}), "model.init_args.rtae: unknown key; did you mean 'rate'?"));
   CHECK(says(load_error("", {{"trainer.max_epochs.x", "3"}}), "is one value"));
   CHECK(says(load_error("", {{"trainer.callbacks.patience", "3"}}), "append to it first with trainer.callbacks+=NAME"));
+  CHECK(
+      says(load_error("", {{"trainer.callbacks+", "ConfigCallback"}, {"trainer.callbacks.nothing", "3"}}),
+           "the last element of the list, ConfigCallback, has no option 'nothing'. For an option of another component, "
+           "first append it with --trainer.callbacks+=NAME"));
   CHECK(says(load_error("trainer: {callbacks: [ConfigCallback]}", {{"trainer.callbacks.4.patience", "3"}}),
              "there is no item 4"));
   CHECK(says(load_error("", {{"trainer.max_epochs+", "3"}}), "is not a list"));
@@ -121,6 +133,15 @@ TEST_CASE("lists of components: append, the last one, and any one") {
   CHECK(load("", {{"trainer.callbacks+", "[ConfigCallback, ConfigCallback]"}}).trainer.callbacks.size() == 2);
   CHECK(value_at(load(kModel, {{"model.widths+", "2"}, {"model.widths+", "[3, 4]"}}), "model.init_args.widths") ==
         "[2, 3, 4]");
+}
+
+TEST_CASE("a value that begins with { is text for an option of text, and a map for other options") {
+  for (const char* text : {"{epoch}", "{epoch}-{val_loss:.2f}"})
+    CHECK(load("", {{"lr_scheduler_name", text}}).lr_scheduler_name == text);
+  CHECK(load("", {{"trainer", "{max_epochs: 3}"}}).trainer.max_epochs == 3);
+  const std::string error = load_error("", {{"trainer.max_epochs", "{1}-{2}"}});
+  CHECK(says(error, "command line: trainer.max_epochs: the value is not valid YAML: "));
+  CHECK(says(error, "quote it inside the argument: '\"{1}-{2}\"'"));
 }
 
 TEST_CASE("loggers: a switch, one, or a list") {

@@ -400,7 +400,7 @@ TEST_CASE("devices: numbers, lists and strings; an invalid index is an error wit
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.devices = std::vector<int64_t>{3};
-  CHECK_THROWS_WITH(fit(options), ContainsSubstring("there is no device 3; this machine has 1 cpu device(s): 0 ("));
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("there is no device 3; this machine has 1 cpu device: 0 ("));
   options.devices = -1;
   CHECK(fit(options)->train == 10);
   options.devices = std::vector<int64_t>{0};

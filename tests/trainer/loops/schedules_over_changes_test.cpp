@@ -272,6 +272,59 @@ TEST_CASE("a schedule of epochs does not change with the batches") {
   }
 }
 
+TEST_CASE("with a higher limit, auto follows the new length of the run; both rates are printed") {
+  CosineAnnealingLR::Options options;
+  const auto make = made<CosineAnnealingLR>(options);
+  const auto whole = rates(make, {{.max_epochs = 4}});
+  std::string told;
+  const auto longer = rates(make, {{.steps = 20, .max_epochs = 2}, {.max_epochs = 4}}, ScheduleInterval::step, &told);
+  // 20 of 32 steps are done, then 20 of 64.
+  for (const auto& [samples, rate] : longer) {
+    CAPTURE(samples);
+    if (samples >= 4 * 20) CHECK_THAT(rate, WithinRel(whole.at(samples), 1e-9));
+  }
+  CHECK_THAT(told, ContainsSubstring("schedule: the learning rate of SGD continues at ") &&
+                       ContainsSubstring("because the run now has 64 steps instead of 32 steps"));
+  rates(make, {{.steps = 20}, {}}, ScheduleInterval::step, &told);
+  CHECK_THAT(told, !ContainsSubstring("continues at "));
+  // A length that does not depend on the run stays.
+  options.t_max = {Length(100)};
+  rates(made<CosineAnnealingLR>(options), {{.steps = 20, .max_epochs = 2}, {.max_epochs = 4}}, ScheduleInterval::step,
+        &told);
+  CHECK_THAT(told, !ContainsSubstring("continues at "));
+}
+
+TEST_CASE("a warm-up that does not end within the run is a warning") {
+  const auto warmup = [](const Length& length) -> MakeSchedule {
+    return [=] { return std::make_shared<WarmupLR>(WarmupLR::Options{.length = length}); };
+  };
+  std::string told;
+  rates(warmup(500), {{}}, ScheduleInterval::epoch, &told);
+  CHECK_THAT(told, ContainsSubstring("WarmupLR.length is 500 epochs, but the run has 4 epochs") &&
+                       ContainsSubstring("set lr_scheduler_interval: step") &&
+                       ContainsSubstring("[lr_scheduler.longer_than_run]"));
+  rates(warmup(64), {{}}, ScheduleInterval::step, &told);
+  CHECK_THAT(told, ContainsSubstring("WarmupLR.length is 64 steps, but the run has 64 steps"));
+  rates(warmup(63), {{}}, ScheduleInterval::step, &told);
+  CHECK_THAT(told, !ContainsSubstring("longer_than_run"));
+  rates(warmup(500), {{}}, ScheduleInterval::epoch, &told,
+        [](TrainerOptions& options) { options.fast_dev_run.batches = 1; });
+  CHECK_THAT(told, !ContainsSubstring("longer_than_run"));
+  const auto sequence = [](int64_t milestone) -> MakeSchedule {
+    return [=] {
+      std::vector<std::shared_ptr<LrScheduler>> parts{
+          std::make_shared<LinearLR>(LinearLR::Options{}),
+          std::make_shared<CosineAnnealingLR>(CosineAnnealingLR::Options{})};
+      return std::make_shared<SequentialLR>(std::move(parts), std::vector<Length>{milestone});
+    };
+  };
+  rates(sequence(5), {{}}, ScheduleInterval::epoch, &told);
+  CHECK_THAT(told, ContainsSubstring("the last of SequentialLR.milestones is 5 epochs, but the run has 4 epochs: the "
+                                     "last schedule never begins"));
+  rates(sequence(3), {{}}, ScheduleInterval::epoch, &told);
+  CHECK_THAT(told, !ContainsSubstring("longer_than_run"));
+}
+
 TEST_CASE("a limit of steps ends a schedule that resumes with other batches") {
   CosineAnnealingLR::Options options;
   const auto limited = [](TrainerOptions& trainer) { trainer.max_steps = 36; };

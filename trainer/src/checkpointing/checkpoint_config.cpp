@@ -31,8 +31,14 @@ Side side_of(std::string_view key) {
   return Side::config;
 }
 
+const ConfigNode* class_of(const ConfigNode* node) {
+  return node != nullptr && node->is_map() ? node->find("class_path") : nullptr;
+}
+
 std::string shown(const ConfigNode* node) {
   if (node == nullptr) return "";
+  // Components are compared option by option; those shown as a whole are of another class, or on one side only.
+  if (const ConfigNode* name = class_of(node); name != nullptr && name->is_scalar()) return name->text();
   std::string text = to_yaml(*node);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -48,13 +54,21 @@ struct Comparison {
   };
   std::vector<Item> items;
 
-  // Compares maps entry by entry, everything else as a whole.
+  // Compares maps entry by entry, lists of maps item by item, everything else as a whole.
   void compare(const std::string& key, const ConfigNode* saved, const ConfigNode* present) {
     if (saved != nullptr && present != nullptr && saved->same_as(*present)) return;
+    if (comparable_items(key, saved, present)) {
+      const auto item = [](const ConfigNode& list, size_t i) {
+        return i < list.items().size() ? &list.items()[i] : nullptr;
+      };
+      for (size_t i = 0; i < std::max(saved->items().size(), present->items().size()); ++i)
+        compare(join_path(key, std::to_string(i)), item(*saved, i), item(*present, i));
+      return;
+    }
     const bool maps = (saved == nullptr || saved->is_map()) && (present == nullptr || present->is_map());
-    const bool classes = saved != nullptr && present != nullptr && saved->is_map() && present->is_map() &&
-                         saved->find("class_path") && present->find("class_path") &&
-                         !saved->find("class_path")->same_as(*present->find("class_path"));
+    const ConfigNode *there = class_of(saved), *here = class_of(present);
+    const bool classes =
+        there != nullptr && here != nullptr ? !there->same_as(*here) : there != nullptr || here != nullptr;
     if (!maps || classes || (saved == nullptr && present == nullptr)) {
       items.push_back({key, saved, present});
       return;
@@ -66,13 +80,25 @@ struct Comparison {
       for (const auto& [name, value] : present->entries())
         if (!saved || !saved->find(name)) compare(join_path(key, name), nullptr, &value);
   }
+
+ private:
+  static bool comparable_items(const std::string& key, const ConfigNode* saved, const ConfigNode* present) {
+    if (saved == nullptr || present == nullptr || !saved->is_list() || !present->is_list()) return false;
+    const auto all_maps = [](const ConfigNode& list) {
+      return std::all_of(list.items().begin(), list.items().end(), [](const auto& item) { return item.is_map(); });
+    };
+    // Where the checkpoint's values win, a list of another length is replaced as a whole.
+    const bool same_length = saved->items().size() == present->items().size();
+    return all_maps(*saved) && all_maps(*present) && (same_length || side_of(key) == Side::config);
+  }
 };
 
 ConfigNode& node_at(ConfigNode& root, std::string_view key) {
   ConfigNode* node = &root;
   while (!key.empty()) {
     const size_t dot = std::min(key.find('.'), key.size());
-    node = &node->get_or_add(key.substr(0, dot));
+    const std::string_view part = key.substr(0, dot);
+    node = node->is_list() ? &node->items().at(std::stoul(std::string(part))) : &node->get_or_add(part);
     key.remove_prefix(std::min(dot + 1, key.size()));
   }
   return *node;
@@ -127,6 +153,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
 
   std::vector<ConfigDifference> differences;
   std::vector<std::string> refused;
+  bool new_option = false;
   ConfigNode agreed = present;
   bool changed = false;
   for (const auto& [key, there, here] : comparison.items) {
@@ -136,9 +163,11 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
                                     [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
     if (side == Side::ignored || linked) continue;
     ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
-    if (side == Side::model && (!config.load.allow_config_change || key == "model" || key == "model.class_path"))
+    if (side == Side::model && (!config.load.allow_config_change || key == "model" || key == "model.class_path")) {
+      new_option |= there == nullptr;
       refused.push_back(cat(key, ": ", there ? difference.checkpoint : "not set", " in the checkpoint, ",
                             here ? difference.config : "not set", " in the config"));
+    }
     if (side == Side::checkpoint && !config.load.allow_config_change) {
       difference.config_won = false;
       node_at(agreed, key) = there ? *there : ConfigNode::null();
@@ -150,7 +179,12 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     throw CheckpointError(cat("[trainer.fit] the config describes a different model from that of ", *path, ":\n  ",
                               join(refused, "\n  "),
                               "\nUse the config of its run, --load.weights_only true for a new run from these weights, "
-                              "or --allow-config-change for options that do not change shapes."));
+                              "or --allow-config-change for options that do not change shapes.",
+                              new_option ? " An option that is not set in the checkpoint may be new in the module: "
+                                           "continue with --allow-config-change. The config's values then apply to all "
+                                           "options, also those of the optimizer, the schedule, the seed and the batch "
+                                           "size."
+                                         : ""));
   if (changed) {
     Config next = config_from_node(agreed);
     next.folder = config.folder;

@@ -1,5 +1,7 @@
 #include "checkpointing/restore_optimizers.h"
 
+#include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -39,6 +41,32 @@ void load_optimizers(Restoring& r, const StateTree& value) {
   }
 }
 
+namespace {
+
+// The length of the run as the state of a schedule has it: "400 steps"; empty if it has none.
+std::string run_length_in(const StateTree& schedule) {
+  if (!schedule.contains("part")) return {};
+  const StateTree& part = schedule.at("part");
+  if (!part.at("steps").is_null()) return counted(part.at("steps").as_int(), "step");
+  return part.at("epochs").is_null() ? std::string() : counted(part.at("epochs").as_int(), "epoch");
+}
+
+// With another limit, `auto` and parts of the run are other lengths, so the rate at this step may differ.
+void report_moved_rate(RunState& run, const Optimizer& optimizer, const std::vector<double>& saved_rates,
+                       const std::string& length_before, const std::string& length_now) {
+  if (length_before == length_now || length_before.empty() || length_now.empty()) return;
+  for (size_t g = 0; g < saved_rates.size(); ++g) {
+    const double now = optimizer.groups()[g].lr, before = saved_rates[g];
+    if (std::abs(now - before) <= 0.01 * std::max(now, before)) continue;
+    run.print(cat("schedule: the learning rate of ", optimizer.name(), " continues at ", now,
+                  "; in the checkpoint it was ", before, ", because the run now has ", length_now, " instead of ",
+                  length_before));
+    return;
+  }
+}
+
+}  // namespace
+
 void load_schedules(Restoring& r, const StateTree& value) {
   RunState& run = r.run;
   if (!r.load.loads_lr_scheduler()) return;
@@ -48,6 +76,8 @@ void load_schedules(Restoring& r, const StateTree& value) {
     if (!planned.scheduler || states[i].is_null()) continue;
     LrScheduler& schedule = *planned.scheduler->scheduler;
     const double pace_before = schedule.pace();
+    std::vector<double> saved_rates;
+    for (const ParamGroup& group : planned.optimizer->groups()) saved_rates.push_back(group.lr);
     try {
       schedule.load_state(states[i]);
     } catch (const CheckpointError&) {
@@ -60,6 +90,10 @@ void load_schedules(Restoring& r, const StateTree& value) {
           "schedule: steps or epochs have a different number of samples than when the run began; lengths in samples, "
           "epochs or parts of the run stay as they were, and each step counts as ",
           schedule.pace(), " of the original steps"));
+    // With this option the optimizer already has the config's rates.
+    if (!r.load.allow_config_change)
+      report_moved_rate(run, *planned.optimizer, saved_rates, run_length_in(states[i]),
+                        run_length_in(schedule.state()));
   }
 }
 

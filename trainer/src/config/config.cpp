@@ -5,6 +5,7 @@
 #include "config/config_tree.h"
 #include "config/links.h"
 #include "config/renamed_options.h"
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -81,6 +82,22 @@ std::vector<std::pair<std::string, std::string>> sorted_variables(const ConfigSo
   return variables;
 }
 
+// One underscore between the parts of a key is the likeliest slip, and such a variable sets nothing.
+void warn_of_ignored_variables(const ConfigSources& sources, const Config& config) {
+  const auto& silence = config.silence;
+  constexpr const char* kId = "config.ignored_variable";
+  // The launcher of this process has already said it.
+  const bool launched = std::any_of(sources.environment.begin(), sources.environment.end(),
+                                    [](const auto& variable) { return variable.first == "FULGUR_LAUNCHER"; });
+  if (launched || std::find(silence.begin(), silence.end(), kId) != silence.end()) return;
+  for (const auto& [name, value] : sources.environment)
+    for (const std::string_view part : {"FULGUR_TRAINER_", "FULGUR_MODEL_", "FULGUR_OPTIMIZER_"})
+      if (name.starts_with(part) && !config::key_of_variable(name))
+        log::warn(kId, cat("the environment variable ", name,
+                           " is ignored: two underscores separate the parts of a key. Write ", part, "_",
+                           std::string_view(name).substr(part.size())));
+}
+
 bool lies_in(const std::string& path, const Problems& problems) {
   return std::any_of(problems.items().begin(), problems.items().end(), [&](const Problem& problem) {
     return problem.path == path || (problem.path.starts_with(path) && problem.path[path.size()] == '.');
@@ -135,6 +152,7 @@ Config load_config(const ConfigSources& sources) {
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
   problems.throw_if_any();
+  warn_of_ignored_variables(sources, config);
   if (!sources.files.empty()) {
     config.folder = sources.files.back().parent_path();
     if (config.folder.empty()) config.folder = ".";

@@ -33,9 +33,13 @@ class Overrider {
   void set(ConfigNode& node, const TypeInfo* type, size_t at);
   void set_in_fields(ConfigNode& node, const Fields& fields, size_t at);
   void set_in_component(ConfigNode& node, const TypeInfo& type, size_t at);
+  /// False, with a report, if the last component of a list does not have the option at `path_[at]`.
+  bool last_has_option(const ConfigNode& last, const TypeInfo& type, size_t at);
   void set_in_list(ConfigNode& node, const TypeInfo& type, size_t at);
   void set_in_map(ConfigNode& node, const TypeInfo& type, size_t at);
   void assign(ConfigNode& node, const TypeInfo* type);
+  /// False, with a report, if the value is not valid YAML.
+  bool has_value();
   void append(ConfigNode& node, const TypeInfo* type);
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);
@@ -50,6 +54,8 @@ class Overrider {
   std::string key_;
   bool append_ = false;
   ConfigNode value_;
+  std::string text_;  // from which `value_` was read
+  Problems unreadable_;
   // Created once: a command line may have many overrides.
   std::map<const TypeInfo*, std::unique_ptr<Fields>> objects_;
   struct Component {

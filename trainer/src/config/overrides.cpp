@@ -61,14 +61,23 @@ void Overrider::apply(ConfigNode& root, const std::string& key, const std::strin
   key_ = key;
   append_ = key.ends_with('+');
   path_ = split(append_ ? std::string_view(key).substr(0, key.size() - 1) : std::string_view(key));
-  const size_t problems_before = problems_.items().size();
-  value_ = parse_value(value, where, problems_);
-  if (problems_.items().size() != problems_before) return;
+  // Whether a `{` begins a map or a text is known only with the type of the option.
+  text_ = value;
+  unreadable_ = Problems();
+  value_ = parse_value(value, where, unreadable_);
   if (path_.size() > kMaxSegments ||
       std::any_of(path_.begin(), path_.end(), [](const auto& part) { return part.empty(); })) {
     return problem("is not a key path; write names separated by dots");
   }
   set_in_fields(root, schema_, 0);
+}
+
+bool Overrider::has_value() {
+  constexpr size_t kMost = 60;
+  for (const Problem& found : unreadable_.items())
+    problem(cat("the value is not valid YAML: ", found.message, ". If it is text, quote it inside the argument: ",
+                text_.size() > kMost ? "'\"…\"'" : cat("'\"", text_, "\"'")));
+  return unreadable_.empty();
 }
 
 ConfigNode& Overrider::child(ConfigNode& node, const std::string& key) {
@@ -152,11 +161,31 @@ void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t 
   if (path_[at] == "class_path" && at + 1 == path_.size()) return assign(node, &type);
   ConfigNode& args = child(node, "init_args");
   const size_t first = path_[at] == "init_args" ? at + 1 : at;
-  if (first == path_.size()) return merge_into(args, value_);
+  if (first == path_.size()) {
+    if (has_value()) merge_into(args, value_);
+    return;
+  }
   const ConfigNode* name = node.find("class_path");
   const Fields* fields = name != nullptr ? fields_of_component(type.registry_kind, name->text()) : nullptr;
   if (fields != nullptr) return set_in_fields(args, *fields, first);
   set(child(args, path_[first]), nullptr, first + 1);
+}
+
+bool Overrider::last_has_option(const ConfigNode& last, const TypeInfo& type, size_t at) {
+  const ConfigNode* name = last.is_scalar() ? &last : last.find("class_path");
+  const Fields* fields = name != nullptr ? fields_of_component(type.registry_kind, name->text()) : nullptr;
+  const bool is_option = path_[at] != "class_path" && path_[at] != "init_args";
+  if (fields == nullptr || !is_option) return true;
+  // The reader reports a former name, with its present one.
+  if (fields->hint_for_unknown && fields->hint_for_unknown(path_[at])) return true;
+  std::vector<std::string> names;
+  for (const Field& field : fields->all()) names.push_back(field.name);
+  if (std::find(names.begin(), names.end(), path_[at]) != names.end()) return true;
+  const std::string list = key_.substr(0, key_.find('.' + path_[at]));
+  problem(cat("the last element of the list, ", name->text(), ", has no option '", path_[at], "'",
+              as_sentence(did_you_mean(path_[at], names)),
+              "For an option of another component, first append it with --", list, "+=NAME"));
+  return false;
 }
 
 void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
@@ -166,9 +195,13 @@ void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
         cat("the list is empty; append to it first with ", key_.substr(0, key_.find('.' + path_[at])), "+=NAME"));
   }
   const std::optional<size_t> index = as_index(path_[at]);
-  if (!index) return set(node.items().back(), item, at);
+  if (!index) {
+    if (item != nullptr && item->kind == Kind::component && !last_has_option(node.items().back(), *item, at)) return;
+    return set(node.items().back(), item, at);
+  }
   if (*index >= node.items().size())
-    return problem(cat("the list has ", node.items().size(), " items; there is no item ", *index));
+    return problem(cat("the list has ", counted(static_cast<int64_t>(node.items().size()), "item"),
+                       "; there is no item ", *index));
   set(node.items()[*index], item, at + 1);
 }
 
@@ -196,6 +229,14 @@ bool Overrider::load_group(ConfigNode& node) {
 
 void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
   const Location key_where = value_.where;
+  // File name templates begin with `{`.
+  const bool is_text = type != nullptr && (type->kind == Kind::string || type->kind == Kind::path);
+  if (is_text && text_.starts_with('{')) {
+    value_ = ConfigNode::string(text_);
+    set_places(value_, key_where);
+  } else if (!has_value()) {
+    return;
+  }
   const bool is_group = type != nullptr && (type->kind == Kind::component || type->kind == Kind::object);
   if (is_group && is_yaml_file(value_)) {
     load_group(node);
@@ -213,6 +254,7 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
 }
 
 void Overrider::append(ConfigNode& node, const TypeInfo* type) {
+  if (!has_value()) return;
   if (type != nullptr && type->kind != Kind::list) return problem("is not a list: '+' cannot append to it");
   if (!node.is_list()) {
     // A single logger counts as a list of one; a switch (`true`, `false`) is replaced.

@@ -65,9 +65,10 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           ". Remove it, and accumulate in training_step.");
   require(!log_grad_norm, "[trainer.log_grad_norm] ", kManual,
           "the Trainer does not know which optimizer's norm to log. Remove it, and log what "
-          "clip_gradients(optimizer, value) returns.");
+          "clip_gradients(optimizers(i).optimizer(), value) returns.");
   require(!gradient_clip_val, "[trainer.gradient_clip_val] ", kManual,
-          "the Trainer cannot clip. Remove it, and call clip_gradients(optimizer, value) in training_step.");
+          "the Trainer cannot clip. Remove it, and call clip_gradients(optimizers(i).optimizer(), value) in "
+          "training_step.");
 }
 
 }  // namespace fulgur::detail

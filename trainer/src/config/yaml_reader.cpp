@@ -319,7 +319,9 @@ ConfigNode load_yaml_file(const std::filesystem::path& path, Problems& problems)
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    problems.add(where, "", cat("cannot be opened: ", std::strerror(errno)));
+    const std::string reason = std::strerror(errno), name = path.string();
+    const bool is_option = name.find('=') != std::string::npos && !name.starts_with('-');
+    problems.add(where, "", cat("cannot be opened: ", reason, is_option ? cat("; did you mean --", name, "?") : ""));
     return {};
   }
   std::string text(kMaxBytes + 1, '\0');

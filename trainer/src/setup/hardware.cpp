@@ -2,13 +2,37 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/memory_stats.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "fulgur/strategies/cluster_environment.h"
 #include "setup/allocator.h"
 
 namespace fulgur::detail {
+
+namespace {
+
+// Several processes of one launcher that do not know of each other would each train on all the data.
+void warn_if_one_of_several(const Strategy& strategy) {
+  if (strategy.launch_plan() || strategy.world_size() > 1) return;
+  std::optional<ProcessPlace> place;
+  try {
+    place = detect_cluster_environment(process_environment());
+  } catch (const Error&) {
+    // Incomplete variables matter only to a strategy with several processes.
+  }
+  if (!place || place->world_size <= 1) return;
+  log::warn("strategies.single_process",
+            cat("this process is rank ", place->rank, " of ", place->world_size, " (",
+                place->environment == "variables" ? "RANK and WORLD_SIZE" : place->environment, "), but strategy ",
+                strategy.name(),
+                " is one process: each process runs by itself, on all the data. For one run of them all, set "
+                "trainer.strategy: ddp; if they are meant to be separate runs, silence this warning"));
+}
+
+}  // namespace
 
 Hardware choose_hardware(RunState& run) {
   Hardware hardware;
@@ -24,6 +48,7 @@ Hardware choose_hardware(RunState& run) {
                            .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm,
                            .precision = std::move(precision)});
+  warn_if_one_of_several(*run.strategy);
   // From here on `at::kCUDA` without an index means this device, as in Lightning. Some kinds of device have no current
   // device (a strategy's own stand-ins).
   if (const at::Device device = run.strategy->device();

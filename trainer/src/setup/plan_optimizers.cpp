@@ -6,6 +6,7 @@
 
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "fulgur/optim/composed_schedules.h"
 
 namespace fulgur::detail {
 namespace {
@@ -50,6 +51,26 @@ double lr_factor(const RunState& run, const RunLength& length) {
         "[trainer.scale_lr] the training loader does not report its batch size. Set the learning rate yourself, and "
         "scale_lr: none.");
   return run.options.scale_lr == ScaleLr::linear ? ratio : std::sqrt(ratio);
+}
+
+// The unit of a length is easily forgotten: 500 is 500 epochs unless the schedule steps per optimizer step.
+void warn_of_long_warmup(const SchedulerConfig& config, const RunLength& length) {
+  const bool by_epoch = config.interval == ScheduleInterval::epoch;
+  const auto total = by_epoch ? length.epochs : length.steps;
+  if (!total || *total <= 0) return;
+  const int64_t steps = std::max<int64_t>(*total / config.frequency, 1);
+  const auto warn = [&](std::string_view option, int64_t begin, std::string_view consequence) {
+    if (begin < steps) return;
+    const auto in_units = [&](int64_t count) { return counted(count * config.frequency, by_epoch ? "epoch" : "step"); };
+    log::warn("lr_scheduler.longer_than_run",
+              cat(option, " is ", in_units(begin), ", but the run has ", counted(*total, by_epoch ? "epoch" : "step"),
+                  ": ", consequence, ". Shorten it, for example to 0.05dur",
+                  by_epoch ? "; if optimizer steps are meant, set lr_scheduler_interval: step" : ""));
+  };
+  if (const auto* warmup = dynamic_cast<const WarmupLR*>(config.scheduler.get()))
+    warn("WarmupLR.length", warmup->length(), "the rate stays below its full value");
+  if (const auto* sequence = dynamic_cast<const SequentialLR*>(config.scheduler.get()))
+    warn("the last of SequentialLR.milestones", sequence->last_begin(), "the last schedule never begins");
 }
 
 void make_handles(RunState& run) {
@@ -124,6 +145,8 @@ void plan_optimizers(RunState& run, Services& services) {
     config.scheduler->scale_rates(factor);
     config.scheduler->set_run_length(length, config.interval, config.frequency);
     config.scheduler->attach(*planned.optimizer);
+    // The few steps of a fast_dev_run are not what the schedule was made for.
+    if (!run.fast_dev_run()) warn_of_long_warmup(config, length);
   }
   make_handles(run);
 }

@@ -279,7 +279,7 @@ void RunSetup::print_start() {
     if (loaders.loaders.empty()) continue;
     const auto batches = loaders.total();
     components.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
-                             batches ? std::to_string(*batches) : "?", " batches"));
+                             batches ? std::to_string(*batches) : "?", batches == 1 ? " batch" : " batches"));
   }
   run.print(cat("data: ", join(components, " · "), run.world_size() > 1 ? " (of rank 0)" : ""));
   run.print(run.run_dir.empty()

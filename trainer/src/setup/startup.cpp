@@ -72,8 +72,8 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
           : cat("Set trainer.devices to ",
                 there == 1 ? "1 or [0]" : cat("a number up to ", there, " or to a list of indices up to ", there - 1),
                 ", or to -1 for all. CUDA_VISIBLE_DEVICES may hide some.");
-  throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ", there, " ", accelerator.name(),
-                        " device(s): ", join(names), ". ", remedy));
+  throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ",
+                        counted(there, cat(accelerator.name(), " device")), ": ", join(names), ". ", remedy));
 }
 
 }  // namespace

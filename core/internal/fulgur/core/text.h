@@ -64,4 +64,9 @@ std::string cat(const Parts&... parts) {
   return out;
 }
 
+/// `1 step`, `3 steps`.
+inline std::string counted(int64_t count, std::string_view what) {
+  return cat(count, " ", what, count == 1 ? "" : "s");
+}
+
 }  // namespace fulgur

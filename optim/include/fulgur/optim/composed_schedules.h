@@ -37,12 +37,13 @@ class FULGUR_API WarmupLR final : public LrScheduler {
   std::vector<std::shared_ptr<LrScheduler>> parts() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
+  /// Steps of the warm-up, once attached.
+  int64_t length() const;
 
  protected:
   void on_attach(const Optimizer& optimizer) override;
 
  private:
-  int64_t length() const;
   Options options_;
   std::shared_ptr<LrScheduler> after_;
 };
@@ -64,6 +65,8 @@ class FULGUR_API SequentialLR final : public LrScheduler {
   std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
+  /// First step of the last schedule, once attached.
+  int64_t last_begin() const;
 
  protected:
   /// Throws a ConfigError if the milestones are not increasing.
