@@ -60,6 +60,32 @@ TEST_CASE("a monitored step metric is the last batch's, however often rows are w
   }
 }
 
+TEST_CASE("a monitored step metric that is logged several times in a batch is reduced over it") {
+  struct Twice : Both {
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      const auto number = static_cast<double>(batch_idx);
+      log("mean", number, {.on_step = true, .on_epoch = false, .batch_size = 1});
+      log("mean", number + 4, {.on_step = true, .on_epoch = false, .batch_size = 3});
+      log("most", number, {.on_step = true, .on_epoch = false, .reduce_fx = Reduce::max});
+      log("most", 2.0, {.on_step = true, .on_epoch = false, .reduce_fx = Reduce::max});
+      log("last", number, {.on_step = true, .on_epoch = false, .reduce_fx = Reduce::last});
+      log("last", 3.0, {.on_step = true, .on_epoch = false, .reduce_fx = Reduce::last});
+      return Both::training_step(batch, batch_idx);
+    }
+  };
+  for (const auto& [name, expected] : std::map<std::string, double>{{"mean", 12}, {"most", 9}, {"last", 3}}) {
+    CAPTURE(name);
+    const TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.log_every_n_steps = 4;
+    const auto asking = std::make_shared<Asking>(name);
+    TrainerComponents components;
+    components.add(asking);
+    Trainer(options, components).fit(std::make_shared<Twice>(), regression_data(40, 0));
+    CHECK(asking->at_epoch_end == std::vector<double>{expected});
+  }
+}
+
 TEST_CASE("a monitored step metric continues over a resume") {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);

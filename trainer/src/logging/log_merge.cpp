@@ -183,7 +183,7 @@ std::optional<double> LogStore::monitored(std::string_view final_name, Collectiv
   // Ranks may have logged different things: all exchange the same numbers.
   std::optional<double> sum, weight, least, most;
   if (latest && latest->options.sync_dist) {
-    const double samples = latest->latest.weight + latest->latest.device_weight;
+    const double samples = latest->latest.value.weight + latest->latest.value.device_weight;
     switch (latest->options.reduce_fx) {
       case Reduce::mean:
         sum = *own * samples, weight = samples;

@@ -60,7 +60,8 @@ void LogStore::restore(const Mark& mark) {
     if (found == mark.slots.end()) {
       restart(s->step, s->options.reduce_fx);
       restart(s->epoch, s->options.reduce_fx);
-      restart(s->latest, Reduce::last);
+      s->latest = {.value = std::move(s->latest.value)};
+      restart(s->latest.value, Reduce::last);
     } else {
       s->step = found->second.step;
       s->epoch = found->second.epoch;
@@ -107,7 +108,8 @@ StateTree LogStore::state(bool late) {
     slot["scope"] = static_cast<int64_t>(s->scope);
     slot["step"] = accumulator(s->step, s->options.reduce_fx, steps);
     slot["epoch"] = accumulator(s->epoch, s->options.reduce_fx, epochs);
-    if (s->monitored) slot["latest"] = accumulator(s->latest, Reduce::last, steps);
+    if (s->monitored) slot["latest"] = accumulator(s->latest.value, latest_reduce(*s), steps);
+    if (s->monitored) slot["latest_of_one_call"] = s->latest.of_one_call;
     slots.push_back(std::move(slot));
   }
   return StateTree::map({{"slots", std::move(slots)}, {"values", published_state()}});
@@ -144,7 +146,8 @@ void LogStore::load_state(const StateTree& state) {
     accumulator(s.epoch, item.at("epoch"));
     if (item.contains("latest")) {
       s.monitored = true;
-      accumulator(s.latest, item.at("latest"));
+      accumulator(s.latest.value, item.at("latest"));
+      s.latest.of_one_call = item.at("latest_of_one_call").as_bool();
     }
     s.of_checkpoint = true;
   }

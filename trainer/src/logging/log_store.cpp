@@ -212,6 +212,7 @@ HostNumbers LogStore::take_noted() {
 
 void LogStore::start_recording(at::Device device) {
   recording_on_ = device;
+  records_ = true;
   recorded_.clear();
   start_noting(device);
 }
@@ -298,7 +299,10 @@ void LogStore::add_number(Slot& s, double value, double weight) {
       add(to, value, weight, reduce);
   };
   if (s.on_step) add_to(s.step, s.options.reduce_fx);
-  if (s.on_step && s.monitored) add_to(s.latest, Reduce::last);
+  if (s.on_step && s.monitored) {
+    const auto [latest, reduce] = latest_in_batch(s);
+    add_to(latest, reduce);
+  }
   if (s.on_epoch) add_to(s.epoch, s.options.reduce_fx);
 }
 
@@ -315,7 +319,10 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, co
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;
     if (sums && stage == RunningStage::train) remember(value, s.step);
   }
-  if (s.on_step && s.monitored) add_device(s.latest, scalars(stage, /*epoch=*/false), value, weight, Reduce::last);
+  if (s.on_step && s.monitored) {
+    const auto [latest, reduce] = latest_in_batch(s);
+    add_device(latest, scalars(stage, /*epoch=*/false), value, weight, reduce);
+  }
   if (s.on_epoch) add_device(s.epoch, scalars(stage, /*epoch=*/true), value, weight, options.reduce_fx);
 }
 
@@ -372,18 +379,30 @@ void LogStore::monitor(const std::vector<std::string>& final_names) {
 
 const LogStore::Slot* LogStore::latest_of(std::string_view final_name, RunningStage stage) const {
   for (const auto& s : slots_)
-    if (s->stage == stage && s->latest.count > 0 && s->steps_are(final_name)) return s.get();
+    if (s->stage == stage && s->latest.value.count > 0 && s->steps_are(final_name)) return s.get();
   return nullptr;
 }
 
+std::pair<LogStore::Accumulator&, Reduce> LogStore::latest_in_batch(Slot& slot) const {
+  Slot::Latest& latest = slot.latest;
+  if (records_ || slot.stage != RunningStage::train) {
+    // A recorded step has one call, whose launches replace the value.
+    latest.of_one_call = true;
+  } else if (latest.batch != batch_) {
+    latest = {.value = std::move(latest.value), .batch = batch_, .of_one_call = false};
+    restart(latest.value, slot.options.reduce_fx);
+  }
+  return {latest.value, latest_reduce(slot)};
+}
+
 double LogStore::latest_value(const Slot& slot) {
-  Accumulator latest = slot.latest;
+  Accumulator latest = slot.latest.value;
   if (latest.device_used) {
     const DeviceScalars::Reading reading = scalars(slot.stage, /*epoch=*/false).read();
     reading.wait();
-    fold(latest, Reduce::last, reading);
+    fold(latest, latest_reduce(slot), reading);
   }
-  return latest.value;
+  return finish(latest, latest_reduce(slot));
 }
 
 std::optional<double> LogStore::written(std::string_view final_name) const {

@@ -37,7 +37,10 @@ class LogStore {
            const LogOptions& options);
 
   /// A batch of training begins.
-  void start_batch() { logged_in_batch_.clear(); }
+  void start_batch() {
+    logged_in_batch_.clear();
+    ++batch_;
+  }
   /// Makes `Window::finite` of the current training step window cover this value, a scalar on a device. Free if the
   /// same tensor was logged in this batch as a mean or a sum, whose window provides the same information.
   void watch(const Tensor& value);
@@ -133,7 +136,13 @@ class LogStore {
     bool of_checkpoint = false;  // nothing was logged since it was loaded
     bool monitored = false;      // `latest` is kept
     Accumulator step, epoch;
-    Accumulator latest;  // Reduce::last, of all windows
+    /// The last batch's value. Several calls in a batch (micro-batches, replicas) are reduced like those of a window.
+    struct Latest {
+      Accumulator value;
+      int64_t batch = -1;
+      bool of_one_call = true;  // the last: nothing is reduced
+    };
+    Latest latest;
     /// Whether the step values have this name in rows, or are newer than the epoch value of that name.
     bool steps_are(std::string_view final_name) const;
   };
@@ -196,11 +205,18 @@ class LogStore {
   void publish(const std::string& name, double value, RunningStage stage);
   /// The slot whose last step value has this name; null if no slot has one.
   const Slot* latest_of(std::string_view final_name, RunningStage stage) const;
+  /// `slot.latest`, begun again for the current batch, and how a value is added to it.
+  std::pair<Accumulator&, Reduce> latest_in_batch(Slot& slot) const;
+  static Reduce latest_reduce(const Slot& slot) {
+    return slot.latest.of_one_call ? Reduce::last : slot.options.reduce_fx;
+  }
   double latest_value(const Slot& slot);
   std::optional<double> running(std::string_view final_name, RunningStage stage);
   /// The current windows of `stage`; waits for the device.
   void read_running(RunningStage stage);
 
+  int64_t batch_ = 0;
+  bool records_ = false;  // steps of this run are recorded
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
   std::optional<at::Device> noting_on_;
@@ -243,7 +259,8 @@ inline LogStore::Window LogStore::close_epoch(RunningStage stage) { return close
 
 struct LogStore::Mark {
   struct Values {
-    Accumulator step, epoch, latest;
+    Accumulator step, epoch;
+    Slot::Latest latest;
   };
   std::map<const Slot*, Values> slots;
   DeviceScalars::Values steps, epochs;
