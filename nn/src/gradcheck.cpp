@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
-#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"

@@ -1,7 +1,5 @@
 #include "loading/batch_task.h"
 
-#include <optional>
-
 #include "loading/sample_error.h"
 
 namespace fulgur {

@@ -2,9 +2,7 @@
 
 #include <deque>
 #include <map>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "communicator.h"
 #include "operation.h"

@@ -1,8 +1,6 @@
 // Operations whose CUDA kernel saves other tensors for its backward than the CPU's: with other sizes, or none.
 #include <ATen/ops/_embedding_bag.h>
 #include <ATen/ops/bincount.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/searchsorted.h>
 

@@ -11,7 +11,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <sstream>
 
 #include "cpu_views.h"

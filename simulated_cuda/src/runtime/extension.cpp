@@ -1,7 +1,6 @@
 // The functions declared in simulated_cuda.h.
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "engine.h"

@@ -2,7 +2,6 @@
 // library enqueues the computation after it.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <unordered_map>
 
 #include "engine.h"

@@ -2,7 +2,6 @@
 #include <numeric>
 
 #include "cluster/environment_values.h"
-#include "fulgur/core/errors.h"
 #include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "config/resolved_options.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/batch.h"
 #include "fulgur/core/optimizer.h"
