@@ -85,8 +85,7 @@ NCCL_API ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* d
 }
 
 NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
-  const auto parent = find(comm, __func__);
-  if (!parent) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(parent, comm);
   if (in_group()) return fail(ncclInvalidUsage, "ncclCommSplit: a split inside a group is not simulated");
   std::vector<int> all;
   for (int rank = 0; rank < parent->world_size(); ++rank) all.push_back(rank);
@@ -95,8 +94,7 @@ NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclCom
 
 NCCL_API ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made, ncclConfig_t*,
                                      int flags) {
-  const auto parent = find(comm, __func__);
-  if (!parent) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(parent, comm);
   if (in_group()) return fail(ncclInvalidUsage, "ncclCommShrink: a shrink inside a group is not simulated");
   std::vector<int> stay;
   for (int rank = 0; rank < parent->world_size(); ++rank)
@@ -111,8 +109,7 @@ NCCL_API ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, 
 }
 
 NCCL_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   communicator->drain();
   return ncclSuccess;
 }
@@ -134,36 +131,31 @@ NCCL_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 NCCL_API ncclResult_t ncclCommRevoke(ncclComm_t comm, int) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   communicator->abort();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *error = communicator->error();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *count = communicator->world_size();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *device = communicator->device();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *rank = communicator->rank();
   return ncclSuccess;
 }

@@ -13,8 +13,7 @@ using namespace fulgur::simulated_nccl;
 
 NCCL_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, ncclDataType_t type,
                                                ncclScalarResidence_t residence, ncclComm_t comm) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   if (!op || !factor || size_of(type) == 0)
     return fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: no factor, or one of an unknown type");
   Reduction reduction{.premultiplied = true};
@@ -27,8 +26,7 @@ NCCL_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, nc
 }
 
 NCCL_API ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   if (!communicator->remove_reduction(op))
     return fail(ncclInvalidArgument, "ncclRedOpDestroy: there is no such reduction");
   return ncclSuccess;

@@ -76,6 +76,11 @@ class Communicator {
   std::atomic<uint64_t> splits_{0};
 };
 
+/// Names the communicator of a handle, or returns from the function with the error.
+#define FIND_COMMUNICATOR(name, handle)     \
+  const auto name = find(handle, __func__); \
+  if (!name) return ncclInvalidUsage
+
 /// The communicator of a handle; nullptr, after a message, for a handle that was destroyed, aborted or never created.
 /// Handles are never freed, so that a late use is detected instead of crashing.
 std::shared_ptr<Communicator> find(ncclComm_t handle, const char* function);

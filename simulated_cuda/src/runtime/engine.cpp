@@ -23,8 +23,9 @@ void wake(Stream& stream) {
   state().changed.notify_all();
 }
 
-// The caller has set `running`, so it owns the front.
+// While `running` is set, the front belongs to the calling thread.
 void run_front(Lock& lock, Stream& stream) {
+  stream.running = true;
   Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
   if (work.kind == Work::Kind::wait) {
@@ -44,6 +45,7 @@ void run_front(Lock& lock, Stream& stream) {
     lock.lock();
   }
   ++stream.completed;
+  stream.running = false;
 }
 
 void stream_thread(Stream* stream) {
@@ -53,9 +55,7 @@ void stream_thread(Stream* stream) {
     if (state().exiting) {
       stream->wake.wait(lock);
     } else if (has_more() && stream->completed < stream->wanted) {
-      stream->running = true;
       run_front(lock, *stream);
-      stream->running = false;
       state().changed.notify_all();
     } else if (has_more() && stream->completed < stream->may_wait_at) {
       // Another process may wait for it, whether or not this one's host does.
@@ -94,9 +94,7 @@ void run_now(Lock& lock, Stream& stream) {
       give_thread(stream);
       return;
     }
-    stream.running = true;
     run_front(lock, stream);
-    stream.running = false;
     wake(stream);
   }
 }
@@ -251,9 +249,7 @@ void run_until(Lock& lock, Stream& stream, uint64_t until) {
       state().changed.wait(lock);
       continue;
     }
-    stream.running = true;
     run_front(lock, stream);
-    stream.running = false;
     wake(stream);
   }
 }
@@ -279,9 +275,7 @@ void run_a_little(Lock& lock, Stream& stream) {
   }
   if (front.kind == Work::Kind::wait && front.recording && !is_done(*front.recording))
     return run_a_little(lock, *front.recording->stream);
-  stream.running = true;
   run_front(lock, stream);
-  stream.running = false;
   wake(stream);
 }
 
