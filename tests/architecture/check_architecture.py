@@ -29,7 +29,7 @@ MAY_INCLUDE = {
 # sub-folder and those before it.
 SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
-    "data": ["sampling", "loading", "datasets", "modules"],
+    "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
     "trainer": [
         "config",

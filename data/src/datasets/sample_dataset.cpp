@@ -8,7 +8,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "loading/sample_error.h"
+#include "reading/sample_error.h"
 
 namespace fulgur {
 namespace {

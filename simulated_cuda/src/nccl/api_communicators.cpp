@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "communicator.h"
-#include "gpu.h"
-#include "group.h"
-#include "report.h"
-#include "split.h"
+#include "ranks/communicator.h"
+#include "ranks/report.h"
+#include "ranks/split.h"
+#include "work/group.h"
 
 #define NCCL_API extern "C" __attribute__((visibility("default")))
 
@@ -29,6 +28,12 @@ static_assert(sizeof(UniqueId) <= sizeof(ncclUniqueId));
 int current_device() {
   int device = -1;
   return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
+// The bus id of a device, which identifies the machine's devices in every process.
+int gpu_of(int device) {
+  int bus = 0;
+  return cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device) == cudaSuccess ? bus : -1;
 }
 
 ncclResult_t make(const char* function, ncclComm_t* handle, int world_size, int rank, const ncclUniqueId& bytes,

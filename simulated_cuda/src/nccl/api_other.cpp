@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "communicator.h"
-#include "report.h"
+#include "ranks/communicator.h"
+#include "ranks/report.h"
 
 #define NCCL_API extern "C" __attribute__((visibility("default")))
 

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ranks/channel.h"
+
+namespace fulgur::simulated_nccl {
+
+/// Where a process keeps memory that others may map: its file descriptor. The memory has no name in any folder, so
+/// nothing is left of it when its processes end, however they end.
+struct Origin {
+  int32_t process = 0;
+  int32_t descriptor = -1;
+  uint64_t serial = 0;  ///< descriptors are reused, serial numbers are not
+};
+
+/// What a rank publishes to the others while a communicator is split.
+struct SplitNote {
+  std::atomic<uint64_t> shown,
+      read;  ///< number of splits for which this rank has published its note, and has read the others'
+  int32_t color, key;
+  Origin origin;
+};
+
+/// The memory that the ranks of a communicator share.
+class Segment {
+ public:
+  /// Fresh memory for ranks to attach to.
+  static Origin create();
+  /// Closes the descriptor if it belongs to this process; once. The memory lives while a process has it mapped.
+  static void close(const Origin& origin);
+  /// Maps it. nullptr, with the reason in `error`, if it cannot be had or does not fit the caller.
+  static std::unique_ptr<Segment> attach(const Origin& origin, int world_size, int rank, int gpu, std::string& error);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  int attached() const;
+  /// The machine-wide number of the GPU that a rank uses; known once it has attached.
+  int gpu(int rank) const;
+  SplitNote& note(int rank);
+  /// Collectives and sends have channels of their own: inside a group their order is free.
+  Channel& channel(int from, int to, bool collective);
+
+ private:
+  struct Head;
+  Segment(void* memory, size_t size, int world_size)
+      : memory_(static_cast<char*>(memory)), size_(size), world_size_(world_size) {}
+  Head& head() const;
+
+  char* memory_;
+  size_t size_;
+  int world_size_;
+};
+
+}  // namespace fulgur::simulated_nccl
