@@ -6,22 +6,12 @@ namespace fulgur {
 
 void BatchTask::read(int64_t first, int64_t count) {
   const auto wanted = indices(first, count);
-  std::exception_ptr error;
-  try {
-    recipe->dataset->read(wanted, first, batch, context);
-    return;
-  } catch (...) {
-    error = std::current_exception();
-  }
+  const auto error = exception_of([&] { recipe->dataset->read(wanted, first, batch, context); });
+  if (!error) return;
   if (count == 1 || names_one_of(error, wanted)) throw_naming(error, wanted, recipe->name);
   // Read them one by one to find out which sample failed.
   for (int64_t row = first; row < first + count; ++row) {
-    std::exception_ptr of_row;
-    try {
-      recipe->dataset->read(indices(row, 1), row, batch, context);
-    } catch (...) {
-      of_row = std::current_exception();
-    }
+    const auto of_row = exception_of([&] { recipe->dataset->read(indices(row, 1), row, batch, context); });
     if (of_row) throw_naming(of_row, indices(row, 1), recipe->name);
   }
   throw_naming(error, wanted, recipe->name);

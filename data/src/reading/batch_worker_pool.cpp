@@ -88,12 +88,7 @@ struct BatchWorkerPool::Shared {
       ++busy;
       pieces[who] = {slot, first, count, Clock::now()};
       lock.unlock();
-      std::exception_ptr error;
-      try {
-        slot->task->read(first, count);
-      } catch (...) {
-        error = std::current_exception();
-      }
+      const auto error = exception_of([&] { slot->task->read(first, count); });
       lock.lock();
       const double took = Seconds(Clock::now() - pieces[who].since).count();
       slot->read_s += took;
@@ -126,12 +121,7 @@ struct BatchWorkerPool::Shared {
       pieces[who].first = 0;
       pieces[who].count = slot.task->rows;
       lock.unlock();
-      std::exception_ptr error;
-      try {
-        slot.task->finish();
-      } catch (...) {
-        error = std::current_exception();
-      }
+      const auto error = exception_of([&] { slot.task->finish(); });
       lock.lock();
       if (error) note_error(slot, error, 0);
     }

@@ -9,6 +9,17 @@
 
 namespace fulgur {
 
+/// What `work` throws; nullptr for nothing.
+template <class Work>
+std::exception_ptr exception_of(const Work& work) {
+  try {
+    work();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 /// `sample 3` or `samples 3, 4, 5`, at most eight and the total number.
 std::string list_samples(c10::ArrayRef<int64_t> indices);
 

@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "ranks/communicator.h"
 #include "ranks/report.h"
@@ -75,26 +76,16 @@ NCCL_API ncclResult_t ncclGetVersion(int* version) {
 }
 
 NCCL_API const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError:
-      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError:
-      return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument:
-      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage:
-      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-    default:
-      return "unknown result code";
-  }
+  constexpr const char* kTexts[] = {"no error",
+                                    "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                    "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                    "internal error - please report this issue to the NCCL developers",
+                                    "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                    "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                    "remote process exited or there was a network error",
+                                    "NCCL operation in progress"};
+  static_assert(ncclSuccess == 0 && ncclInvalidUsage == 5 && ncclInProgress + 1 == std::size(kTexts));
+  return result >= 0 && result <= ncclInProgress ? kTexts[result] : "unknown result code";
 }
 
 NCCL_API const char* ncclGetLastError(ncclComm_t) { return last_failure(); }

@@ -126,7 +126,7 @@ void order_with_legacy(Stream& stream) {
     auto recording = std::make_shared<Recording>();
     recording->stream = &other;
     recording->sequence = other.enqueued;
-    push(stream, Work{.kind = Work::Kind::wait, .name = "legacy stream", .run = {}, .recording = std::move(recording)});
+    push(stream, Work{.kind = Work::Kind::wait, .name = "legacy stream", .recording = std::move(recording)});
   };
   if (!stream.legacy()) return wait_for(legacy_stream(stream.device));
   for (const auto& other : state().streams)
@@ -313,6 +313,20 @@ void invalidate(Capture& capture, const char* function) {
   if (capture.invalid) return;
   capture.invalid = true;
   say(1, "capture %llu is invalid: %s was called", static_cast<unsigned long long>(capture.id), function);
+}
+
+void join_capture(Capture& capture, Stream& stream) {
+  stream.capture = &capture;
+  capture.streams.insert(&stream);
+  stream.after.clear();
+  stream.order.clear();
+  stream.last_node = 0;
+}
+
+cudaError_t wait_for_nothing(const char* function) {
+  ++state().counts.lints;
+  say(1, "%s waits for an event that was never recorded, which does nothing", function);
+  return cudaSuccess;
 }
 
 cudaError_t check_unsafe(const char* function) {

@@ -45,8 +45,8 @@ struct Work {
   enum class Kind { kernel, copy, fill, host_function, record, wait, graph };
   Kind kind = Kind::kernel;
   std::string name;
-  std::function<void()> run;             ///< none: computes nothing
-  std::shared_ptr<Recording> recording;  ///< of record and wait
+  std::function<void()> run = {};             ///< none: computes nothing
+  std::shared_ptr<Recording> recording = {};  ///< of record and wait
   bool may_wait = false;
   std::vector<size_t> after = {};  ///< in a graph: preceding nodes; what those wait for is not repeated
 };
@@ -54,7 +54,7 @@ struct Work {
 struct Event {
   unsigned flags = 0;
   int device = 0;
-  std::shared_ptr<Recording> recording;
+  std::shared_ptr<Recording> recording = {};
 };
 
 struct Graph {
@@ -152,6 +152,10 @@ void count_device_wait(uint64_t& counter, const char* what, int device);
 cudaError_t check_computes(const char* kernel, const char* function);
 
 void invalidate(Capture& capture, const char* function);
+/// `stream` captures from now on.
+void join_capture(Capture& capture, Stream& stream);
+/// Counts and logs a wait for an event that was never recorded, which does nothing.
+cudaError_t wait_for_nothing(const char* function);
 /// An error if a capture forbids this thread to make the call ("unsafe" calls on cudaThreadExchangeStreamCaptureMode's
 /// page).
 cudaError_t check_unsafe(const char* function);
