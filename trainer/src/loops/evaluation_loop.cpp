@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <exception>
 #include <functional>
@@ -59,32 +60,19 @@ const EvaluationHooks& hooks_of(RunningStage stage) {
   return stage == RunningStage::validate ? kValidation : stage == RunningStage::test ? kTest : kPredict;
 }
 
-// Restores training's stage and batch when evaluation inside a fit ends, also on an exception.
-class StageGuard {
- public:
-  StageGuard(RunState& run, RunningStage stage)
-      : run_(run),
-        stage_(run.position.stage),
-        batch_idx_(run.position.batch_idx),
-        samples_(run.position.batch_samples) {
-    run.position.stage = stage;
-  }
-  ~StageGuard() {
-    run_.position.stage = stage_;
-    run_.position.batch_idx = batch_idx_;
-    run_.position.batch_samples = samples_;
-    run_.position.loader_idx = 0;
-    run_.position.loader_count = 1;
-  }
-  StageGuard(const StageGuard&) = delete;
-  StageGuard& operator=(const StageGuard&) = delete;
-
- private:
-  RunState& run_;
-  RunningStage stage_;
-  int64_t batch_idx_;
-  double samples_;
-};
+// Enters the stage, and restores training's stage and batch when evaluation inside a fit ends, also on an exception.
+[[nodiscard]] auto enter_stage(RunState& run, RunningStage stage) {
+  auto restore = c10::make_scope_exit([&now = run.position, stage = run.position.stage,
+                                       batch_idx = run.position.batch_idx, samples = run.position.batch_samples] {
+    now.stage = stage;
+    now.batch_idx = batch_idx;
+    now.batch_samples = samples;
+    now.loader_idx = 0;
+    now.loader_count = 1;
+  });
+  run.position.stage = stage;
+  return restore;
+}
 
 // Restores the module's modes, however an evaluation ends.
 class ModeGuard {
@@ -358,7 +346,7 @@ int64_t sum_over_ranks(const RunState& run, int64_t count) {
 
 EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit) {
   const double started = services.context.elapsed_s();
-  StageGuard stage_guard(run, stage);
+  const auto in_stage = enter_stage(run, stage);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const EvaluationHooks& hooks = hooks_of(stage);
@@ -398,7 +386,7 @@ void warn_no_validation_step() {
 }
 
 PredictReport predict(RunState& run, Services& services) {
-  StageGuard stage_guard(run, RunningStage::predict);
+  const auto in_stage = enter_stage(run, RunningStage::predict);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const ModeGuard modes(run, services, hooks_of(RunningStage::predict));
