@@ -14,6 +14,7 @@
 #include "fulgur/core/precision.h"
 #include "fulgur/core/run_context.h"
 #include "fulgur/core/state_tree.h"
+#include "fulgur/trainer/trainer_options.h"
 #include "logging/log_store.h"
 #include "services/window_buffers.h"
 
