@@ -45,38 +45,11 @@ bool written_since_launch(const fs::path& file) {
   return ::stat(file.c_str(), &status) == 0 && seconds(status.st_mtim) >= launched_s();
 }
 
-// Where the trainer looks for `auto`: the config's own run folder, else the version that the logger names, or the
-// `version_N` with the highest number.
-fs::path newest_run(const Config& config) {
-  std::error_code error;
-  if (!config.folder.empty() && fs::is_directory(config.folder / "checkpoints", error)) return config.folder;
-  std::string name = "fulgur_logs";
-  if (!config.trainer.logger.loggers.empty()) {
-    const auto first = config.trainer.logger.loggers.front().create();
-    name = first->run_name().value_or(name);
-    if (const auto version = first->run_version())
-      return fs::path(config.trainer.default_root_dir) / name / cat("version_", *version);
-  }
-  fs::path newest;
-  int64_t most = -1;
-  for (const auto& entry : fs::directory_iterator(fs::path(config.trainer.default_root_dir) / name, error)) {
-    const std::string folder = entry.path().filename().string();
-    const std::string_view mark = "version_";
-    int64_t number = -1;
-    if (!folder.starts_with(mark) ||
-        std::from_chars(folder.data() + mark.size(), folder.data() + folder.size(), number).ptr !=
-            folder.data() + folder.size())
-      continue;
-    if (number > most) most = number, newest = entry.path();
-  }
-  return newest;
-}
-
 }  // namespace
 
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks) {
   if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
-  const fs::path run = newest_run(config);
+  const fs::path run = newest_run_folder(config);
   // If a process was killed after the run had finished, nothing is left to do.
   const bool finished = written_since_launch(run / "finished.json");
   // Anything older than the launch belongs to another run. Each published checkpoint changes its folder.

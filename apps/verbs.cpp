@@ -1,10 +1,8 @@
 #include "verbs.h"
 
-#include <c10/util/ScopeExit.h>
-#include <dlfcn.h>
-
 #include "exchange_verbs.h"
 #include "failure.h"
+#include "failure_report.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
@@ -13,6 +11,7 @@
 #include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/trainer.h"
 #include "inspect_verb.h"
+#include "plugin.h"
 #include "prepared_run.h"
 #include "print.h"
 #include "report_file.h"
@@ -22,52 +21,9 @@ namespace fulgur::cli {
 
 namespace {
 
-void load_plugin(const std::filesystem::path& path) {
-  // A name without a slash would be searched for only in the system's folders.
-  const std::string file = path.has_parent_path() ? path.string() : "./" + path.string();
-  if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
-  const char* why = ::dlerror();
-  throw ConfigError(cat("[cli] --plugin '", path, "' cannot be loaded: ", why != nullptr ? why : "unknown reason"));
-}
-
 void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
-
-/// The report of a run that ends with an error, in place of the normal one.
-class FailureReport {
- public:
-  explicit FailureReport(const CommandLine& command) : command_(command), file_time_(time_of_file()) {}
-  /// The report contains what the trainer knows about the run. `trainer` lives until the run is over.
-  auto watch(const Trainer& trainer) {
-    return c10::make_scope_exit([this, &trainer] {
-      run_dir_ = trainer.log_dir();
-      fit_ = trainer.last_fit();
-    });
-  }
-  /// Writes the report for the current exception. A launcher knows less than the rank that it started, whose report is
-  /// kept.
-  void write(bool only_if_none_was_written) const {
-    if (!command_.report || (only_if_none_was_written && time_of_file() != file_time_)) return;
-    const Failure failure = current_failure();
-    try {
-      write_report(*command_.report, failure_json(command_.verb, failure.code, failure.message, run_dir_, fit_));
-    } catch (const Error& error) {
-      log::error(error.what());  // the run's own error ends the program
-    }
-  }
-
- private:
-  std::filesystem::file_time_type time_of_file() const {
-    std::error_code none;
-    return command_.report ? std::filesystem::last_write_time(*command_.report, none)
-                           : std::filesystem::file_time_type();
-  }
-  const CommandLine& command_;
-  std::filesystem::file_time_type file_time_;
-  std::filesystem::path run_dir_;
-  std::optional<FitReport> fit_;
-};
 
 // Where the checkpoint's value wins, the run is not the one that its config describes: this is a warning.
 void report_differences(const std::vector<ConfigDifference>& differences, const Config& config) {

@@ -27,18 +27,6 @@ build_release() {
   cmake --build build/release --target "$@" --parallel "$jobs"
 }
 
-# A Python that the wheel supports and that can make environments.
-python_for_peers() {
-  local py
-  for py in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
-    py="$(command -v "$py")" || continue
-    "$py" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue
-    echo "$py"
-    return 0
-  done
-  return 1
-}
-
 # Once per content of requirements.txt; a half-made environment has no stamp.
 make_environment() {
   local dir="$1" py
@@ -51,7 +39,7 @@ make_environment() {
     if command -v uv >/dev/null; then
       uv venv --quiet --python '>=3.10,<3.15' "$dir" && uv pip install --quiet --python "$dir/bin/python" -r benchmarks/requirements.txt
     else
-      py="$(python_for_peers)" || die 2 "Python 3.10 to 3.14 with venv is needed for the peers, and none was found"
+      py="$(python_for_wheel)" || die 2 "Python 3.10 to 3.14 with venv is needed for the peers, and none was found"
       "$py" -m venv "$dir" &&
         "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 -r benchmarks/requirements.txt
     fi || die 2 "benchmarks/requirements.txt could not be installed; see the messages above"

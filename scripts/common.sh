@@ -24,6 +24,18 @@ parallel_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
+# A Python that the wheel supports and that can make environments.
+python_for_wheel() {
+  local py
+  for py in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
+    py="$(command -v "$py")" || continue
+    "$py" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue
+    echo "$py"
+    return 0
+  done
+  return 1
+}
+
 # True with an NVIDIA driver: the kernel's, one in a container, or Windows' under WSL2.
 has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || [ -e /dev/nvidiactl ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 

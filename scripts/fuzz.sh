@@ -36,7 +36,7 @@ sources_of() {
     safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;
     pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp checkpoint/src/io/{durable_file,system_calls}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
-    config) echo tests/fuzz/config.cpp core/src/{config_node,interval,options,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml_reader}.cpp ;;
+    config) echo tests/fuzz/config.cpp core/src/{config_node,interval,options,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
   esac
 }
 

@@ -133,18 +133,6 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 
-# A Python that the wheel supports and that can make environments.
-python_for_wheel() {
-  local py
-  for py in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
-    py="$(command -v "$py")" || continue
-    "$py" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue
-    echo "$py"
-    return 0
-  done
-  return 1
-}
-
 install_libtorch() {
   local dir py
   dir="$(libtorch_cache_dir "$flavour")"

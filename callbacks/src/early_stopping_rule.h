@@ -1,7 +1,6 @@
 #pragma once
 
 #include "fulgur/callbacks/early_stopping.h"
-#include "fulgur/core/monitor_mode.h"
 
 namespace fulgur::detail {
 

@@ -1,8 +1,7 @@
 #include "fulgur/callbacks/on_exception_checkpoint.h"
 
-#include <algorithm>
-
 #include "checkpoint_name.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
@@ -26,25 +25,7 @@ OnExceptionCheckpoint::OnExceptionCheckpoint(Options options) : options_(std::mo
 }
 
 std::vector<fs::path> OnExceptionCheckpoint::written() const {
-  std::vector<std::pair<fs::file_time_type, fs::path>> found;
-  if (!options_.dirpath) return {};
-  std::error_code error;
-  for (fs::directory_iterator item(*options_.dirpath, error), end; !error && item != end; item.increment(error)) {
-    std::string name = item->path().filename().string();
-    if (!name.starts_with(options_.filename) || !name.ends_with(".ckpt")) continue;
-    const std::string version = name.substr(options_.filename.size(), name.size() - options_.filename.size() - 5);
-    const bool numbered = version.starts_with("-v") && version.size() > 2 &&
-                          version.find_first_not_of("0123456789", 2) == std::string::npos;
-    if (!version.empty() && !numbered) continue;
-    // Without this file it is not a checkpoint, whatever its name.
-    std::error_code missing;
-    const auto time = fs::last_write_time(item->path() / "state.json", missing);
-    if (!missing && !item->is_symlink(missing)) found.emplace_back(time, item->path());
-  }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<fs::path> paths;
-  for (auto& [time, path] : found) paths.push_back(std::move(path));
-  return paths;
+  return options_.dirpath ? checkpoints_named(*options_.dirpath, options_.filename) : std::vector<fs::path>();
 }
 
 std::optional<fs::path> OnExceptionCheckpoint::resume_candidate() const {

@@ -7,10 +7,13 @@
 #include "fulgur/core/text.h"
 #include "io/durable_file.h"
 #include "io/folder_names.h"
+#include "io/manifest.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr std::string_view kExtension = ".ckpt";
 
 // The number after the last `mark` in a name, if it is there.
 int64_t number_after(std::string_view name, std::string_view mark) {
@@ -58,6 +61,27 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
   };
   std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return key(a) > key(b); });
   return found;
+}
+
+std::vector<fs::path> checkpoints_named(const fs::path& folder, std::string_view name) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+    const std::string file = item->path().filename().string();
+    if (!file.starts_with(name) || !file.ends_with(kExtension)) continue;
+    const std::string version = file.substr(name.size(), file.size() - name.size() - kExtension.size());
+    const bool numbered = version.starts_with("-v") && version.size() > 2 &&
+                          version.find_first_not_of("0123456789", 2) == std::string::npos;
+    if (!version.empty() && !numbered) continue;
+    // Without this file it is not a checkpoint, whatever its name.
+    std::error_code missing;
+    const auto time = fs::last_write_time(item->path() / detail::kStateFile, missing);
+    if (!missing && !item->is_symlink(missing)) found.emplace_back(time, item->path());
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<fs::path> paths;
+  for (auto& [time, path] : found) paths.push_back(std::move(path));
+  return paths;
 }
 
 }  // namespace fulgur

@@ -12,7 +12,9 @@ std::string list_entries(const std::vector<Batch::Entry>& entries) {
   return names.empty() ? "none" : join(names);
 }
 
-[[noreturn]] void throw_other_kind(size_t index, const Batch::Entry& entry, std::string_view wanted) {
+template <class Value>
+const Value& value_of(size_t index, const Batch::Entry& entry, std::string_view wanted) {
+  if (const auto* value = std::get_if<Value>(&entry.second)) return *value;
   static constexpr std::array<std::pair<const char*, const char*>, 3> kKinds{
       {{"a tensor", "batch[…]"}, {"a list of tensors", "batch.list(…)"}, {"a list of strings", "batch.strings(…)"}}};
   const auto& [kind, how] = kKinds[entry.second.index()];
@@ -84,22 +86,14 @@ const Tensor& Batch::operator[](std::string_view name) const { return tensor_at(
 const std::vector<Tensor>& Batch::list(std::string_view name) const { return list(index_of(name)); }
 const std::vector<std::string>& Batch::strings(std::string_view name) const { return strings(index_of(name)); }
 
-const Tensor& Batch::tensor_at(size_t index) const {
-  const Entry& found = entry(index);
-  if (const auto* tensor = std::get_if<Tensor>(&found.second)) return *tensor;
-  throw_other_kind(index, found, "a tensor");
-}
+const Tensor& Batch::tensor_at(size_t index) const { return value_of<Tensor>(index, entry(index), "a tensor"); }
 
 const std::vector<Tensor>& Batch::list(size_t index) const {
-  const Entry& found = entry(index);
-  if (const auto* tensors = std::get_if<std::vector<Tensor>>(&found.second)) return *tensors;
-  throw_other_kind(index, found, "a list of tensors");
+  return value_of<std::vector<Tensor>>(index, entry(index), "a list of tensors");
 }
 
 const std::vector<std::string>& Batch::strings(size_t index) const {
-  const Entry& found = entry(index);
-  if (const auto* texts = std::get_if<std::vector<std::string>>(&found.second)) return *texts;
-  throw_other_kind(index, found, "a list of strings");
+  return value_of<std::vector<std::string>>(index, entry(index), "a list of strings");
 }
 
 int64_t Batch::size() const {

@@ -12,7 +12,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace fulgur {
 

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
-#include <utility>
 
 namespace fulgur {
 namespace {

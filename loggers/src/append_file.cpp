@@ -49,6 +49,7 @@ void AppendFile::open(std::filesystem::path path, FileMark mark) {
   tell_lost();
   waiting_.clear();
   path_ = std::move(path);
+  make_folder_of(path_);
   mark_ = mark;
   held_ = false;
 }
@@ -57,6 +58,21 @@ void AppendFile::replaced(FileMark mark) {
   held_ = false;
   if (file_ >= 0) ::close(std::exchange(file_, -1));
   mark_ = mark;
+}
+
+void AppendFile::require_open(std::string_view function) const {
+  if (path_.empty()) throw Error(cat("[loggers.", component_, "] start must be called before ", function, "."));
+}
+
+void AppendFile::write_beside(const char* name, const std::string& text) const {
+  const std::string error = replace_file(path_.parent_path() / name, [&](const auto& put) { put(text); });
+  if (!error.empty()) warn(error);
+}
+
+void AppendFile::warn_of_reserved_name() const {
+  log::warn("logger.reserved_name",
+            cat("[loggers.", component_,
+                "] 'step' is reserved for the step; the metric with that name is left out. Rename it."));
 }
 
 void AppendFile::add(std::string_view row) {

@@ -27,6 +27,12 @@ class AppendFile {
   /// The file was replaced by one whose contents match `mark`.
   void replaced(FileMark mark);
   const std::filesystem::path& path() const { return path_; }
+  /// Throws an Error that names `function` before the first `open`.
+  void require_open(std::string_view function) const;
+  /// Writes a file into the same folder; warns if that fails.
+  void write_beside(const char* name, const std::string& text) const;
+  /// Warns that the metric named `step` is left out.
+  void warn_of_reserved_name() const;
   /// The mark of the file's contents.
   const FileMark& mark() const { return mark_; }
   void add(std::string_view row);

@@ -9,7 +9,6 @@
 #include "append_file.h"
 #include "csv_format.h"
 #include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
 #include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/yaml_writer.h"
@@ -30,7 +29,6 @@ struct CsvLogger::Impl {
   using Put = std::function<void(std::string_view)>;
 
   Options options;
-  std::filesystem::path path;
   std::vector<std::string> columns;
   size_t columns_in_file = 0;  ///< 0: there is no table yet
   AppendFile file{"CsvLogger", "logger.csv_write"};
@@ -40,7 +38,7 @@ struct CsvLogger::Impl {
   /// Writes header and old rows to a new file.
   bool rewrite(const std::function<void(const Put&)>& put_rows) {
     FileMark mark;
-    const std::string error = replace_file(path, [&](const Put& put) {
+    const std::string error = replace_file(file.path(), [&](const Put& put) {
       const Put counted = [&](std::string_view part) {
         mark.add(part);
         put(part);
@@ -66,7 +64,7 @@ struct CsvLogger::Impl {
   /// The text of the file; nullopt if it cannot be read.
   std::optional<std::string> text_of_file() const {
     try {
-      return read_regular_file(path);
+      return read_regular_file(file.path());
     } catch (const Error& error) {
       file.warn(error.what());
       return std::nullopt;
@@ -75,7 +73,7 @@ struct CsvLogger::Impl {
 
   /// False if rows are still waiting.
   bool flush() {
-    if (path.empty()) return true;
+    if (file.path().empty()) return true;
     rows_waiting = 0;
     if (columns_in_file == 0 && !rewrite(Rows())) return false;
     if (columns_in_file < columns.size() && !widen_file()) return false;
@@ -185,12 +183,9 @@ std::optional<std::string> CsvLogger::run_name() const { return impl_->options.n
 std::optional<int64_t> CsvLogger::run_version() const { return impl_->options.version.value; }
 
 void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
-  std::error_code error;
-  std::filesystem::create_directories(log_dir, error);
-  impl_->path = log_dir / "metrics.csv";
   impl_->columns = {"step", "epoch"};
   impl_->columns_in_file = 0;
-  impl_->file.open(impl_->path);
+  impl_->file.open(log_dir / "metrics.csv");
   impl_->file.hold();
   const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);
   Impl::Rows rows;
@@ -203,20 +198,17 @@ void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_
     impl_->rewrite(rows);
 }
 
-StateTree CsvLogger::state() { return impl_->path.empty() ? StateTree(nullptr) : impl_->state(); }
+StateTree CsvLogger::state() { return impl_->file.path().empty() ? StateTree(nullptr) : impl_->state(); }
 
 void CsvLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
 void CsvLogger::log_hyperparams(const ConfigNode& hparams) {
-  if (impl_->path.empty()) throw Error("[loggers.CsvLogger] start must be called before log_hyperparams.");
-  const auto path = impl_->path.parent_path() / "hparams.yaml";
-  const std::string text = hparams.is_null() ? "{}\n" : to_yaml(hparams);
-  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty())
-    impl_->file.warn(error);
+  impl_->file.require_open("log_hyperparams");
+  impl_->file.write_beside("hparams.yaml", hparams.is_null() ? "{}\n" : to_yaml(hparams));
 }
 
 void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
-  if (impl_->path.empty()) throw Error("[loggers.CsvLogger] start must be called before log_metrics.");
+  impl_->file.require_open("log_metrics");
   std::vector<std::string> added;
   for (const auto& [name, value] : metrics) {
     const auto known = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
@@ -227,9 +219,7 @@ void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
   row[0] = cat(step);
   for (const auto& [name, value] : metrics) {
     if (name == "step") {
-      log::warn(
-          "logger.reserved_name",
-          "[loggers.CsvLogger] 'step' is reserved for the step; the metric with that name is left out. Rename it.");
+      impl_->file.warn_of_reserved_name();
       continue;
     }
     const auto column = std::find(impl_->columns.begin() + 1, impl_->columns.end(), name);

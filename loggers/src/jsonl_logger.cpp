@@ -6,7 +6,6 @@
 
 #include "append_file.h"
 #include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
 #include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 #include "run_name.h"
@@ -57,9 +56,7 @@ bool is_kept(std::string_view line, std::optional<int64_t> resume_step) {
 
 struct JsonlLogger::Impl {
   Options options;
-  std::filesystem::path path;
   AppendFile file{"JsonlLogger", "logger.jsonl_write"};
-
   std::optional<StateTree> resumed;  ///< for the next start
 
   /// The part of `text` that belongs to the run: up to the mark of `state`; if that does not match, or there is no
@@ -84,13 +81,13 @@ struct JsonlLogger::Impl {
     const std::optional<StateTree> state = std::exchange(resumed, std::nullopt);
     std::optional<std::string> text;
     try {
-      text = read_regular_file(path);
+      text = read_regular_file(file.path());
     } catch (const Error& error) {
       return file.warn(error.what());
     }
     const std::string kept = kept_of(text.value_or(""), state, resume_step);
     if (text && kept != *text) {
-      const std::string error = replace_file(path, [&](const auto& put) { put(kept); });
+      const std::string error = replace_file(file.path(), [&](const auto& put) { put(kept); });
       if (!error.empty()) return file.warn(error);
     }
     file.replaced(FileMark::of(kept));
@@ -109,15 +106,12 @@ std::optional<std::string> JsonlLogger::run_name() const { return impl_->options
 std::optional<int64_t> JsonlLogger::run_version() const { return impl_->options.version.value; }
 
 void JsonlLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
-  std::error_code error;
-  std::filesystem::create_directories(log_dir, error);
-  impl_->path = log_dir / "metrics.jsonl";
-  impl_->file.open(impl_->path);
+  impl_->file.open(log_dir / "metrics.jsonl");
   impl_->cut(resume_step);
 }
 
 StateTree JsonlLogger::state() {
-  if (impl_->path.empty() || !impl_->file.flush()) return nullptr;
+  if (impl_->file.path().empty() || !impl_->file.flush()) return nullptr;
   StateTree state;
   impl_->file.mark().write(state);
   return state;
@@ -126,17 +120,15 @@ StateTree JsonlLogger::state() {
 void JsonlLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
 void JsonlLogger::log_hyperparams(const ConfigNode& hparams) {
-  if (impl_->path.empty()) throw Error("[loggers.JsonlLogger] start must be called before log_hyperparams.");
-  const auto path = impl_->path.parent_path() / "hparams.json";
+  impl_->file.require_open("log_hyperparams");
   const std::string text = (hparams.is_null() ? nlohmann::ordered_json::object() : json_of(hparams))
                                .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
                            '\n';
-  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty())
-    impl_->file.warn(error);
+  impl_->file.write_beside("hparams.json", text);
 }
 
 void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
-  if (impl_->path.empty()) throw Error("[loggers.JsonlLogger] start must be called before log_metrics.");
+  impl_->file.require_open("log_metrics");
   nlohmann::ordered_json row;
   row["step"] = step;
   for (const auto& [name, value] : metrics)
@@ -147,9 +139,7 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
   for (const auto& [name, value] : metrics) {
     if (name == "epoch") continue;
     if (name == "step") {
-      log::warn(
-          "logger.reserved_name",
-          "[loggers.JsonlLogger] 'step' is reserved for the step; the metric with that name is left out. Rename it.");
+      impl_->file.warn_of_reserved_name();
       continue;
     }
     row[name] = json_number(value);

@@ -1,6 +1,5 @@
 #include "tensorboard_hparams.h"
 
-#include <algorithm>
 #include <cmath>
 #include <protozero/pbf_builder.hpp>
 

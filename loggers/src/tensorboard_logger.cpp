@@ -74,11 +74,6 @@ struct TensorBoardLogger::Impl {
       return false;
     }
   }
-
-  void throw_unless_started(const char* function) const {
-    if (file.path().empty())
-      throw Error(cat("[loggers.TensorBoardLogger] start must be called before ", function, "."));
-  }
 };
 
 void TensorBoardLogger::Options::fields(Fields& f) {
@@ -135,7 +130,7 @@ StateTree TensorBoardLogger::state() {
 void TensorBoardLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
 void TensorBoardLogger::log_hyperparams(const ConfigNode& hparams) {
-  impl_->throw_unless_started("log_hyperparams");
+  impl_->file.require_open("log_hyperparams");
   const auto flat = tensorboard::flatten_hparams(hparams);
   if (flat.empty()) return;
   const double now = wall_time();
@@ -150,7 +145,7 @@ void TensorBoardLogger::log_hyperparams(const ConfigNode& hparams) {
 }
 
 void TensorBoardLogger::log_metrics(const Metrics& metrics, int64_t step) {
-  impl_->throw_unless_started("log_metrics");
+  impl_->file.require_open("log_metrics");
   if (metrics.empty()) return;
   impl_->last_step = std::max(impl_->last_step, step);
   impl_->add(tensorboard::scalars_event(wall_time(), step, metrics, impl_->prefix));

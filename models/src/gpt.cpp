@@ -1,6 +1,5 @@
 #include "fulgur/models/gpt.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/stack.h>

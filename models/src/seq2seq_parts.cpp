@@ -2,9 +2,6 @@
 
 #include <ATen/ops/dropout.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
-
 namespace fulgur {
 namespace {
 

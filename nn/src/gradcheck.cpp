@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
-#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -15,25 +14,21 @@
 namespace fulgur::nn {
 namespace {
 
+/// The place of value `index` in row-major order.
+std::vector<int64_t> place_of(const Tensor& tensor, int64_t index) {
+  std::vector<int64_t> place(static_cast<size_t>(tensor.dim()));
+  for (size_t d = place.size(); d-- > 0;) {
+    place[d] = index % tensor.sizes()[d];
+    index /= tensor.sizes()[d];
+  }
+  return place;
+}
+
 /// Value `index` in row-major order, as a view.
 Tensor value_at(const Tensor& tensor, int64_t index) {
   Tensor view = tensor;
-  std::vector<int64_t> place(static_cast<size_t>(tensor.dim()));
-  for (size_t d = place.size(); d-- > 0;) {
-    place[d] = index % tensor.sizes()[d];
-    index /= tensor.sizes()[d];
-  }
-  for (const int64_t i : place) view = view.select(0, i);
+  for (const int64_t i : place_of(tensor, index)) view = view.select(0, i);
   return view;
-}
-
-std::string place_text(const Tensor& tensor, int64_t index) {
-  std::vector<int64_t> place(static_cast<size_t>(tensor.dim()));
-  for (size_t d = place.size(); d-- > 0;) {
-    place[d] = index % tensor.sizes()[d];
-    index /= tensor.sizes()[d];
-  }
-  return shape_text(place);
 }
 
 /// Our own leaves, so that nothing is written into the caller's.
@@ -145,9 +140,10 @@ class Check {
     const int64_t columns = wanted_[k].numel();
     throw Error(cat("[nn.gradcheck] the backward must match finite differences (atol ", options_.atol, ", rtol ",
                     options_.rtol, "); for output ", o, " and input ", indices_[k], " the Jacobians differ most, by ",
-                    worst_difference, ", at value ", place_text(outputs_[o], worst / columns), " of the output and ",
-                    place_text(wanted_[k], worst % columns), " of the input: analytical ", a[worst], ", numerical ",
-                    n[worst], ". The backward is wrong there, or the function is not smooth."));
+                    worst_difference, ", at value ", shape_text(place_of(outputs_[o], worst / columns)),
+                    " of the output and ", shape_text(place_of(wanted_[k], worst % columns)),
+                    " of the input: analytical ", a[worst], ", numerical ", n[worst],
+                    ". The backward is wrong there, or the function is not smooth."));
   }
 
   void zeros_give_zeros(size_t o) const {

@@ -14,6 +14,18 @@ Tensor in_format_of(const Tensor& weight, const Tensor& input, Normalise&& norma
   return casts ? normalise(input.to(weight.scalar_type())).to(input.scalar_type()) : normalise(input);
 }
 
+// An undefined weight or bias stays in the module's list, as LibTorch's layers keep it.
+Tensor register_affine(torch::nn::Module& module, const char* name, bool affine, at::IntArrayRef shape) {
+  return affine ? module.register_parameter(name, at::empty(shape))
+                : module.register_parameter(name, Tensor(), /*requires_grad=*/false);
+}
+
+void reset_affine(const Tensor& weight, const Tensor& bias) {
+  const torch::NoGradGuard no_grad;
+  if (weight.defined()) weight.fill_(1);
+  if (bias.defined()) bias.zero_();
+}
+
 }  // namespace
 
 LayerNormImpl::LayerNormImpl(LayerNormOptions options_, bool with_bias)
@@ -22,21 +34,13 @@ LayerNormImpl::LayerNormImpl(LayerNormOptions options_, bool with_bias)
 }
 
 void LayerNormImpl::reset() {
-  if (options.elementwise_affine()) {
-    weight = register_parameter("weight", at::empty(options.normalized_shape()));
-    if (with_bias_) bias = register_parameter("bias", at::empty(options.normalized_shape()));
-  } else {
-    weight = register_parameter("weight", Tensor(), /*requires_grad=*/false);
-    bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
-  }
+  const bool affine = options.elementwise_affine();
+  weight = register_affine(*this, "weight", affine, options.normalized_shape());
+  if (with_bias_ || !affine) bias = register_affine(*this, "bias", affine, options.normalized_shape());
   reset_parameters();
 }
 
-void LayerNormImpl::reset_parameters() {
-  const torch::NoGradGuard no_grad;
-  if (weight.defined()) weight.fill_(1);
-  if (bias.defined()) bias.zero_();
-}
+void LayerNormImpl::reset_parameters() { reset_affine(weight, bias); }
 
 Tensor LayerNormImpl::forward(const Tensor& input) {
   return in_format_of(weight, input, [&](const Tensor& x) {
@@ -52,21 +56,12 @@ void LayerNormImpl::pretty_print(std::ostream& stream) const {
 GroupNormImpl::GroupNormImpl(const GroupNormOptions& options_) : options(options_) { GroupNormImpl::reset(); }
 
 void GroupNormImpl::reset() {
-  if (options.affine()) {
-    weight = register_parameter("weight", at::empty(options.num_channels()));
-    bias = register_parameter("bias", at::empty(options.num_channels()));
-  } else {
-    weight = register_parameter("weight", Tensor(), /*requires_grad=*/false);
-    bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
-  }
+  weight = register_affine(*this, "weight", options.affine(), options.num_channels());
+  bias = register_affine(*this, "bias", options.affine(), options.num_channels());
   reset_parameters();
 }
 
-void GroupNormImpl::reset_parameters() {
-  const torch::NoGradGuard no_grad;
-  if (weight.defined()) weight.fill_(1);
-  if (bias.defined()) bias.zero_();
-}
+void GroupNormImpl::reset_parameters() { reset_affine(weight, bias); }
 
 Tensor GroupNormImpl::forward(const Tensor& input) {
   return in_format_of(weight, input, [&](const Tensor& x) {

@@ -6,7 +6,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"

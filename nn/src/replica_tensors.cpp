@@ -162,6 +162,11 @@ std::vector<T> at_places(const std::vector<T>& all, const std::vector<size_t>& p
 // A non-blocking copy to the CPU could be read too early.
 Tensor moved(const Tensor& tensor, at::Device device) { return tensor.to(device, /*non_blocking=*/!device.is_cpu()); }
 
+bool on_one_device(const std::vector<Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const Tensor& one) { return one.device() == tensors.front().device(); });
+}
+
 // Copies the values of `sources` to each of the lists `copies`: one copy per device instead of one per tensor.
 void copy_lists(const std::vector<Tensor>& sources, const std::vector<std::vector<Tensor>>& copies) {
   for_each_flat(sources, [&](const std::vector<size_t>& places) {
@@ -170,9 +175,7 @@ void copy_lists(const std::vector<Tensor>& sources, const std::vector<std::vecto
     for (const std::vector<Tensor>& list : copies) {
       const std::vector<Tensor> to = at_places(list, places);
       const at::Device device = to.front().device();
-      const bool together =
-          std::all_of(to.begin(), to.end(), [&](const Tensor& one) { return one.device() == device; });
-      if (from.size() == 1 || !together) {
+      if (from.size() == 1 || !on_one_device(to)) {
         for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i], /*non_blocking=*/!to[i].is_cpu());
       } else if (device == from.front().device()) {
         at::_foreach_copy_(to, from);
@@ -293,9 +296,7 @@ int64_t ReplicaTensors::reduce_gradients() {
     for_each_flat(gradients, [&](const std::vector<size_t>& places) {
       const std::vector<Tensor> from = at_places(gradients, places), to = at_places(sums, places);
       const at::Device device = to.front().device();
-      const bool together =
-          std::all_of(to.begin(), to.end(), [&](const Tensor& one) { return one.device() == device; });
-      if (from.size() == 1 || !together) {
+      if (from.size() == 1 || !on_one_device(to)) {
         for (size_t j = 0; j < to.size(); ++j) to[j].add_(moved(from[j], to[j].device()));
       } else if (device == from.front().device()) {
         at::_foreach_add_(to, from);

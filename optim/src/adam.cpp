@@ -70,12 +70,12 @@ std::vector<std::string> Adam::state_names(const Tensor&) const {
 // and the difference is applied before. With c = β/β₀, the average m becomes cm + (1−c)g, which the kernel turns into
 // βm + (1−β)g. The rate is adjusted for the different bias correction, with the common count t of the bucket. Decoupled
 // decay needs the original rate; the kernel's own decay is then 0.
-Adam::Moved Adam::move_beta(Bucket& b, const std::optional<Tensor>& found_inf, bool decay_apart) const {
+Adam::Moved Adam::move_beta(Bucket& b, const std::optional<Tensor>& found_inf) const {
   constexpr double kBeta = 0.9;
   const double decay = *weight_decay(*b.group);
   Moved moved{options_.maximize ? at::_foreach_neg(b.grads) : b.grads, {}, kBeta};
-  if (decay != 0 && decay_apart) subtract(b.params, b.params, 0, b.lr * decay, found_inf);
-  if (decay != 0 && !decay_apart) moved.gradients = at::_foreach_add(moved.gradients, b.params, decay);
+  if (decay != 0 && decays_apart()) subtract(b.params, b.params, 0, b.lr * decay, found_inf);
+  if (decay != 0 && !decays_apart()) moved.gradients = at::_foreach_add(moved.gradients, b.params, decay);
   const Tensor updates = b.steps.front().to(at::kDouble);
   moved.lr = (b.lr * (1 - at::pow(kBeta, updates)) / (1 - at::pow(b.momentum, updates))).to(at::kFloat);
   subtract(b.state[0], moved.gradients, /*own=*/-1, b.momentum / kBeta - 1, found_inf);
@@ -86,30 +86,18 @@ void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
   const auto step = [&](const std::vector<Tensor>& gradients, const auto& lr, double beta, double decay,
                         bool maximize) {
-    at::_fused_adam_(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, beta, options_.betas[1], decay,
-                     options_.eps, options_.amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
+    const auto launch = [&](auto kernel) {
+      kernel(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, beta, options_.betas[1], decay,
+             options_.eps, options_.amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
+    };
+    if (decays_apart())
+      launch([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    else
+      launch([](auto&&... arguments) { at::_fused_adam_(arguments...); });
   };
   const double decay = *weight_decay(*b.group);
   if (b.momentum.defined()) {
-    const Moved moved = move_beta(b, found_inf, /*decay_apart=*/false);
-    step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
-  } else if (b.lr.defined()) {
-    step(b.grads, b.lr, options_.betas[0], decay, options_.maximize);
-  } else {
-    step(b.grads, b.group->lr, options_.betas[0], decay, options_.maximize);
-  }
-}
-
-void AdamW::update(Bucket& b, const std::optional<Tensor>& found_inf) {
-  const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
-  const auto step = [&](const std::vector<Tensor>& gradients, const auto& lr, double beta, double decay,
-                        bool maximize) {
-    at::_fused_adamw_(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, beta, options_.betas[1], decay,
-                      options_.eps, options_.amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
-  };
-  const double decay = *weight_decay(*b.group);
-  if (b.momentum.defined()) {
-    const Moved moved = move_beta(b, found_inf, /*decay_apart=*/true);
+    const Moved moved = move_beta(b, found_inf);
     step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
   } else if (b.lr.defined()) {
     step(b.grads, b.lr, options_.betas[0], decay, options_.maximize);

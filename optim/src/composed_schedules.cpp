@@ -52,6 +52,19 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
 
 }  // namespace
 
+bool ComposedSchedule::wants_metric() const { return any_wants_metric(parts()); }
+
+StateTree ComposedSchedule::state() const {
+  StateTree state = LrScheduler::state();
+  state["parts"] = state_of(parts());
+  return state;
+}
+
+void ComposedSchedule::load_state(const StateTree& state) {
+  load_parts(parts(), state, name_);
+  LrScheduler::load_state(state);
+}
+
 void WarmupLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(length, "length", "Length of the warm-up: a number of steps of the schedule, or an interval.")
@@ -65,7 +78,7 @@ void WarmupLR::Options::fields(Fields& f) {
 WarmupLR::WarmupLR(Options options) : WarmupLR(options, options.after ? options.after.create() : nullptr) {}
 
 WarmupLR::WarmupLR(Options options, std::shared_ptr<LrScheduler> after)
-    : options_(std::move(options)), after_(std::move(after)) {
+    : ComposedSchedule("WarmupLR"), options_(std::move(options)), after_(std::move(after)) {
   if (options_.kind == Kind::exponential && options_.start_factor == 0)
     throw ConfigError(
         "[optim.WarmupLR] an exponential warm-up cannot start at 0. Set start_factor above 0, or kind: linear.");
@@ -99,17 +112,6 @@ void WarmupLR::observe(int64_t steps, std::optional<double> metric) {
 
 std::vector<std::shared_ptr<LrScheduler>> WarmupLR::parts() const { return after_ ? Parts{after_} : Parts{}; }
 
-StateTree WarmupLR::state() const {
-  StateTree state = LrScheduler::state();
-  state["parts"] = state_of(parts());
-  return state;
-}
-
-void WarmupLR::load_state(const StateTree& state) {
-  load_parts(parts(), state, "WarmupLR");
-  LrScheduler::load_state(state);
-}
-
 void SequentialLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(schedulers, "schedulers", "The schedules, in their order.").required().min_items(1);
@@ -125,7 +127,7 @@ struct SequentialLR::Place {
 SequentialLR::SequentialLR(Options options) : SequentialLR(create(options.schedulers), std::move(options.milestones)) {}
 
 SequentialLR::SequentialLR(Parts parts, std::vector<Length> milestones)
-    : parts_(std::move(parts)), milestones_(std::move(milestones)) {
+    : ComposedSchedule("SequentialLR"), parts_(std::move(parts)), milestones_(std::move(milestones)) {
   check_parts(parts_, "SequentialLR");
   if (milestones_.size() + 1 != parts_.size())
     throw ConfigError(cat("[optim.SequentialLR] ", parts_.size(), " schedules need ", parts_.size() - 1,
@@ -159,8 +161,6 @@ SequentialLR::Place SequentialLR::place(int64_t steps) const {
   return now;
 }
 
-bool SequentialLR::wants_metric() const { return any_wants_metric(parts_); }
-
 double SequentialLR::lr_at(int64_t steps, double initial_lr) const {
   const Place now = place(steps);
   return parts_[now.part]->lr_at(steps - now.begin, initial_lr);
@@ -176,17 +176,6 @@ void SequentialLR::observe(int64_t steps, std::optional<double> metric) {
   parts_[now.part]->observe(steps - now.begin, metric);
 }
 
-StateTree SequentialLR::state() const {
-  StateTree state = LrScheduler::state();
-  state["parts"] = state_of(parts_);
-  return state;
-}
-
-void SequentialLR::load_state(const StateTree& state) {
-  load_parts(parts_, state, "SequentialLR");
-  LrScheduler::load_state(state);
-}
-
 void ChainedScheduler::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(schedulers, "schedulers", "The schedules; each acts on the rate of the previous one.").required().min_items(1);
@@ -194,13 +183,13 @@ void ChainedScheduler::Options::fields(Fields& f) {
 
 ChainedScheduler::ChainedScheduler(Options options) : ChainedScheduler(create(options.schedulers)) {}
 
-ChainedScheduler::ChainedScheduler(Parts parts) : parts_(std::move(parts)) { check_parts(parts_, "ChainedScheduler"); }
+ChainedScheduler::ChainedScheduler(Parts parts) : ComposedSchedule("ChainedScheduler"), parts_(std::move(parts)) {
+  check_parts(parts_, "ChainedScheduler");
+}
 
 void ChainedScheduler::on_attach(const Optimizer& optimizer) {
   for (const auto& part : parts_) adopt(*part, optimizer, known_steps());
 }
-
-bool ChainedScheduler::wants_metric() const { return any_wants_metric(parts_); }
 
 double ChainedScheduler::lr_at(int64_t steps, double initial_lr) const {
   double lr = initial_lr;
@@ -217,17 +206,6 @@ std::optional<double> ChainedScheduler::momentum_at(int64_t steps) const {
 
 void ChainedScheduler::observe(int64_t steps, std::optional<double> metric) {
   for (const auto& part : parts_) part->observe(steps, metric);
-}
-
-StateTree ChainedScheduler::state() const {
-  StateTree state = LrScheduler::state();
-  state["parts"] = state_of(parts_);
-  return state;
-}
-
-void ChainedScheduler::load_state(const StateTree& state) {
-  load_parts(parts_, state, "ChainedScheduler");
-  LrScheduler::load_state(state);
 }
 
 [[maybe_unused]] static const bool registered_composed_schedules[] = {

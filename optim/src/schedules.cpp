@@ -22,6 +22,10 @@ double half_cosine(double part) { return (1 + std::cos(std::numbers::pi * part))
 
 }  // namespace
 
+int64_t ScheduleOfLength::steps_of(const Auto<Length>& length, std::string_view option) const {
+  return length.is_auto() ? total_steps(option) : steps_of(*length.value, option);
+}
+
 void StepLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(step_size, "step_size", "Period of the decays: a number of steps of the schedule, or an interval.")
@@ -66,13 +70,8 @@ void ConstantLR::Options::fields(Fields& f) {
       .units(kScheduleUnits);
 }
 
-int64_t ConstantLR::length() const {
-  constexpr auto kOption = "ConstantLR.total_iters";
-  return options_.total_iters.is_auto() ? total_steps(kOption) : steps_of(*options_.total_iters.value, kOption);
-}
-
 double ConstantLR::lr_at(int64_t steps, double initial_lr) const {
-  return steps < length() ? initial_lr * options_.factor : initial_lr;
+  return steps < steps_of(options_.total_iters, "ConstantLR.total_iters") ? initial_lr * options_.factor : initial_lr;
 }
 
 void LinearLR::Options::fields(Fields& f) {
@@ -84,13 +83,8 @@ void LinearLR::Options::fields(Fields& f) {
       .units(kScheduleUnits);
 }
 
-int64_t LinearLR::length() const {
-  constexpr auto kOption = "LinearLR.total_iters";
-  return options_.total_iters.is_auto() ? total_steps(kOption) : steps_of(*options_.total_iters.value, kOption);
-}
-
 double LinearLR::lr_at(int64_t steps, double initial_lr) const {
-  const double part = part_of(steps, length());
+  const double part = part_of(steps, steps_of(options_.total_iters, "LinearLR.total_iters"));
   return initial_lr * (options_.start_factor + (options_.end_factor - options_.start_factor) * part);
 }
 
@@ -102,13 +96,9 @@ void PolynomialLR::Options::fields(Fields& f) {
   f(power, "power", "Exponent of the remaining fraction.").at_least(0);
 }
 
-int64_t PolynomialLR::length() const {
-  constexpr auto kOption = "PolynomialLR.total_iters";
-  return options_.total_iters.is_auto() ? total_steps(kOption) : steps_of(*options_.total_iters.value, kOption);
-}
-
 double PolynomialLR::lr_at(int64_t steps, double initial_lr) const {
-  return initial_lr * std::pow(1 - part_of(steps, length()), options_.power);
+  return initial_lr *
+         std::pow(1 - part_of(steps, steps_of(options_.total_iters, "PolynomialLR.total_iters")), options_.power);
 }
 
 void InverseSquareRootLR::Options::fields(Fields& f) {
@@ -133,13 +123,8 @@ void CosineAnnealingLR::Options::fields(Fields& f) {
   f(eta_min, "eta_min", "Lowest rate.").learning_rate().at_least(0);
 }
 
-int64_t CosineAnnealingLR::length() const {
-  constexpr auto kOption = "CosineAnnealingLR.t_max";
-  return options_.t_max.is_auto() ? total_steps(kOption) : steps_of(*options_.t_max.value, kOption);
-}
-
 double CosineAnnealingLR::lr_at(int64_t steps, double initial_lr) const {
-  const auto end = static_cast<double>(std::max<int64_t>(length(), 1));
+  const auto end = static_cast<double>(std::max<int64_t>(steps_of(options_.t_max, "CosineAnnealingLR.t_max"), 1));
   return options_.eta_min + (initial_lr - options_.eta_min) * half_cosine(static_cast<double>(steps) / end);
 }
 
@@ -174,24 +159,20 @@ void WarmupStableDecayLR::Options::fields(Fields& f) {
   f(final_factor, "final_factor", "Factor of the rate at the end.").at_least(0);
 }
 
-int64_t WarmupStableDecayLR::total() const {
-  constexpr auto kOption = "WarmupStableDecayLR.total_steps";
-  return options_.total_steps.is_auto() ? total_steps(kOption) : steps_of(*options_.total_steps.value, kOption);
-}
-
 void WarmupStableDecayLR::on_attach(const Optimizer&) {
   const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"),
                 decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
-  if (warmup + decay > total())
+  const int64_t total = steps_of(options_.total_steps, "WarmupStableDecayLR.total_steps");
+  if (warmup + decay > total)
     throw ConfigError(cat("[optim.WarmupStableDecayLR] warmup (", warmup, " steps) and decay (", decay,
-                          ") are together longer than total_steps, ", total(), ". Shorten one."));
+                          ") are together longer than total_steps, ", total, ". Shorten one."));
 }
 
 double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
   const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"),
                 decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
   if (steps < warmup) return initial_lr * part_of(steps, warmup);
-  const int64_t decayed = steps - (total() - decay);
+  const int64_t decayed = steps - (steps_of(options_.total_steps, "WarmupStableDecayLR.total_steps") - decay);
   if (decayed <= 0) return initial_lr;
   const double x = part_of(decayed, decay);
   const double shape = options_.decay_shape == Shape::linear   ? 1 - x

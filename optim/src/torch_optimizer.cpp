@@ -20,15 +20,10 @@ namespace {
 namespace to = torch::optim;
 
 // The state of each class per parameter, under Python's names: `visit(key, value, whether these options need it)`.
-template <class V>
-void visit_state(to::AdamParamState& s, const to::AdamOptions& o, V&& visit) {
-  visit("step", s.step());
-  visit("exp_avg", s.exp_avg(), true);
-  visit("exp_avg_sq", s.exp_avg_sq(), true);
-  visit("max_exp_avg_sq", s.max_exp_avg_sq(), o.amsgrad());
-}
-template <class V>
-void visit_state(to::AdamWParamState& s, const to::AdamWOptions& o, V&& visit) {
+// Of Adam and AdamW.
+template <class State, class AdamOptions, class V>
+requires requires(State& s) { s.max_exp_avg_sq(); }
+void visit_state(State& s, const AdamOptions& o, V&& visit) {
   visit("step", s.step());
   visit("exp_avg", s.exp_avg(), true);
   visit("exp_avg_sq", s.exp_avg_sq(), true);

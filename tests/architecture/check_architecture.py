@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "cuda": {"core", "strategies"},
     "virtual_devices": {"core"},
     "checkpoint": {"core"},
-    "callbacks": {"core", "optim"},
+    "callbacks": {"core", "optim", "checkpoint"},
     "loggers": {"core"},
     "trainer": {"core", "data", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
     "apps": None,
@@ -29,7 +29,7 @@ MAY_INCLUDE = {
 # sub-folder and those before it.
 SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
-    "data": ["sampling", "loading", "datasets", "modules"],
+    "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
     "trainer": [
         "config",

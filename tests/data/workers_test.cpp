@@ -11,8 +11,8 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
-#include "loading/worker_overhead_monitor.h"
-#include "loading/worker_tuner.h"
+#include "reading/worker_overhead_monitor.h"
+#include "reading/worker_tuner.h"
 #include "support/expect_error.h"
 
 namespace workers_test {

@@ -1,7 +1,6 @@
 #include "fulgur/trainer/reports.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "fulgur/core/text.h"

@@ -212,34 +212,14 @@ void settle_checkpoints(RunState& run, Services& services) {
   services.checkpoints.wait_for_save();
 }
 
-}  // namespace
-
-FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
-  const auto impl = impl_;
-  FitReport report;
-  if (checkpoint == "auto") {
-    if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
-      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ",
-                    counted(finished->epochs, "epoch"), ", ", counted(finished->global_step, "step"),
-                    "): there is nothing to resume. ",
-                    detail::is_of_limit(finished->reason)
-                        ? "Raise the limit, or omit --resume for a new run"
-                        : "To train on from its last checkpoint, use --ckpt_path last; for a new run, omit --resume"));
-      report.stop_reason = cat("finished: ", finished->reason);
-      report.epochs = finished->epochs;
-      report.global_step = finished->global_step;
-      report.run_dir = impl->run_dir = finished->run_dir;
-      report.last_checkpoint = impl->latest.last = finished->last_checkpoint;
-      report.best_checkpoint = impl->latest.best = finished->best_checkpoint;
-      if (module && finished->last_checkpoint) take_result(*module, *finished->last_checkpoint, report);
-      impl->last_fit = report;
-      return report;
-    }
-  }
+// The report of a fit, as it comes to be known.
+struct FitResult {
+  FitReport report = {};
+  std::optional<double> started = {};  // the time at which the loops started
   bool nonfinite = false;
-  std::optional<double> started;  // the time at which the loops started
+
   // Fills in the values that need no other rank.
-  const auto fill_own = [&](RunState& run, Services& services) {
+  void fill_own(const RunState& run, Services& services) {
     if (started) report.train_seconds = services.context.elapsed_s() - *started;
     report.epochs = run.counters.epochs.completed;
     report.global_step = run.counters.global_step;
@@ -249,10 +229,10 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.run_dir = run.run_dir;
     report.last_checkpoint = services.context.last_checkpoint();
     report.best_checkpoint = services.context.best_checkpoint();
-  };
-  const auto fill = [&](RunState& run, Services& services, const std::string& reason) {
+  }
+
+  void fill(RunState& run, Services& services, const std::string& reason) {
     fill_own(run, services);
-    impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.rank = run.rank();
     report.stop_reason = reason;
     nonfinite = services.finite.stopped();
@@ -263,57 +243,113 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.peak_memory = detail::gather_peak_memory(services.context);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
-  };
-  const auto failed = [&](RunState& run, Services& services, ExitCode code) {
+  }
+
+  void fill_failed(const RunState& run, Services& services, ExitCode code) {
     if (run.strategy) report.rank = run.rank();
     fill_own(run, services);
-    if (report.last_checkpoint) impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.stop_reason = "exception";
     report.exit_code = code;
-    impl->last_fit = report;
+  }
+
+  detail::LatestCheckpoints latest() const { return {.last = report.last_checkpoint, .best = report.best_checkpoint}; }
+};
+
+void start_clock(RunState& run, Services& services, FitResult& result) {
+  run.times.fit_started_s = services.context.elapsed_s();
+  result.started = run.times.fit_started_s;
+}
+
+// After the loops: what is left is written, and the run is marked as finished if all of it is saved.
+void end_fit(RunState& run, Services& services) {
+  settle_checkpoints(run, services);
+  // Write the rest of a window of step metrics, so that it is not lost. This is done after the checkpoint, in which the
+  // window is still open; after a signal, the resumed run closes it.
+  services.rows.end_batch(RunningStage::train, true);
+  services.rank_checks.check_exchanges();
+  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(services.context); });
+  run.model->on_fit_end();
+  services.checkpoints.act_on_requests();
+  services.checkpoints.wait_for_save();
+  if (!last_state_is_saved(run, services))
+    log::warn("trainer.not_finished",
+              "the final checkpoint was not written, so the run does not count as finished: --resume trains again from "
+              "the last one");
+  else if (!services.finite.stopped() && run.is_global_zero())
+    detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
+}
+
+// `filled` is called once the report is complete.
+template <class Filled>
+void run_fit(RunState& run, Services& services, bool resumes, FitResult& result, Filled filled) {
+  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(services.context); });
+  run.position.doing = "on_fit_start of the module";
+  run.model->on_fit_start();
+  run.position.doing = nullptr;
+  start_clock(run, services, result);
+  try {
+    if (!resumes) validate_before_training(run, services);
+    start_clock(run, services, result);
+    detail::fit_loop(run, services, resumes);
+  } catch (const Interrupted& interrupted) {
+    run.position.sanity_checking = false;
+    settle_checkpoints(run, services);
+    // The signal does not become the run's stop_reason, which is part of its state: a signal ends this process, not the
+    // run.
+    result.fill(run, services, cat("signal ", interrupted.signal()));
+    filled();
+    throw;
+  }
+  end_fit(run, services);
+  result.fill(run, services, run.stop_reason.value_or(""));
+  filled();
+}
+
+// The report of a run that was finished before, whose module gets the weights.
+FitReport report_of_finished(const detail::FinishedRun& finished, LightningModule* module) {
+  log::info(cat("the run in ", finished.run_dir, " is finished (", finished.reason, ", ",
+                counted(finished.epochs, "epoch"), ", ", counted(finished.global_step, "step"),
+                "): there is nothing to resume. ",
+                detail::is_of_limit(finished.reason)
+                    ? "Raise the limit, or omit --resume for a new run"
+                    : "To train on from its last checkpoint, use --ckpt_path last; for a new run, omit --resume"));
+  FitReport report;
+  report.stop_reason = cat("finished: ", finished.reason);
+  report.epochs = finished.epochs;
+  report.global_step = finished.global_step;
+  report.run_dir = finished.run_dir;
+  report.last_checkpoint = finished.last_checkpoint;
+  report.best_checkpoint = finished.best_checkpoint;
+  if (module && finished.last_checkpoint) take_result(*module, *finished.last_checkpoint, report);
+  return report;
+}
+
+}  // namespace
+
+FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
+  const auto impl = impl_;
+  if (checkpoint == "auto") {
+    if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
+      impl->run_dir = finished->run_dir;
+      impl->latest = {.last = finished->last_checkpoint, .best = finished->best_checkpoint};
+      impl->last_fit = report_of_finished(*finished, module.get());
+      return *impl->last_fit;
+    }
+  }
+  FitResult result;
+  const auto failed = [&](RunState& run, Services& services, ExitCode code) {
+    result.fill_failed(run, services, code);
+    if (result.report.last_checkpoint) impl->latest = result.latest();
+    impl->last_fit = result.report;
   };
   const auto signal = with_run(
       impl, TrainerFn::fit, std::move(module), std::move(data), checkpoint,
       [&](RunState& run, Services& services, const ChosenCheckpoint& path) {
-        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(services.context); });
-        run.position.doing = "on_fit_start of the module";
-        run.model->on_fit_start();
-        run.position.doing = nullptr;
-        run.times.fit_started_s = services.context.elapsed_s();
-        started = run.times.fit_started_s;
-        try {
-          const bool resumes = path && run.load.loads_loops();
-          if (!resumes) validate_before_training(run, services);
-          run.times.fit_started_s = services.context.elapsed_s();
-          started = run.times.fit_started_s;
-          detail::fit_loop(run, services, resumes);
-        } catch (const Interrupted& interrupted) {
-          run.position.sanity_checking = false;
-          settle_checkpoints(run, services);
-          // The signal does not become the run's stop_reason, which is part of its state: a signal ends this process,
-          // not the run.
-          fill(run, services, cat("signal ", interrupted.signal()));
-          throw;
-        }
-        settle_checkpoints(run, services);
-        // Write the rest of a window of step metrics, so that it is not lost. This is done after the checkpoint, in
-        // which the window is still open; after a signal, the resumed run closes it.
-        services.rows.end_batch(RunningStage::train, true);
-        services.rank_checks.check_exchanges();
-        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(services.context); });
-        run.model->on_fit_end();
-        services.checkpoints.act_on_requests();
-        services.checkpoints.wait_for_save();
-        if (!last_state_is_saved(run, services))
-          log::warn("trainer.not_finished",
-                    "the final checkpoint was not written, so the run does not count as finished: --resume trains "
-                    "again from the last one");
-        else if (!services.finite.stopped() && run.is_global_zero())
-          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
-        fill(run, services, run.stop_reason.value_or(""));
+        run_fit(run, services, path && run.load.loads_loops(), result, [&] { impl->latest = result.latest(); });
       },
       failed);
-  report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
+  FitReport& report = result.report;
+  report.exit_code = result.nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
   impl->last_fit = report;
   return report;
 }

@@ -1,4 +1,3 @@
-#include <cstring>
 #include <deque>
 #include <map>
 #include <set>
@@ -184,139 +183,131 @@ class Machine {
   }
 
   // Instructions ------------------------------------------------------------------------------------------------------
+  // Each group of instructions has a function, which returns false for an instruction of another group.
   bool step() {
     const unsigned code = byte();
+    if (code == '.') return false;
+    if (push_value(code) || collect(code) || use_memo(code) || use_class(code)) return true;
+    static constexpr char kDigits[] = "0123456789abcdef";
+    bad_pickle(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15],
+                   " is not one that torch.save writes for a state dict"));
+  }
+
+  bool push_value(unsigned code) {
     switch (code) {
-      case '.':
-        return false;
-      case '(':
-        if (marks_.size() >= kMaxPickleDepth) bad_pickle(cat("it is nested deeper than ", kMaxPickleDepth, " levels"));
-        marks_.push_back(stack_.size());
-        break;
       case 'N':
-        push_constant(Kind::none);
-        break;
+        return push_constant(Kind::none), true;
       case 0x88:
-        push_constant(Kind::boolean, 1);
-        break;
+        return push_constant(Kind::boolean, 1), true;
       case 0x89:
-        push_constant(Kind::boolean, 0);
-        break;
+        return push_constant(Kind::boolean, 0), true;
       case 'K':
-        push_constant(Kind::integer, static_cast<int64_t>(number(1)));
-        break;
+        return push_constant(Kind::integer, static_cast<int64_t>(number(1))), true;
       case 'M':
-        push(Kind::integer, static_cast<int64_t>(number(2)));
-        break;
+        return push(Kind::integer, static_cast<int64_t>(number(2))), true;
       case 'J':
-        push(Kind::integer, static_cast<int32_t>(static_cast<uint32_t>(number(4))));
-        break;
+        return push(Kind::integer, static_cast<int32_t>(static_cast<uint32_t>(number(4)))), true;
       case 0x8a:
-        long_integer();
-        break;
+        return long_integer(), true;
       case 'G':
-        take(8), push_constant(Kind::real);
-        break;
+        return take(8), push_constant(Kind::real), true;
       case 'X':
-        text(number(4));
-        break;
+        return text(number(4)), true;
       case 0x8c:
-        text(number(1));
-        break;
+        return text(number(1)), true;
       case 0x8d:
-        text(number(8));
-        break;
-      // A frame says how many bytes belong together, which matters only when reading a stream.
-      case 0x95:
-        if (const uint64_t bytes = number(8); bytes > rest_.size())
-          bad_pickle(
-              cat("it is truncated: a frame of ", bytes, " bytes should follow, but only ", rest_.size(), " do"));
-        break;
+        return text(number(8)), true;
+      default:
+        return false;
+    }
+  }
+
+  bool collect(unsigned code) {
+    switch (code) {
+      case '(':
+        return mark(), true;
       case '}':
-        push(Kind::dict);
-        break;
+        return push(Kind::dict), true;
       case ']':
-        push(Kind::list);
-        break;
+        return push(Kind::list), true;
       case ')':
-        push_constant(Kind::tuple);
-        break;
+        return push_constant(Kind::tuple), true;
       case 't':
-        push_tuple(pop_to_mark());
-        break;
+        return push_tuple(pop_to_mark()), true;
       case 0x85:
-        push_tuple(1);
-        break;
       case 0x86:
-        push_tuple(2);
-        break;
       case 0x87:
-        push_tuple(3);
-        break;
-      case 'a': {
-        const Id item = pop();
-        append(Kind::list, {item});
-        break;
-      }
-      case 'e': {
-        const std::vector<Id> items = pop_to_mark();
-        append(Kind::list, items);
-        break;
-      }
+        return push_tuple(code - 0x84), true;
+      case 'a':
+        return append(Kind::list, {pop()}), true;
+      case 'e':
+        return append(Kind::list, pop_to_mark()), true;
       case 's': {
         const Id value = pop(), key = pop();
-        append(Kind::dict, {key, value});
-        break;
+        return append(Kind::dict, {key, value}), true;
       }
-      case 'u': {
-        const std::vector<Id> items = pop_to_mark();
-        append(Kind::dict, items);
-        break;
-      }
+      case 'u':
+        return append(Kind::dict, pop_to_mark()), true;
+      default:
+        return false;
+    }
+  }
+
+  bool use_memo(unsigned code) {
+    switch (code) {
       case 'q':
-        remember(number(1));
-        break;
+        return remember(number(1)), true;
       case 'r':
-        remember(number(4));
-        break;
-      case 'h':
-        recall(number(1));
-        break;
-      case 'j':
-        recall(number(4));
-        break;
+        return remember(number(4)), true;
       case 0x94:
-        remember(memo_.size());
-        break;
+        return remember(memo_.size()), true;
+      case 'h':
+        return recall(number(1)), true;
+      case 'j':
+        return recall(number(4)), true;
+      default:
+        return false;
+    }
+  }
+
+  bool use_class(unsigned code) {
+    switch (code) {
       case 'c': {
         const std::string_view module = line(), name = line();
-        global(module, name);
-        break;
+        return global(module, name), true;
       }
-      case 0x93: {
-        const Value &name = values_[pop()], &module = values_[pop()];
-        if (name.kind != Kind::text || module.kind != Kind::text ||
-            std::max(name.text.size(), module.text.size()) > kMaxNameBytes)
-          bad_pickle("the name of a class or function is not text");
-        global(module.text, name.text);
-        break;
-      }
+      case 0x93:
+        return named_global(), true;
       case 'Q':
-        persistent();
-        break;
+        return persistent(), true;
       case 'R':
-        reduce();
-        break;
+        return reduce(), true;
       case 'b':
-        build();
-        break;
-      default: {
-        static constexpr char kDigits[] = "0123456789abcdef";
-        bad_pickle(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15],
-                       " is not one that torch.save writes for a state dict"));
-      }
+        return build(), true;
+      case 0x95:
+        return frame(), true;
+      default:
+        return false;
     }
-    return true;
+  }
+
+  void mark() {
+    if (marks_.size() >= kMaxPickleDepth) bad_pickle(cat("it is nested deeper than ", kMaxPickleDepth, " levels"));
+    marks_.push_back(stack_.size());
+  }
+
+  // A frame says how many bytes belong together, which matters only when reading a stream.
+  void frame() {
+    if (const uint64_t bytes = number(8); bytes > rest_.size())
+      bad_pickle(cat("it is truncated: a frame of ", bytes, " bytes should follow, but only ", rest_.size(), " do"));
+  }
+
+  void named_global() {
+    const Value &name = values_[pop()], &module = values_[pop()];
+    if (name.kind != Kind::text || module.kind != Kind::text ||
+        std::max(name.text.size(), module.text.size()) > kMaxNameBytes)
+      bad_pickle("the name of a class or function is not text");
+    global(module.text, name.text);
   }
 
   void long_integer() {

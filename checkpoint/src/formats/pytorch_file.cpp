@@ -3,8 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include <set>
-
 #include "formats/pytorch_archive.h"
 #include "formats/zip_writer.h"
 #include "fulgur/core/errors.h"

@@ -5,8 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
 struct zip;
 

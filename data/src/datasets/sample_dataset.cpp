@@ -3,12 +3,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <array>
 #include <cstring>
 #include <type_traits>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "loading/sample_error.h"
+#include "reading/sample_error.h"
 
 namespace fulgur {
 namespace {
@@ -117,26 +118,13 @@ class RowWriter {
 
 }  // namespace
 
-namespace {
-
-/// Sample 0. Errors are reported as for any other sample.
-Sample first_of(const SampleDataset& dataset) {
-  const int64_t first = 0;
-  std::exception_ptr error;
-  try {
-    return dataset.get(first, {});
-  } catch (...) {
-    error = std::current_exception();
-  }
-  throw_naming(error, c10::ArrayRef<int64_t>(&first, 1), "");
-}
-
-}  // namespace
-
 Batch SampleDataset::prototype() const {
   Batch batch;
   if (size() == 0) return batch;
-  const Sample first = first_of(*this);
+  // Its errors are reported as for any other sample.
+  const std::array<int64_t, 1> index{0};
+  Sample first;
+  if (const auto error = exception_of([&] { first = get(0, {}); })) throw_naming(error, index, "");
   for (size_t i = 0; i < first.entries(); ++i) {
     const auto& [name, value] = first.entry(i);
     if (std::holds_alternative<std::string>(value))
@@ -150,12 +138,8 @@ Batch SampleDataset::prototype() const {
 void SampleDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
                          const SampleContext& context) const {
   for (size_t i = 0; i < indices.size(); ++i) {
-    std::exception_ptr error;
-    try {
-      RowWriter(out, first_row + static_cast<int64_t>(i), indices[i]).write(get(indices[i], context));
-    } catch (...) {
-      error = std::current_exception();
-    }
+    const auto error = exception_of(
+        [&] { RowWriter(out, first_row + static_cast<int64_t>(i), indices[i]).write(get(indices[i], context)); });
     if (error) throw_naming(error, indices.slice(i, 1), "");
   }
 }

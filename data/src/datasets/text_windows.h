@@ -1,7 +1,5 @@
 #pragma once
 
-#include <optional>
-
 #include "fulgur/core/dataset.h"
 
 namespace fulgur {

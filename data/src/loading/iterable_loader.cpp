@@ -5,8 +5,8 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "loading/single_thread_guard.h"
-#include "loading/stream_reader.h"
+#include "reading/single_thread_guard.h"
+#include "reading/stream_reader.h"
 #include "sampling/epoch_plan.h"
 
 namespace fulgur {

@@ -1,7 +1,5 @@
 #include "fulgur/data/text_data_module.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <array>
 #include <cerrno>
 #include <cmath>

@@ -1,8 +1,8 @@
 // The collectives, sends, receives and groups of nccl.h.
 #include <nccl.h>
 
-#include "group.h"
-#include "report.h"
+#include "ranks/report.h"
+#include "work/group.h"
 
 #define NCCL_API extern "C" __attribute__((visibility("default")))
 

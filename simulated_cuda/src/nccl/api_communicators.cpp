@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "communicator.h"
-#include "gpu.h"
-#include "group.h"
-#include "report.h"
-#include "split.h"
+#include "ranks/communicator.h"
+#include "ranks/report.h"
+#include "ranks/split.h"
+#include "work/group.h"
 
 #define NCCL_API extern "C" __attribute__((visibility("default")))
 
@@ -29,6 +28,12 @@ static_assert(sizeof(UniqueId) <= sizeof(ncclUniqueId));
 int current_device() {
   int device = -1;
   return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
+// The bus id of a device, which identifies the machine's devices in every process.
+int gpu_of(int device) {
+  int bus = 0;
+  return cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device) == cudaSuccess ? bus : -1;
 }
 
 ncclResult_t make(const char* function, ncclComm_t* handle, int world_size, int rank, const ncclUniqueId& bytes,
@@ -85,8 +90,7 @@ NCCL_API ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* d
 }
 
 NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
-  const auto parent = find(comm, __func__);
-  if (!parent) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(parent, comm);
   if (in_group()) return fail(ncclInvalidUsage, "ncclCommSplit: a split inside a group is not simulated");
   std::vector<int> all;
   for (int rank = 0; rank < parent->world_size(); ++rank) all.push_back(rank);
@@ -95,8 +99,7 @@ NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclCom
 
 NCCL_API ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* made, ncclConfig_t*,
                                      int flags) {
-  const auto parent = find(comm, __func__);
-  if (!parent) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(parent, comm);
   if (in_group()) return fail(ncclInvalidUsage, "ncclCommShrink: a shrink inside a group is not simulated");
   std::vector<int> stay;
   for (int rank = 0; rank < parent->world_size(); ++rank)
@@ -111,8 +114,7 @@ NCCL_API ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, 
 }
 
 NCCL_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   communicator->drain();
   return ncclSuccess;
 }
@@ -134,36 +136,31 @@ NCCL_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 NCCL_API ncclResult_t ncclCommRevoke(ncclComm_t comm, int) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   communicator->abort();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *error = communicator->error();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *count = communicator->world_size();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *device = communicator->device();
   return ncclSuccess;
 }
 
 NCCL_API ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   *rank = communicator->rank();
   return ncclSuccess;
 }

@@ -3,9 +3,10 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <iterator>
 
-#include "communicator.h"
-#include "report.h"
+#include "ranks/communicator.h"
+#include "ranks/report.h"
 
 #define NCCL_API extern "C" __attribute__((visibility("default")))
 
@@ -13,8 +14,7 @@ using namespace fulgur::simulated_nccl;
 
 NCCL_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, ncclDataType_t type,
                                                ncclScalarResidence_t residence, ncclComm_t comm) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   if (!op || !factor || size_of(type) == 0)
     return fail(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: there is no factor, or its type is unknown");
   Reduction reduction{.premultiplied = true};
@@ -27,8 +27,7 @@ NCCL_API ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, nc
 }
 
 NCCL_API ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  const auto communicator = find(comm, __func__);
-  if (!communicator) return ncclInvalidUsage;
+  FIND_COMMUNICATOR(communicator, comm);
   if (!communicator->remove_reduction(op))
     return fail(ncclInvalidArgument, "ncclRedOpDestroy: there is no such reduction");
   return ncclSuccess;
@@ -77,26 +76,16 @@ NCCL_API ncclResult_t ncclGetVersion(int* version) {
 }
 
 NCCL_API const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError:
-      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError:
-      return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument:
-      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage:
-      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-    default:
-      return "unknown result code";
-  }
+  constexpr const char* kTexts[] = {"no error",
+                                    "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                    "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                    "internal error - please report this issue to the NCCL developers",
+                                    "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                    "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                    "remote process exited or there was a network error",
+                                    "NCCL operation in progress"};
+  static_assert(ncclSuccess == 0 && ncclInvalidUsage == 5 && ncclInProgress + 1 == std::size(kTexts));
+  return result >= 0 && result <= ncclInProgress ? kTexts[result] : "unknown result code";
 }
 
 NCCL_API const char* ncclGetLastError(ncclComm_t) { return last_failure(); }

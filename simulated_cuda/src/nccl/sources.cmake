@@ -3,16 +3,15 @@ set(NCCL_SOURCES
   api_calls.cpp
   api_communicators.cpp
   api_other.cpp
-  channel.cpp
-  collectives.cpp
-  communicator.cpp
-  data_types.cpp
-  gpu.cpp
-  group.cpp
-  job.cpp
-  operation.cpp
-  report.cpp
-  segment.cpp
-  split.cpp
-  transfers.cpp
-  waiting.cpp)
+  ranks/channel.cpp
+  ranks/communicator.cpp
+  ranks/data_types.cpp
+  ranks/report.cpp
+  ranks/segment.cpp
+  ranks/split.cpp
+  ranks/waiting.cpp
+  work/collectives.cpp
+  work/group.cpp
+  work/job.cpp
+  work/operation.cpp
+  work/transfers.cpp)

@@ -2,9 +2,7 @@
 // V. The dropout mask follows from the generator's state, which the forward saves and the backward reads.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/where.h>
 
 #include <cmath>
 #include <limits>

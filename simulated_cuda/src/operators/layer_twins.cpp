@@ -2,8 +2,6 @@
 // none.
 #include <ATen/ops/_embedding_bag.h>
 #include <ATen/ops/bincount.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/searchsorted.h>
 

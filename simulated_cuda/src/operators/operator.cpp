@@ -11,7 +11,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <sstream>
 
 #include "cpu_views.h"
@@ -151,6 +150,36 @@ void call_without_twin(const c10::SafeKernelFunction& kernel, const c10::Operato
                               layout.empty() ? "" : " of a tensor with the layout ", layout,
                               " has its own kernels (docs/simulated_gpu.md lists what is not simulated)");
 }
+
+void put_now(const std::string& name, const at::Tensor& target, const at::Tensor& value) {
+  const PlainDispatch plain;
+  put(name, CpuViews().of(target), value);
+}
+
+// A twin's result on the device: the argument that it is, or a new tensor, which has no numbers yet if they come later.
+struct ResultOnDevice {
+  const std::string& name;
+  const std::vector<c10::IValue>& arguments;
+  const Stack& cpu_arguments;  // as the twin got them
+  c10::Device device;
+  bool later;
+
+  at::Tensor operator()(const at::Tensor& value) const {
+    if (!value.defined()) return value;
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (arguments[i].isTensor() && cpu_arguments[i].isTensor() && value.is_same(cpu_arguments[i].toTensor())) {
+        at::Tensor mine = arguments[i].toTensor();
+        if (mine.sizes() != value.sizes()) {
+          mine.resize_(value.sizes());
+          put_now(name, mine, value);
+        }
+        return mine;
+      }
+    const at::Tensor made = at::empty_strided(value.sizes(), value.strides(), value.options().device(device));
+    if (!later) put_now(name, made, value);
+    return made;
+  }
+};
 
 bool runs_later() { return simulated_cuda_runs_later(c10::cuda::getCurrentCUDAStream().stream()) != 0; }
 
@@ -293,25 +322,7 @@ void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::v
   }
   stack->erase(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end());
   auto targets = std::make_shared<Stack>();
-  const auto on_device = [&](const at::Tensor& value) -> at::Tensor {
-    if (!value.defined()) return value;
-    for (size_t i = 0; i < arguments.size(); ++i)
-      if (arguments[i].isTensor() && first[i].isTensor() && value.is_same(first[i].toTensor())) {
-        at::Tensor mine = arguments[i].toTensor();
-        if (mine.sizes() != value.sizes()) {
-          mine.resize_(value.sizes());
-          const PlainDispatch plain;
-          put(description_.name, CpuViews().of(mine), value);
-        }
-        return mine;
-      }
-    const at::Tensor made = at::empty_strided(value.sizes(), value.strides(), value.options().device(stream.device()));
-    if (!later) {
-      const PlainDispatch plain;
-      put(description_.name, CpuViews().of(made), value);
-    }
-    return made;
-  };
+  const ResultOnDevice on_device{description_.name, arguments, first, stream.device(), later};
   const size_t returns = op.schema().returns().size();
   for (size_t i = 0; i < returns; ++i) {
     if (results[i].isTensor()) {

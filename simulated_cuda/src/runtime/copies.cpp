@@ -55,7 +55,7 @@ cudaError_t copy(Lock& lock, void* to, const void* from, size_t bytes, Stream& s
   if (waits)
     if (const cudaError_t error = check_unsafe(function)) return error;
   if (!stream.capture) count(target, source, bytes);
-  Work work{.kind = Work::Kind::copy, .name = "copy", .run = {}, .recording = {}};
+  Work work{.kind = Work::Kind::copy, .name = "copy"};
   if (pageable && target.on_device()) {
     // The data is staged before the call returns: the program may overwrite it immediately.
     const std::shared_ptr<void> staged(std::malloc(bytes), std::free);
@@ -115,10 +115,9 @@ SIMULATED_API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cud
   if (bytes > 0 && (!look_up(to, bytes, target) || target.pageable()))
     return fail(cudaErrorInvalidValue, __func__, "there is no such memory");
   if (!stream->capture) ++state().counts.memsets;
-  return submit(
-      lock, *stream,
-      Work{.kind = Work::Kind::fill, .name = "fill", .run = [=] { std::memset(to, value, bytes); }, .recording = {}},
-      __func__);
+  return submit(lock, *stream,
+                Work{.kind = Work::Kind::fill, .name = "fill", .run = [=] { std::memset(to, value, bytes); }},
+                __func__);
 }
 
 SIMULATED_API cudaError_t cudaMemset(void* to, int value, size_t bytes) {

@@ -23,8 +23,9 @@ void wake(Stream& stream) {
   state().changed.notify_all();
 }
 
-// The caller has set `running`, so no other thread takes the front of the queue.
+// While `running` is set, the front belongs to the calling thread.
 void run_front(Lock& lock, Stream& stream) {
+  stream.running = true;
   Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
   if (work.kind == Work::Kind::wait) {
@@ -44,6 +45,7 @@ void run_front(Lock& lock, Stream& stream) {
     lock.lock();
   }
   ++stream.completed;
+  stream.running = false;
 }
 
 void stream_thread(Stream* stream) {
@@ -53,9 +55,7 @@ void stream_thread(Stream* stream) {
     if (state().exiting) {
       stream->wake.wait(lock);
     } else if (has_more() && stream->completed < stream->wanted) {
-      stream->running = true;
       run_front(lock, *stream);
-      stream->running = false;
       state().changed.notify_all();
     } else if (has_more() && stream->completed < stream->may_wait_at) {
       // Another process may wait for this work, even if the host of this process does not.
@@ -94,9 +94,7 @@ void run_now(Lock& lock, Stream& stream) {
       give_thread(stream);
       return;
     }
-    stream.running = true;
     run_front(lock, stream);
-    stream.running = false;
     wake(stream);
   }
 }
@@ -128,7 +126,7 @@ void order_with_legacy(Stream& stream) {
     auto recording = std::make_shared<Recording>();
     recording->stream = &other;
     recording->sequence = other.enqueued;
-    push(stream, Work{.kind = Work::Kind::wait, .name = "legacy stream", .run = {}, .recording = std::move(recording)});
+    push(stream, Work{.kind = Work::Kind::wait, .name = "legacy stream", .recording = std::move(recording)});
   };
   if (!stream.legacy()) return wait_for(legacy_stream(stream.device));
   for (const auto& other : state().streams)
@@ -251,9 +249,7 @@ void run_until(Lock& lock, Stream& stream, uint64_t until) {
       state().changed.wait(lock);
       continue;
     }
-    stream.running = true;
     run_front(lock, stream);
-    stream.running = false;
     wake(stream);
   }
 }
@@ -279,9 +275,7 @@ void run_a_little(Lock& lock, Stream& stream) {
   }
   if (front.kind == Work::Kind::wait && front.recording && !is_done(*front.recording))
     return run_a_little(lock, *front.recording->stream);
-  stream.running = true;
   run_front(lock, stream);
-  stream.running = false;
   wake(stream);
 }
 
@@ -319,6 +313,20 @@ void invalidate(Capture& capture, const char* function) {
   if (capture.invalid) return;
   capture.invalid = true;
   say(1, "capture %llu is invalid: %s was called", static_cast<unsigned long long>(capture.id), function);
+}
+
+void join_capture(Capture& capture, Stream& stream) {
+  stream.capture = &capture;
+  capture.streams.insert(&stream);
+  stream.after.clear();
+  stream.order.clear();
+  stream.last_node = 0;
+}
+
+cudaError_t wait_for_nothing(const char* function) {
+  ++state().counts.lints;
+  say(1, "%s waits for an event that was never recorded, which does nothing", function);
+  return cudaSuccess;
 }
 
 cudaError_t check_unsafe(const char* function) {

@@ -46,8 +46,8 @@ struct Work {
   enum class Kind { kernel, copy, fill, host_function, record, wait, graph };
   Kind kind = Kind::kernel;
   std::string name;
-  std::function<void()> run;             ///< if empty, the work computes nothing
-  std::shared_ptr<Recording> recording;  ///< for `record` and `wait`
+  std::function<void()> run = {};             ///< if empty, the work computes nothing
+  std::shared_ptr<Recording> recording = {};  ///< for `record` and `wait`
   bool may_wait = false;
   std::vector<size_t> after = {};  ///< in a graph: the nodes it waits for, without those that they wait for
 };
@@ -55,7 +55,7 @@ struct Work {
 struct Event {
   unsigned flags = 0;
   int device = 0;
-  std::shared_ptr<Recording> recording;
+  std::shared_ptr<Recording> recording = {};
 };
 
 struct Graph {
@@ -153,6 +153,10 @@ void count_device_wait(uint64_t& counter, const char* what, int device);
 cudaError_t check_computes(const char* kernel, const char* function);
 
 void invalidate(Capture& capture, const char* function);
+/// `stream` captures from now on.
+void join_capture(Capture& capture, Stream& stream);
+/// Counts and logs a wait for an event that was never recorded, which does nothing.
+cudaError_t wait_for_nothing(const char* function);
 /// Returns an error if a capture forbids this call to this thread. The documentation of
 /// cudaThreadExchangeStreamCaptureMode names such calls "unsafe".
 cudaError_t check_unsafe(const char* function);

@@ -19,7 +19,7 @@ cudaError_t refuse_captured(const Event& event, const char* function) {
 
 SIMULATED_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned flags) {
   ENTER();
-  auto* const event = new Event{.flags = flags, .device = this_thread().device, .recording = {}};
+  auto* const event = new Event{.flags = flags, .device = this_thread().device};
   state().live_events.insert(event);
   *handle = reinterpret_cast<cudaEvent_t>(event);
   return cudaSuccess;
@@ -55,8 +55,7 @@ SIMULATED_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStrea
     return cudaSuccess;
   }
   event->recording = recording;
-  return submit(lock, *stream,
-                Work{.kind = Work::Kind::record, .name = "record", .run = {}, .recording = std::move(recording)},
+  return submit(lock, *stream, Work{.kind = Work::Kind::record, .name = "record", .recording = std::move(recording)},
                 __func__);
 }
 
@@ -80,11 +79,7 @@ SIMULATED_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   FIND_EVENT(event, handle);
   if (const cudaError_t error = refuse_captured(*event, __func__)) return error;
   NOT_IN_CAPTURE();
-  if (!event->recording) {
-    ++state().counts.lints;
-    say(1, "%s waits for an event that was never recorded, which does nothing", __func__);
-    return cudaSuccess;
-  }
+  if (!event->recording) return wait_for_nothing(__func__);
   if (settings().break_sync) return cudaSuccess;
   const std::shared_ptr<Recording> recording = event->recording;
   count_wait(state().counts.waits_event, __func__, recording->stream, recording->sequence);

@@ -1,7 +1,6 @@
 // The functions declared in simulated_cuda.h.
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "engine.h"
@@ -42,7 +41,6 @@ SIMULATED_API int simulated_cuda_enqueue(cudaStream_t handle, void (*run)(void*)
                 Work{.kind = Work::Kind::kernel,
                      .name = name,
                      .run = [run, held] { run(held.get()); },
-                     .recording = {},
                      .may_wait = (flags & SIMULATED_CUDA_MAY_WAIT) != 0},
                 __func__);
 }
@@ -79,7 +77,7 @@ SIMULATED_API void simulated_cuda_library_launch(cudaStream_t handle, const char
     ++state().counts.launches;
     ++state().counts.library_launches;
   }
-  submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name, .run = {}, .recording = {}}, name);
+  submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name}, name);
 }
 
 SIMULATED_API int simulated_cuda_set_kernels(int kernels) { return std::exchange(this_thread().kernels, kernels); }

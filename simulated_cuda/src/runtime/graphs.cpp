@@ -59,12 +59,8 @@ SIMULATED_API cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStream
   capture->mode = mode;
   capture->thread = pthread_self();
   capture->origin = stream;
-  capture->streams.insert(stream);
   state().captures.insert(capture);
-  stream->capture = capture;
-  stream->after.clear();
-  stream->order.clear();
-  stream->last_node = 0;
+  join_capture(*capture, *stream);
   return cudaSuccess;
 }
 
@@ -181,15 +177,13 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
                   for (const size_t i : order)
                     if ((*nodes)[i].run) (*nodes)[i].run();
                 },
-            .recording = {},
             .may_wait = may_wait};
   // A launch of a graph waits for the graph's previous launch, on any stream.
   if (const std::shared_ptr<Recording> before = executable->last; before && before->stream != stream)
-    submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "launch before", .run = {}, .recording = before},
-           __func__);
+    submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "launch before", .recording = before}, __func__);
   executable->last = std::make_shared<Recording>();
   executable->last->stream = stream;
-  Work end{.kind = Work::Kind::record, .name = "end of launch", .run = {}, .recording = executable->last};
+  Work end{.kind = Work::Kind::record, .name = "end of launch", .recording = executable->last};
   if (const cudaError_t error = submit(lock, *stream, std::move(work), __func__)) return error;
   return submit(lock, *stream, std::move(end), __func__);
 }

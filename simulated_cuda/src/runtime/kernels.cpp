@@ -2,7 +2,6 @@
 // operators' library enqueues the computation after it.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <unordered_map>
 
 #include "engine.h"
@@ -51,7 +50,7 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared, cud
   const char* const name = found == kernel_names().end() ? "kernel" : found->second;
   if (const cudaError_t error = check_computes(name, function)) return error;
   if (!stream->capture) ++state().counts.launches;
-  return submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name, .run = {}, .recording = {}}, function);
+  return submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name}, function);
 }
 
 }  // namespace

@@ -129,8 +129,7 @@ SIMULATED_API cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
                          [address] {
                            const Lock locked(state().mutex);
                            release(address, cudaMemoryTypeDevice, "cudaFreeAsync");
-                         },
-                     .recording = {}},
+                         }},
                 __func__);
 }
 

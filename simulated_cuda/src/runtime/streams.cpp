@@ -107,11 +107,7 @@ SIMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
   FIND_STREAM(stream, handle);
   FIND_EVENT(event, event_handle);
   ++state().counts.stream_waits;
-  if (!event->recording) {
-    ++state().counts.lints;
-    say(1, "%s waits for an event that was never recorded, which does nothing", __func__);
-    return cudaSuccess;
-  }
+  if (!event->recording) return wait_for_nothing(__func__);
   const std::shared_ptr<Recording> recording = event->recording;
   if (recording->capture == 0) {
     if (stream->capture) {
@@ -119,8 +115,7 @@ SIMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
       return fail(cudaErrorStreamCaptureIsolation, __func__, "the event was recorded outside the capture");
     }
     if (settings().break_wait) return cudaSuccess;
-    return submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "wait", .run = {}, .recording = recording},
-                  __func__);
+    return submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "wait", .recording = recording}, __func__);
   }
   // The wait adds this stream to the capture of the event.
   Capture* capture = nullptr;
@@ -136,11 +131,7 @@ SIMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
       invalidate(*capture, __func__);
       return fail(cudaErrorStreamCaptureImplicit, __func__);
     }
-    stream->capture = capture;
-    capture->streams.insert(stream);
-    stream->after.clear();
-    stream->order.clear();
-    stream->last_node = 0;
+    join_capture(*capture, *stream);
   }
   const auto join = [](std::map<Stream*, size_t>& mine, const std::map<Stream*, size_t>& other) {
     for (const auto& [each, place] : other) mine[each] = std::max(mine[each], place);
@@ -162,7 +153,6 @@ SIMULATED_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t f
                            const InHostFunction in;
                            function(argument);
                          },
-                     .recording = {},
                      .may_wait = true},
                 __func__);
 }
@@ -181,7 +171,6 @@ SIMULATED_API cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamC
                            const InHostFunction in;
                            function(handle, cudaSuccess, argument);
                          },
-                     .recording = {},
                      .may_wait = true},
                 __func__);
 }

@@ -2,7 +2,6 @@
 #include <numeric>
 
 #include "cluster/environment_values.h"
-#include "fulgur/core/errors.h"
 #include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
@@ -68,70 +67,97 @@ bool interactive_slurm(const Environment& environment) {
   return !tasks || tasks == "1" || values.has("SLURM_PTY_PORT");
 }
 
+namespace {
+
+// The nodes of a step or job.
+struct SlurmNodes {
+  int64_t count = 0;
+  std::string count_name;          // the variable that tells it
+  std::vector<std::string> hosts;  // empty without `list_name`
+  std::optional<std::string> list_name;
+};
+
+SlurmNodes nodes_of(const EnvironmentValues& values) {
+  SlurmNodes nodes;
+  nodes.list_name = values.first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
+  if (nodes.list_name) nodes.hosts = expand_hostlist(*values.text(*nodes.list_name));
+  const auto count = values.first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  if (!count && !nodes.list_name) values.fail("SLURM_NODELIST is not set");
+  nodes.count_name = count ? *count : *nodes.list_name;
+  nodes.count = count ? values.need_integer(*count, 1) : static_cast<int64_t>(nodes.hosts.size());
+  if (nodes.list_name && static_cast<int64_t>(nodes.hosts.size()) != nodes.count)
+    values.fail(cat(nodes.count_name, " is ", nodes.count, ", but ", *nodes.list_name, " '",
+                    *values.text(*nodes.list_name), "' has ", nodes.hosts.size()));
+  return nodes;
+}
+
+// The number of tasks on each node, and the variable that tells it.
+struct SlurmTasks {
+  std::vector<int64_t> counts;
+  std::string name;
+};
+
+// `total` is the variable with the number of all tasks.
+SlurmTasks tasks_of(const EnvironmentValues& values, const ProcessPlace& place, const std::string& total) {
+  SlurmTasks tasks;
+  if (const auto name = values.first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}))
+    tasks = {tasks_per_node(values, *name, place.num_nodes), *name};
+  else if (values.has("SLURM_NTASKS_PER_NODE"))
+    tasks = {
+        std::vector<int64_t>(static_cast<size_t>(place.num_nodes), values.need_integer("SLURM_NTASKS_PER_NODE", 1)),
+        "SLURM_NTASKS_PER_NODE"};
+  else if (place.num_nodes == 1)
+    tasks = {{place.world_size}, total};
+  else
+    values.fail("SLURM_STEP_TASKS_PER_NODE is not set");
+  if (const int64_t sum = std::accumulate(tasks.counts.begin(), tasks.counts.end(), int64_t{0});
+      sum != place.world_size)
+    values.fail(cat(tasks.name, " '", *values.text(tasks.name), "' makes ", sum, " tasks on ", place.num_nodes,
+                    " nodes, but ", total, " is ", place.world_size));
+  return tasks;
+}
+
+// All tasks must derive the same port without communication; the rule is Lightning's.
+int64_t port_of_job(const EnvironmentValues& values) {
+  const std::string job = values.need_text(values.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}).value_or("SLURM_JOB_ID"));
+  if (!digits(job))
+    values.fail(cat("SLURM_JOB_ID must be a number, from which the port is derived; it is '", job, "'"));
+  return 15000 + std::stoll(job.substr(job.size() - std::min<size_t>(job.size(), 4)));
+}
+
+}  // namespace
+
 ProcessPlace slurm_place(const Environment& environment) {
   const EnvironmentValues values = slurm_values(environment);
   // A step may be smaller than its job.
-  const std::string tasks = values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}).value_or("SLURM_NTASKS");
+  const std::string total = values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}).value_or("SLURM_NTASKS");
   ProcessPlace place;
   place.environment = "slurm";
-  place.world_size = values.need_integer(tasks, 1);
+  place.world_size = values.need_integer(total, 1);
   place.rank = values.need_integer("SLURM_PROCID", 0);
   place.local_rank = values.need_integer("SLURM_LOCALID", 0);
   place.node_rank = values.need_integer("SLURM_NODEID", 0);
 
-  std::vector<std::string> hosts;
-  const auto list = values.first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
-  if (list) hosts = expand_hostlist(*values.text(*list));
-  auto nodes = values.first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
-  if (nodes) {
-    place.num_nodes = values.need_integer(*nodes, 1);
-    if (list && static_cast<int64_t>(hosts.size()) != place.num_nodes)
-      values.fail(
-          cat(*nodes, " is ", place.num_nodes, ", but ", *list, " '", *values.text(*list), "' has ", hosts.size()));
-  } else if (list) {
-    nodes = list;
-    place.num_nodes = static_cast<int64_t>(hosts.size());
-  } else {
-    values.fail("SLURM_NODELIST is not set");
-  }
+  const SlurmNodes nodes = nodes_of(values);
+  place.num_nodes = nodes.count;
   if (place.node_rank >= place.num_nodes)
     values.fail(
         cat("SLURM_NODEID must be below the number of nodes; they are ", place.node_rank, " and ", place.num_nodes));
-
-  std::vector<int64_t> counts;
-  auto per_node = values.first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
-  if (per_node) {
-    counts = tasks_per_node(values, *per_node, place.num_nodes);
-  } else if (values.has("SLURM_NTASKS_PER_NODE")) {
-    per_node = "SLURM_NTASKS_PER_NODE";
-    counts.assign(static_cast<size_t>(place.num_nodes), values.need_integer(*per_node, 1));
-  } else if (place.num_nodes == 1) {
-    per_node = tasks;
-    counts = {place.world_size};
-  } else {
-    values.fail("SLURM_STEP_TASKS_PER_NODE is not set");
-  }
-  if (const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0}); sum != place.world_size)
-    values.fail(cat(*per_node, " '", *values.text(*per_node), "' makes ", sum, " tasks on ", place.num_nodes,
-                    " nodes, but ", tasks, " is ", place.world_size));
-  place.local_world_size = counts[static_cast<size_t>(place.node_rank)];
-  check_place(values, place, {"SLURM_PROCID", tasks, "SLURM_LOCALID", *per_node, "SLURM_NODEID", *nodes}, Layout::any);
+  const SlurmTasks tasks = tasks_of(values, place, total);
+  place.local_world_size = tasks.counts[static_cast<size_t>(place.node_rank)];
+  check_place(values, place, {"SLURM_PROCID", total, "SLURM_LOCALID", tasks.name, "SLURM_NODEID", nodes.count_name},
+              Layout::any);
 
   if (const auto address = values.text("MASTER_ADDR")) {
     place.main_address = *address;
   } else if (place.num_nodes > 1) {
-    if (!list) values.fail("SLURM_STEP_NODELIST and MASTER_ADDR are not set");
-    place.main_address = hosts.front();
+    if (!nodes.list_name) values.fail("SLURM_STEP_NODELIST and MASTER_ADDR are not set");
+    place.main_address = nodes.hosts.front();
   }
-  if (const auto port = values.port("MASTER_PORT")) {
+  if (const auto port = values.port("MASTER_PORT"))
     place.main_port = *port;
-  } else if (place.world_size > 1) {
-    // All tasks must derive the same port without communication; the rule is Lightning's.
-    const std::string job = values.need_text(values.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}).value_or("SLURM_JOB_ID"));
-    if (!digits(job))
-      values.fail(cat("SLURM_JOB_ID must be a number, from which the port is derived; it is '", job, "'"));
-    place.main_port = 15000 + std::stoll(job.substr(job.size() - std::min<size_t>(job.size(), 4)));
-  }
+  else if (place.world_size > 1)
+    place.main_port = port_of_job(values);
   return place;
 }
 

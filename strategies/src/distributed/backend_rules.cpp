@@ -2,7 +2,6 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
 
 namespace fulgur::detail {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"

@@ -67,6 +67,14 @@ void set_nccl_defaults() {
   setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", /*overwrite=*/0);
 }
 
+void abort_backend(c10d::Backend& nccl) noexcept {
+  try {
+    nccl.abort();
+  } catch (const std::exception& error) {
+    log::debug(cat("[strategies.process_group] NCCL cannot be aborted: ", error.what()));
+  }
+}
+
 }  // namespace
 
 void register_nccl_backend(MakeNcclBackend make) { g_make_nccl = make; }
@@ -161,21 +169,12 @@ void ProcessGroup::shut_down() noexcept {
 }
 
 void ProcessGroup::abort() noexcept {
-  if (!impl_->nccl || std::exchange(impl_->ended, true)) return;
-  try {
-    impl_->nccl->abort();
-  } catch (const std::exception& error) {
-    log::debug(cat("[strategies.process_group] NCCL cannot be aborted: ", error.what()));
-  }
+  if (impl_->nccl && !std::exchange(impl_->ended, true)) abort_backend(*impl_->nccl);
 }
 
 void ProcessGroup::abort_late_launch() noexcept {
   impl_->launch_was_late = true;
-  try {
-    if (impl_->nccl) impl_->nccl->abort();
-  } catch (const std::exception& error) {
-    log::debug(cat("[strategies.process_group] NCCL cannot be aborted: ", error.what()));
-  }
+  if (impl_->nccl) abort_backend(*impl_->nccl);
 }
 
 std::chrono::milliseconds ProcessGroup::timeout() const {

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <string>
-#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/split_mix.h"

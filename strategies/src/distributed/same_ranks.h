@@ -1,11 +1,9 @@
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "fulgur/core/collectives.h"
 #include "fulgur/core/module.h"
-#include "fulgur/core/optimizer_handle.h"
 
 namespace fulgur::detail {
 

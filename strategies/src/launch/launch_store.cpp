@@ -90,18 +90,12 @@ bool LaunchStore::put_first(const std::string& key, const std::string& value) {
 }
 
 std::optional<std::string> LaunchStore::get(const std::string& key) {
-  return impl_->use([&](c10d::TCPStore& store) -> std::optional<std::string> {
-    if (!store.check({key})) return std::nullopt;
-    const std::vector<uint8_t> value = store.get(key);
-    return std::string(value.begin(), value.end());
-  });
+  return impl_->use(
+      [&](c10d::TCPStore& store) { return store.check({key}) ? std::optional(store.get_to_str(key)) : std::nullopt; });
 }
 
 std::string LaunchStore::wait_for(const std::string& key) {
-  return impl_->use([&](c10d::TCPStore& store) {
-    const std::vector<uint8_t> value = store.get(key);
-    return std::string(value.begin(), value.end());
-  });
+  return impl_->use([&](c10d::TCPStore& store) { return store.get_to_str(key); });
 }
 
 int64_t LaunchStore::add(const std::string& key, int64_t amount) {

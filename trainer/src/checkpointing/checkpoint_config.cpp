@@ -194,4 +194,11 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   return differences;
 }
 
+std::filesystem::path newest_run_folder(const Config& config) {
+  std::error_code error;
+  if (!config.folder.empty() && std::filesystem::is_directory(detail::checkpoint_folder_of(config.folder), error))
+    return config.folder;
+  return detail::newest_run_folder(config.trainer.default_root_dir, detail::run_name(config.trainer, {}));
+}
+
 }  // namespace fulgur

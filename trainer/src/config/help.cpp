@@ -1,6 +1,5 @@
 #include "config/describe.h"
 #include "config/json_schema.h"
-#include "fulgur/core/text.h"
 #include "fulgur/trainer/config.h"
 
 namespace fulgur {

@@ -11,4 +11,4 @@ set(FULGUR_CONFIG_SOURCES
   src/config/overrides.cpp
   src/config/renamed_options.cpp
   src/config/trainer_options.cpp
-  src/config/yaml_reader.cpp)
+  src/config/yaml.cpp)

@@ -90,27 +90,28 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, RunningSta
   return made_slot;
 }
 
-void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) {
+void LogStore::accumulate(double& to, double value, Reduce reduce) {
   switch (reduce) {
     case Reduce::mean:
-      to.value += value * weight;
-      break;
     case Reduce::sum:
-      to.value += value;
+      to += value;
       break;
     // NaN must stay visible: std::min would drop it.
     case Reduce::min:
-      to.value = value < to.value || value != value ? value : to.value;
+      to = value < to || value != value ? value : to;
       break;
     case Reduce::max:
-      to.value = value > to.value || value != value ? value : to.value;
+      to = value > to || value != value ? value : to;
       break;
     case Reduce::last:
-      to.value = value;
-      to.weight = 0;
+      to = value;
       break;
   }
-  to.weight += weight;
+}
+
+void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) {
+  accumulate(to.value, reduce == Reduce::mean ? value * weight : value, reduce);
+  to.weight = reduce == Reduce::last ? weight : to.weight + weight;
   ++to.count;
 }
 
@@ -256,23 +257,8 @@ void LogStore::fold(Accumulator& a, Reduce reduce, double value) {
   value *= std::exchange(a.device_factor, 1);
   a.device_used = false;
   const double weight = std::exchange(a.device_weight, 0);
-  switch (reduce) {
-    case Reduce::mean:
-    case Reduce::sum:
-      a.value += value;
-      break;
-    case Reduce::min:
-      a.value = value < a.value || value != value ? value : a.value;
-      break;
-    case Reduce::max:
-      a.value = value > a.value || value != value ? value : a.value;
-      break;
-    case Reduce::last:
-      a.value = value;
-      a.weight = 0;
-      break;
-  }
-  a.weight += weight;
+  accumulate(a.value, value, reduce);
+  a.weight = reduce == Reduce::last ? weight : a.weight + weight;
 }
 
 void LogStore::fold(Accumulator& a, Reduce reduce, const DeviceScalars::Reading& reading) {

@@ -185,6 +185,8 @@ class LogStore {
   Slot& slot(std::string_view name, LogScope scope, RunningStage stage, const LogOptions& options);
   DeviceScalars& scalars(RunningStage stage, bool epoch) { return device_scalars_[{stage, epoch}]; }
   static bool finite(const Accumulator& a, const DeviceScalars::Reading& reading);
+  /// Adds a value, already weighted for a mean, to the reduction of earlier ones.
+  static void accumulate(double& to, double value, Reduce reduce);
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
   /// Adds the device's part to `a.value`; `value` is what `a.device` held.
   static void fold(Accumulator& a, Reduce reduce, double value);

@@ -18,21 +18,7 @@ void LogStore::restart(Accumulator& a, Reduce reduce) {
 
 void LogStore::combine(Accumulator& to, const Accumulator& from, Reduce reduce) {
   if (from.count == 0) return;
-  switch (reduce) {
-    case Reduce::mean:
-    case Reduce::sum:
-      to.value += from.value;
-      break;
-    case Reduce::min:
-      to.value = from.value < to.value || from.value != from.value ? from.value : to.value;
-      break;
-    case Reduce::max:
-      to.value = from.value > to.value || from.value != from.value ? from.value : to.value;
-      break;
-    case Reduce::last:
-      if (to.count == 0) to.value = from.value;
-      break;
-  }
+  if (reduce != Reduce::last || to.count == 0) accumulate(to.value, from.value, reduce);
   to.weight += from.weight;
   to.count += from.count;
 }

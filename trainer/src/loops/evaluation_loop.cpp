@@ -3,8 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <exception>
+#include <functional>
 
 #include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
@@ -58,32 +60,19 @@ const EvaluationHooks& hooks_of(RunningStage stage) {
   return stage == RunningStage::validate ? kValidation : stage == RunningStage::test ? kTest : kPredict;
 }
 
-// Restores training's stage and batch when evaluation inside a fit ends, also on an exception.
-class StageGuard {
- public:
-  StageGuard(RunState& run, RunningStage stage)
-      : run_(run),
-        stage_(run.position.stage),
-        batch_idx_(run.position.batch_idx),
-        samples_(run.position.batch_samples) {
-    run.position.stage = stage;
-  }
-  ~StageGuard() {
-    run_.position.stage = stage_;
-    run_.position.batch_idx = batch_idx_;
-    run_.position.batch_samples = samples_;
-    run_.position.loader_idx = 0;
-    run_.position.loader_count = 1;
-  }
-  StageGuard(const StageGuard&) = delete;
-  StageGuard& operator=(const StageGuard&) = delete;
-
- private:
-  RunState& run_;
-  RunningStage stage_;
-  int64_t batch_idx_;
-  double samples_;
-};
+// Enters the stage, and restores training's stage and batch when evaluation inside a fit ends, also on an exception.
+[[nodiscard]] auto enter_stage(RunState& run, RunningStage stage) {
+  auto restore = c10::make_scope_exit([&now = run.position, stage = run.position.stage,
+                                       batch_idx = run.position.batch_idx, samples = run.position.batch_samples] {
+    now.stage = stage;
+    now.batch_idx = batch_idx;
+    now.batch_samples = samples;
+    now.loader_idx = 0;
+    now.loader_count = 1;
+  });
+  run.position.stage = stage;
+  return restore;
+}
 
 // Restores the module's modes, however an evaluation ends.
 class ModeGuard {
@@ -203,108 +192,137 @@ bool keeps_members(const RunState& run, RunningStage stage) {
   }
 }
 
-// Runs the loop; `on_outputs` receives what each step returned.
-template <class OnOutputs>
-int64_t run_loaders(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit,
-                    OnOutputs on_outputs) {
-  const EvaluationHooks& hooks = hooks_of(stage);
-  LightningModule& module = *run.model;
-  StageLoaders& loaders = run.stages[stage];
-  // Nothing can be logged from predict hooks, as in Lightning.
-  const LogScope step_scope = stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_step;
-  const LogScope epoch_scope = stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_epoch;
-  const auto module_hook = [&](LogScope scope, auto member) {
-    ScopeGuard guard(run, scope);
-    (module.*member)();
-  };
-  const auto callback_hook = [&](LogScope scope, auto member) {
-    run.each_callback(scope, [&](Callback& c) { (c.*member)(services.context); });
-  };
+// One pass over all loaders of a stage.
+class EvaluationPass {
+ public:
+  using OnOutputs = std::function<void(size_t loader, Outputs outputs, int64_t samples)>;
 
-  HeldBatch held;
-  Batch& batch = held.get();
-  const FailureGuard noted(run);
-  services.consensus.change_pace();
-  module_hook(LogScope::forbidden, hooks.model_eval);
-  callback_hook(epoch_scope, hooks.start);
-  module_hook(epoch_scope, hooks.module_start);
-  callback_hook(epoch_scope, hooks.epoch_start);
-  module_hook(epoch_scope, hooks.module_epoch_start);
+  // `on_outputs` receives what each step returned.
+  EvaluationPass(RunState& run, Services& services, RunningStage stage, OnOutputs on_outputs)
+      : run_(run),
+        services_(services),
+        stage_(stage),
+        hooks_(hooks_of(stage)),
+        module_(*run.model),
+        // Nothing can be logged from predict hooks, as in Lightning.
+        step_scope_(stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_step),
+        epoch_scope_(stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_epoch),
+        splits_(!keeps_members(run, stage)),
+        on_outputs_(std::move(on_outputs)) {}
 
-  const bool splits = !keeps_members(run, stage);
-  int64_t samples = 0;
-  run.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
-  for (size_t l = 0; l < loaders.loaders.size(); ++l) {
-    Loader& loader = *loaders.loaders[l];
-    std::optional<int64_t> limit = loaders.batches[l];
-    if (batch_limit) limit = limit ? std::min(*limit, *batch_limit) : *batch_limit;
-    run.position.loader_idx = static_cast<int64_t>(l);
-    loader.start_epoch(run.counters.epoch);
+  // Returns the number of samples of this rank.
+  int64_t run(std::optional<int64_t> batch_limit) {
+    const FailureGuard noted(run_);
+    services_.consensus.change_pace();
+    call_module(LogScope::forbidden, hooks_.model_eval);
+    call_callbacks(hooks_.start);
+    call_module(epoch_scope_, hooks_.module_start);
+    call_callbacks(hooks_.epoch_start);
+    call_module(epoch_scope_, hooks_.module_epoch_start);
+    const StageLoaders& loaders = run_.stages[stage_];
+    run_.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
+    for (size_t l = 0; l < loaders.loaders.size(); ++l) {
+      std::optional<int64_t> limit = loaders.batches[l];
+      if (batch_limit) limit = limit ? std::min(*limit, *batch_limit) : *batch_limit;
+      run_loader(l, *loaders.loaders[l], limit);
+      batch_.clear();
+    }
+    // Pending agreements are read before other exchanges; the clock is read at the end.
+    if (run_.fn != TrainerFn::fit) services_.consensus.settle();
+    run_.position.evaluated = nullptr;
+    run_.position.loader_count = 1;
+    run_.position.loader_idx = 0;
+    call_callbacks(hooks_.epoch_end);
+    call_module(epoch_scope_, hooks_.module_epoch_end);
+    return samples_;
+  }
+
+ private:
+  void call_module(LogScope scope, void (LightningModule::*hook)()) {
+    ScopeGuard guard(run_, scope);
+    (module_.*hook)();
+  }
+  void call_callbacks(void (Callback::*hook)(RunContext&)) {
+    run_.each_callback(epoch_scope_, [&](Callback& c) { (c.*hook)(services_.context); });
+  }
+
+  void run_loader(size_t index, Loader& loader, std::optional<int64_t> limit) {
+    run_.position.loader_idx = static_cast<int64_t>(index);
+    loader.start_epoch(run_.counters.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    const Rounds rounds(run, services, limit);
+    const Rounds rounds(run_, services_, limit);
     bool more = true;
     for (int64_t i = 0;; ++i) {
-      run.position.reading = i;
-      more = more && (!limit || i < *limit) && loader.next(batch);
-      run.position.reading.reset();
+      run_.position.reading = i;
+      more = more && (!limit || i < *limit) && loader.next(batch_);
+      run_.position.reading.reset();
       if (!rounds.next(i, more)) break;
-      if (!more) {
-        rounds.end_round();
-        continue;
+      if (more) {
+        rounds.before_batch();
+        evaluate_batch(index, i, !limit || i + 1 < *limit ? prefetcher : nullptr);
       }
-      rounds.before_batch();
-      run.position.batch_idx = i;
-      run.position.evaluated = &batch;
-      batch_to_device(run, batch, run.position.loader_idx);
-      const int64_t count = batch.size();
-      run.position.batch_samples = static_cast<double>(count);
-      samples += count;
-      run.each_callback(step_scope, hooks.batch_start, [&](Callback& c) {
-        (c.*hooks.batch_start_hook)(services.context, batch, i, run.position.loader_idx);
-      });
-      ScopeGuard scope(run, step_scope);
-      (module.*hooks.module_batch_start)(batch, i, run.position.loader_idx);
-      Outputs outputs;
-      run.position.doing = step_of(stage);
-      const std::vector<MicroBatch> parts =
-          splits ? run.strategy->split(module, batch, stage) : std::vector<MicroBatch>();
-      if (!parts.empty()) {
-        std::vector<Outputs> of_parts(parts.size());
-        run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
-          of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.position.loader_idx);
-        });
-        outputs = join_outputs(run, parts, of_parts);
-      } else {
-        const auto guard = run.strategy->precision().forward_guard();
-        outputs = (module.*hooks.module_step)(batch, i, run.position.loader_idx);
-      }
-      if (prefetcher && (!limit || i + 1 < *limit)) {
-        run.position.reading = i + 1;
-        prefetcher->read_ahead();
-        run.position.reading.reset();
-      }
-      outputs = outputs.detach();
-      run.position.doing = nullptr;
-      run.each_callback(step_scope, hooks.batch_end, [&](Callback& c) {
-        (c.*hooks.batch_end_hook)(services.context, outputs, batch, i, run.position.loader_idx);
-      });
-      (module.*hooks.module_batch_end)(outputs, batch, i, run.position.loader_idx);
-      ++run.validation.batches;
-      on_outputs(l, std::move(outputs), count);
-      services.rows.end_batch(stage, false);
       rounds.end_round();
     }
-    batch.clear();
   }
-  // Pending agreements are read before other exchanges; the clock is read at the end.
-  if (run.fn != TrainerFn::fit) services.consensus.settle();
-  run.position.evaluated = nullptr;
-  run.position.loader_count = 1;
-  run.position.loader_idx = 0;
-  callback_hook(epoch_scope, hooks.epoch_end);
-  module_hook(epoch_scope, hooks.module_epoch_end);
-  return samples;
-}
+
+  // `prefetcher` reads the following batch meanwhile, unless it is nullptr.
+  void evaluate_batch(size_t loader, int64_t batch_idx, DevicePrefetcher* prefetcher) {
+    const int64_t& loader_idx = run_.position.loader_idx;
+    run_.position.batch_idx = batch_idx;
+    run_.position.evaluated = &batch_;
+    batch_to_device(run_, batch_, loader_idx);
+    const int64_t count = batch_.size();
+    run_.position.batch_samples = static_cast<double>(count);
+    samples_ += count;
+    run_.each_callback(step_scope_, hooks_.batch_start, [&](Callback& c) {
+      (c.*hooks_.batch_start_hook)(services_.context, batch_, batch_idx, loader_idx);
+    });
+    ScopeGuard scope(run_, step_scope_);
+    (module_.*hooks_.module_batch_start)(batch_, batch_idx, loader_idx);
+    run_.position.doing = step_of(stage_);
+    Outputs outputs = step(batch_idx);
+    if (prefetcher) {
+      run_.position.reading = batch_idx + 1;
+      prefetcher->read_ahead();
+      run_.position.reading.reset();
+    }
+    outputs = outputs.detach();
+    run_.position.doing = nullptr;
+    run_.each_callback(step_scope_, hooks_.batch_end, [&](Callback& c) {
+      (c.*hooks_.batch_end_hook)(services_.context, outputs, batch_, batch_idx, loader_idx);
+    });
+    (module_.*hooks_.module_batch_end)(outputs, batch_, batch_idx, loader_idx);
+    ++run_.validation.batches;
+    on_outputs_(loader, std::move(outputs), count);
+    services_.rows.end_batch(stage_, false);
+  }
+
+  Outputs step(int64_t batch_idx) {
+    const std::vector<MicroBatch> parts =
+        splits_ ? run_.strategy->split(module_, batch_, stage_) : std::vector<MicroBatch>();
+    if (parts.empty()) {
+      const auto guard = run_.strategy->precision().forward_guard();
+      return (module_.*hooks_.module_step)(batch_, batch_idx, run_.position.loader_idx);
+    }
+    std::vector<Outputs> of_parts(parts.size());
+    run_parts(run_, parts, [&](const MicroBatch& part, size_t index) {
+      of_parts[index] = (part.module->*hooks_.module_step)(part.batch, batch_idx, run_.position.loader_idx);
+    });
+    return join_outputs(run_, parts, of_parts);
+  }
+
+  RunState& run_;
+  Services& services_;
+  const RunningStage stage_;
+  const EvaluationHooks& hooks_;
+  LightningModule& module_;
+  const LogScope step_scope_, epoch_scope_;
+  const bool splits_;
+  const OnOutputs on_outputs_;
+  HeldBatch held_;
+  Batch& batch_ = held_.get();
+  int64_t samples_ = 0;
+};
 
 // Splits `name/dataloader_idx_2` into the columns of the report.
 std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
@@ -319,10 +337,6 @@ std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
   return columns;
 }
 
-}  // namespace
-
-namespace {
-
 int64_t sum_over_ranks(const RunState& run, int64_t count) {
   if (run.world_size() == 1) return count;
   return run.collectives().all_reduce(at::full({}, count, at::kLong), ReduceOp::sum).item<int64_t>();
@@ -332,7 +346,7 @@ int64_t sum_over_ranks(const RunState& run, int64_t count) {
 
 EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit) {
   const double started = services.context.elapsed_s();
-  StageGuard stage_guard(run, stage);
+  const auto in_stage = enter_stage(run, stage);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const EvaluationHooks& hooks = hooks_of(stage);
@@ -340,7 +354,8 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   LightningModule& module = *run.model;
   EvalReport report;
   run.strategy->before_evaluation(module);
-  report.samples = sum_over_ranks(run, run_loaders(run, services, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
+  const int64_t samples = EvaluationPass(run, services, stage, [](size_t, Outputs, int64_t) {}).run(batch_limit);
+  report.samples = sum_over_ranks(run, samples);
   services.rows.end_batch(stage, true);
   const Metrics values = services.logs.take(services.logs.close_epoch(stage), &run.collectives());
   send_metrics(run, values, row_place(run));
@@ -371,16 +386,15 @@ void warn_no_validation_step() {
 }
 
 PredictReport predict(RunState& run, Services& services) {
-  StageGuard stage_guard(run, RunningStage::predict);
+  const auto in_stage = enter_stage(run, RunningStage::predict);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const ModeGuard modes(run, services, hooks_of(RunningStage::predict));
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
   std::vector<PredictedBatches> collected(run.stages[RunningStage::predict].loaders.size());
-  report.samples =
-      run_loaders(run, services, RunningStage::predict, std::nullopt,
-                  [&](size_t loader, Outputs outputs, int64_t count) { collected[loader].add(outputs, count); });
+  const auto collect = [&](size_t loader, Outputs outputs, int64_t count) { collected[loader].add(outputs, count); };
+  report.samples = EvaluationPass(run, services, RunningStage::predict, collect).run(std::nullopt);
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(services.context); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();

@@ -36,17 +36,11 @@ StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& 
   for (size_t i = 0; i < parts.size(); ++i) {
     const Tensor& loss = outputs[i].loss;
     extra.push_back(outputs[i].extra.detach());
-    if (!loss.defined()) {
-      if (i > 0 && whole.loss.defined())
-        throw Error(
-            "[trainer.training_step] training_step returned a loss for one part of the batch and none for another. "
-            "Return one for each, or for none.");
-      continue;
-    }
-    if (i > 0 && !whole.loss.defined())
+    if (i > 0 && loss.defined() != whole.loss.defined())
       throw Error(
           "[trainer.training_step] training_step returned a loss for one part of the batch and none for another. "
           "Return one for each, or for none.");
+    if (!loss.defined()) continue;
     if (loss.numel() != 1)
       throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
                       static_cast<int64_t>(loss.numel()), " elements. Reduce it, for example with .mean()."));

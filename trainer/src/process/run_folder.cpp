@@ -113,6 +113,13 @@ std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const RunN
   return std::nullopt;
 }
 
+fs::path newest_run_folder(const fs::path& root, const RunName& name) {
+  const fs::path parent = (root / name.name).lexically_normal();
+  if (name.version) return parent / cat(kVersionPrefix, *name.version);
+  const auto versions = versions_in(parent);
+  return versions.empty() ? fs::path() : parent / cat(kVersionPrefix, versions.front());
+}
+
 fs::path checkpoint_folder_of(const fs::path& run_dir) { return run_dir / "checkpoints"; }
 
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,

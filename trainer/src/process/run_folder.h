@@ -39,6 +39,10 @@ struct RunToResume {
 std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& root, const RunName& name,
                                                 const std::function<bool(const std::filesystem::path&)>& is_done);
 
+/// The `version_N` under `<root>/<name>` with the highest number, whatever is in it, or the version that `name` gives;
+/// empty if there is none.
+std::filesystem::path newest_run_folder(const std::filesystem::path& root, const RunName& name);
+
 /// The folder of a fit's checkpoints, created as soon as the fit has its run folder.
 std::filesystem::path checkpoint_folder_of(const std::filesystem::path& run_dir);
 

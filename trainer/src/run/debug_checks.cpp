@@ -10,12 +10,6 @@ namespace {
 
 bool finite(const Tensor& value) { return !value.is_floating_point() || at::isfinite(value).all().item<bool>(); }
 
-std::string shape(const Tensor& value) {
-  std::vector<std::string> sizes;
-  for (const int64_t size : value.sizes()) sizes.push_back(std::to_string(size));
-  return cat("[", join(sizes), "]");
-}
-
 }  // namespace
 
 void DebugChecks::check_batch(const Batch& batch) {
@@ -26,7 +20,8 @@ void DebugChecks::check_batch(const Batch& batch) {
     if (!tensor) continue;
     if (tensor->dim() == 0 || tensor->size(0) != samples)
       throw DataError(cat("[trainer.debug] every entry of a batch must have one row per sample; '", name, "' is ",
-                          shape(*tensor), ", the batch has ", samples, " samples (", run_.describe_position(), ")."));
+                          shape_text(tensor->sizes()), ", the batch has ", samples, " samples (",
+                          run_.describe_position(), ")."));
     if (tensor->device() != run_.strategy->device())
       throw DataError(cat("[trainer.debug] the batch must be on ", run_.strategy->device().str(), "; '", name,
                           "' is on ", tensor->device().str(), " (", run_.describe_position(),
@@ -69,9 +64,9 @@ void DebugChecks::check_gradients() {
       continue;
     }
     if (gradient.device() != value.device() || gradient.sizes() != value.sizes())
-      throw Error(cat("[trainer.debug] the gradient of '", name, "' is ", shape(gradient), " on ",
-                      gradient.device().str(), ", the parameter ", shape(value), " on ", value.device().str(), " (",
-                      run_.describe_position(), ")."));
+      throw Error(cat("[trainer.debug] the gradient of '", name, "' is ", shape_text(gradient.sizes()), " on ",
+                      gradient.device().str(), ", the parameter ", shape_text(value.sizes()), " on ",
+                      value.device().str(), " (", run_.describe_position(), ")."));
     // Gradients of a scaled loss may overflow: the scale is then reduced.
     if (!run_.strategy->precision().loss_scale() && !finite(gradient)) bad.push_back(name);
   }

@@ -74,9 +74,8 @@ std::string RunState::describe_position() const {
   for (const auto& [name, value] : *batch) {
     const auto* tensor = std::get_if<Tensor>(&value);
     if (!tensor || !tensor->defined()) continue;
-    std::vector<std::string> sizes;
-    for (const int64_t size : tensor->sizes()) sizes.push_back(std::to_string(size));
-    text += cat(", ", escape_controls(name), " [", join(sizes), "] ", c10::toString(tensor->scalar_type()));
+    text +=
+        cat(", ", escape_controls(name), " ", shape_text(tensor->sizes()), " ", c10::toString(tensor->scalar_type()));
   }
   return text;
 }

@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "config/resolved_options.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/batch.h"
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/precision.h"
 #include "fulgur/core/run_context.h"
 #include "fulgur/core/state_tree.h"
+#include "fulgur/trainer/trainer_options.h"
 #include "logging/log_store.h"
 #include "services/window_buffers.h"
 

@@ -9,12 +9,6 @@
 namespace fulgur::detail {
 namespace {
 
-std::string shape_of(const Tensor& tensor) {
-  std::vector<std::string> sizes;
-  for (const int64_t size : tensor.sizes()) sizes.push_back(std::to_string(size));
-  return cat("[", join(sizes), "]");
-}
-
 struct Wanted {
   std::vector<std::string> shapes;  // the shapes that the weight may have
   std::string_view name;            // the last part of its name; empty: any
@@ -53,7 +47,7 @@ void each_tensor(const LightningModule& module, Function function) {
 std::optional<std::string> by_shape(const Wanted& wanted, const LightningModule& module) {
   std::vector<std::string> names;
   each_tensor(module, [&](const std::string& name, const Tensor& value) {
-    const std::string shape = shape_of(value);
+    const std::string shape = shape_text(value.sizes());
     const size_t dot = name.rfind('.');
     const std::string last = name.substr(dot == name.npos ? 0 : dot + 1);
     if (!wanted.name.empty() ? last != wanted.name : last.starts_with("running_")) return;

@@ -83,70 +83,88 @@ void make_handles(RunState& run) {
         }));
 }
 
-}  // namespace
-
-void plan_optimizers(RunState& run, Services& services) {
-  run.plan = run.model->configure_optimizers();
-  const bool from_config = run.plan.empty();
-  if (from_config) {
-    if (!run.components.optimizer)
+// The module's plan, or that of the config.
+OptimizerPlan choose_plan(const RunState& run) {
+  OptimizerPlan plan = run.model->configure_optimizers();
+  const TrainerComponents& components = run.components;
+  if (!plan.empty()) {
+    if (components.optimizer)
       throw ConfigError(
-          "[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, "
-          "init_args: {lr: 1e-3}}`, "
-          "or override configure_optimizers().");
-    PlannedOptimizer planned{run.components.optimizer->create(), std::nullopt};
-    if (run.components.lr_scheduler) {
-      planned.scheduler = run.components.lr_scheduler_config;
-      planned.scheduler->scheduler = run.components.lr_scheduler->create();
-    }
-    run.plan = OptimizerPlan({std::move(planned)});
-  } else if (run.components.optimizer) {
-    throw ConfigError(
-        "[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the "
-        "two.");
+          "[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the "
+          "two.");
+    return plan;
   }
-  run.step.manual = !run.model->automatic_optimization();
-  if (run.plan.optimizers.size() > 1 && !run.step.manual)
+  if (!components.optimizer)
+    throw ConfigError(
+        "[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, "
+        "init_args: {lr: 1e-3}}`, "
+        "or override configure_optimizers().");
+  PlannedOptimizer planned{components.optimizer->create(), std::nullopt};
+  if (components.lr_scheduler) {
+    planned.scheduler = components.lr_scheduler_config;
+    planned.scheduler->scheduler = components.lr_scheduler->create();
+  }
+  return OptimizerPlan({std::move(planned)});
+}
+
+void check_number_of_optimizers(const RunState& run) {
+  if (run.step.manual) return;
+  if (run.plan.optimizers.size() > 1)
     throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
                           static_cast<int64_t>(run.plan.optimizers.size()),
                           " optimizers, which only manual optimization can use. Override automatic_optimization() to "
                           "return false and step them in "
                           "training_step, or put the parameters into groups of one optimizer."));
-  if (run.plan.without_optimizer && !run.step.manual)
+  if (run.plan.without_optimizer)
     log::warn("trainer.no_optimizer",
               "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
+}
+
+void prepare_optimizer(const RunState& run, Optimizer& optimizer) {
+  if (!optimizer.attached() && run.plan.optimizers.size() > 1)
+    throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
+                          static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ", optimizer.name(),
+                          " has no parameters, and it is unclear which of the module's belong to it. Attach each: "
+                          "optimizer->attach(fulgur::trainable_groups(*part))."));
+  if (!optimizer.attached()) optimizer.attach(trainable_groups(*run.model));
+  optimizer.scale_lr(run.lr_factor);
+  if (optimizer.needs_closure()) check_closure(run, optimizer);
+  run.strategy->precision().prepare_optimizer(optimizer);
+}
+
+void prepare_schedule(const RunState& run, LogStore& logs, SchedulerConfig& config, Optimizer& optimizer,
+                      const RunLength& length) {
+  if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
+  if (config.frequency < 1)
+    throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
+  if (config.scheduler->wants_metric() && !config.monitor && !run.step.manual)
+    throw ConfigError(
+        "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
+        "config).");
+  if (config.monitor) logs.monitor({*config.monitor});
+  config.scheduler->scale_rates(run.lr_factor);
+  config.scheduler->set_run_length(length, config.interval, config.frequency);
+  config.scheduler->attach(optimizer);
+}
+
+}  // namespace
+
+void plan_optimizers(RunState& run, Services& services) {
+  run.plan = choose_plan(run);
+  run.step.manual = !run.model->automatic_optimization();
+  check_number_of_optimizers(run);
   const RunLength length = run_length(run, services);
-  const double factor = run.lr_factor = lr_factor(run, length);
-  if (factor != 1)
-    run.print(cat("learning rates: × ", factor, " (scale_lr: ", enum_text(run.options.scale_lr), ", global batch ",
-                  *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size, ")"));
+  run.lr_factor = lr_factor(run, length);
+  if (run.lr_factor != 1)
+    run.print(cat("learning rates: × ", run.lr_factor, " (scale_lr: ", enum_text(run.options.scale_lr),
+                  ", global batch ", *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size,
+                  ")"));
   for (auto& planned : run.plan.optimizers) {
     if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
-    if (!planned.optimizer->attached() && run.plan.optimizers.size() > 1)
-      throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
-                            static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ",
-                            planned.optimizer->name(),
-                            " has no parameters, and it is unclear which of the module's belong to it. Attach each: "
-                            "optimizer->attach(fulgur::trainable_groups(*part))."));
-    if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
-    planned.optimizer->scale_lr(factor);
-    if (planned.optimizer->needs_closure()) check_closure(run, *planned.optimizer);
-    run.strategy->precision().prepare_optimizer(*planned.optimizer);
-    if (!planned.scheduler) continue;
-    SchedulerConfig& config = *planned.scheduler;
-    if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
-    if (config.frequency < 1)
-      throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
-    if (config.scheduler->wants_metric() && !config.monitor && !run.step.manual)
-      throw ConfigError(
-          "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
-          "config).");
-    if (config.monitor) services.logs.monitor({*config.monitor});
-    config.scheduler->scale_rates(factor);
-    config.scheduler->set_run_length(length, config.interval, config.frequency);
-    config.scheduler->attach(*planned.optimizer);
+    prepare_optimizer(run, *planned.optimizer);
+    if (planned.scheduler) prepare_schedule(run, services.logs, *planned.scheduler, *planned.optimizer, length);
     // The few steps of a fast_dev_run are not what the schedule was made for.
-    if (!run.fast_dev_run()) warn_of_long_warmup(config, length);
+    if (planned.scheduler && !run.fast_dev_run()) warn_of_long_warmup(*planned.scheduler, length);
   }
   make_handles(run);
 }

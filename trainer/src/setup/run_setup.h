@@ -29,10 +29,13 @@ struct RunFolder {
 class RunSetup {
  public:
   RunSetup(const TrainerOptions& options, const TrainerComponents& components, TrainerFn fn)
-      : settings_(options), run_(std::make_unique<Run>(options, components, fn)) {}
+      : settings_(options),
+        owned_(std::make_unique<Run>(options, components, fn)),
+        run_(owned_->state),
+        services_(owned_->services) {}
 
-  RunState& state() { return run_->state; }
-  Services& services() { return run_->services; }
+  RunState& state() { return run_; }
+  Services& services() { return services_; }
   /// Everything is prepared: the loops begin.
   void start();
 
@@ -59,7 +62,9 @@ class RunSetup {
   void print_start();
 
   ProcessSettings settings_;
-  std::unique_ptr<Run> run_;
+  std::unique_ptr<Run> owned_;
+  RunState& run_;
+  Services& services_;
   std::optional<Hardware> hardware_;
   std::optional<ResumePlan> resume_;
   std::vector<std::shared_ptr<Logger>> started_loggers_;

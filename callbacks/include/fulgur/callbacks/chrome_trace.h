@@ -1,7 +1,5 @@
 #pragma once
 
-#include <memory>
-
 #include "fulgur/core/callback.h"
 #include "fulgur/core/options.h"
 

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <optional>
-#include <string>
 
 #include "fulgur/core/callback.h"
 #include "fulgur/core/optimizer.h"

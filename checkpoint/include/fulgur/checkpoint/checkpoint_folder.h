@@ -105,4 +105,9 @@ FULGUR_API CheckpointSummary summarize_checkpoint(const std::filesystem::path& f
 /// damaged manifest is listed with its `problem`, ordered by the step in its name. Empty if the folder does not exist.
 FULGUR_API std::vector<CheckpointSummary> list_checkpoints(const std::filesystem::path& folder);
 
+/// The checkpoints in `folder` that were written under `name`, also those that got `-vN` since it was taken; newest
+/// first, by the time at which their state was written. Links are omitted.
+FULGUR_API std::vector<std::filesystem::path> checkpoints_named(const std::filesystem::path& folder,
+                                                                std::string_view name);
+
 }  // namespace fulgur

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <string>
 
 #include "fulgur/core/data_module.h"
 #include "fulgur/data/loading_options.h"

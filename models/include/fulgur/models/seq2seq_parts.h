@@ -4,7 +4,6 @@
 #include <torch/nn/modules/rnn.h>
 
 #include <cstdint>
-#include <string>
 #include <tuple>
 #include <vector>
 

@@ -40,7 +40,9 @@ class FULGUR_API Adam : public FusedOptimizer {
     Tensor lr;
     double beta;
   };
-  Moved move_beta(Bucket& bucket, const std::optional<Tensor>& found_inf, bool decay_apart) const;
+  Moved move_beta(Bucket& bucket, const std::optional<Tensor>& found_inf) const;
+  /// Whether weight decay is separate from the gradient (AdamW).
+  virtual bool decays_apart() const { return false; }
   Options options_;
 };
 
@@ -64,8 +66,7 @@ class FULGUR_API AdamW final : public Adam {
   std::string name() const override { return "AdamW"; }
 
  protected:
-  void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
-  bool takes_device_rates() const override { return true; }
+  bool decays_apart() const override { return true; }
 };
 
 }  // namespace fulgur

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "fulgur/core/optimizer.h"
@@ -11,9 +10,24 @@
 /// the run. Metric, momentum and state are passed to the parts.
 namespace fulgur {
 
+/// What schedules that have parts have in common: the state and the metric of their parts.
+class FULGUR_API ComposedSchedule : public LrScheduler {
+ public:
+  bool wants_metric() const override;
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ protected:
+  /// `name` is that of the class.
+  explicit ComposedSchedule(const char* name) : name_(name) {}
+
+ private:
+  const char* name_;
+};
+
 /// A rise to the first rate of `after`, then `after`; without `after` the rate stays constant. During the warm-up the
 /// rate is that first rate times f + (1 − f)·s/n (linear), f^(1 − s/n) (exponential) or f (constant), f = start_factor.
-class FULGUR_API WarmupLR final : public LrScheduler {
+class FULGUR_API WarmupLR final : public ComposedSchedule {
  public:
   enum class Kind { linear, exponential, constant };
   friend constexpr auto enum_names(Kind) {
@@ -30,13 +44,10 @@ class FULGUR_API WarmupLR final : public LrScheduler {
   explicit WarmupLR(Options options);
   /// With an existing schedule, which must not be part of another.
   WarmupLR(Options options, std::shared_ptr<LrScheduler> after);
-  bool wants_metric() const override { return after_ && after_->wants_metric(); }
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
   std::vector<std::shared_ptr<LrScheduler>> parts() const override;
-  StateTree state() const override;
-  void load_state(const StateTree& state) override;
   /// Steps of the warm-up, once attached.
   int64_t length() const;
 
@@ -49,7 +60,7 @@ class FULGUR_API WarmupLR final : public LrScheduler {
 };
 
 /// One schedule after another: the next starts at each milestone; torch's SequentialLR.
-class FULGUR_API SequentialLR final : public LrScheduler {
+class FULGUR_API SequentialLR final : public ComposedSchedule {
  public:
   struct FULGUR_API Options {
     std::vector<Spec<LrScheduler>> schedulers = {};
@@ -58,13 +69,10 @@ class FULGUR_API SequentialLR final : public LrScheduler {
   };
   explicit SequentialLR(Options options);
   SequentialLR(std::vector<std::shared_ptr<LrScheduler>> parts, std::vector<Length> milestones);
-  bool wants_metric() const override;
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
   std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }
-  StateTree state() const override;
-  void load_state(const StateTree& state) override;
   /// First step of the last schedule, once attached.
   int64_t last_begin() const;
 
@@ -82,7 +90,7 @@ class FULGUR_API SequentialLR final : public LrScheduler {
 
 /// Applies all schedules at once: each acts on the rate from the previous one. Equals torch's ChainedScheduler for
 /// multiplicative schedules (all but those with a lowest rate, CyclicLR and OneCycleLR).
-class FULGUR_API ChainedScheduler final : public LrScheduler {
+class FULGUR_API ChainedScheduler final : public ComposedSchedule {
  public:
   struct FULGUR_API Options {
     std::vector<Spec<LrScheduler>> schedulers = {};
@@ -90,14 +98,11 @@ class FULGUR_API ChainedScheduler final : public LrScheduler {
   };
   explicit ChainedScheduler(Options options);
   explicit ChainedScheduler(std::vector<std::shared_ptr<LrScheduler>> parts);
-  bool wants_metric() const override;
   double lr_at(int64_t steps, double initial_lr) const override;
   /// The momentum from the last part that changes it.
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
   std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }
-  StateTree state() const override;
-  void load_state(const StateTree& state) override;
 
  protected:
   void on_attach(const Optimizer& optimizer) override;

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <string>
 
 #include "fulgur/core/monitor_mode.h"
 #include "fulgur/core/optimizer.h"

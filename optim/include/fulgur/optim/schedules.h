@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +11,14 @@
 /// Schedules that are functions of the step: s steps are done, lr is the group's initial rate. Lengths are counts of
 /// the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).
 namespace fulgur {
+
+/// A schedule with a length that may be that of the whole run.
+class FULGUR_API ScheduleOfLength : public LrScheduler {
+ protected:
+  using LrScheduler::steps_of;
+  /// auto: the steps of the run.
+  int64_t steps_of(const Auto<Length>& length, std::string_view option) const;
+};
 
 /// lr · gamma^(s / step_size), whole steps; torch.optim.lr_scheduler.StepLR.
 class FULGUR_API StepLR final : public LrScheduler {
@@ -57,7 +65,7 @@ class FULGUR_API ExponentialLR final : public LrScheduler {
 };
 
 /// lr · factor before total_iters, lr from then on; torch's ConstantLR.
-class FULGUR_API ConstantLR final : public LrScheduler {
+class FULGUR_API ConstantLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
     double factor = 1.0 / 3;
@@ -68,12 +76,11 @@ class FULGUR_API ConstantLR final : public LrScheduler {
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
-  int64_t length() const;
   Options options_;
 };
 
 /// lr · (start_factor + (end_factor − start_factor) · min(s / total_iters, 1)); torch's LinearLR.
-class FULGUR_API LinearLR final : public LrScheduler {
+class FULGUR_API LinearLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
     double start_factor = 1.0 / 3;
@@ -85,12 +92,11 @@ class FULGUR_API LinearLR final : public LrScheduler {
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
-  int64_t length() const;
   Options options_;
 };
 
 /// lr · (1 − min(s / total_iters, 1))^power; torch's PolynomialLR.
-class FULGUR_API PolynomialLR final : public LrScheduler {
+class FULGUR_API PolynomialLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
     Auto<Length> total_iters{Length(5)};
@@ -101,7 +107,6 @@ class FULGUR_API PolynomialLR final : public LrScheduler {
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
-  int64_t length() const;
   Options options_;
 };
 
@@ -122,7 +127,7 @@ class FULGUR_API InverseSquareRootLR final : public LrScheduler {
 
 /// eta_min + (lr − eta_min) · (1 + cos(π · s / t_max)) / 2 (Loshchilov and Hutter 2017, arXiv 1608.03983, without
 /// restarts); torch's CosineAnnealingLR.
-class FULGUR_API CosineAnnealingLR final : public LrScheduler {
+class FULGUR_API CosineAnnealingLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
     Auto<Length> t_max;
@@ -134,7 +139,6 @@ class FULGUR_API CosineAnnealingLR final : public LrScheduler {
   void scale_rates(double factor) override { options_.eta_min *= factor; }
 
  private:
-  int64_t length() const;
   Options options_;
 };
 
@@ -159,7 +163,7 @@ class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
 /// Warm-up, stable, decay (Hu et al. 2024, arXiv 2404.06395; shapes: Hägele et al. 2024, arXiv 2405.18392): lr · s /
 /// warmup, then lr, and in the last `decay` steps lr · (f + (1 − f) · shape(x)) with x from 0 to 1, f = final_factor,
 /// and shape 1 − x, (1 + cos πx) / 2 or 1 − √x.
-class FULGUR_API WarmupStableDecayLR final : public LrScheduler {
+class FULGUR_API WarmupStableDecayLR final : public ScheduleOfLength {
  public:
   enum class Shape { linear, cosine, sqrt };
   friend constexpr auto enum_names(Shape) {
@@ -182,7 +186,6 @@ class FULGUR_API WarmupStableDecayLR final : public LrScheduler {
   void on_attach(const Optimizer& optimizer) override;
 
  private:
-  int64_t total() const;
   Options options_;
 };
 

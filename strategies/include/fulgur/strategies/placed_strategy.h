@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "fulgur/core/single_process_strategy.h"
 #include "fulgur/nn/replica_tensors.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,9 @@ struct FULGUR_API ConfigDifference {
 /// several ranks, only the first rank does. Throws a CheckpointError listing all differences of the model, which are
 /// not allowed, and for a checkpoint that cannot be read.
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
+
+/// The run folder in which `ckpt_path: auto` looks first: the config's own, else the version that its logger names, or
+/// the newest; empty if there is none. It may have nothing to resume from.
+FULGUR_API std::filesystem::path newest_run_folder(const Config& config);
 
 }  // namespace fulgur
