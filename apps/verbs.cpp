@@ -27,18 +27,16 @@ void save_report(const CommandLine& command, const std::string& json) {
 
 // Where the checkpoint's value wins, the run is not the one that its config describes: this is a warning.
 void report_differences(const std::vector<ConfigDifference>& differences, const Config& config) {
-  std::string kept;
+  std::vector<std::string> kept;
   for (const ConfigDifference& difference : differences) {
-    if (difference.config_won)
-      log::info(cat("resume: ", difference.describe()));
-    else
-      kept += cat("\n  ", difference.describe());
+    log::info(cat("resume: ", difference.describe()));
+    if (!difference.config_won) kept.push_back(difference.key);
   }
   if (kept.empty()) return;
   log::silence(config.silence);
   log::warn("trainer.resume_config",
-            cat("resume: the checkpoint was made with options that differ from those of the config:", kept,
-                "\nTo continue with the config's values, use --allow-config-change; if another run was meant, name its "
+            cat("resume: the run continues with the checkpoint's values of ", join(kept),
+                ". To continue with the config's values, use --allow-config-change; if another run was meant, name its "
                 "checkpoint with --ckpt_path"));
 }
 

@@ -43,10 +43,11 @@ TEST_CASE(
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.err,
-             "\n  optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.1"));
-  CHECK(says(end.err, "\n  data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run continues with 4"));
-  CHECK(says(end.err, "\n  seed_everything: 7 in the checkpoint, 9 in the config; the run continues with 7\n"));
-  CHECK(says(end.err, "warning: resume: "));
+             "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.1"));
+  CHECK(says(end.err,
+             "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run continues with 4"));
+  CHECK(says(end.err, "resume: seed_everything: 7 in the checkpoint, 9 in the config; the run continues with 7\n"));
+  CHECK(says(end.err, "warning: resume: the run continues with the checkpoint's values of "));
   CHECK(says(end.err, "use --allow-config-change"));
   CHECK(says(end.err, "[trainer.resume_config]"));
   CHECK(says(end.err,
@@ -91,9 +92,9 @@ TEST_CASE("F16 differences inside lists are shown item by item, components of an
   CHECK(says(end.err,
              "resume: trainer.callbacks.1: not set in the checkpoint, Timer in the config; the run continues "
              "with Timer\n"));
-  CHECK(says(end.err, "\n  optimizer: SGD in the checkpoint, AdamW in the config; the run continues with SGD\n"));
+  CHECK(says(end.err, "resume: optimizer: SGD in the checkpoint, AdamW in the config; the run continues with SGD\n"));
   CHECK(says(end.err,
-             "\n  lr_scheduler: ExponentialLR in the checkpoint, StepLR in the config; the run continues with "
+             "resume: lr_scheduler: ExponentialLR in the checkpoint, StepLR in the config; the run continues with "
              "ExponentialLR\n"));
 }
 
