@@ -234,12 +234,12 @@ double LrScheduler::pace_of(const RunLength& plan, const RunLength& before) cons
   const bool by_epochs = any(&LrScheduler::counts_epochs_) || (any(&LrScheduler::covers_run_) && part_.epochs);
   if (!by_epochs || !plan.steps_per_epoch || !part_.steps_per_epoch || *part_.steps_per_epoch == 0)
     return samples_over(plan);
+  const double epoch = *plan.steps_per_epoch, epoch_now = *part_.steps_per_epoch, samples = samples_over(plan);
+  if (std::abs(epoch_now * samples - epoch) < 1e-6 * epoch) return samples;
   // By epochs, since the last step of an epoch may have fewer samples than the others.
-  const double epoch = *plan.steps_per_epoch, epoch_now = *part_.steps_per_epoch;
   if (!part_.epochs) return epoch / epoch_now;
   const double position = resumed_position_ * static_cast<double>(frequency_);
   const double epochs_done = std::floor(position / epoch + 1e-6), in_epoch = position - epochs_done * epoch;
-  const double samples = samples_over(plan);
   const bool same_epochs = std::abs(epoch_now * samples - epoch) < std::max(samples, 1.0);
   // An epoch ends at its new length, which includes the samples already done in the current one.
   double left_of_epoch = std::clamp(epoch_now - in_epoch / saved_pace_ / samples_over(before), 0.0, epoch_now);
