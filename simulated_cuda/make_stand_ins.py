@@ -104,7 +104,7 @@ ARGUMENTS = 16
 
 
 def imported(folder):
-    """Undefined symbols of LibTorch's libraries: a map from names to version nodes, or '' if there is none."""
+    """Undefined symbols of LibTorch's libraries: a map from names to version nodes, or '' for an unversioned symbol."""
     found = {}
     for library in sorted(glob.glob(os.path.join(folder, "*.so*"))):
         output = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=False).stdout

@@ -40,7 +40,7 @@ std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& roo
                                                 const std::function<bool(const std::filesystem::path&)>& is_done);
 
 /// The `version_N` under `<root>/<name>` with the highest number, whatever is in it, or the version that `name` gives;
-/// empty if there is none.
+/// empty if no run folder exists.
 std::filesystem::path newest_run_folder(const std::filesystem::path& root, const RunName& name);
 
 /// The folder of a fit's checkpoints, created as soon as the fit has its run folder.

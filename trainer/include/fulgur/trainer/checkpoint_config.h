@@ -27,7 +27,7 @@ struct FULGUR_API ConfigDifference {
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
 
 /// The run folder in which `ckpt_path: auto` looks first: the config's own, else the version that its logger names, or
-/// the newest; empty if there is none. It may have nothing to resume from.
+/// the newest; empty if no run folder exists. It may have nothing to resume from.
 FULGUR_API std::filesystem::path newest_run_folder(const Config& config);
 
 }  // namespace fulgur
