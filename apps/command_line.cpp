@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <memory>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::cli {
 

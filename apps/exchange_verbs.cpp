@@ -5,8 +5,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/weights_file.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "prepared_run.h"
 #include "print.h"
 

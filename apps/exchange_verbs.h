@@ -1,7 +1,7 @@
 #pragma once
 
 #include "command_line.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::cli {
 

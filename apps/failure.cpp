@@ -6,7 +6,7 @@
 #include <new>
 #include <string_view>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::cli {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::cli {
 

@@ -1,8 +1,8 @@
 #include "failure_report.h"
 
 #include "failure.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "report_file.h"
 
 namespace fulgur::cli {

@@ -7,8 +7,8 @@
 #include "fulgur/checkpoint/inspect.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/weights_file.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/text_table.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
 #include "json_text.h"
 #include "print.h"
 

@@ -11,10 +11,10 @@
 
 #include "command_line.h"
 #include "failure.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/launcher.h"
 #include "verbs.h"
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <new>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::cli {
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::cli {
 namespace fs = std::filesystem;

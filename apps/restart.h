@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "fulgur/core/process_place.h"
+#include "fulgur/core/contracts/process_place.h"
 #include "fulgur/trainer/checkpoint_config.h"
 
 namespace fulgur::cli {

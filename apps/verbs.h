@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "command_line.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::cli {
 

@@ -14,7 +14,7 @@
 #include <cstdio>
 
 #include "cpp/bench.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/loggers/memory_logger.h"
 #include "fulgur/optim/sgd.h"
 #include "fulgur/trainer/trainer.h"

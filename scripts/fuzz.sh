@@ -30,7 +30,7 @@ done
 cxx="${FUZZ_CXX:-clang++}"
 command -v "$cxx" >/dev/null || die 2 "fuzz.sh: needs clang with libFuzzer; install clang, or name one with FUZZ_CXX"
 
-core=(core/src/errors.cpp core/src/text.cpp)
+core=(core/src/text/errors.cpp core/src/text/text.cpp)
 sources_of() {
   case "$1" in
     safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;

@@ -9,7 +9,7 @@
 #include "bench.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/nn/batch_norm.h"

@@ -1,6 +1,6 @@
 // C2, Fulgur as it is used: `--mode default` with all that a Trainer does by default (CSV and JSONL logs, checkpoints,
 // progress bar, summary) and one logged value per step; `--mode barebones` with none of it.
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/optim/adam.h"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "bench.h"
-#include "fulgur/core/callback.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/registry.h"
 
 class FirstStep : public fulgur::Callback {
  public:

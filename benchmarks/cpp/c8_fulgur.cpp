@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "bench.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/optim/adam.h"

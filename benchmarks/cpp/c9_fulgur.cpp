@@ -7,7 +7,7 @@
 
 #include "bench.h"
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/models/gpt.h"

@@ -8,7 +8,7 @@
 
 #include "bench.h"
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/nn/batch_norm.h"
 
 namespace bench {

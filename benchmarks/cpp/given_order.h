@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/sampler.h"
+#include "fulgur/core/contracts/sampler.h"
 
 namespace bench {
 

@@ -10,8 +10,8 @@
 
 #include <cmath>
 
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/data/tensor_data_module.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

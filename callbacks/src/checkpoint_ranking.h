@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/monitor_mode.h"
+#include "fulgur/core/options/monitor_mode.h"
 
 namespace fulgur::detail {
 

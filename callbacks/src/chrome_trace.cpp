@@ -9,9 +9,9 @@
 #include <set>
 #include <utility>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/memory_stats.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

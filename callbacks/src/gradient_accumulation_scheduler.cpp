@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/module.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

@@ -3,9 +3,9 @@
 #include <map>
 #include <set>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -5,10 +5,10 @@
 
 #include "checkpoint_name.h"
 #include "checkpoint_ranking.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/monitor.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <numeric>
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/text_table.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
 #include "type_name.h"
 
 namespace fulgur {

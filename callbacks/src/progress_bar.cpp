@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "fulgur/core/text.h"
-#include "fulgur/core/text_table.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
 
 namespace fulgur {
 namespace {

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "device_clock.h"
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "peak_flops.h"
 
 namespace fulgur {

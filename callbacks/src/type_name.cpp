@@ -1,6 +1,6 @@
 #include "type_name.h"
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

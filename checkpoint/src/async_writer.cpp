@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/no_signals.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "snapshot/tensor_snapshot.h"
 
 namespace fulgur {

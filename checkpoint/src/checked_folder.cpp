@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "formats/safetensors_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 #include "io/hash.h"
 #include "io/input_file.h"

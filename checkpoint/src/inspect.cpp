@@ -2,8 +2,8 @@
 
 #include "checked_folder.h"
 #include "formats/safetensors_file.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "io/input_file.h"
 
 namespace fulgur {

@@ -3,8 +3,8 @@
 #include <tuple>
 
 #include "checked_folder.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 #include "io/folder_names.h"
 #include "io/manifest.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

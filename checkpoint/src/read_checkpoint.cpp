@@ -2,8 +2,8 @@
 
 #include "checked_folder.h"
 #include "formats/state_json.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

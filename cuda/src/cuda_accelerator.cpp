@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cuda_graph.h"
-#include "fulgur/core/accelerator.h"
+#include "fulgur/core/device/accelerator.h"
 
 namespace fulgur {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "fulgur/core/graph_capture.h"
+#include "fulgur/core/device/graph_capture.h"
 
 namespace fulgur {
 

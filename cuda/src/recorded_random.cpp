@@ -1,4 +1,4 @@
-#include "fulgur/core/recorded_random.h"
+#include "fulgur/core/device/recorded_random.h"
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAGuard.h>

@@ -8,8 +8,8 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
-#include <fulgur/core/callback.h>
-#include <fulgur/core/module.h>
+#include <fulgur/core/contracts/callback.h>
+#include <fulgur/core/contracts/module.h>
 #include <fulgur/data/tensor_data_module.h>
 #include <torch/nn/modules/linear.h>
 

@@ -1,7 +1,7 @@
 // A fit on a GPU gives what a fit on the CPU gives. A copy that nothing waits for, or a tensor on the wrong device,
 // gives other weights, or an error.
 #include <ATen/ops/allclose.h>
-#include <fulgur/core/rng.h>
+#include <fulgur/core/state/rng.h>
 #include <fulgur/data/synthetic.h>
 #include <fulgur/models/mlp_classifier.h>
 #include <fulgur/trainer/trainer.h>

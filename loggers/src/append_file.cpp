@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/regular_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

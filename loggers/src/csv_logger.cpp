@@ -8,10 +8,10 @@
 
 #include "append_file.h"
 #include "csv_format.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/regular_file.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/yaml_writer.h"
+#include "fulgur/core/options/yaml_writer.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "run_name.h"
 
 namespace fulgur {

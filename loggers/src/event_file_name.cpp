@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur {
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "append_file.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/regular_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "run_name.h"
 
 namespace fulgur {

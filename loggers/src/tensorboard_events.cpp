@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <protozero/pbf_builder.hpp>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::tensorboard {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "fulgur/core/log_options.h"
+#include "fulgur/core/options/log_options.h"
 
 /// Events of TensorBoard as protobuf messages (tensorflow/core/util/event.proto,
 /// tensorflow/core/framework/summary.proto). `wall_time` is in seconds since 1970. Strings that are not UTF-8, as

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <protozero/pbf_builder.hpp>
 
-#include "fulgur/core/options.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/options/options.h"
+#include "fulgur/core/text/text.h"
 #include "tensorboard_events.h"
 
 namespace fulgur::tensorboard {

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "fulgur/core/config_node.h"
+#include "fulgur/core/options/config_node.h"
 
 /// Events of TensorBoard's HParams table (tensorboard/plugins/hparams/plugin_data.proto, api.proto).
 namespace fulgur::tensorboard {

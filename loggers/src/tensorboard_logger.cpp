@@ -6,9 +6,9 @@
 
 #include "append_file.h"
 #include "event_file_name.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/regular_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "run_name.h"
 #include "tensorboard_events.h"
 #include "tensorboard_hparams.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/mse_loss.h>
 
-#include "fulgur/core/checked_options.h"
+#include "fulgur/core/options/checked_options.h"
 #include "option_bounds.h"
 
 namespace fulgur {

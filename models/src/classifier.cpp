@@ -3,7 +3,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <c10/util/Exception.h>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/max_pool2d.h>
 
-#include "fulgur/core/checked_options.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/text/text.h"
 #include "option_bounds.h"
 
 namespace fulgur {

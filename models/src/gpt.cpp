@@ -11,8 +11,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "fulgur/core/checked_options.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/checkpoint.h"
 #include "option_bounds.h"
 

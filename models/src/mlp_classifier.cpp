@@ -1,6 +1,6 @@
 #include "fulgur/models/mlp_classifier.h"
 
-#include "fulgur/core/checked_options.h"
+#include "fulgur/core/options/checked_options.h"
 #include "option_bounds.h"
 
 namespace fulgur {

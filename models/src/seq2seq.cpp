@@ -8,9 +8,9 @@
 
 #include <vector>
 
-#include "fulgur/core/checked_options.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "option_bounds.h"
 
 namespace fulgur {

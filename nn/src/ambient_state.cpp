@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "fulgur/core/recorded_random.h"
+#include "fulgur/core/device/recorded_random.h"
 
 namespace fulgur::nn {
 namespace autocast = at::autocast;

@@ -5,8 +5,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/checkpoint.h"
 #include "sync_batch_norm.h"
 

@@ -3,8 +3,8 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "checkpoint_frame.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "saved_tensor_engine.h"
 
 namespace fulgur::nn {

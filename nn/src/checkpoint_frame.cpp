@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "saved_tensor_engine.h"
 
 namespace fulgur::nn {

@@ -8,8 +8,8 @@
 
 #include <cmath>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::nn {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::nn {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "checkpoint_frame.h"
-#include "fulgur/core/no_signals.h"
+#include "fulgur/core/system/no_signals.h"
 
 namespace fulgur::nn {
 namespace {

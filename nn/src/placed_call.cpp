@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/parallel_apply.h"
 
 namespace fulgur::nn::detail {

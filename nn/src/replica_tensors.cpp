@@ -12,9 +12,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/module.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::nn {
 namespace {

@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/no_signals.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::nn {
 namespace {

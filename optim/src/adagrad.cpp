@@ -2,7 +2,7 @@
 
 #include <ATen/ops/_fused_adagrad.h>
 
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 
 namespace fulgur {
 

@@ -7,9 +7,9 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/pow.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "schedule_keys.h"
 #include "schedule_units.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 #include "schedule_keys.h"
 #include "schedule_units.h"
 

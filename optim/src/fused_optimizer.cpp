@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fused_sgd.h"
 
 namespace fulgur {

@@ -7,9 +7,9 @@
 #include <ATen/ops/_foreach_neg.h>
 #include <ATen/ops/_foreach_sign.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 #include "schedule_keys.h"
 
 namespace fulgur {

@@ -9,7 +9,7 @@
 #include <ATen/ops/_foreach_neg.h>
 #include <ATen/ops/_foreach_sqrt.h>
 
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 
 namespace fulgur {
 

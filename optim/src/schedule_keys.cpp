@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

@@ -4,8 +4,8 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_neg.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
 #include "fused_sgd.h"
 
 namespace fulgur {

@@ -11,8 +11,8 @@
 
 #include <typeinfo>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

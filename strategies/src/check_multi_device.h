@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/contracts/strategy.h"
 
 namespace fulgur::detail {
 

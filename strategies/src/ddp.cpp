@@ -13,9 +13,9 @@
 #include "distributed/same_ranks.h"
 #include "distributed/unsynced_gradients.h"
 #include "distributed/watched_capture.h"
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/sync_norm.h"
 #include "fulgur/strategies/cluster_environment.h"
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/no_signals.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/system/no_signals.h"
 
 namespace fulgur::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check_multi_device.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/parallel_apply.h"
 
 namespace fulgur {

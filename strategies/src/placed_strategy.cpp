@@ -8,8 +8,8 @@
 
 #include "check_multi_device.h"
 #include "device_utilization.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/parallel_apply.h"
 
 namespace fulgur {

@@ -1,6 +1,6 @@
 #include "fulgur/strategies/single_device.h"
 
-#include "fulgur/core/accelerator.h"
+#include "fulgur/core/device/accelerator.h"
 
 namespace fulgur {
 

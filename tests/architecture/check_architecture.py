@@ -26,8 +26,9 @@ MAY_INCLUDE = {
 }
 
 # The sub-folders of FOLDER/src in the order of their dependencies; files beside them come last. A file includes its own
-# sub-folder and those before it.
+# sub-folder and those before it. The headers of core have the same sub-folders.
 SUBFOLDERS = {
+    "core": ["text", "system", "options", "state", "device", "contracts"],
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
@@ -42,6 +43,7 @@ SUBFOLDERS = {
         "predictions",
         "capture",
         "loops",
+        "failures",
         "setup",
     ],
 }
@@ -137,9 +139,13 @@ def without_comments(lines):
 def check_subfolders(name, path, number, report):
     """The order inside FOLDER/src: `path` is a quoted include of the file `name`."""
     parts = name.split("/")
+    if parts[0] == "core" and parts[1:4] in (["include", "fulgur", "core"], ["internal", "fulgur", "core"]):
+        parts = ["core", "src"] + parts[4:]
     if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS:
         return
     order = SUBFOLDERS[parts[0]]
+    if parts[0] == "core" and path.startswith("fulgur/core/"):
+        path = path[len("fulgur/core/"):]
     if path == "fulgur/trainer/trainer.h" and len(parts) > 3 and parts[2] != "setup":
         report(name, number, "what lies below trainer/src/setup/ does not include the Trainer: take components.h")
     other = path.split("/")[0] if "/" in path else None

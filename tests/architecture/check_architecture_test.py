@@ -14,7 +14,7 @@ INTERNAL = "core/internal/fulgur/core/hidden.h"
 # (file, text, words that the report must have; None: no report)
 CASES = [
     ("core/src/a.cpp", 'void f() { log::warn(\n    "core.unknown", "x"); }\n', "docs/errors.md has the warning core.unknown"),
-    ("callbacks/src/a.cpp", '#include "fulgur/core/module.h"\n', None),
+    ("callbacks/src/a.cpp", '#include "fulgur/core/contracts/module.h"\n', None),
     ("callbacks/src/a.cpp", '#include "fulgur/trainer/trainer.h"\n', "callbacks/ does not include trainer/"),
     ("callbacks/src/a.cpp", '#include <fulgur/strategies/single_device.h>\n', "callbacks/ does not include strategies/"),
     ("strategies/src/a.cpp", '  #  include "fulgur/callbacks/progress_bar.h"\n', "strategies/ does not include callbacks/"),
@@ -45,6 +45,9 @@ CASES = [
     ("data/src/sampling/a.cpp", '#include "loading/collate.h"\n', "data/src/sampling/ does not include loading/"),
     ("data/src/loading/a.cpp", '#include "sampling/permutation.h"\n', None),
     ("data/src/a.cpp", '#include "modules/mnist.h"\n', None),
+    ("core/src/text/a.cpp", '#include "fulgur/core/state/batch.h"\n', "core/src/text/ does not include state/"),
+    ("core/include/fulgur/core/state/a.h", HEADER + '#include "fulgur/core/contracts/module.h"\n', "does not include contracts/"),
+    ("core/include/fulgur/core/contracts/a.h", HEADER + '#include "fulgur/core/state/batch.h"\n#include "fulgur/core/export.h"\n', None),
     ("checkpoint/src/a.cpp", "void f() { torch::save(x, path); }\n", "torch::save"),
     ("checkpoint/src/a.cpp", "void f() { torch::load (x, path); }\n", "torch::save and torch::load"),
     ("checkpoint/src/a.cpp", "/* torch::save(x) is\n unsafe: torch::load(x) */ int a;\n", None),

@@ -4,7 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace checkpoint_name_test {
 

@@ -5,7 +5,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/device/memory_stats.h"
 #include "support/expect_error.h"
 
 namespace device_stats_monitor_test {

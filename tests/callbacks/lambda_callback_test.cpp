@@ -1,6 +1,6 @@
 #include "fulgur/callbacks/lambda_callback.h"
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "trainer/boring.h"
 
 #include <catch2/catch_test_macros.hpp>

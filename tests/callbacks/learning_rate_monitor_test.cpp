@@ -2,7 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "trainer/boring.h"
 
 #include <catch2/catch_approx.hpp>

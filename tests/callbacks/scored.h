@@ -4,8 +4,8 @@
 #include <functional>
 #include <set>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "trainer/boring.h"
 
 namespace fulgur::test {

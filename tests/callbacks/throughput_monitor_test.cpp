@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "device_clock.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "peak_flops.h"
 #include "support/expect_error.h"
 

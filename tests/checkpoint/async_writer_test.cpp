@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "checkpoint/fault_calls.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "snapshot/tensor_snapshot.h"
 #include "support/temporary_folder.h"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fulgur/checkpoint/async_writer.h"
-#include "fulgur/core/late_number.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/late_number.h"
+#include "fulgur/core/text/text.h"
 #include "snapshot/tensor_snapshot.h"
 #include "support/device_counts.h"
 #include "support/gpu.h"

@@ -15,7 +15,7 @@
 #include <cstring>
 
 #include "fulgur/checkpoint/weights_file.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/temporary_folder.h"
 
 namespace pytorch_file_test {

@@ -7,7 +7,7 @@
 #include "formats/pytorch_archive.h"
 #include "formats/zip_writer.h"
 #include "fulgur/checkpoint/pytorch_file.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/temporary_folder.h"
 
 namespace pytorch_hostile_test {

@@ -7,9 +7,9 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "checkpoint/fault_calls.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 

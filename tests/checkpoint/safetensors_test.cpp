@@ -16,7 +16,7 @@
 #include "checkpoint/fault_calls.h"
 #include "formats/safetensors_header.h"
 #include "fulgur/checkpoint/safetensors_writer.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/temporary_folder.h"
 
 namespace safetensors_test {

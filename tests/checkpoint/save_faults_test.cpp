@@ -13,8 +13,8 @@
 
 #include "checkpoint/fault_calls.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <limits>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace state_json_test {
 

@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <filesystem>
 
-#include "fulgur/core/accelerator.h"
+#include "fulgur/core/device/accelerator.h"
 #include "process.h"
 
 using namespace fulgur::test;

@@ -6,8 +6,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/autocast.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/device/autocast.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace autocast_test {
 

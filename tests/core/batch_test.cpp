@@ -1,4 +1,4 @@
-#include "fulgur/core/batch.h"
+#include "fulgur/core/state/batch.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
@@ -7,7 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace batch_test {

@@ -1,4 +1,4 @@
-#include "fulgur/core/clip.h"
+#include "fulgur/core/state/clip.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/full.h>

@@ -1,8 +1,8 @@
-#include "fulgur/core/config_node.h"
+#include "fulgur/core/options/config_node.h"
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace config_node_test {

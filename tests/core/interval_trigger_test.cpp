@@ -1,4 +1,4 @@
-#include "fulgur/core/interval_trigger.h"
+#include "fulgur/core/contracts/interval_trigger.h"
 
 #include <catch2/catch_test_macros.hpp>
 

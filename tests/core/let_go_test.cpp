@@ -1,4 +1,4 @@
-#include "fulgur/core/let_go.h"
+#include "fulgur/core/state/let_go.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

@@ -1,4 +1,4 @@
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -4,7 +4,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/device/memory_stats.h"
 
 namespace memory_stats_test {
 

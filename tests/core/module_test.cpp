@@ -1,4 +1,4 @@
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/linear.h>

@@ -1,9 +1,9 @@
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace options_test {

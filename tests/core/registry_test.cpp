@@ -1,4 +1,4 @@
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -1,13 +1,13 @@
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/state_tree.h"
 
 #include <ATen/ops/full.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/late_number.h"
-#include "fulgur/core/progress.h"
+#include "fulgur/core/state/late_number.h"
+#include "fulgur/core/state/progress.h"
+#include "fulgur/core/text/errors.h"
 
 namespace state_tree_test {
 

@@ -1,4 +1,4 @@
-#include "fulgur/core/text_table.h"
+#include "fulgur/core/text/text_table.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <clocale>

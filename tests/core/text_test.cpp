@@ -1,4 +1,4 @@
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>

@@ -4,7 +4,7 @@
 
 #include "data_support.h"
 #include "file_dataset.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/mnist.h"

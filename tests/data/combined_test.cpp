@@ -6,8 +6,8 @@
 #include <set>
 
 #include "data_support.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/device_prefetcher.h"

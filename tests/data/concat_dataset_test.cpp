@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "data_support.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/concat_dataset.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/subset_dataset.h"

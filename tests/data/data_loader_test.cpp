@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
 #include "fulgur/data/tensor_dataset.h"

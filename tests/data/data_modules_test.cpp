@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/synthetic.h"
 #include "fulgur/data/tensor_data_module.h"

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "fulgur/core/dataset.h"
-#include "fulgur/core/loader.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/contracts/dataset.h"
+#include "fulgur/core/contracts/loader.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/data/tensor_dataset.h"
 
 namespace fulgur::test {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "fulgur/core/dataset.h"
+#include "fulgur/core/contracts/dataset.h"
 #include "fulgur/data/sample_dataset.h"
 #include "support/temporary_folder.h"
 

@@ -7,7 +7,7 @@
 #include <chrono>
 
 #include "data/idx_files.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace idx_test {

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "data_support.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/iterable_loader.h"
 #include "support/expect_error.h"
 

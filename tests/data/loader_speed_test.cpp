@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 

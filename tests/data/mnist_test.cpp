@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "data/idx_files.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "support/expect_error.h"
 

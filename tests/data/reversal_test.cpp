@@ -4,8 +4,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "support/expect_error.h"
 

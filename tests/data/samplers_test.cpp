@@ -3,8 +3,8 @@
 #include <set>
 
 #include "data_support.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
 #include "sampling/permutation.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/subset_dataset.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"

@@ -5,7 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
 

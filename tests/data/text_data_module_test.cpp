@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 

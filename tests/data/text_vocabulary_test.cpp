@@ -4,7 +4,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace text_vocabulary_test {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "data_support.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
 #include "reading/worker_overhead_monitor.h"

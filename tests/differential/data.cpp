@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "events.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/iterable_loader.h"

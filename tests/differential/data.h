@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/data_module.h"
+#include "fulgur/core/contracts/data_module.h"
 
 namespace fulgur::test {
 

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <string>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "plan.h"
 #include "relations.h"
 #include "support/gpu.h"

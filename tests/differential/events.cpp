@@ -10,9 +10,9 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/module.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
 namespace fs = std::filesystem;

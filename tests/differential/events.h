@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/callback.h"
+#include "fulgur/core/contracts/callback.h"
 
 namespace fulgur::test {
 

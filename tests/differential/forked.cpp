@@ -18,9 +18,9 @@
 
 #include "events.h"
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
 #include "io/system_calls.h"

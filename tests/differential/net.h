@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/placed.h"
 

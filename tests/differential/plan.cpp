@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "fulgur/core/split_mix.h"
+#include "fulgur/core/state/split_mix.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::test {

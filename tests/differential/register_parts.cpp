@@ -1,7 +1,7 @@
 // The parts of a plan by their names, for the test program and, as a plug-in, for `trainer`.
 #include "data.h"
 #include "events.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 #include "net.h"
 
 using fulgur::test::DifferentialData;

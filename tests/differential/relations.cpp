@@ -13,9 +13,9 @@
 
 #include "forked.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/split_mix.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/split_mix.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
 #include "hand_loop.h"

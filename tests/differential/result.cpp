@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
 namespace fs = std::filesystem;

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::test {
 

@@ -1,7 +1,7 @@
 #include "ranks.h"
 
 #include "distributed/backend_rules.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -2,9 +2,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
-#include <fulgur/core/collectives.h>
-#include <fulgur/core/module.h>
-#include <fulgur/core/registry.h>
+#include <fulgur/core/contracts/collectives.h>
+#include <fulgur/core/contracts/module.h>
+#include <fulgur/core/contracts/registry.h>
 #include <fulgur/optim/sgd.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
 // A strategy as a user writes it, for many processes: local SGD. Each rank trains alone, and every few steps all take
 // the mean of their weights. It joins the ranks by a DDPStrategy, and `trainer` launches it by its `launch_plan`.
 #include <ATen/core/grad_mode.h>
-#include <fulgur/core/collectives.h>
-#include <fulgur/core/module.h>
-#include <fulgur/core/precision.h>
-#include <fulgur/core/registry.h>
-#include <fulgur/core/strategy.h>
+#include <fulgur/core/contracts/collectives.h>
+#include <fulgur/core/contracts/module.h>
+#include <fulgur/core/contracts/precision.h>
+#include <fulgur/core/contracts/registry.h>
+#include <fulgur/core/contracts/strategy.h>
 #include <fulgur/strategies/ddp.h>
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
 namespace fs = std::filesystem;

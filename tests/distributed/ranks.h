@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cli/process.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 #include "support/free_port.h"
 
 namespace fulgur::test {

@@ -2,8 +2,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
-#include <fulgur/core/errors.h>
-#include <fulgur/core/module.h>
+#include <fulgur/core/contracts/module.h>
+#include <fulgur/core/text/errors.h>
 #include <fulgur/data/data_loader.h>
 #include <fulgur/data/tensor_dataset.h>
 #include <fulgur/optim/sgd.h>

@@ -1,5 +1,5 @@
 #include "config/config_tree.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/trainer/yaml.h"
 #include "targets.h"
 

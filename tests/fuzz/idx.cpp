@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "targets.h"
 
 namespace fulgur::fuzz {

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "formats/pytorch_archive.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "targets.h"
 
 namespace fulgur::fuzz {

@@ -1,6 +1,6 @@
 #include "formats/safetensors_header.h"
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "targets.h"
 
 namespace fulgur::fuzz {

@@ -1,5 +1,5 @@
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/loggers/jsonl_logger.h"
 #include "fulgur/loggers/tensorboard_logger.h"

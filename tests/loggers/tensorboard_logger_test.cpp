@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "loggers/event_reader.h"
 #include "loggers/hostile_names.h"
 #include "loggers/warnings.h"

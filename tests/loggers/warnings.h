@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 
 namespace fulgur::test {
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 
-#include "fulgur/core/rng.h"
+#include "fulgur/core/state/rng.h"
 #include "models/training.h"
 #include "support/expect_error.h"
 

@@ -9,7 +9,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "fulgur/core/rng.h"
+#include "fulgur/core/state/rng.h"
 #include "fulgur/models/cnn_classifier.h"
 #include "fulgur/models/mlp_classifier.h"
 #include "models/training.h"

@@ -17,7 +17,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "fulgur/core/rng.h"
+#include "fulgur/core/state/rng.h"
 #include "fulgur/nn/norm_layers.h"
 #include "models/training.h"
 #include "support/expect_error.h"

@@ -14,8 +14,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/rng.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/replica_tensors.h"
 #include "models/training.h"
 #include "support/expect_error.h"

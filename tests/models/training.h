@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 
 namespace fulgur::test {
 

@@ -8,7 +8,7 @@
 
 #include <sstream>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace batch_norm_test {

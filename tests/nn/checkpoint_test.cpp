@@ -20,7 +20,7 @@
 #include <thread>
 #include <tuple>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/saved_tensors_hooks.h"
 #include "support/expect_error.h"

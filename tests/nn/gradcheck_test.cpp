@@ -6,7 +6,7 @@
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/checkpoint.h"
 #include "support/expect_error.h"

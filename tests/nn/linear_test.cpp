@@ -9,7 +9,7 @@
 #include <sstream>
 #include <vector>
 
-#include "fulgur/core/autocast.h"
+#include "fulgur/core/device/autocast.h"
 
 namespace fulgur::nn {
 namespace {

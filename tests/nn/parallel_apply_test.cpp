@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "fulgur/core/autocast.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/device/autocast.h"
+#include "fulgur/core/state/tensor.h"
 #include "fulgur/nn/checkpoint.h"
 #include "fulgur/nn/parallel_apply.h"
 #include "support/expect_error.h"

@@ -17,7 +17,7 @@
 #include <memory>
 #include <thread>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/checkpoint.h"
 #include "fulgur/nn/parallel_apply.h"
 #include "fulgur/nn/replica_tensors.h"

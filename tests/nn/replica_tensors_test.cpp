@@ -14,9 +14,9 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/module.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/replica_tensors.h"
 #include "support/device_counts.h"

@@ -11,7 +11,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "support/expect_error.h"
 #include "support/gpu.h"

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::test {
 

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "fulgur/core/config_node.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/options/config_node.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::test {
 

@@ -6,7 +6,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/optim/adagrad.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/cyclic_schedules.h"

@@ -1,6 +1,6 @@
 // docs/optimizers.md says what the fields of optimizers and schedules say, and its examples can be made.
 #include "support/guide.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace guide_test {
 

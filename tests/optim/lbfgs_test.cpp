@@ -8,7 +8,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace lbfgs_test {
 

@@ -12,8 +12,8 @@
 #include <cmath>
 #include <limits>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/optimizer_handle.h"
+#include "fulgur/core/contracts/optimizer_handle.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/lion.h"
 #include "fulgur/optim/sgd.h"

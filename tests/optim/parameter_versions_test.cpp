@@ -5,8 +5,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/registry.h"
 #include "fulgur/optim/torch_optimizer.h"
 #include "regression.h"
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::test {
 

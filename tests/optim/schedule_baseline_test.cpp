@@ -4,7 +4,7 @@
 #include <set>
 
 #include "baselines.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/optim/sgd.h"
 
 namespace schedule_baseline_test {

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <limits>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/optim/sgd.h"
 
 namespace schedules_test {

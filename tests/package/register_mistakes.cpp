@@ -1,5 +1,5 @@
 // Classes that cannot be registered: FULGUR_REGISTER says why. MISTAKE chooses one; 0: no mistake.
-#include <fulgur/core/registry.h>
+#include <fulgur/core/contracts/registry.h>
 
 namespace {
 

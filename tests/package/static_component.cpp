@@ -1,5 +1,5 @@
 // A component in a static library that nothing refers to (docs/custom_components.md).
-#include <fulgur/core/callback.h>
+#include <fulgur/core/contracts/callback.h>
 
 namespace {
 

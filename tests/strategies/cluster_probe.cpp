@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 
 int main(int argc, char** argv) {

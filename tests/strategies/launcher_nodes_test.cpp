@@ -4,7 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <stdexcept>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "launching.h"
 #include "network_namespaces.h"
 #include "support/expect_error.h"

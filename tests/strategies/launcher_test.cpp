@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <deque>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "launch/launch_store.h"
 #include "launch/listening_socket.h"
 #include "launching.h"

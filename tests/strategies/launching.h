@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/launcher.h"
 #include "support/process_stat.h"

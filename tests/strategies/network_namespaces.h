@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
 

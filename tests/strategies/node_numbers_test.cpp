@@ -4,7 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <utility>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 
 namespace node_numbers_test {

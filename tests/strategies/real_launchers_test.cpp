@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "support/localhost.h"
 #include "support/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-// As much of libcuda.so.1 as core/src/cuda_driver.cpp asks for. FULGUR_FAKE_CUINIT is what cuInit returns.
+// As much of libcuda.so.1 as core/src/device/cuda_driver.cpp asks for. FULGUR_FAKE_CUINIT is what cuInit returns.
 #include <cstdlib>
 
 #define DRIVER_API extern "C" __attribute__((visibility("default")))

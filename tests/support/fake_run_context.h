@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/run_context.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::test {
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "fulgur/core/accelerator.h"
+#include "fulgur/core/device/accelerator.h"
 
 namespace fulgur::test {
 

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <string>
 
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/yaml_writer.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/options/yaml_writer.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/config.h"
 #include "support/temporary_folder.h"
 

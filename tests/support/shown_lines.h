@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 
 namespace fulgur::test {
 

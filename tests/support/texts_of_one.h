@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 
 namespace fulgur::test {
 

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 
 namespace fulgur::test {
 

@@ -6,7 +6,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_data_module.h"
 #include "fulgur/data/tensor_dataset.h"

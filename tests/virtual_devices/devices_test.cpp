@@ -13,10 +13,10 @@
 #include <functional>
 #include <thread>
 
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/memory_stats.h"
-#include "fulgur/core/rng.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/layer_norm.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"

@@ -8,8 +8,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/trainer/yaml.h"
 #include "parted.h"
 #include "support/expect_error.h"

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "fulgur/core/registry.h"
-#include "fulgur/core/rng.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/state/rng.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 #include "trainer/boring.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/models/autoencoder.h"
 #include "fulgur/models/seq2seq.h"
 #include "fulgur/nn/replica_tensors.h"

@@ -4,7 +4,7 @@
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "fulgur/core/accelerator.h"
+#include "fulgur/core/device/accelerator.h"
 #include "fulgur/strategies/placed_strategy.h"
 #include "paired.h"
 #include "support/expect_error.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <span>
 
-#include "fulgur/core/text.h"
-#include "fulgur/core/text_table.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
 
 namespace fulgur {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "checkpointing/resume.h"
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/fit_loop.h"
 #include "loops/monitor_check.h"

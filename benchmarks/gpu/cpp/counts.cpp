@@ -16,8 +16,8 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/callbacks/progress_bar.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/models/cnn_classifier.h"

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "work.h"
 
 namespace {

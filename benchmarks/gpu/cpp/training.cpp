@@ -8,8 +8,8 @@
 
 #include <cstdio>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/models/gpt.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 
 namespace gpu_bench {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/batch.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/state/batch.h"
 
 namespace gpu_bench {
 

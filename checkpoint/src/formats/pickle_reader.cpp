@@ -6,8 +6,8 @@
 #include "formats/safetensors_header.h"
 #include "formats/shown_name.h"
 #include "formats/state_dict_pickle.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

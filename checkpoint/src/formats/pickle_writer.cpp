@@ -1,7 +1,7 @@
 #include "formats/safetensors_header.h"
 #include "formats/state_dict_pickle.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "formats/pytorch_archive.h"
 #include "formats/zip_writer.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "io/input_file.h"
 
 namespace fulgur {

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "formats/safetensors_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "io/hashed_file.h"
 #include "io/input_file.h"
 

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "formats/shown_name.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

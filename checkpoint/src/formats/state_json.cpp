@@ -5,9 +5,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/late_number.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/late_number.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "io/hash.h"
 
 namespace fulgur::detail {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 

@@ -5,7 +5,7 @@
 
 #include "formats/pytorch_archive.h"
 #include "fulgur/checkpoint/pytorch_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 #include "io/folder_names.h"
 #include "io/input_file.h"

@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
-#include "fulgur/core/text.h"
-#include "fulgur/core/unique_fd.h"
+#include "fulgur/core/system/unique_fd.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 
 namespace fulgur::detail {

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "io/system_calls.h"
 
 namespace fulgur::detail {

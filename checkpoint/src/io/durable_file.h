@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::detail {
 

@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 #include "io/folder_names.h"
 #include "io/system_calls.h"

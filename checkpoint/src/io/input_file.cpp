@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 
 namespace fulgur::detail {

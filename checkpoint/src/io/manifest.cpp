@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "io/hash.h"
 
 namespace fulgur::detail {

@@ -11,9 +11,9 @@
 #include <charconv>
 #include <utility>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/unique_fd.h"
+#include "fulgur/core/system/unique_fd.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 #include "io/system_calls.h"
 

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <thread>
 
-#include "fulgur/core/no_signals.h"
+#include "fulgur/core/system/no_signals.h"
 
 namespace fulgur::detail {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/state_tree.h"
 #include "snapshot/pinned_slabs.h"
 
 namespace fulgur::detail {

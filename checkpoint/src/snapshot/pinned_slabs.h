@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::detail {
 

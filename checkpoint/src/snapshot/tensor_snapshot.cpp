@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <sys/mman.h>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

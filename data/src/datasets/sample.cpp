@@ -1,7 +1,7 @@
 #include "fulgur/data/sample.h"
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "reading/sample_error.h"
 
 namespace fulgur {

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/samplers.h"
 #include "reading/batch_buffers.h"
 #include "reading/batch_task.h"

@@ -5,8 +5,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/let_go.h"
+#include "fulgur/core/state/let_go.h"
+#include "fulgur/core/text/errors.h"
 #include "loading/look_ahead.h"
 
 namespace fulgur {

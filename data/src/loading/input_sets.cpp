@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "fulgur/core/let_go.h"
+#include "fulgur/core/state/let_go.h"
 
 namespace fulgur {
 namespace {

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <exception>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "reading/single_thread_guard.h"
 #include "reading/stream_reader.h"
 #include "sampling/epoch_plan.h"

@@ -1,6 +1,6 @@
 #include "loading/look_ahead.h"
 
-#include "fulgur/core/let_go.h"
+#include "fulgur/core/state/let_go.h"
 
 namespace fulgur {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "fulgur/core/loader.h"
+#include "fulgur/core/contracts/loader.h"
 
 namespace fulgur {
 

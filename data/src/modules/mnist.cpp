@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "datasets/idx.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/subset_dataset.h"
 #include "fulgur/data/tensor_dataset.h"

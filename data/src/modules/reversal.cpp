@@ -2,10 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
-#include "fulgur/core/dataset.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/dataset.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "loading/option_bounds.h"
 
 namespace fulgur {

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "loading/option_bounds.h"
 
 namespace fulgur {

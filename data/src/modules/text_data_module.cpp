@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "datasets/text_windows.h"
-#include "fulgur/core/checked_options.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "loading/option_bounds.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "fulgur/core/batch.h"
+#include "fulgur/core/state/batch.h"
 
 namespace fulgur {
 

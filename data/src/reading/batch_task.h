@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/dataset.h"
+#include "fulgur/core/contracts/dataset.h"
 
 namespace fulgur {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -6,9 +6,9 @@
 #include <deque>
 #include <system_error>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/no_signals.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "reading/current_device.h"
 #include "reading/sample_error.h"
 #include "reading/single_thread_guard.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "fulgur/core/dataset.h"
+#include "fulgur/core/contracts/dataset.h"
 #include "reading/read_timeouts.h"
 
 namespace fulgur {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/sampler.h"
+#include "fulgur/core/contracts/sampler.h"
 
 namespace fulgur {
 

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "fulgur/core/split_mix.h"
+#include "fulgur/core/state/split_mix.h"
 
 namespace fulgur {
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "fulgur/core/sampler.h"
+#include "fulgur/core/contracts/sampler.h"
 
 namespace fulgur {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/split_mix.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/split_mix.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "sampling/permutation.h"
 
 namespace fulgur {

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "cluster/environment_values.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

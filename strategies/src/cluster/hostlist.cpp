@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 
 namespace fulgur {

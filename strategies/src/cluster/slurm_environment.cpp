@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "cluster/environment_values.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "fulgur/core/collectives.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::detail {
 

@@ -1,7 +1,7 @@
 #include "distributed/backend_rules.h"
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 
 namespace fulgur::detail {
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "distributed/process_group_impl.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

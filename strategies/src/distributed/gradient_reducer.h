@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/strategies/ddp.h"
 #include "fulgur/strategies/process_group.h"
 

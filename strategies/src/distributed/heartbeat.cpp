@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "fulgur/core/no_signals.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/text/text.h"
 #include "launch/no_name_lookups.h"
 
 namespace fulgur::detail {

@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/launcher.h"
 
 namespace fulgur::detail {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/process_place.h"
+#include "fulgur/core/contracts/process_place.h"
 
 namespace fulgur::detail {
 

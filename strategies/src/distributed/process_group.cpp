@@ -14,9 +14,9 @@
 #include "distributed/node_ranks.h"
 #include "distributed/process_group_impl.h"
 #include "distributed/rendezvous.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/nccl_backend.h"
 
 C10_DECLARE_int(caffe2_log_level);

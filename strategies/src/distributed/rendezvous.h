@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "fulgur/core/process_place.h"
+#include "fulgur/core/contracts/process_place.h"
 
 namespace fulgur::detail {
 

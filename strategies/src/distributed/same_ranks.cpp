@@ -5,10 +5,10 @@
 #include <bit>
 #include <string>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/split_mix.h"
-#include "fulgur/core/state_bytes.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/split_mix.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "fulgur/core/collectives.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/contracts/module.h"
 
 namespace fulgur::detail {
 

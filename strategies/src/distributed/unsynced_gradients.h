@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::detail {
 

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/unique_fd.h"
+#include "fulgur/core/system/unique_fd.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

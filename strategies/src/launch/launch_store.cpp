@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/no_signals.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "launch/listening_socket.h"
 #include "launch/no_name_lookups.h"
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <set>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "launch/child_process.h"
 #include "launch/group_outcome.h"
 #include "launch/launch_store.h"

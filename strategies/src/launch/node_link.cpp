@@ -6,9 +6,9 @@
 #include <mutex>
 #include <thread>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/no_signals.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "launch/signal_pipe.h"
 
 namespace fulgur::detail {

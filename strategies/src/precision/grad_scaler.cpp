@@ -12,10 +12,10 @@
 
 #include <cmath>
 
-#include "fulgur/core/clip.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/late_number.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/clip.h"
+#include "fulgur/core/state/late_number.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -1,8 +1,8 @@
 #include "fulgur/strategies/half_precision.h"
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/nn/norm_layers.h"
 
 namespace fulgur {

@@ -4,8 +4,8 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty_like.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -1,7 +1,7 @@
 #include "fulgur/strategies/mixed_precision.h"
 
-#include "fulgur/core/autocast.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/device/autocast.h"
 
 namespace fulgur {
 namespace {

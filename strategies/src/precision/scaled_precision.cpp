@@ -1,9 +1,9 @@
 #include "fulgur/strategies/scaled_precision.h"
 
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace {

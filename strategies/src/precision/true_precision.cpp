@@ -1,7 +1,7 @@
 #include "fulgur/strategies/true_precision.h"
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/registry.h"
 
 namespace fulgur {
 

@@ -5,9 +5,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
-#include "fulgur/core/state_bytes.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/strategies/single_device.h"
 #include "trainer/boring.h"
 

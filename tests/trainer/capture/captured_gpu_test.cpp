@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/device/memory_stats.h"
 #include "fulgur/models/gpt.h"
 #include "fulgur/nn/checkpoint.h"
 #include "fulgur/optim/cyclic_schedules.h"

@@ -4,7 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <random>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/optim/adagrad.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lion.h"

@@ -9,7 +9,7 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace checkpointing_test {
 

@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "trainer/boring.h"
 
 namespace failed_saves_test {

@@ -1,5 +1,5 @@
 // F49, F50: exceptions from every hook, and runs inside, alongside and after other runs.
-#include "setup/failure_hints.h"
+#include "failures/failure_hints.h"
 #include "trainer/loops/recorder.h"
 
 #include <c10/util/Exception.h>
@@ -8,7 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <thread>
 
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 
 namespace faults_test {
 

@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "trainer/boring.h"
 
 /// A fit that something interrupts, and that another process resumes.

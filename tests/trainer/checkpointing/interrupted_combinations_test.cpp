@@ -9,7 +9,7 @@
 #include "checkpointing/resume.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "support/expect_error.h"
 

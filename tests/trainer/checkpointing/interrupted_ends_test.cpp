@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/precision.h"
+#include "fulgur/core/contracts/precision.h"
 #include "fulgur/data/iterable_loader.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/optim/lbfgs.h"

@@ -14,7 +14,7 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/run_lock.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/loggers/csv_logger.h"

@@ -7,7 +7,7 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/loggers/jsonl_logger.h"
 #include "support/gpu.h"

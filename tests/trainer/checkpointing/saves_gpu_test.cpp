@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "support/device_counts.h"
 #include "support/gpu.h"
 #include "support/host_waits.h"

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace config_interpolation_test {
 

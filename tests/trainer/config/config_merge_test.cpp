@@ -1,6 +1,6 @@
 #include "trainer/config/config_components.h"
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "support/shown_lines.h"
 #include "support/temporary_folder.h"
 

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "support/expect_error.h"
 
 namespace config_typed_test {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/yaml.h"
 #include "support/temporary_folder.h"
 

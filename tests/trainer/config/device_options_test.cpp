@@ -16,8 +16,8 @@
 #include <cstdlib>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/text/log.h"
 #include "run/memory_format.h"
 #include "setup/allocator.h"
 #include "setup/startup.h"

@@ -11,9 +11,9 @@
 #include <limits>
 #include <thread>
 
-#include "fulgur/core/interval_trigger.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/interval_trigger.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/config.h"
 
 namespace trainer_arguments_test {

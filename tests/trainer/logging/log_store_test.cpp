@@ -8,7 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace log_store_test {
 

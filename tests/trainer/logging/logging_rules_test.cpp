@@ -8,8 +8,8 @@
 #include <fstream>
 #include <limits>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace logging_rules_test {
 

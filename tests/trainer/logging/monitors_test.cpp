@@ -6,9 +6,9 @@
 
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/monitor.h"
-#include "fulgur/core/run_context.h"
+#include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "support/expect_error.h"
 #include "support/shown_lines.h"

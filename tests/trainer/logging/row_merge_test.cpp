@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "logging/log_store.h"
 #include "setup/rank_consistency.h"
 #include "support/thread_collectives.h"

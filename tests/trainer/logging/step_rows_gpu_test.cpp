@@ -14,7 +14,7 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "logging/log_store.h"
 #include "run/step_rows.h"
 #include "support/gpu.h"

@@ -3,7 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/run_context.h"
+#include "fulgur/core/contracts/run_context.h"
 #include "fulgur/data/iterable_loader.h"
 
 namespace estimated_steps_test {

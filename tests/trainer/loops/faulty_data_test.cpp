@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "data/file_dataset.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace faulty_data_test {
 

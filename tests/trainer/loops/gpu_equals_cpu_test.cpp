@@ -13,7 +13,7 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/strategies/mixed_precision.h"
 #include "run/step_rows.h"
 #include "support/gpu.h"

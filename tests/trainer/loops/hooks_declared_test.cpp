@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/data_module.h"
-#include "fulgur/core/hook_signatures.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/data_module.h"
+#include "fulgur/core/contracts/hook_signatures.h"
+#include "fulgur/core/contracts/module.h"
 
 // Last: LibTorch defines its own CHECK.
 #include <catch2/catch_test_macros.hpp>
@@ -56,9 +56,9 @@ std::vector<Hook> listed() {
 
 TEST_CASE("hooks.txt lists what the headers declare, name by name") {
   const std::map<std::string, std::set<std::string>> declared{
-      {"module", declared_in("core/include/fulgur/core/module.h", "LightningModule")},
-      {"callback", declared_in("core/include/fulgur/core/callback.h", "Callback")},
-      {"data", declared_in("core/include/fulgur/core/data_module.h", "DataModule")}};
+      {"module", declared_in("core/include/fulgur/core/contracts/module.h", "LightningModule")},
+      {"callback", declared_in("core/include/fulgur/core/contracts/callback.h", "Callback")},
+      {"data", declared_in("core/include/fulgur/core/contracts/data_module.h", "DataModule")}};
   std::map<std::string, std::set<std::string>> expected;
   for (const Hook& hook : listed()) {
     CAPTURE(hook.kind, hook.name);
@@ -92,9 +92,9 @@ TEST_CASE("hook_signatures.h has each virtual function of the headers") {
   const std::set<std::string> module{FULGUR_MODULE_SIGNATURES(FULGUR_NAME)};
   const std::set<std::string> callback{FULGUR_CALLBACK_SIGNATURES(FULGUR_NAME)};
   const std::set<std::string> data{FULGUR_DATA_SIGNATURES(FULGUR_NAME)};
-  CHECK(module == declared_in("core/include/fulgur/core/module.h", "LightningModule"));
-  CHECK(callback == declared_in("core/include/fulgur/core/callback.h", "Callback"));
-  CHECK(data == declared_in("core/include/fulgur/core/data_module.h", "DataModule"));
+  CHECK(module == declared_in("core/include/fulgur/core/contracts/module.h", "LightningModule"));
+  CHECK(callback == declared_in("core/include/fulgur/core/contracts/callback.h", "Callback"));
+  CHECK(data == declared_in("core/include/fulgur/core/contracts/data_module.h", "DataModule"));
 }
 
 TEST_CASE("each hook that is omitted, or has another name, is in the docs with its reason") {

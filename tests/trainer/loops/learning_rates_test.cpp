@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "fulgur/core/clip.h"
+#include "fulgur/core/state/clip.h"
 #include "fulgur/optim/composed_schedules.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/trainer/config.h"

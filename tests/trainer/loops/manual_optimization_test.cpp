@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/clip.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/state/clip.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/optim/composed_schedules.h"
 #include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "fulgur/strategies/single_device.h"

@@ -2,7 +2,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 
-#include "setup/failed_layers.h"
+#include "failures/failed_layers.h"
 #include "trainer/boring.h"
 
 #include <ATen/ops/layer_norm.h>

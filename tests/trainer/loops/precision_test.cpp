@@ -15,8 +15,8 @@
 
 #include "fulgur/callbacks/model_summary.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/autocast.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/device/autocast.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/optim/lbfgs.h"
 #include "fulgur/strategies/half_precision.h"

@@ -12,7 +12,7 @@
 #include <mutex>
 
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/live_memory.h"
 #include "support/temporary_folder.h"
 #include "support/thread_collectives.h"

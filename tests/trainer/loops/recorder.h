@@ -2,7 +2,7 @@
 
 #include "trainer/boring.h"
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 #include "support/temporary_folder.h"
 
 namespace run_folder_test {

@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/optim/composed_schedules.h"
 #include "fulgur/optim/cyclic_schedules.h"
 

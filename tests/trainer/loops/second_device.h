@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "fulgur/core/dataset.h"
+#include "fulgur/core/contracts/dataset.h"
 #include "trainer/boring.h"
 
 namespace fulgur::test {

@@ -7,10 +7,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "failures/failure_hints.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/callback.h"
-#include "setup/failure_hints.h"
+#include "fulgur/core/contracts/callback.h"
 #include "support/shown_lines.h"
 #include "trainer/boring.h"
 

@@ -16,7 +16,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/text/log.h"
 #include "support/gpu.h"
 
 namespace nonfinite_test {

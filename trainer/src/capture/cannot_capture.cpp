@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "fulgur/core/recordable_step.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/recordable_step.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/ddp.h"
 #include "run/services.h"
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::detail {
 

@@ -8,10 +8,10 @@
 
 #include "capture/cannot_capture.h"
 #include "capture/failed_operation.h"
-#include "fulgur/core/clip.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/memory_stats.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/state/clip.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "run/batch_transfer.h"
 
 namespace fulgur::detail {

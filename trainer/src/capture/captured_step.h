@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/graph_capture.h"
-#include "fulgur/core/recordable_step.h"
+#include "fulgur/core/device/graph_capture.h"
+#include "fulgur/core/device/recordable_step.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "logging/host_numbers.h"
 #include "run/services.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "services/nonfinite_policy.h"
 
 namespace fulgur::detail {

@@ -15,7 +15,7 @@
 #include "checkpointing/failed_saves.h"
 #include "checkpointing/late_tensors.h"
 #include "fulgur/checkpoint/async_writer.h"
-#include "fulgur/core/run_context.h"
+#include "fulgur/core/contracts/run_context.h"
 
 namespace fulgur::detail {
 

@@ -8,10 +8,10 @@
 #include "checkpointing/restore_callbacks.h"
 #include "checkpointing/restore_optimizers.h"
 #include "checkpointing/resume.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/yaml_writer.h"
+#include "fulgur/core/options/yaml_writer.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

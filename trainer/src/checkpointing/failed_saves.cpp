@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

@@ -1,8 +1,8 @@
 #include "checkpointing/late_tensors.h"
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/run_context.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 

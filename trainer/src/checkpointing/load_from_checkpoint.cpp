@@ -1,7 +1,7 @@
 #include "fulgur/trainer/load_from_checkpoint.h"
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::detail {

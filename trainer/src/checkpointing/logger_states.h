@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/state_tree.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {

@@ -3,8 +3,8 @@
 #include "checkpointing/checkpoint_store.h"
 #include "checkpointing/checkpoint_table.h"
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -3,9 +3,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include "checkpointing/checkpoint_table.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/state_bytes.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "logging/log_store.h"
 
 namespace fulgur::detail {

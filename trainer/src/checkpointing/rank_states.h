@@ -1,7 +1,7 @@
 #pragma once
 
-#include "fulgur/core/collectives.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

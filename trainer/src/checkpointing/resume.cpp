@@ -4,9 +4,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/regular_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;

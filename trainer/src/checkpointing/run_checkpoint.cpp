@@ -4,8 +4,8 @@
 
 #include "checkpointing/rank_states.h"
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;

@@ -1,7 +1,7 @@
 #include "fulgur/trainer/checkpoint_loading.h"
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

@@ -5,8 +5,8 @@
 #include "config/config_tree.h"
 #include "config/links.h"
 #include "config/renamed_options.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

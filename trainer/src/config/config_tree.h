@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "fulgur/core/config_node.h"
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/config_node.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur::config {
 

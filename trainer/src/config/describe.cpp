@@ -1,11 +1,11 @@
 #include <algorithm>
 
 #include "config/describe.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/text_table.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::config {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur::config {
 

@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "config/config_tree.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::config {
 

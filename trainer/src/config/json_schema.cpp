@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/registry.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::config {

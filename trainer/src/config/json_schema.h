@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur::config {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

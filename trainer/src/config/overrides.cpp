@@ -2,8 +2,8 @@
 #include <charconv>
 
 #include "config/config_tree.h"
-#include "fulgur/core/registry.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::config {

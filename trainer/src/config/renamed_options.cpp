@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::config {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "fulgur/core/stage.h"
+#include "fulgur/core/state/stage.h"
 #include "fulgur/trainer/trainer_options.h"
 
 namespace fulgur::detail {

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "config/renamed_options.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 

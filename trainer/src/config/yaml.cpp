@@ -8,7 +8,7 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::detail {
 

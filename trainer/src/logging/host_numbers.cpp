@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

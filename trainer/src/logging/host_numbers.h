@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::detail {
 

@@ -3,9 +3,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/state_bytes.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "logging/log_state.h"
 #include "logging/log_store.h"
 #include "logging/rank_numbers.h"

@@ -3,7 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "fulgur/core/late_number.h"
+#include "fulgur/core/state/late_number.h"
 #include "logging/log_store.h"
 
 namespace fulgur::detail {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "fulgur/core/log_options.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/options/log_options.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 

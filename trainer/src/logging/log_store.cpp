@@ -10,9 +10,9 @@
 #include <memory>
 #include <utility>
 
-#include "fulgur/core/cpu_scalar.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/cpu_scalar.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

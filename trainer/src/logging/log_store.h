@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
-#include "fulgur/core/log_options.h"
-#include "fulgur/core/stage.h"
-#include "fulgur/core/state_tree.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/options/log_options.h"
+#include "fulgur/core/state/stage.h"
+#include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor.h"
 #include "logging/device_scalars.h"
 #include "logging/host_numbers.h"
 

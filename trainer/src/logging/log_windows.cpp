@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "logging/log_store.h"
 
 namespace fulgur::detail {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 
 namespace fulgur::detail {
 

@@ -8,10 +8,10 @@
 #include <exception>
 #include <functional>
 
-#include "fulgur/core/let_go.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/let_go.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/micro_batches.h"
 #include "predictions/predicted_share.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/cat.h>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "run/replica_context.h"
 
 namespace fulgur::detail {

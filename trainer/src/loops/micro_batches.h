@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/contracts/strategy.h"
 #include "run/services.h"
 
 namespace fulgur::detail {

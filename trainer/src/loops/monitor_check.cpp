@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/monitor.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "run/services.h"
 
 namespace fulgur::detail {

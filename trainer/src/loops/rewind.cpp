@@ -1,7 +1,7 @@
 #include "loops/rewind.h"
 
 #include "checkpointing/checkpoint_store.h"
-#include "fulgur/core/let_go.h"
+#include "fulgur/core/state/let_go.h"
 
 namespace fulgur::detail {
 

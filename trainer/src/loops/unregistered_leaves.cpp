@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 #include "run/run_state.h"
 #include "services/loss_leaves.h"
 

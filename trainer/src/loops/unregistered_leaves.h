@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::detail {
 

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/state_bytes.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 #include "predictions/predicted_share.h"
 
 namespace fulgur::detail {

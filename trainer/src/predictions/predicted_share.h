@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/outputs.h"
+#include "fulgur/core/state/outputs.h"
 
 namespace fulgur::detail {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::detail {
 

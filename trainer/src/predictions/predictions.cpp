@@ -7,8 +7,8 @@
 
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/safetensors_writer.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "predictions/merged_predictions.h"
 #include "predictions/prediction_lines.h"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 #include "predictions/predicted_share.h"
 
 namespace fulgur::detail {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "fulgur/core/memory_stats.h"
-#include "fulgur/core/run_context.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur {
 namespace detail {

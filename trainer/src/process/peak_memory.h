@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "fulgur/core/run_context.h"
+#include "fulgur/core/contracts/run_context.h"
 #include "fulgur/trainer/reports.h"
 
 namespace fulgur::detail {

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "fulgur/checkpoint/run_lock.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/program_name.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;

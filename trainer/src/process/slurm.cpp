@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 extern char** environ;
 

@@ -1,6 +1,6 @@
 #include "run/batch_transfer.h"
 
-#include "fulgur/core/let_go.h"
+#include "fulgur/core/state/let_go.h"
 #include "run/memory_format.h"
 
 namespace fulgur::detail {

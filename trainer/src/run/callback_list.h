@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/callback.h"
+#include "fulgur/core/contracts/callback.h"
 
 namespace fulgur::detail {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/state_tree.h"
 #include "run/callback_list.h"
 
 namespace fulgur::detail {

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/isfinite.h>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <c10/core/MemoryFormat.h>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur::detail {
 namespace {

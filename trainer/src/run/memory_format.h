@@ -1,7 +1,7 @@
 #pragma once
 
-#include "fulgur/core/batch.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/state/batch.h"
 
 namespace fulgur::detail {
 

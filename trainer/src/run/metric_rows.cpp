@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/same_ranks.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/contracts/same_ranks.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

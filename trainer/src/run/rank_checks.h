@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {

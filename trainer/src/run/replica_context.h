@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "fulgur/core/forwarding_run_context.h"
+#include "fulgur/core/contracts/forwarding_run_context.h"
 
 namespace fulgur::detail {
 

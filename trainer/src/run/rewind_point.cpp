@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "fulgur/core/rng.h"
+#include "fulgur/core/state/rng.h"
 #include "run/services.h"
 
 namespace fulgur::detail {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/progress.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/state/progress.h"
+#include "fulgur/core/state/state_tree.h"
 #include "logging/log_store.h"
 #include "run/callback_states.h"
 #include "services/seen_counts.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "fulgur/core/let_go.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/let_go.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "run/replica_context.h"
 
 namespace fulgur::detail {

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "config/resolved_options.h"
-#include "fulgur/core/batch.h"
-#include "fulgur/core/data_module.h"
-#include "fulgur/core/logger.h"
-#include "fulgur/core/module.h"
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/contracts/data_module.h"
+#include "fulgur/core/contracts/logger.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/strategy.h"
+#include "fulgur/core/state/batch.h"
 #include "fulgur/trainer/components.h"
 #include "run/callback_list.h"
 #include "run/rewind_point.h"

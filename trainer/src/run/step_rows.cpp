@@ -5,8 +5,8 @@
 #include <exception>
 #include <utility>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "fulgur/core/stage.h"
+#include "fulgur/core/state/stage.h"
 #include "logging/log_store.h"
 #include "run/metric_rows.h"
 #include "services/nonfinite_policy.h"

@@ -1,6 +1,6 @@
 #include "run/step_state.h"
 
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur::detail {
 

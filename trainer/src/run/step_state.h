@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/optimizer_handle.h"
+#include "fulgur/core/contracts/optimizer_handle.h"
 
 namespace fulgur::detail {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 
 namespace fulgur::detail {
 

@@ -10,12 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/clip.h"
-#include "fulgur/core/cpu_scalar.h"
-#include "fulgur/core/late_number.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/regular_file.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/state/clip.h"
+#include "fulgur/core/state/cpu_scalar.h"
+#include "fulgur/core/state/late_number.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "services/loss_leaves.h"
 
 namespace fulgur::detail {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/batch.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/precision.h"
-#include "fulgur/core/run_context.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/precision.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/state/batch.h"
+#include "fulgur/core/state/state_tree.h"
 #include "fulgur/trainer/trainer_options.h"
 #include "logging/log_store.h"
 #include "services/window_buffers.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 #include "process/run_clock.h"
 
 namespace fulgur::detail {

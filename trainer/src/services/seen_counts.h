@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "fulgur/core/run_context.h"
+#include "fulgur/core/contracts/run_context.h"
 
 namespace fulgur::detail {
 

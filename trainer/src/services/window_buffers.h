@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 

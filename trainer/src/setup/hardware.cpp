@@ -2,11 +2,11 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/memory_stats.h"
-#include "fulgur/core/rng.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "setup/allocator.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <typeinfo>
 
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/optim/composed_schedules.h"
 
 namespace fulgur::detail {

@@ -1,8 +1,8 @@
 #include "setup/rank_consistency.h"
 
-#include "fulgur/core/state_bytes.h"
-#include "fulgur/core/text.h"
-#include "fulgur/core/yaml_writer.h"
+#include "fulgur/core/options/yaml_writer.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/text.h"
 #include "logging/rank_numbers.h"
 #include "run/services.h"
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 
 namespace fulgur::detail {
 

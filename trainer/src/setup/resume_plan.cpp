@@ -1,8 +1,8 @@
 #include "setup/resume_plan.h"
 
 #include "checkpointing/resume.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "process/run_folder.h"
 
 namespace fulgur::detail {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
-#include "fulgur/core/loader.h"
-#include "fulgur/core/stage.h"
+#include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/contracts/loader.h"
+#include "fulgur/core/state/stage.h"
 
 namespace fulgur::detail {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/evaluation_loop.h"

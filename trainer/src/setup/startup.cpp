@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "fulgur/core/log.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 
 namespace fulgur::detail {

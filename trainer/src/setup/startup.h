@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/accelerator.h"
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/contracts/strategy.h"
+#include "fulgur/core/device/accelerator.h"
 #include "fulgur/trainer/trainer_options.h"
 
 namespace fulgur::detail {

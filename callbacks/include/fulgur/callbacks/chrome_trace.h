@@ -1,7 +1,7 @@
 #pragma once
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/options.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur {
 

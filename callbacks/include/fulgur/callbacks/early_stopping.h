@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/monitor_mode.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/options/monitor_mode.h"
 
 namespace fulgur {
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "fulgur/core/callback.h"
+#include "fulgur/core/contracts/callback.h"
 
 // Hooks of Callback: name, parameters, arguments.
 #define FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, kind)                                                          \

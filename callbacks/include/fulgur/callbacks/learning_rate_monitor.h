@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/interval_trigger.h"
-#include "fulgur/core/monitor_mode.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/interval_trigger.h"
+#include "fulgur/core/options/monitor_mode.h"
 
 namespace fulgur {
 

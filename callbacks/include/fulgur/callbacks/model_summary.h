@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/callback.h"
+#include "fulgur/core/contracts/callback.h"
 
 namespace torch::nn {
 class Module;

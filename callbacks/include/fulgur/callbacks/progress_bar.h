@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/log.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/text/log.h"
 
 namespace fulgur {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/callback.h"
+#include "fulgur/core/contracts/callback.h"
 
 namespace fulgur {
 

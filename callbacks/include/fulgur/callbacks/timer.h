@@ -3,8 +3,8 @@
 #include <array>
 #include <optional>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/errors.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur {
 

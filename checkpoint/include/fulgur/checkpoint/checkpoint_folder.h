@@ -8,8 +8,8 @@
 
 #include "fulgur/checkpoint/origin.h"
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/enum_names.h"
-#include "fulgur/core/state_tree.h"
+#include "fulgur/core/options/enum_names.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 
 namespace fulgur {
 

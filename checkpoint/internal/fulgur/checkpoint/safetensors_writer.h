@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
 

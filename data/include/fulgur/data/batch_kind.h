@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/batch.h"
 #include "fulgur/core/export.h"
+#include "fulgur/core/state/batch.h"
 
 namespace fulgur {
 

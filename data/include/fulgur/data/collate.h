@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/batch.h"
+#include "fulgur/core/state/batch.h"
 
 /// Functions for `DataLoaderOptions::collate`: from lists with one tensor per sample to a batch.
 namespace fulgur::collate {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/loader.h"
+#include "fulgur/core/contracts/loader.h"
 
 namespace fulgur {
 

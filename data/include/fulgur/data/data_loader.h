@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "fulgur/core/dataset.h"
-#include "fulgur/core/loader.h"
-#include "fulgur/core/options.h"
-#include "fulgur/core/sampler.h"
+#include "fulgur/core/contracts/dataset.h"
+#include "fulgur/core/contracts/loader.h"
+#include "fulgur/core/contracts/sampler.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur {
 

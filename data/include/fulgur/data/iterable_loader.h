@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "fulgur/core/dataset.h"
-#include "fulgur/core/loader.h"
+#include "fulgur/core/contracts/dataset.h"
+#include "fulgur/core/contracts/loader.h"
 
 namespace fulgur {
 

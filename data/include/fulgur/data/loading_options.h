@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 #include "fulgur/data/data_loader.h"
 
 namespace fulgur {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "fulgur/core/data_module.h"
+#include "fulgur/core/contracts/data_module.h"
 #include "fulgur/data/loading_options.h"
 
 namespace fulgur {

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
 

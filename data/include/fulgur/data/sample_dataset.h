@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/dataset.h"
+#include "fulgur/core/contracts/dataset.h"
 #include "fulgur/data/sample.h"
 
 namespace fulgur {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/loader.h"
-#include "fulgur/core/sampler.h"
+#include "fulgur/core/contracts/loader.h"
+#include "fulgur/core/contracts/sampler.h"
 
 namespace fulgur {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/dataset.h"
+#include "fulgur/core/contracts/dataset.h"
 
 namespace fulgur {
 

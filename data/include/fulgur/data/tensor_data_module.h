@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "fulgur/core/data_module.h"
+#include "fulgur/core/contracts/data_module.h"
 #include "fulgur/data/loading_options.h"
 
 namespace fulgur {

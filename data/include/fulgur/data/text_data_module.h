@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "fulgur/core/data_module.h"
+#include "fulgur/core/contracts/data_module.h"
 #include "fulgur/data/loading_options.h"
 #include "fulgur/data/text_vocabulary.h"
 

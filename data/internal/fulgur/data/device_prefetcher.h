@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "fulgur/core/loader.h"
+#include "fulgur/core/contracts/loader.h"
 #include "fulgur/data/input_sets.h"
 
 namespace fulgur {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "fulgur/core/logger.h"
+#include "fulgur/core/contracts/logger.h"
 #include "fulgur/loggers/logger_options.h"
 
 namespace fulgur {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "fulgur/core/logger.h"
+#include "fulgur/core/contracts/logger.h"
 
 namespace fulgur {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "fulgur/core/logger.h"
+#include "fulgur/core/contracts/logger.h"
 #include "fulgur/loggers/logger_options.h"
 
 namespace fulgur {

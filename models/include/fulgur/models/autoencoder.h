@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/models/dense_stack.h"
 #include "fulgur/nn/placed.h"
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 #include "fulgur/nn/linear.h"
 
 namespace fulgur {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/models/gpt_block.h"
 #include "fulgur/nn/linear.h"
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 #include "fulgur/nn/layer_norm.h"
 #include "fulgur/nn/linear.h"
 

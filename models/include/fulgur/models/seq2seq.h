@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/models/seq2seq_parts.h"
 #include "fulgur/nn/placed.h"
 

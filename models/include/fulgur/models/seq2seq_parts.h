@@ -7,9 +7,9 @@
 #include <tuple>
 #include <vector>
 
-#include "fulgur/core/enum_names.h"
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/options/enum_names.h"
+#include "fulgur/core/state/tensor.h"
 #include "fulgur/nn/linear.h"
 
 namespace fulgur {

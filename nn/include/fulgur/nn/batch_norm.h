@@ -7,7 +7,7 @@
 #include <ostream>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 #include "fulgur/nn/sync_norm.h"
 
 namespace fulgur::nn {

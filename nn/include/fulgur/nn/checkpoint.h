@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace torch::nn {
 class Sequential;

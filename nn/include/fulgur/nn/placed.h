@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/module.h"
-#include "fulgur/core/placed_module.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/placed_module.h"
 #include "fulgur/nn/placed_call.h"
 
 namespace fulgur::nn {

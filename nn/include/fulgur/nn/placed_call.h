@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/contracts/placed_module.h"
 #include "fulgur/core/export.h"
-#include "fulgur/core/placed_module.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 /// Implementation of `nn::Placed`: tensors within values, moved, split and joined. Not for users.
 namespace fulgur::nn::detail {

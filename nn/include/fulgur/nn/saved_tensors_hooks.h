@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur::nn {
 

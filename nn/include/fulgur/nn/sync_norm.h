@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/collectives.h"
+#include "fulgur/core/contracts/collectives.h"
 #include "fulgur/core/export.h"
 
 namespace torch::nn {

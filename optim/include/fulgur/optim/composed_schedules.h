@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/registry.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/registry.h"
 
 /// Schedules composed of others. A part counts from its own first step, and `auto` in it is the length of its part of
 /// the run. Metric, momentum and state are passed to the parts.

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur {
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fulgur/core/recordable_step.h"
+#include "fulgur/core/device/recordable_step.h"
 #include "fulgur/optim/parameter_rules.h"
 
 namespace fulgur {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
 
 namespace fulgur {
 

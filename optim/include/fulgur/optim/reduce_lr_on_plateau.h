@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "fulgur/core/monitor_mode.h"
-#include "fulgur/core/optimizer.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/options/monitor_mode.h"
 
 namespace fulgur {
 

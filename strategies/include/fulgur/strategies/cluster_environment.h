@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/core/contracts/process_place.h"
 #include "fulgur/core/export.h"
-#include "fulgur/core/process_place.h"
 
 namespace fulgur {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/options.h"
-#include "fulgur/core/same_ranks.h"
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/contracts/same_ranks.h"
+#include "fulgur/core/contracts/strategy.h"
+#include "fulgur/core/options/options.h"
 #include "fulgur/strategies/process_group.h"
 
 namespace fulgur {

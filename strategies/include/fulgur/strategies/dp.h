@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "fulgur/core/single_process_strategy.h"
+#include "fulgur/core/contracts/single_process_strategy.h"
 #include "fulgur/nn/replica_tensors.h"
 
 namespace fulgur {

@@ -3,10 +3,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/options.h"
-#include "fulgur/core/state_tree.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/options/options.h"
+#include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
 

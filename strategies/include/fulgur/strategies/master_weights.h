@@ -6,9 +6,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/state_tree.h"
-#include "fulgur/core/tensor.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
 

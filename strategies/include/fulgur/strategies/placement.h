@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur {
 

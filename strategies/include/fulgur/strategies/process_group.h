@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "fulgur/core/collectives.h"
-#include "fulgur/core/process_place.h"
+#include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/contracts/process_place.h"
 
 namespace fulgur {
 

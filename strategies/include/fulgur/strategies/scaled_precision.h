@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "fulgur/core/precision.h"
+#include "fulgur/core/contracts/precision.h"
 #include "fulgur/strategies/grad_scaler.h"
 
 namespace fulgur {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/single_process_strategy.h"
+#include "fulgur/core/contracts/single_process_strategy.h"
 
 namespace fulgur {
 

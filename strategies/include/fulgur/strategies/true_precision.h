@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fulgur/core/precision.h"
+#include "fulgur/core/contracts/precision.h"
 
 namespace fulgur {
 

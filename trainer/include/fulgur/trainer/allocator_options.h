@@ -3,7 +3,7 @@
 #include <string>
 
 #include "fulgur/core/export.h"
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/core/options.h"
+#include "fulgur/core/options/options.h"
 
 namespace fulgur {
 

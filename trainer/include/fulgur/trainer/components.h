@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/data_module.h"
-#include "fulgur/core/logger.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/precision.h"
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/data_module.h"
+#include "fulgur/core/contracts/logger.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/precision.h"
+#include "fulgur/core/contracts/strategy.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 
 namespace fulgur {

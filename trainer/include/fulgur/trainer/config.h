@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/data_module.h"
-#include "fulgur/core/module.h"
-#include "fulgur/core/optimizer.h"
-#include "fulgur/core/options.h"
+#include "fulgur/core/contracts/data_module.h"
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/options/options.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 #include "fulgur/trainer/trainer_options.h"
 #include "fulgur/trainer/yaml.h"

@@ -8,7 +8,7 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 
 namespace fulgur {
 

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "fulgur/core/batch.h"
-#include "fulgur/core/errors.h"
-#include "fulgur/core/log_options.h"
-#include "fulgur/core/outputs.h"
+#include "fulgur/core/options/log_options.h"
+#include "fulgur/core/state/batch.h"
+#include "fulgur/core/state/outputs.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "fulgur/core/module.h"
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/trainer/components.h"
 #include "fulgur/trainer/config.h"
 #include "fulgur/trainer/reports.h"

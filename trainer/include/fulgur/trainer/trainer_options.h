@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/clip.h"
-#include "fulgur/core/enum_names.h"
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/loader.h"
+#include "fulgur/core/contracts/logger.h"
+#include "fulgur/core/contracts/strategy.h"
 #include "fulgur/core/export.h"
-#include "fulgur/core/loader.h"
-#include "fulgur/core/logger.h"
-#include "fulgur/core/options.h"
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/options/enum_names.h"
+#include "fulgur/core/options/options.h"
+#include "fulgur/core/state/clip.h"
 #include "fulgur/trainer/allocator_options.h"
 
 namespace fulgur {

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <string>
 
-#include "fulgur/core/config_node.h"
 #include "fulgur/core/export.h"
-#include "fulgur/core/yaml_writer.h"
+#include "fulgur/core/options/config_node.h"
+#include "fulgur/core/options/yaml_writer.h"
 
 namespace fulgur {
 

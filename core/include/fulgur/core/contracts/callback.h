@@ -1,0 +1,123 @@
+#pragma once
+
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "fulgur/core/contracts/hook_signatures.h"
+#include "fulgur/core/contracts/hooks.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/state/batch.h"
+#include "fulgur/core/state/outputs.h"
+
+namespace fulgur {
+
+/// Order among callbacks: first those that observe, then those that decide, then those that write checkpoints.
+enum class Phase { observe, decide, checkpoint };
+
+/// Observes or controls a run. Derive and override what you need; all hooks do nothing by default. Hooks run on the
+/// run's thread, in the order of `trainer.callbacks`, before the module's hook of the same name.
+class FULGUR_API Callback : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "callback";
+
+  ~Callback() override;
+
+  /// Identifies the state in checkpoints; two stateful callbacks with the same key are a ConfigError. Default: the
+  /// class name.
+  virtual std::string state_key() const;
+  virtual Phase phase() const { return Phase::observe; }
+  /// The metrics that this callback reads with `RunContext::monitored_metric`.
+  virtual std::vector<std::string> monitored_metrics() const { return {}; }
+  /// The metric without which this callback ends the run at the end of the first epoch: the Trainer warns early if
+  /// neither validation nor the first training batch has logged it. Default: none.
+  virtual std::optional<std::string> required_metric() const { return std::nullopt; }
+  /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
+  /// `on_save_checkpoint` with `run.collectives()`. If an exception or a signal ends a validation, a batch or the hooks
+  /// at the start or end of an epoch, and a resume repeats it, the Trainer also restores the callback's state from
+  /// before it.
+  StateTree state() const override { return {}; }
+  void load_state(const StateTree&) override {}
+
+  virtual void setup(RunContext&, TrainerFn) {}
+  virtual void teardown(RunContext&, TrainerFn) {}
+  /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
+  virtual void on_exception(RunContext&, const std::exception&) {}
+  /// Whether `on_exception` may request a checkpoint; asked only if it is overridden. If true, the Trainer remembers
+  /// the run's state before each training batch, and the checkpoint holds the state before the batch that failed.
+  virtual bool saves_on_exception() const { return true; }
+  /// The checkpoint from which a fit without `ckpt_path` resumes; asked once, before any setup.
+  virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
+
+  virtual void on_fit_start(RunContext&) {}
+  virtual void on_fit_end(RunContext&) {}
+  virtual void on_sanity_check_start(RunContext&) {}
+  virtual void on_sanity_check_end(RunContext&) {}
+
+  virtual void on_train_start(RunContext&) {}
+  virtual void on_train_end(RunContext&) {}
+  virtual void on_train_epoch_start(RunContext&) {}
+  virtual void on_train_epoch_end(RunContext&) {}
+  virtual void on_train_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/) {}
+  virtual void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t /*batch_idx*/) {}
+  virtual void on_before_zero_grad(RunContext&, Optimizer&) {}
+  virtual void on_before_backward(RunContext&, const Tensor& /*loss*/) {}
+  virtual void on_after_backward(RunContext&) {}
+  /// With several optimizers, `run.optimizer_index(optimizer)` is the index of this one, `optimizer.name()` its class.
+  virtual void on_before_optimizer_step(RunContext&, Optimizer&) {}
+
+  virtual void on_validation_start(RunContext&) {}
+  virtual void on_validation_end(RunContext&) {}
+  virtual void on_validation_epoch_start(RunContext&) {}
+  virtual void on_validation_epoch_end(RunContext&) {}
+  virtual void on_validation_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
+                                       int64_t /*loader_idx*/) {}
+
+  virtual void on_test_start(RunContext&) {}
+  virtual void on_test_end(RunContext&) {}
+  virtual void on_test_epoch_start(RunContext&) {}
+  virtual void on_test_epoch_end(RunContext&) {}
+  virtual void on_test_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_test_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
+                                 int64_t /*loader_idx*/) {}
+
+  virtual void on_predict_start(RunContext&) {}
+  virtual void on_predict_end(RunContext&) {}
+  virtual void on_predict_epoch_start(RunContext&) {}
+  virtual void on_predict_epoch_end(RunContext&) {}
+  virtual void on_predict_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_predict_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
+                                    int64_t /*loader_idx*/) {}
+
+  /// May add to or change what will be saved; runs after every callback has decided.
+  virtual void on_save_checkpoint(RunContext&, StateTree& /*checkpoint*/) {}
+  /// Before `load_state`, and before the module plans its optimizers.
+  virtual void on_load_checkpoint(RunContext&, const StateTree& /*checkpoint*/) {}
+  /// The request with this ticket has been written to disk.
+  virtual void on_checkpoint_published(RunContext&, const CheckpointInfo&) {}
+  /// The request failed; the previous checkpoints are intact.
+  virtual void on_checkpoint_failed(RunContext&, const CheckpointInfo&, const std::exception&) {}
+
+ private:
+  friend struct detail::ComponentAccess;
+  template <class T>
+  static HookMask hooks_of() {
+#define FULGUR_CHECK(...) FULGUR_CHECK_HOOK(T, Callback, __VA_ARGS__)
+    FULGUR_CALLBACK_SIGNATURES(FULGUR_CHECK)
+#undef FULGUR_CHECK
+    HookMask mask;
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, Callback, hook));
+    FULGUR_STEP_HOOKS(FULGUR_LOOK)
+    FULGUR_CALLBACK_HOOKS(FULGUR_LOOK)
+#undef FULGUR_LOOK
+    mask.exact = true;
+    return mask;
+  }
+  HookMask overridden_;
+};
+
+}  // namespace fulgur

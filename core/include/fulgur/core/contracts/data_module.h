@@ -1,0 +1,67 @@
+#pragma once
+
+#include <exception>
+
+#include "fulgur/core/contracts/component_access.h"
+#include "fulgur/core/contracts/hook_signatures.h"
+#include "fulgur/core/contracts/hooks.h"
+#include "fulgur/core/contracts/loader.h"
+#include "fulgur/core/options/config_node.h"
+#include "fulgur/core/options/options.h"
+#include "fulgur/core/state/stage.h"
+
+namespace fulgur {
+
+class LightningModule;
+
+/// The data of a run: how it is prepared, split and loaded.
+class FULGUR_API DataModule : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "data";
+
+  /// Downloads, checks or prepares files; called on one process per node, before `setup`. Must not set members.
+  virtual void prepare_data() {}
+  /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
+  virtual bool prepare_data_per_node() const { return true; }
+  /// Reads what `fn` needs; called on every process, and again for another `fn`.
+  virtual void setup(TrainerFn fn);
+  /// Loaders of each stage; empty if there are none. Validation, test and predict may have several.
+  virtual Loaders train_dataloader() { return {}; }
+  virtual Loaders val_dataloader() { return {}; }
+  virtual Loaders test_dataloader() { return {}; }
+  virtual Loaders predict_dataloader() { return {}; }
+  /// Called by the Trainer; the default calls the functions above. Override it if all stages are alike.
+  virtual Loaders loaders(RunningStage stage);
+  /// The transfer hooks of a batch; the defaults call the module's. Run on the thread of the run.
+  virtual Batch on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
+  virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device,
+                                         int64_t loader_idx);
+  virtual Batch on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
+  virtual void teardown(TrainerFn fn);
+  /// After an exception in the run, before teardown.
+  virtual void on_exception(const std::exception& error);
+  /// Facts that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
+  virtual StateTree exported_values() const { return {}; }
+
+  /// Facts about the training data that the evaluation of a checkpoint needs (mean and standard deviation, …).
+  StateTree state() const override { return {}; }
+  void load_state(const StateTree&) override {}
+
+ private:
+  friend struct detail::ComponentAccess;
+  template <class T>
+  static HookMask hooks_of() {
+#define FULGUR_CHECK(...) FULGUR_CHECK_HOOK(T, DataModule, __VA_ARGS__)
+    FULGUR_DATA_SIGNATURES(FULGUR_CHECK)
+#undef FULGUR_CHECK
+    HookMask mask;
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, DataModule, hook));
+    FULGUR_TRANSFER_HOOKS(FULGUR_LOOK)
+#undef FULGUR_LOOK
+    mask.exact = true;
+    return mask;
+  }
+  HookMask overridden_;  // transfer hooks; all of them, unless created by a factory
+};
+
+}  // namespace fulgur

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/options/interval.h"
+
+namespace fulgur {
+
+/// Decides when an interval of a run has passed: every 500 steps, 10 epochs, 30 minutes, a tenth of the run. It
+/// fires at multiples of the interval over the whole run, including across a resume. Times are those of
+/// `RunContext::fit_time_s`, the training time on the run's common clock, so that all ranks decide alike.
+class FULGUR_API IntervalTrigger {
+ public:
+  /// Throws a ConfigError for an interval of length 0.
+  explicit IntervalTrigger(Interval every);
+
+  /// Starts at the run's position, without firing. Throws a ConfigError if the run cannot measure the interval: tokens
+  /// that the module does not count, or a fraction of a run of unknown length.
+  void start(RunContext& run);
+  /// True once for each interval that has passed since the last call that returned true. Several that pass at once
+  /// count as one.
+  bool due(RunContext& run);
+
+  /// The position of the run, in units of the interval, up to which intervals have fired: state to be saved, since a
+  /// run may be interrupted between a step and the next call of `due`. Set it after `start`.
+  double reached() const { return last_; }
+  void set_reached(double position) { last_ = position; }
+
+  const Interval& every() const { return every_; }
+
+ private:
+  double position(RunContext& run) const;
+  Interval every_;
+  double last_ = 0;
+};
+
+}  // namespace fulgur

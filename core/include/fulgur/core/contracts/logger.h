@@ -1,0 +1,65 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/options/log_options.h"
+#include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor.h"
+
+namespace fulgur {
+
+enum class RunStatus { success, failed, interrupted };
+
+struct ImageRecord {
+  std::string name;
+  Tensor pixels; /* (C, H, W) uint8 */
+};
+struct HistogramRecord {
+  std::string name;
+  Tensor values;
+};
+struct TextRecord {
+  std::string name;
+  std::string text;
+};
+using MediaRecord = std::variant<ImageRecord, HistogramRecord, TextRecord>;
+
+/// Destination of metrics. Exists on rank 0 only; called on the run's thread.
+class FULGUR_API Logger {
+ public:
+  static constexpr const char* kRegistryKind = "logger";
+
+  virtual ~Logger();
+  /// Folder name and version that this logger requests for the run; the first logger's choice counts.
+  virtual std::optional<std::string> run_name() const { return std::nullopt; }
+  virtual std::optional<int64_t> run_version() const { return std::nullopt; }
+  /// Key of this logger's state in a checkpoint; the class name. Loggers with the same key are matched in order.
+  virtual std::string state_key() const;
+  /// How much it has written, for a checkpoint: everything logged so far is in its files when this returns. Null if it
+  /// cannot tell, or if its files cannot be written at the moment.
+  virtual StateTree state();
+  /// Called before `start` when a run resumes, with the state from the checkpoint: `start` truncates the files exactly
+  /// there. Not called if the checkpoint has no state of this logger.
+  virtual void load_state(const StateTree& state);
+  /// Opens its files under the run folder. `resume_step`: the step from which the run resumes; without a state, rows
+  /// after it belong to a discarded past and are removed.
+  virtual void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) = 0;
+  virtual void log_hyperparams(const ConfigNode& hparams);
+  /// One row: the values at global step `step`, including `epoch`.
+  virtual void log_metrics(const Metrics& metrics, int64_t step) = 0;
+  virtual void log_media(const MediaRecord& record, int64_t step);
+  virtual void log_artifact(const std::filesystem::path& path);
+  virtual void after_save_checkpoint(const CheckpointInfo& info);
+  /// Everything logged is in the files when this returns.
+  virtual void flush() {}
+  /// The end of the run, however it ends; never throws.
+  virtual void finalize(RunStatus status) noexcept = 0;
+};
+
+}  // namespace fulgur

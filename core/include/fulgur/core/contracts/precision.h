@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/state/batch.h"
+#include "fulgur/core/state/state_tree.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace fulgur {
+
+/// The number formats a run computes in. Called by the strategy; owns no loop.
+class FULGUR_API Precision : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "precision";
+
+  /// RAII: leaves what `forward_guard` entered.
+  struct FULGUR_API Guard {
+    virtual ~Guard();
+  };
+
+  virtual std::string name() const = 0;
+  /// Called once, first. Throws a ConfigError if the device does not support the format, and warns if it is slow there.
+  virtual void set_device(at::Device /*device*/) {}
+  /// Converts floating-point parameters and buffers, once, before optimizers are created.
+  virtual void convert_module(torch::nn::Module& module) = 0;
+  /// Converts the floating-point tensors of a batch.
+  virtual void convert_input(Batch& batch) = 0;
+  /// Alive during each forward; nullptr if nothing is needed.
+  virtual std::unique_ptr<Guard> forward_guard() { return nullptr; }
+  /// Called once for each optimizer of a fit, before it has any state.
+  virtual void prepare_optimizer(Optimizer& /*optimizer*/) {}
+  virtual Tensor scale(const Tensor& loss) { return loss; }
+  /// Unscales the optimizer's gradients; a second call before the next `update` does nothing.
+  virtual void unscale(Optimizer& /*optimizer*/) {}
+  /// Whether the optimizer's gradients overflowed: nonzero if any was not finite (float32 scalar on the device);
+  /// nullopt if the loss is not scaled. Call after `unscale`.
+  virtual std::optional<Tensor> found_inf(const Optimizer& /*optimizer*/) const { return std::nullopt; }
+  /// Steps the optimizer; may skip on the device if `found_inf` is nonzero.
+  virtual void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) { optimizer.step(found_inf); }
+  /// At the end of each training step in which an optimizer was stepped.
+  virtual void update() {}
+  /// Abandons a step between `unscale` and `update`.
+  virtual void abandon_step() {}
+  /// The current loss scale, on the device; nullopt if the loss is not scaled.
+  virtual std::optional<Tensor> loss_scale() const { return std::nullopt; }
+  /// Bytes kept in addition to weights, gradients and optimizer state (float32 copies of the weights).
+  virtual int64_t extra_bytes() const { return 0; }
+  /// False if a step cannot evaluate its loss several times (the loss scale would change in between).
+  virtual bool allows_closure() const { return true; }
+
+  StateTree state() const override { return {}; }
+  void load_state(const StateTree&) override {}
+};
+
+}  // namespace fulgur

@@ -1,0 +1,228 @@
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/contracts/component_access.h"
+#include "fulgur/core/options/options.h"
+#include "fulgur/core/text/errors.h"
+
+namespace fulgur {
+
+/// What a registry knows about a component.
+struct ComponentInfo {
+  std::string name;
+  std::string doc;
+  std::string file;  ///< where it was registered
+  int line = 0;
+  std::function<std::unique_ptr<AnyOptions>()> make_options;
+  /// Creates the component; the pointer inside is a `Base*` of the registry's Base.
+  std::function<std::shared_ptr<void>(const AnyOptions&)> create;
+};
+
+/// The components of one kind (`callback`, `model`, …), by name. Lives in libfulgur.so, one per kind and process, so
+/// that plug-ins register into the same one. Components are added at start-up; reading is thread-safe.
+class FULGUR_API ComponentRegistry {
+ public:
+  explicit ComponentRegistry(std::string kind) : kind_(std::move(kind)) {}
+  const std::string& kind() const { return kind_; }
+  /// Never throws, since it runs before main: a duplicate name is recorded as a problem that `throw_if_problems`
+  /// reports.
+  void add(ComponentInfo info) noexcept;
+  /// Another name for a component, such as `16` for `16-mixed`; a config with the alias is read as if it said `name`.
+  void add_alias(std::string alias, std::string name) noexcept;
+  /// The component with this name or alias; nullptr if the name is unknown.
+  const ComponentInfo* find(std::string_view name) const;
+  /// Throws a ConfigError that lists the nearest names.
+  const ComponentInfo& get(std::string_view name) const;
+  /// Sorted; without aliases.
+  std::vector<std::string> names() const;
+  /// Sorted.
+  std::vector<std::string> aliases() const;
+  void throw_if_problems() const;
+
+ private:
+  std::string kind_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<ComponentInfo>> components_;
+  std::vector<std::pair<std::string, std::string>> aliases_;  // with the names they stand for
+  std::vector<std::string> problems_;
+};
+
+/// The registry of `kind`, created on first use.
+FULGUR_API ComponentRegistry& component_registry(std::string_view kind);
+
+/// All kinds that have a registry, sorted.
+FULGUR_API std::vector<std::string> registry_kinds();
+
+/// Throws if a registration failed before main (two components with one name), with both locations.
+FULGUR_API void throw_if_registration_failed();
+
+namespace detail {
+template <class T>
+struct OptionsTypeOf {
+  using type = NoOptions;
+};
+template <class T>
+requires requires { typename T::Options; }
+struct OptionsTypeOf<T> {
+  using type = typename T::Options;
+};
+}  // namespace detail
+
+/// Options of a component class: its `Options` member type, or `NoOptions`.
+template <class T>
+using OptionsType = typename detail::OptionsTypeOf<T>::type;
+
+/// Creates a T from its options as the registry does, including what a factory sets (hyper-parameters, overridden
+/// hooks).
+template <class Base, class T>
+std::shared_ptr<T> make_component(const OptionsType<T>& options) {
+  std::shared_ptr<T> made;
+  if constexpr (std::is_same_v<OptionsType<T>, NoOptions>)
+    made = std::make_shared<T>();
+  else
+    made = std::make_shared<T>(options);
+  const auto written = [&options] {
+    OptionsOf<OptionsType<T>> copy(options);
+    Fields fields;
+    copy.fields(fields);
+    return fields.write();
+  };
+  detail::ComponentAccess::made_from<Base>(*made, written, [options] { return make_component<Base, T>(options); });
+  return made;
+}
+
+namespace detail {
+
+template <class T>
+concept HasOptions = !std::same_as<OptionsType<T>, NoOptions>;
+
+/// Says in one line why T cannot be a component; the compiler's own errors only describe the consequences.
+template <class Base, class T>
+consteval bool check_component() {
+  constexpr bool derives = std::derived_from<T, Base>;
+  static_assert(derives,
+                "FULGUR_REGISTER: the class does not derive (publicly) from the base that it is registered as");
+  constexpr bool concrete = !std::is_abstract_v<T>;
+  static_assert(!derives || concrete,
+                "FULGUR_REGISTER: the class is abstract: override what its base declares as pure (= 0), with the same "
+                "arguments and const");
+  constexpr bool described = !HasOptions<T> || requires(OptionsType<T> & options, Fields & fields) {
+    options.fields(fields);
+  };
+  static_assert(described, "FULGUR_REGISTER: the class's Options have no `void fields(fulgur::Fields&)`");
+  constexpr bool made =
+      HasOptions<T> ? std::is_constructible_v<T, const OptionsType<T>&> : std::is_default_constructible_v<T>;
+  static_assert(
+      !derives || !concrete || made,
+      "FULGUR_REGISTER: the class has no public constructor that takes its Options (or nothing, if it has no Options)");
+  return derives && concrete && described && made;
+}
+
+}  // namespace detail
+
+/// The components that derive from Base. `Base::kRegistryKind` names the registry.
+template <class Base>
+class Registry {
+ public:
+  static ComponentRegistry& instance() { return component_registry(Base::kRegistryKind); }
+
+  /// Registers T (with its `Options`, if any) under `name`.
+  template <class T>
+  static bool add(std::string name, std::string doc, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) noexcept {
+    if constexpr (detail::check_component<Base, T>()) {
+      ComponentInfo info;
+      info.name = std::move(name);
+      info.doc = std::move(doc);
+      info.file = file;
+      info.line = line;
+      info.make_options = [] { return std::make_unique<OptionsOf<OptionsType<T>>>(); };
+      info.create = [](const AnyOptions& options) -> std::shared_ptr<void> {
+        const auto& typed = static_cast<const OptionsOf<OptionsType<T>>&>(options);
+        return std::shared_ptr<Base>(make_component<Base, T>(typed.value));
+      };
+      instance().add(std::move(info));
+    }
+    return true;
+  }
+
+  static bool alias(std::string alias, std::string name) noexcept {
+    instance().add_alias(std::move(alias), std::move(name));
+    return true;
+  }
+
+  static std::shared_ptr<Base> create(std::string_view name, const AnyOptions& options) {
+    return std::static_pointer_cast<Base>(instance().get(name).create(options));
+  }
+};
+
+/// `{class_path: Name, init_args: {…}}` or just `Name`: a component chosen by the config. Its options are checked when
+/// the config is read, before anything is created.
+class FULGUR_API ComponentSpec {
+ public:
+  explicit ComponentSpec(std::string kind) : kind_(std::move(kind)) {}
+  ComponentSpec(std::string kind, std::string class_path);
+  ComponentSpec(const ComponentSpec& other);
+  ComponentSpec& operator=(const ComponentSpec& other);
+  ComponentSpec(ComponentSpec&&) noexcept = default;
+  ComponentSpec& operator=(ComponentSpec&&) noexcept = default;
+  ~ComponentSpec();
+
+  const std::string& kind() const { return kind_; }
+  /// Empty: nothing chosen.
+  const std::string& class_path() const { return class_path_; }
+  explicit operator bool() const { return !class_path_.empty(); }
+  /// Throws std::logic_error if nothing is chosen, and a ConfigError if the class is unknown.
+  AnyOptions& options();
+  const AnyOptions& options() const;
+
+  /// Null: nothing chosen. A map without `class_path` sets options of the class already chosen.
+  bool read(const ConfigNode& node, Problems& problems, const std::string& path);
+  /// Null if nothing is chosen.
+  ConfigNode write() const;
+  Location where;  ///< of the class path in the config
+
+ private:
+  std::string kind_;
+  std::string class_path_;
+  mutable std::unique_ptr<AnyOptions> options_;  // created at first use: the class may be registered after this object
+};
+
+template <class Base>
+class Spec : public ComponentSpec {
+ public:
+  Spec() : ComponentSpec(Base::kRegistryKind) {}
+  explicit Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
+  std::shared_ptr<Base> create() const { return Registry<Base>::create(class_path(), options()); }
+};
+
+template <class Base>
+struct FieldTraits<Spec<Base>> {
+  static TypeInfo type() {
+    return {.kind = TypeInfo::Kind::component, .name = Base::kRegistryKind, .registry_kind = Base::kRegistryKind};
+  }
+  static bool read(const ConfigNode& n, Spec<Base>& v, Problems& p, const std::string& path) {
+    return v.read(n, p, path);
+  }
+  static ConfigNode write(const Spec<Base>& v) { return v.write(); }
+};
+
+}  // namespace fulgur
+
+#define FULGUR_CONCAT_(a, b) a##b
+#define FULGUR_CONCAT(a, b) FULGUR_CONCAT_(a, b)
+
+/// Registers a custom class, in one .cpp file of the program or plug-in: `FULGUR_REGISTER(fulgur::Callback, MyCallback,
+/// "What it does.")`.
+#define FULGUR_REGISTER(Base, Type, doc)                                              \
+  [[maybe_unused]] static const bool FULGUR_CONCAT(fulgur_registered_, __COUNTER__) = \
+      ::fulgur::Registry<Base>::add<Type>(#Type, doc)

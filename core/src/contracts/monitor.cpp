@@ -1,0 +1,53 @@
+#include "fulgur/core/contracts/monitor.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "fulgur/core/text/text.h"
+
+namespace fulgur {
+namespace {
+
+std::string_view first_word(std::string_view name) { return name.substr(0, name.find_first_of("_/.-")); }
+
+// `shorter` with one more letter, which is not a digit.
+bool one_letter_more(std::string_view shorter, std::string_view longer) {
+  if (longer.size() != shorter.size() + 1) return false;
+  const auto [there, more] = std::mismatch(shorter.begin(), shorter.end(), longer.begin());
+  return std::isalpha(static_cast<unsigned char>(*more)) != 0 && std::equal(there, shorter.end(), more + 1);
+}
+
+bool two_letters_swapped(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin());
+  return a.end() - in_a >= 2 && in_a[0] == in_b[1] && in_a[1] == in_b[0] && std::equal(in_a + 2, a.end(), in_b + 2);
+}
+
+}  // namespace
+
+std::string monitor_not_logged(std::string_view monitor, const std::vector<std::string>& names) {
+  const std::string hint = did_you_mean(monitor, names);
+  return cat("monitor '", monitor, "' was not logged; the logged metrics are: ", names.empty() ? "none" : join(names),
+             hint.empty() ? "." : hint);
+}
+
+std::string monitor_not_logged(std::string_view monitor, const RunContext& run) {
+  std::string text = monitor_not_logged(monitor, run.logged_metrics().metric_names());
+  if (!run.has_validation())
+    text +=
+        " No validation runs in this fit: there is no validation data, no validation_step, or limit_val_batches is 0.";
+  else if (run.progress().validations == 0)
+    text += " No validation has run yet.";
+  return text;
+}
+
+bool misspells_validation_metric(std::string_view monitor, const std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), monitor) != names.end()) return false;
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const bool prefixed = first_word(name) == first_word(monitor) && first_word(name).size() < monitor.size();
+    return prefixed &&
+           (one_letter_more(monitor, name) || one_letter_more(name, monitor) || two_letters_swapped(name, monitor));
+  });
+}
+
+}  // namespace fulgur

@@ -1,0 +1,224 @@
+#include "fulgur/core/contracts/registry.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur {
+
+namespace {
+
+struct Registries {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<ComponentRegistry>, std::less<>> by_kind;
+};
+
+Registries& registries() {
+  // Never destroyed: plug-ins and static objects may outlive any order of destruction.
+  static Registries* const all = new Registries;
+  return *all;
+}
+
+std::vector<ComponentRegistry*> all_registries() {
+  Registries& all = registries();
+  const std::lock_guard lock(all.mutex);
+  std::vector<ComponentRegistry*> out;
+  for (const auto& [kind, registry] : all.by_kind) out.push_back(registry.get());
+  return out;
+}
+
+std::string unknown_component(const ComponentRegistry& registry, std::string_view name) {
+  std::string text = cat("unknown ", registry.kind(), " '", name.substr(0, 100), "'");
+  for (const ComponentRegistry* other : all_registries()) {
+    if (other != &registry && other->find(name) != nullptr)
+      text += cat("; there is a ", other->kind(), " of that name");
+  }
+  const std::vector<std::string> names = registry.names();
+  const std::string near = did_you_mean(name, names);
+  if (!near.empty()) return text + near;
+  constexpr size_t kMostNames = 20;
+  constexpr std::string_view kOwn =
+      ". If it is your own class, load its plug-in (--plugin FILE.so), or link the object file that registers it into "
+      "the program: from a static library, the linker takes only what is referenced";
+  if (!names.empty() && names.size() <= kMostNames) return cat(text, "; the registered names are ", join(names), kOwn);
+  return cat(text, "; `", program_name(), " list ", registry.kind(), "` shows all", kOwn);
+}
+
+}  // namespace
+
+void ComponentRegistry::add(ComponentInfo info) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    for (const auto& known : components_) {
+      if (known->name != info.name) continue;
+      problems_.push_back(cat("two components of kind ", kind_, " are named '", info.name, "': ", known->file, ":",
+                              known->line, " and ", info.file, ":", info.line));
+      return;
+    }
+    components_.push_back(std::make_unique<ComponentInfo>(std::move(info)));
+  } catch (...) {
+    // Out of memory before main: the component stays unknown, which its first use reports.
+  }
+}
+
+void ComponentRegistry::add_alias(std::string alias, std::string name) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    aliases_.emplace_back(std::move(alias), std::move(name));
+  } catch (...) {
+    // As in `add`.
+  }
+}
+
+const ComponentInfo* ComponentRegistry::find(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [alias, meant] : aliases_) {
+    if (alias == name) {
+      name = meant;
+      break;
+    }
+  }
+  for (const auto& known : components_) {
+    if (known->name == name) return known.get();
+  }
+  return nullptr;
+}
+
+const ComponentInfo& ComponentRegistry::get(std::string_view name) const {
+  if (const ComponentInfo* found = find(name)) return *found;
+  throw ConfigError(cat("[registry] ", unknown_component(*this, name)));
+}
+
+std::vector<std::string> ComponentRegistry::names() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& known : components_) out.push_back(known->name);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> ComponentRegistry::aliases() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& [alias, meant] : aliases_) out.push_back(alias);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void ComponentRegistry::throw_if_problems() const {
+  const std::lock_guard lock(mutex_);
+  if (!problems_.empty()) throw ConfigError("[registry.add] " + join(problems_, "; ") + ". Rename one of them.");
+}
+
+ComponentRegistry& component_registry(std::string_view kind) {
+  Registries& all = registries();
+  const std::lock_guard lock(all.mutex);
+  auto found = all.by_kind.find(kind);
+  if (found == all.by_kind.end()) {
+    found = all.by_kind.emplace(std::string(kind), std::make_unique<ComponentRegistry>(std::string(kind))).first;
+  }
+  return *found->second;
+}
+
+std::vector<std::string> registry_kinds() {
+  std::vector<std::string> out;
+  for (const ComponentRegistry* registry : all_registries()) out.push_back(registry->kind());
+  return out;
+}
+
+void throw_if_registration_failed() {
+  for (const ComponentRegistry* registry : all_registries()) registry->throw_if_problems();
+}
+
+ComponentSpec::ComponentSpec(std::string kind, std::string class_path)
+    : kind_(std::move(kind)), class_path_(std::move(class_path)) {}
+
+ComponentSpec::ComponentSpec(const ComponentSpec& other)
+    : where(other.where),
+      kind_(other.kind_),
+      class_path_(other.class_path_),
+      options_(other.options_ ? other.options_->clone() : nullptr) {}
+
+ComponentSpec& ComponentSpec::operator=(const ComponentSpec& other) {
+  if (this != &other) *this = ComponentSpec(other);
+  return *this;
+}
+
+ComponentSpec::~ComponentSpec() = default;
+
+AnyOptions& ComponentSpec::options() {
+  return const_cast<AnyOptions&>(static_cast<const ComponentSpec*>(this)->options());
+}
+
+const AnyOptions& ComponentSpec::options() const {
+  if (class_path_.empty()) throw std::logic_error("[registry] no " + kind_ + " is chosen");
+  if (!options_) options_ = component_registry(kind_).get(class_path_).make_options();
+  return *options_;
+}
+
+bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::string& path) {
+  if (node.is_null()) {
+    class_path_.clear();
+    options_.reset();
+    return true;
+  }
+  const size_t problems_before = problems.items().size();
+  const ConfigNode* name = node.is_scalar() ? &node : node.find("class_path");
+  const ConfigNode* init_args = node.find("init_args");
+  if (node.is_list() || (name != nullptr && !name->is_scalar())) {
+    problems.add(node.where, path,
+                 cat("expected the name of a ", kind_, ", or a map of class_path and init_args; got ",
+                     (node.is_list() ? node : *name).describe()));
+    return false;
+  }
+  const std::string chosen = name != nullptr ? name->text() : class_path_;
+  if (chosen.empty()) {
+    problems.add(node.where, path, cat("no ", kind_, " is chosen; set class_path to its name"));
+    return false;
+  }
+  const ComponentInfo* info = component_registry(kind_).find(chosen);
+  if (info == nullptr) {
+    problems.add(name != nullptr ? name->where : node.where, join_path(path, "class_path"),
+                 unknown_component(component_registry(kind_), chosen));
+    return false;
+  }
+  std::unique_ptr<AnyOptions> options = info->make_options();
+  Fields fields;
+  options->fields(fields);
+  for (const auto& [key, value] : node.entries()) {
+    if (key == "class_path" || key == "init_args") continue;
+    const bool is_option =
+        std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& f) { return f.name == key; });
+    const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
+    if (is_option)
+      problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");
+    else
+      problems.add(where_key, join_path(path, key), "unknown key; a component has class_path and init_args");
+  }
+  ConfigNode no_args;
+  no_args.where = name != nullptr ? name->where : node.where;
+  fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
+              join_path(path, "init_args"));
+  // Keep the options even if they have errors, so that links and other checks see the class.
+  class_path_ = info->name;
+  options_ = std::move(options);
+  where = name != nullptr ? name->where : node.where;
+  return problems.items().size() == problems_before;
+}
+
+ConfigNode ComponentSpec::write() const {
+  if (class_path_.empty()) return ConfigNode::null();
+  ConfigNode node = ConfigNode::map();
+  node.set("class_path", ConfigNode::string(class_path_));
+  if (!options_ && component_registry(kind_).find(class_path_) == nullptr) return node;
+  const std::unique_ptr<AnyOptions> copy = options().clone();
+  Fields fields;
+  copy->fields(fields);
+  if (!fields.all().empty()) node.set("init_args", fields.write());
+  return node;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,50 @@
+#include "fulgur/core/contracts/strategy.h"
+
+#include "fulgur/core/contracts/same_ranks.h"
+
+namespace fulgur {
+
+Strategy::~Strategy() = default;
+SameRanks::~SameRanks() = default;
+Precision::Guard::~Guard() = default;
+
+const ProcessPlace& Strategy::place() const {
+  static const ProcessPlace alone;
+  return alone;
+}
+
+void Strategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
+  for (size_t i = 0; i < parts; ++i) work(i);
+}
+
+void Strategy::convert_and_move(LightningModule& module) {
+  precision().set_device(device());
+  precision().convert_module(module);
+  module.to(device());
+}
+
+void Strategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+  if (closure)
+    optimizer.step_closure(closure);
+  else
+    precision().step(optimizer, found_inf);
+}
+
+void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
+  precision().convert_input(batch);
+  if (data) {
+    batch = data->on_before_batch_transfer(module, std::move(batch), loader_idx);
+    batch = data->transfer_batch_to_device(module, std::move(batch), device(), loader_idx);
+    batch = data->on_after_batch_transfer(module, std::move(batch), loader_idx);
+    return;
+  }
+  const HookMask& overridden = detail::ComponentAccess::overridden(module);
+  if (overridden.has(Hook::on_before_batch_transfer))
+    batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
+  if (overridden.has(Hook::transfer_batch_to_device) || !batch.is_on(device()))
+    batch = module.transfer_batch_to_device(std::move(batch), device(), loader_idx);
+  if (overridden.has(Hook::on_after_batch_transfer))
+    batch = module.on_after_batch_transfer(std::move(batch), loader_idx);
+}
+
+}  // namespace fulgur

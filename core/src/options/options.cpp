@@ -1,0 +1,481 @@
+#include "fulgur/core/options/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur {
+
+namespace {
+
+using Kind = TypeInfo::Kind;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+std::string_view without_sign(std::string_view text) {
+  return !text.empty() && (text.front() == '+' || text.front() == '-') ? text.substr(1) : text;
+}
+
+bool all_digits(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_digit); }
+
+/// YAML readers disagree on `010`: eight or ten.
+bool has_leading_zero(std::string_view unsigned_text) {
+  return unsigned_text.size() > 1 && unsigned_text[0] == '0' && is_digit(unsigned_text[1]);
+}
+
+bool looks_integer(std::string_view text) {
+  const std::string_view digits = without_sign(text);
+  return all_digits(digits) && !has_leading_zero(digits);
+}
+
+/// `1.5`, `.5`, `1.`, `1e-3`; integers too.
+bool looks_number(std::string_view text) {
+  std::string_view rest = without_sign(text);
+  if (has_leading_zero(rest)) return false;
+  size_t digits = 0;
+  const auto skip_digits = [&] {
+    while (!rest.empty() && is_digit(rest.front())) rest.remove_prefix(1), ++digits;
+  };
+  skip_digits();
+  if (!rest.empty() && rest.front() == '.') rest.remove_prefix(1), skip_digits();
+  if (digits == 0) return false;
+  if (rest.empty()) return true;
+  if (rest.front() != 'e' && rest.front() != 'E') return false;
+  return all_digits(without_sign(rest.substr(1)));
+}
+
+enum class Parsed { ok, no_number, too_large };
+
+Parsed parse_integer(std::string_view text, int64_t& value) {
+  if (!looks_integer(text)) return Parsed::no_number;
+  if (text.front() == '+') text.remove_prefix(1);
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  return result.ec == std::errc() ? Parsed::ok : Parsed::too_large;
+}
+
+Parsed parse_number(std::string_view text, double& value) {
+  const std::string_view rest = without_sign(text);
+  if (rest == ".inf" || rest == ".Inf" || rest == ".INF") {
+    value = text.front() == '-' ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    return Parsed::ok;
+  }
+  if (!looks_number(text)) return Parsed::no_number;
+  if (text.front() == '+') text.remove_prefix(1);
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  return result.ec == std::errc() ? Parsed::ok : Parsed::too_large;
+}
+
+std::optional<bool> parse_bool(std::string_view text) {
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  return std::nullopt;
+}
+
+bool is_plain_scalar(const ConfigNode& node) { return node.is_scalar() && !node.quoted(); }
+
+bool is_number_kind(Kind kind) { return kind == Kind::integer || kind == Kind::number; }
+
+/// A hint for someone who wrote `text` where a number or boolean is expected.
+std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
+  if (node.is_null()) return "leave the key out for its default";
+  if (expected.kind == Kind::list && node.is_scalar()) return "write a list: [" + node.text() + "]";
+  if (!node.is_scalar()) return {};
+  const std::string& text = node.text();
+  int64_t whole = 0;
+  double number = 0;
+  const bool is_number = parse_number(text, number) == Parsed::ok;
+  if (expected.kind == Kind::boolean) {
+    if (node.quoted() && parse_bool(text)) return "remove the quotes";
+    return "write true or false";
+  }
+  if (!expected.units.empty()) {
+    if (is_number) return cat("write the unit too: ", text, expected.units.front());
+    if (std::count(text.begin(), text.end(), ':') > 0) return "write a duration with its unit, such as 90min";
+    return cat("write a number and a unit, such as 10", expected.units.front());
+  }
+  if (!is_number_kind(expected.kind)) return {};
+  if (node.quoted() && is_number) return "remove the quotes";
+  const std::string_view digits = without_sign(text);
+  if (expected.kind == Kind::integer && is_number && std::isfinite(number)) {
+    if (number == std::floor(number) && std::abs(number) < 9e15) {
+      return cat("write ", static_cast<int64_t>(number), ", without point or exponent");
+    }
+    return "write a whole number";
+  }
+  if (has_leading_zero(digits)) return "a leading zero means octal to some readers; write the number without it";
+  if (digits.size() > 2 && digits[0] == '0' && std::string_view("xXoObB").find(digits[1]) != std::string_view::npos) {
+    return "write the number in decimal";
+  }
+  if (text.find('_') != std::string::npos) {
+    std::string plain = text;
+    std::erase(plain, '_');
+    if (looks_number(plain) || parse_integer(plain, whole) == Parsed::ok)
+      return "write " + plain + ", without underscores";
+  }
+  if (text == "nan" || text == ".nan" || text == ".NaN" || text == ".NAN") return "an option cannot be NaN";
+  if (text == "inf" || text == "-inf") return "YAML writes infinity as .inf";
+  return {};
+}
+
+bool contains(const std::vector<std::string>& texts, std::string_view text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
+
+/// Whether the kind of `node` matches `type`; conditions are not checked.
+bool fits(const ConfigNode& node, const TypeInfo& type) {
+  int64_t whole = 0;
+  double number = 0;
+  if (node.is_null()) return type.nullable || type.kind == Kind::object;
+  switch (type.kind) {
+    case Kind::boolean:
+      return is_plain_scalar(node) && parse_bool(node.text());
+    case Kind::integer:
+      return is_plain_scalar(node) && parse_integer(node.text(), whole) == Parsed::ok;
+    case Kind::number:
+      return is_plain_scalar(node) && parse_number(node.text(), number) == Parsed::ok;
+    case Kind::string:
+    case Kind::path:
+      if (!type.units.empty()) return node.is_scalar() && Interval::parse(node.text()).has_value();
+      return node.is_scalar() && (type.choices.empty() || contains(type.choices, node.text()));
+    case Kind::list:
+      return node.is_list();
+    case Kind::map:
+    case Kind::object:
+      return node.is_map();
+    case Kind::component:
+      return node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
+    case Kind::any_of:
+      return std::any_of(type.parts.begin(), type.parts.end(), [&](const TypeInfo& part) { return fits(node, part); });
+  }
+  return false;
+}
+
+std::string bound_text(double bound) {
+  return bound == std::floor(bound) && std::abs(bound) < 1e15 ? cat(static_cast<int64_t>(bound)) : format_double(bound);
+}
+
+std::string range_text(const TypeInfo& type) {
+  std::vector<std::string> parts;
+  if (type.minimum) parts.push_back("at least " + bound_text(*type.minimum));
+  if (type.above) parts.push_back("greater than " + bound_text(*type.above));
+  if (type.maximum) parts.push_back("at most " + bound_text(*type.maximum));
+  if (type.below) parts.push_back("less than " + bound_text(*type.below));
+  return join(parts, " and ");
+}
+
+bool in_range(double value, const TypeInfo& type) {
+  return !(type.minimum && value < *type.minimum) && !(type.above && value <= *type.above) &&
+         !(type.maximum && value > *type.maximum) && !(type.below && value >= *type.below);
+}
+
+/// The unit that ends an interval's text (`min` of `30min`).
+std::string_view unit_of(std::string_view text) {
+  const size_t end = text.find_last_of("0123456789.");
+  return end == std::string_view::npos ? text : text.substr(end + 1);
+}
+
+bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
+  int64_t whole = 0;
+  double number = 0;
+  // Leave what is not an integer to the reader, whose hint is better than a range.
+  if (type.kind == Kind::integer && parse_integer(node.text(), whole) != Parsed::ok) return true;
+  if (!node.quoted() && parse_number(node.text(), number) == Parsed::ok && !in_range(number, type)) {
+    problems.add(node.where, path, cat("must be ", range_text(type), "; got ", node.text()));
+    return false;
+  }
+  if (!type.units.empty() && !Interval::parse(node.text())) {
+    detail::wrong_type(node, type, problems, path);
+    return false;
+  }
+  if (!type.units.empty() && !contains(type.units, unit_of(node.text()))) {
+    problems.add(node.where, path, cat("the unit must be one of ", join(type.units), "; got ", node.text()));
+    return false;
+  }
+  if (!type.choices.empty() && !contains(type.choices, node.text())) {
+    problems.add(
+        node.where, path,
+        cat("must be one of ", join(type.choices), "; got ", node.describe(), did_you_mean(node.text(), type.choices)));
+    return false;
+  }
+  return true;
+}
+
+bool check_items(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
+  if (node.is_list() && type.min_items && node.items().size() < static_cast<size_t>(*type.min_items)) {
+    problems.add(node.where, path, cat("needs at least ", *type.min_items, " items; got ", node.items().size()));
+    return false;
+  }
+  if (type.parts.empty()) return true;
+  bool good = true;
+  for (size_t i = 0; i < node.items().size(); ++i) {
+    good &= check_conditions(node.items()[i], type.parts[0], problems, join_path(path, std::to_string(i)));
+  }
+  for (const auto& [key, item] : node.entries())
+    good &= check_conditions(item, type.parts[0], problems, join_path(path, key));
+  return good;
+}
+
+bool check_alternatives(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
+  for (const TypeInfo& part : type.parts) {
+    if (!fits(node, part)) continue;
+    // A range on the whole option applies to whichever number was written.
+    if (node.is_scalar() && is_number_kind(part.kind) && !check_scalar(node, type, problems, path)) return false;
+    return check_conditions(node, part, problems, path);
+  }
+  detail::wrong_type(node, type, problems, path);
+  return false;
+}
+
+}  // namespace
+
+std::string type_text(const TypeInfo& type) {
+  std::string text;
+  if (!type.choices.empty())
+    text = "one of " + join(type.choices);
+  else if (type.kind == Kind::any_of) {
+    std::vector<std::string> parts;
+    for (const TypeInfo& part : type.parts) {
+      const std::string range = range_text(part);
+      if (part.choices.size() == 1)
+        parts.push_back(part.choices[0]);
+      else
+        parts.push_back(range.empty() ? type_text(part) : cat(part.name, " (", range, ")"));
+    }
+    text = join(parts, " or ");
+  } else if (type.kind == Kind::list && !type.parts.empty()) {
+    text = "list of " + type_text(type.parts[0]);
+  } else if (type.kind == Kind::map && !type.parts.empty()) {
+    text = "map of " + type_text(type.parts[0]);
+  } else {
+    text = type.name;
+  }
+  const std::string range = range_text(type);
+  if (!range.empty()) text += ", " + range;
+  if (type.min_items) text += cat(", at least ", *type.min_items, " items");
+  if (type.nullable) text += ", or null";
+  return text;
+}
+
+Fields::~Fields() = default;
+
+Field& Fields::append(std::string_view name, std::string_view doc, TypeInfo type) {
+  for (const Field& field : fields_) {
+    if (field.name == name) throw std::logic_error(cat("[fields] option '", name, "' is declared twice"));
+  }
+  Field field;
+  field.name = name;
+  field.doc = doc;
+  field.type = std::move(type);
+  fields_.push_back(std::move(field));
+  return fields_.back();
+}
+
+void Fields::read(const ConfigNode& node, Problems& problems, const std::string& path) const {
+  static const ConfigNode empty = ConfigNode::map();
+  if (!node.is_map() && !node.is_null()) {
+    problems.add(node.where, path, cat("expected a map of options; got ", node.describe()));
+    return;
+  }
+  const ConfigNode& map = node.is_map() ? node : empty;
+  std::unordered_map<std::string_view, const Field*> by_name;
+  std::vector<std::string> names;
+  for (const Field& field : fields_) {
+    by_name.emplace(field.name, &field);
+    names.push_back(field.name);
+  }
+  std::unordered_set<const Field*> given;
+  for (const auto& [key, value] : map.entries()) {
+    const auto found = by_name.find(key);
+    const std::string key_path = join_path(path, key);
+    if (found == by_name.end()) {
+      const Location& where = value.key_where.source.empty() ? value.where : value.key_where;
+      std::optional<std::string> hint = hint_for_unknown ? hint_for_unknown(key) : std::nullopt;
+      if (key == "<<")
+        hint = "merge keys are not supported; write the keys out, or give the shared part in a separate --config file";
+      if (hint)
+        problems.add(where, key_path, "unknown key; " + *hint);
+      else if (names.empty())
+        problems.add(where, key_path, "unknown key; there are no options here");
+      else
+        problems.add(where, key_path, "unknown key" + did_you_mean(key, names));
+      continue;
+    }
+    const Field& field = *found->second;
+    given.insert(&field);
+    if (check_conditions(value, field.type, problems, key_path)) field.read(value, problems, key_path);
+  }
+  for (const Field& field : fields_) {
+    const std::string field_path = join_path(path, field.name);
+    if (field.required && !given.contains(&field) && !problems.may_miss(field_path)) {
+      problems.add(node.where, field_path, "required option is missing: " + field.doc);
+    }
+  }
+}
+
+ConfigNode Fields::write() const {
+  std::vector<ConfigNode::Entry> entries;
+  for (const Field& field : fields_) {
+    ConfigNode value = field.write();
+    value.comment = cat(field.doc, " (", field.required ? "required; " : "", type_text(field.type), ")");
+    entries.emplace_back(field.name, std::move(value));
+  }
+  return ConfigNode::map(std::move(entries));
+}
+
+bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems, const std::string& path) {
+  if (written.is_null()) {
+    if (fits(written, type)) return true;
+    detail::wrong_type(written, type, problems, path);
+    return false;
+  }
+  if (type.kind == Kind::any_of) return check_alternatives(written, type, problems, path);
+  if (written.is_scalar()) return check_scalar(written, type, problems, path);
+  if (type.kind == Kind::list && written.is_list()) return check_items(written, type, problems, path);
+  if (type.kind == Kind::map && written.is_map()) return check_items(written, type, problems, path);
+  return true;
+}
+
+AnyOptions::~AnyOptions() = default;
+
+namespace {
+
+/// The interval in a type, possibly as an alternative or an item; or nullptr.
+TypeInfo* interval_part(TypeInfo& type) {
+  if (!type.units.empty()) return &type;
+  for (TypeInfo& part : type.parts)
+    if (TypeInfo* found = interval_part(part)) return found;
+  return nullptr;
+}
+
+}  // namespace
+
+FieldRef& FieldRef::units(const std::vector<std::string>& names) {
+  TypeInfo* interval = interval_part(field_->type);
+  if (!interval) throw std::logic_error(cat("[fields] units() of '", field_->name, "': the option is not an interval"));
+  const bool nullable = interval->nullable;
+  *interval = detail::interval_type(names);
+  interval->nullable = nullable;
+  return *this;
+}
+
+namespace detail {
+
+void wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& problems, const std::string& path) {
+  std::string message = cat("expected ", type_text(expected), "; got ", node.describe());
+  std::string hint = hint_for(node, expected);
+  for (size_t i = 0; hint.empty() && i < expected.parts.size() && expected.kind == Kind::any_of; ++i) {
+    hint = hint_for(node, expected.parts[i]);
+  }
+  if (!hint.empty()) message += "; " + hint;
+  problems.add(node.where, path, std::move(message));
+}
+
+bool read_bool(const ConfigNode& node, bool& value, Problems& problems, const std::string& path) {
+  const std::optional<bool> parsed = is_plain_scalar(node) ? parse_bool(node.text()) : std::nullopt;
+  if (!parsed) {
+    wrong_type(node, FieldTraits<bool>::type(), problems, path);
+    return false;
+  }
+  value = *parsed;
+  return true;
+}
+
+bool read_int(const ConfigNode& node, int64_t& value, Problems& problems, const std::string& path) {
+  const Parsed parsed = is_plain_scalar(node) ? parse_integer(node.text(), value) : Parsed::no_number;
+  if (parsed == Parsed::too_large) problems.add(node.where, path, "does not fit 64 bits; got " + node.describe());
+  if (parsed == Parsed::no_number) wrong_type(node, FieldTraits<int64_t>::type(), problems, path);
+  return parsed == Parsed::ok;
+}
+
+bool read_double(const ConfigNode& node, double& value, Problems& problems, const std::string& path) {
+  const Parsed parsed = is_plain_scalar(node) ? parse_number(node.text(), value) : Parsed::no_number;
+  if (parsed == Parsed::too_large) problems.add(node.where, path, "does not fit a double; got " + node.describe());
+  if (parsed == Parsed::no_number) wrong_type(node, FieldTraits<double>::type(), problems, path);
+  return parsed == Parsed::ok;
+}
+
+bool read_float(const ConfigNode& node, float& value, Problems& problems, const std::string& path) {
+  double wide = 0;
+  if (!read_double(node, wide, problems, path)) return false;
+  if (std::isfinite(wide) && std::abs(wide) > static_cast<double>(std::numeric_limits<float>::max())) {
+    problems.add(node.where, path, "does not fit a float; got " + node.describe());
+    return false;
+  }
+  value = static_cast<float>(wide);
+  return true;
+}
+
+ConfigNode write_float(float value) {
+  if (!std::isfinite(value)) return ConfigNode::number(value);
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  double shortest = 0;
+  std::from_chars(text, end, shortest);
+  return ConfigNode::number(shortest);
+}
+
+bool read_string(const ConfigNode& node, std::string& value, Problems& problems, const std::string& path) {
+  if (!node.is_scalar()) {
+    wrong_type(node, FieldTraits<std::string>::type(), problems, path);
+    return false;
+  }
+  value = node.text();
+  return true;
+}
+
+bool read_batch_limit(const ConfigNode& node, BatchLimit& value, Problems& problems, const std::string& path) {
+  int64_t count = 0;
+  double fraction = 0;
+  if (is_plain_scalar(node) && parse_integer(node.text(), count) == Parsed::ok && count >= 0) {
+    value = BatchLimit(count);
+    return true;
+  }
+  if (is_plain_scalar(node) && parse_number(node.text(), fraction) == Parsed::ok && fraction >= 0 && fraction <= 1) {
+    value = BatchLimit(fraction);
+    return true;
+  }
+  wrong_type(node, FieldTraits<BatchLimit>::type(), problems, path);
+  return false;
+}
+
+bool read_interval(const ConfigNode& node, Interval& value, Problems& problems, const std::string& path) {
+  const std::optional<Interval> parsed = node.is_scalar() ? Interval::parse(node.text()) : std::nullopt;
+  if (!parsed) {
+    wrong_type(node, FieldTraits<Interval>::type(), problems, path);
+    return false;
+  }
+  value = *parsed;
+  return true;
+}
+
+bool read_length(const ConfigNode& node, Length& value, Problems& problems, const std::string& path) {
+  int64_t count = 0;
+  if (is_plain_scalar(node) && parse_integer(node.text(), count) == Parsed::ok) {
+    value = Length(count);
+    return true;
+  }
+  if (const auto parsed = node.is_scalar() ? Interval::parse(node.text()) : std::nullopt) {
+    value = Length(*parsed);
+    return true;
+  }
+  wrong_type(node, FieldTraits<Length>::type(), problems, path);
+  return false;
+}
+
+TypeInfo interval_type(std::vector<std::string> units) {
+  return {.kind = TypeInfo::Kind::string,
+          .name = cat("interval (", join(units), ")"),
+          .pattern = cat("^[0-9.]+(", join(units, "|"), ")$"),
+          .units = std::move(units)};
+}
+
+}  // namespace detail
+}  // namespace fulgur

@@ -1,0 +1,164 @@
+#include "fulgur/core/text/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <fstream>
+#include <mutex>
+#include <set>
+
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::log {
+
+namespace {
+
+struct State {
+  std::mutex mutex;
+  Level level = Level::info;
+  std::set<std::string, std::less<>> shown, silenced;
+  ConsoleGuard* guard = nullptr;
+  Sink sink = nullptr;
+  void* sink_user = nullptr;
+  std::shared_ptr<spdlog::logger> console;
+  std::string process;  // not empty: lines go to `file`, or are kept in `kept`
+  std::string kept;
+  std::ofstream file;
+
+  State() {
+    // Not registered with spdlog, so that it does not interfere with a program's own use of spdlog.
+    console = std::make_shared<spdlog::logger>("fulgur", std::make_shared<spdlog::sinks::stderr_sink_st>());
+    console->set_pattern("%v");
+    console->set_level(spdlog::level::trace);
+    console->flush_on(spdlog::level::trace);
+  }
+};
+
+State& state() {
+  // Never destroyed: threads that outlive main may still log.
+  static State* const the_state = new State;
+  return *the_state;
+}
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::warning:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+    default:
+      return spdlog::level::info;
+  }
+}
+
+/// The caller holds the mutex.
+void write(State& s, Level level, const std::string& line) {
+  if (level < s.level) return;
+  if (s.sink != nullptr) s.sink(level, line, s.sink_user);
+  if (!s.process.empty()) {
+    if (s.file.is_open())
+      s.file << line << '\n' << std::flush;
+    else
+      s.kept += line + '\n';
+    if (level != Level::error) return;
+    const std::string marked = cat("[", s.process, "] ", line);
+    s.console->log(to_spdlog(level), spdlog::string_view_t(marked.data(), marked.size()));
+    return;
+  }
+  if (s.guard != nullptr) s.guard->before_line();
+  s.console->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (s.guard != nullptr) s.guard->after_line();
+}
+
+void write_locked(Level level, std::string_view prefix, std::string_view message) {
+  State& s = state();
+  const std::string line = cat(prefix, escape_controls(message));
+  const std::lock_guard lock(s.mutex);
+  write(s, level, line);
+}
+
+}  // namespace
+
+void set_level(Level level) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.level = level;
+}
+
+Level level() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  return s.level;
+}
+
+void debug(std::string_view message) { write_locked(Level::debug, "debug: ", message); }
+void info(std::string_view message) { write_locked(Level::info, "", message); }
+void error(std::string_view message) { write_locked(Level::error, "error: ", message); }
+
+void warn(std::string_view id, std::string_view message) {
+  State& s = state();
+  const std::string line = cat("warning: ", escape_controls(message), " [", escape_controls(id), "]");
+  const std::lock_guard lock(s.mutex);
+  if (s.silenced.contains(id) || !s.shown.emplace(id).second) return;
+  write(s, Level::warning, line);
+}
+
+void silence(const std::vector<std::string>& ids) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.silenced.insert(ids.begin(), ids.end());
+}
+
+void reset_warnings() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.shown.clear();
+  s.silenced.clear();
+}
+
+void leave_console(std::string_view name) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.process == name) return;
+  s.process = escape_controls(name);
+  s.kept.clear();
+  s.file.close();
+}
+
+std::string process_name() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  return s.process;
+}
+
+void write_to(const std::filesystem::path& file) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.process.empty()) return;
+  s.file.close();
+  s.file.clear();
+  // Opening a fifo would wait for its reader.
+  std::error_code error;
+  const auto there = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) s.file.open(file, std::ios::app);
+  if (!s.file.is_open()) return;
+  s.file << s.kept << std::flush;
+  s.kept.clear();
+}
+
+void set_console_guard(ConsoleGuard* guard) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.guard = guard;
+}
+
+void set_sink(Sink sink, void* user) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.sink = sink;
+  s.sink_user = user;
+}
+
+}  // namespace fulgur::log

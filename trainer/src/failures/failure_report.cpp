@@ -1,0 +1,45 @@
+#include "failures/failure_report.h"
+
+#include "failures/failed_layers.h"
+#include "failures/failure_hints.h"
+#include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::detail {
+
+void report_failure(const RunState& run, const std::exception& error) {
+  log::error(
+      cat("the run failed in ", run.position.failed_in.empty() ? run.place_of_failure() : run.position.failed_in));
+  // A strategy of several devices places the module's tensors itself.
+  if (run.strategy->devices().size() == 1)
+    if (const auto layers = failed_layers(error.what(), *run.model, run.device())) log::error(*layers);
+  if (const auto hint = hint_for(error.what())) log::error(cat("hint: ", *hint));
+}
+
+void explain_out_of_memory(const RunState& run) {
+  const auto mib = [](int64_t bytes) { return cat(bytes >> 20, " MiB"); };
+  for (const at::Device& device : run.strategy->devices())
+    if (const auto memory = device_memory(device))
+      log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(),
+                     " (peak: ", mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
+  // Before the loops, there was no batch yet.
+  const bool evaluates = !run.position.failed_in.empty() || (run.fn != TrainerFn::fit && !run.position.setting_up);
+  const bool trains = run.counters.batches_total.ready > 0;
+  // Do not advise what is already set.
+  const std::string precision = run.strategy->precision().name();
+  const bool is_whole = precision == "32-true" || precision == "64-true";
+  const bool is_true_half = precision == "16-true" || precision == "bf16-true";
+  if (!evaluates && !trains)
+    return log::error(cat("to use less memory: a smaller model", is_true_half ? "" : "; precision: bf16-true",
+                          ". Other processes may be using memory of the device"));
+  const std::string_view mixed = is_whole ? "; precision: bf16-mixed or 16-mixed" : "";
+  // An evaluation has no gradients, and its own batches.
+  if (evaluates)
+    return log::error(cat("to use less memory: a smaller evaluation batch, such as data.eval_batch_size", mixed,
+                          "; keep no outputs on the device"));
+  log::error(cat("to use less memory: a smaller batch with accumulate_grad_batches", mixed,
+                 "; activation checkpointing (docs/memory.md)"));
+}
+
+}  // namespace fulgur::detail
