@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fulgur/core/options/log_options.h"
 #include "fulgur/core/state/progress.h"
 #include "fulgur/core/state/stage.h"
 #include "fulgur/core/state/tensor.h"
