@@ -1,9 +1,13 @@
 #include "fulgur/checkpoint/async_writer.h"
 
+#include <c10/util/Exception.h>
+
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <set>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -19,6 +23,15 @@ namespace {
 using Result = AsyncCheckpointWriter::Result;
 using Rules = AsyncCheckpointWriter::Rules;
 
+CheckpointError not_enough_memory(const char* where) {
+  return CheckpointError(cat("[checkpoint.", where,
+                             "] there is not enough memory. An asynchronous save needs host memory of the size of the "
+                             "state; with trainer.async_checkpoint: false, a save needs no copy of it."));
+}
+
+// LibTorch's CPU allocator throws a plain c10::Error when memory ends.
+bool says_that_memory_ended(std::string_view text) { return text.find("can't allocate memory") != text.npos; }
+
 // The current exception, as a CheckpointError.
 CheckpointError current_error(const char* where) {
   try {
@@ -26,9 +39,11 @@ CheckpointError current_error(const char* where) {
   } catch (const CheckpointError& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return CheckpointError(
-        cat("[checkpoint.", where,
-            "] there is not enough memory. An asynchronous save needs host memory of the size of the state."));
+    return not_enough_memory(where);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (says_that_memory_ended(text)) return not_enough_memory(where);
+    return CheckpointError(cat("[checkpoint.", where, "] ", text));
   } catch (const std::exception& error) {
     return CheckpointError(cat("[checkpoint.", where, "] ", error.what()));
   } catch (...) {

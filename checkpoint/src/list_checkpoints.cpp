@@ -63,16 +63,21 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
   return found;
 }
 
+std::string checkpoint_name(const fs::path& checkpoint) {
+  std::string name = checkpoint.stem().string();
+  const size_t mark = name.rfind("-v");
+  const bool numbered = mark != std::string::npos && mark + 2 < name.size() &&
+                        name.find_first_not_of("0123456789", mark + 2) == std::string::npos;
+  return numbered ? name.substr(0, mark) : name;
+}
+
 std::vector<fs::path> checkpoints_named(const fs::path& folder, std::string_view name) {
   std::vector<std::pair<fs::file_time_type, fs::path>> found;
   std::error_code error;
   for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
-    const std::string file = item->path().filename().string();
-    if (!file.starts_with(name) || !file.ends_with(kExtension)) continue;
-    const std::string version = file.substr(name.size(), file.size() - name.size() - kExtension.size());
-    const bool numbered = version.starts_with("-v") && version.size() > 2 &&
-                          version.find_first_not_of("0123456789", 2) == std::string::npos;
-    if (!version.empty() && !numbered) continue;
+    if (item->path().extension() != kExtension) continue;
+    // A name that itself ends with `-vN` is a name, too.
+    if (item->path().stem() != name && checkpoint_name(item->path()) != name) continue;
     // Without this file it is not a checkpoint, whatever its name.
     std::error_code missing;
     const auto time = fs::last_write_time(item->path() / detail::kStateFile, missing);

@@ -16,6 +16,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "snapshot/tensor_snapshot.h"
+#include "support/scarce_memory.h"
 #include "support/temporary_folder.h"
 
 namespace async_writer_test {
@@ -173,6 +174,42 @@ TEST_CASE("F52 whatever the writer's thread throws is the result of that save, a
              ContainsSubstring("No space left") && ContainsSubstring("The checkpoint needs"));
   writer.submit(folder / "good.ckpt", content(2));
   CHECK(holds(writer.wait().at(0).path, 2));
+}
+
+TEST_CASE("F52 memory that ends during a snapshot fails that save, at any tensor, and the next one is complete") {
+  const TemporaryFolder folder;
+  const Tensor large = at::full({50'000}, 1.0f);
+  // The tensor for which there is no memory is the first, one between the others, or the last.
+  for (const int place : {0, 1, 2}) {
+    AsyncCheckpointWriter writer;
+    const auto with_large = [&](int64_t value) {
+      CheckpointContent c = content(value);
+      c.module.emplace(c.module.begin() + std::min(place, 2), "large", large);
+      if (place == 2) c.state["late"] = large;
+      return c;
+    };
+    writer.submit(folder / "before.ckpt", content(1));
+    CHECK(holds(writer.wait().at(0).path, 1));
+    {
+      const ScarceMemory scarce(large.nbytes());
+      std::string message;
+      try {
+        writer.submit(folder / "bad.ckpt", with_large(2));
+      } catch (const CheckpointError& error) {
+        message = error.what();
+      }
+      CHECK_THAT(message, ContainsSubstring("there is not enough memory") && ContainsSubstring("async_checkpoint"));
+      CHECK(scarce.refused() == 1);
+      CHECK(writer.wait().empty());
+      CHECK_FALSE(fs::exists(folder / "bad.ckpt"));
+      writer.submit(folder / "after.ckpt", content(3));
+      CHECK(holds(writer.wait().at(0).path, 3));
+    }
+    writer.submit(folder / "large.ckpt", with_large(4));
+    const CheckpointContent read = read_checkpoint(writer.wait().at(0).path);
+    CHECK(read.module.at(std::min(place, 2)).second.equal(large));
+    for (const auto& entry : fs::directory_iterator(folder.path())) remove_checkpoint(entry.path());
+  }
 }
 
 TEST_CASE("F52 the writer's end waits for its save, and logs an error that was not fetched") {

@@ -11,7 +11,7 @@
 #include <typeinfo>
 #include <vector>
 
-#include "cuda_driver.h"
+#include "device/cuda_driver.h"
 #include "saved_tensor_engine.h"
 #include "support/gpu.h"
 

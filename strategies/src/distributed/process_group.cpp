@@ -67,6 +67,18 @@ void set_nccl_defaults() {
   setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", /*overwrite=*/0);
 }
 
+// Throws the error of a device that has failed: every exchange over NCCL then fails too, with an error of NCCL's. Does
+// not wait for the device.
+void throw_if_device_failed(at::Device device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  try {
+    static_cast<void>(guard.queryStream(guard.getStream(device)));
+  } catch (const std::exception& error) {
+    // A stream that is being captured cannot be asked.
+    if (std::string_view(error.what()).find("captur") == std::string_view::npos) throw;
+  }
+}
+
 void abort_backend(c10d::Backend& nccl) noexcept {
   try {
     nccl.abort();
@@ -233,6 +245,7 @@ void ProcessGroup::rethrow(const char* operation) const {
     // An exchange over aborted communicators reports that they were aborted, not why.
     const bool aborted_late =
         impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
+    if (impl_->nccl && !aborted_late) throw_if_device_failed(impl_->options.device);
     const bool late = aborted_late || text.find("imed out") != text.npos || text.find("imeout") != text.npos;
     lose(operation, late, text.substr(0, text.find('\n')));
   }

@@ -1,11 +1,15 @@
 // Saves that fail one after the other.
 #include "checkpointing/failed_saves.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/text/log.h"
+#include "support/scarce_memory.h"
 #include "trainer/boring.h"
 
 namespace failed_saves_test {
@@ -68,6 +72,61 @@ TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable does 
   CHECK(count("checkpoints can be saved again, after 30 attempts in a row that failed") == 1);
   REQUIRE(report.last_checkpoint);
   CHECK(fs::exists(*report.last_checkpoint));
+}
+
+TEST_CASE("memory that ends while the state is copied is a failed save") {
+  // A tensor of a size that nothing else has: only the copy of a save allocates as much.
+  struct Large : SelfPlanned {
+    Large() { register_parameter("table", at::zeros({1 << 20}), /*requires_grad=*/false); }
+  };
+  struct NoMemory : Callback {
+    std::optional<ScarceMemory> scarce = std::nullopt;
+    int refused = 0;
+    void on_train_batch_start(RunContext& run, const Batch&, int64_t) override {
+      if (run.progress().global_step == 0) scarce.emplace(size_t{4} << 20);
+      if (run.progress().global_step == 3) end();
+    }
+    void on_exception(RunContext&, const std::exception&) override { end(); }
+    void end() {
+      if (scarce) refused = scarce->refused();
+      scarce.reset();
+    }
+  };
+  const bool continues = GENERATE(false, true);
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.on_save_error = continues ? OnSaveError::proceed : OnSaveError::stop;
+  ModelCheckpoint::Options saves;
+  saves.every_n_train_steps = 1;
+  saves.save_top_k = -1;
+  const auto no_memory = std::make_shared<NoMemory>();
+  TrainerComponents components;
+  components.callbacks = {no_memory, std::make_shared<ModelCheckpoint>(saves)};
+  std::vector<std::string> lines;
+  log::set_sink([](log::Level, const std::string& line,
+                   void* all) { static_cast<std::vector<std::string>*>(all)->push_back(line); },
+                &lines);
+  Trainer trainer(options, components);
+  std::optional<FitReport> report;
+  std::string message;
+  try {
+    report = trainer.fit(std::make_shared<Large>(), regression_data(40));
+  } catch (const CheckpointError& error) {
+    message = error.what();
+  }
+  log::set_sink(nullptr, nullptr);
+  if (!continues) {
+    CHECK_FALSE(report.has_value());
+    CHECK_THAT(message, ContainsSubstring("there is not enough memory"));
+    CHECK(no_memory->refused == 1);
+    return;
+  }
+  REQUIRE(report.has_value());
+  CHECK(report->exit_code == ExitCode::ok);
+  CHECK(no_memory->refused == 3);  // the saves of steps 1, 2 and 3
+  REQUIRE(report->last_checkpoint);
+  const CheckpointContent last = read_checkpoint(*report->last_checkpoint);
+  CHECK(last.state.at("progress").at("global_step").as_int() == 10);
 }
 
 }  // namespace failed_saves_test

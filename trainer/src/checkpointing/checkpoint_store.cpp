@@ -47,15 +47,6 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
 // A canonical form of a path, so that paths can be compared.
 fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
-// The stem without the `-v1` of a name that was taken.
-std::string unnumbered_name(const fs::path& path) {
-  std::string stem = path.stem().string();
-  const size_t mark = stem.rfind("-v");
-  const bool numbered = mark != std::string::npos && mark + 2 < stem.size() &&
-                        stem.find_first_not_of("0123456789", mark + 2) == std::string::npos;
-  return numbered ? stem.substr(0, mark) : stem;
-}
-
 // The epoch under way, or else the last one that was completed.
 int64_t epoch_of(const Progress& p) { return p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0); }
 
@@ -270,7 +261,7 @@ std::optional<fs::path> CheckpointStore::name_at_batch() const {
   const Place now = place();
   if (!last_ || !saved_ || saved_->global_step != now.global_step || saved_->batches != now.batches)
     return std::nullopt;
-  return last_->parent_path() / unnumbered_name(*last_);
+  return last_->parent_path() / checkpoint_name(*last_);
 }
 
 void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state) {

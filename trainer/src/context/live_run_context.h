@@ -39,7 +39,7 @@ class LiveRunContext final : public RunContext,
   std::optional<double> progress_fraction() const override;
   void count_each_batch() override { services_.seen.count_each_batch(); }
   bool has_token_counts() const override {
-    return ComponentAccess::overridden(*state_.model).has(Hook::num_tokens) && !state_.step.tokens_unknown;
+    return ComponentAccess::overridden(*state_.model).has(Hook::num_tokens) && !state_.tokens_unknown;
   }
   bool validates_each_epoch_end() const override {
     return state_.options.check_val_every_n_epoch == 1 && state_.options.val_check_interval.at_epoch_end();

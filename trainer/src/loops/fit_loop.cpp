@@ -339,11 +339,8 @@ class FitLoop {
   bool read_batch(Loader& loader, int64_t batch_idx) {
     RunState& run = run_;
     run.position.reading = batch_idx;
-    const auto asked =
-        run.times.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    const DataWait wait(run.times);
     const bool there = loader.next(run.position.batch);
-    if (run.times.counts_data_wait)
-      run.times.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
     run.position.reading.reset();
     return there;
   }

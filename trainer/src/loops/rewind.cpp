@@ -17,7 +17,6 @@ void rewind_to_batch_start(RunState& run, Services& services) {
   if (!run.position.in_batch) return;
   run.position.in_batch = false;
   let_go(run.position.batch);
-  run.step.in_training_step = false;
   Progress& counters = run.counters;
   if (run.step.progress == StepProgress::done) {
     count_stepped_batch(run);

@@ -66,13 +66,9 @@ TrainingStep::TrainingStep(RunState& run, Services& services)
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, services.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
-  run.step.actions = this;
 }
 
-TrainingStep::~TrainingStep() {
-  run_.step.actions = nullptr;
-  run_.step.in_training_step = false;  // still set after an exception
-}
+TrainingStep::~TrainingStep() = default;
 
 void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
   prefetcher_ = prefetcher;
@@ -150,7 +146,7 @@ void TrainingStep::count_samples(const Batch& batch) {
   if (counts_tokens_) {
     tokens = run_.model->num_tokens(batch);
     counts_tokens_ = tokens.has_value();
-    run_.step.tokens_unknown = !tokens;
+    run_.tokens_unknown = !tokens;
   }
   services_.seen.add(std::llround(run_.position.batch_samples), tokens.value_or(0));
 }
@@ -159,11 +155,8 @@ void TrainingStep::read_ahead() {
   if (!prefetcher_) return;
   RunState& run = run_;
   run.position.reading = run.position.batch_idx + 1;
-  const auto asked =
-      run.times.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  const DataWait wait(run.times);
   prefetcher_->read_ahead();
-  if (run.times.counts_data_wait)
-    run.times.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
   run.position.reading.reset();
 }
 
@@ -213,13 +206,12 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   Services& services = services_;
   StepOutput output;
   {
-    run.step.in_training_step = true;
+    const StepState::Allowed actions(run.step, *this);
     run.position.doing = "training_step";
     services.finite.begin_manual_batch();
     run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
-    run.step.in_training_step = false;
   }
   carry_out(run, services, services.finite.end_manual_batch(run.step.progress == StepProgress::done));
   run.strategy->precision().update();
@@ -391,7 +383,6 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     step_and_zero(closure);
   } catch (const LeftOut&) {
     // The run ends with the weights of the last finite evaluation.
-    run.step.in_training_step = false;
     if (run.step.progress == StepProgress::under_way) run.step.progress = StepProgress::done;
     handle_->zero_grad();
   }
@@ -423,9 +414,8 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
   if (makes_step_) {
-    run.step.in_training_step = true;
+    const StepState::Allowed actions(run.step, *this);
     module.optimizer_step(run.counters.epoch, run.position.batch_idx, *handle_, closure);
-    run.step.in_training_step = false;
   }
   run.strategy->precision().update();
   count_step();

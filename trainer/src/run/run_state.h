@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -78,6 +79,24 @@ struct RunTimes {
   mutable bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
 };
 
+/// Adds its lifetime to the time that the run waited for data, if that time is in use.
+class DataWait {
+ public:
+  explicit DataWait(RunTimes& times) : times_(times) {
+    if (times.counts_data_wait) began_ = std::chrono::steady_clock::now();
+  }
+  ~DataWait() {
+    if (began_)
+      times_.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - *began_).count();
+  }
+  DataWait(const DataWait&) = delete;
+  DataWait& operator=(const DataWait&) = delete;
+
+ private:
+  RunTimes& times_;
+  std::optional<std::chrono::steady_clock::time_point> began_;
+};
+
 /// The number of batches that were launched as graphs, and why others were not.
 struct CapturedCounts {
   int64_t batches = 0;
@@ -152,6 +171,7 @@ struct RunState {
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
+  bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
   bool remembers_batches = false;  ///< a callback may save on an exception
   RewindPoint rewind_point;        ///< of the batch or the hooks under way, if one may
   bool rewound = false;            ///< an exception has taken the run back to that point

@@ -5,15 +5,15 @@
 namespace fulgur::detail {
 
 void StepState::step_optimizer(Optimizer& optimizer, const Closure& closure) {
-  if (!in_training_step && !manual)
+  if (!actions_ && !manual)
     throw Error(
         "[trainer.optimizer_step] the module uses automatic optimization: the Trainer steps the optimizer, and a "
         "module may do so only in its optimizer_step hook. Remove step(), or override automatic_optimization() to "
         "return false.");
-  if (!in_training_step)
+  if (!actions_)
     throw Error(
         "[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
-  actions->step_optimizer(optimizer, closure);
+  actions_->step_optimizer(optimizer, closure);
 }
 
 void StepState::manual_backward(const Tensor& loss, const BackwardOptions& options) {
@@ -21,8 +21,8 @@ void StepState::manual_backward(const Tensor& loss, const BackwardOptions& optio
     throw Error(
         "[trainer.manual_backward] the module uses automatic optimization, which runs backward itself. Return the "
         "loss, or override automatic_optimization() to return false.");
-  if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
-  actions->manual_backward(loss, options);
+  if (!actions_) throw Error("[trainer.manual_backward] backward is called in training_step only.");
+  actions_->manual_backward(loss, options);
 }
 
 }  // namespace fulgur::detail

@@ -24,19 +24,32 @@ enum class StepProgress {
 };
 
 /// The training step under way.
-struct StepState {
+class StepState {
+ public:
   /// The functions that a module calls in its training_step, or in optimizer_step. Elsewhere they throw an Error that
   /// says so.
   void manual_backward(const Tensor& loss, const BackwardOptions& options);
   void step_optimizer(Optimizer& optimizer, const Closure& closure);
 
-  bool manual = false;             ///< manual optimization
-  bool in_training_step = false;   ///< manual backward and step may be called only then
-  bool manual_sync = true;         ///< manual_backward exchanges gradients between ranks
-  StepActions* actions = nullptr;  ///< while the run trains
-  bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
+  /// While it lives, the module may call these functions, and `actions` carries them out.
+  class Allowed {
+   public:
+    Allowed(StepState& step, StepActions& actions) : step_(step) { step_.actions_ = &actions; }
+    ~Allowed() { step_.actions_ = nullptr; }
+    Allowed(const Allowed&) = delete;
+    Allowed& operator=(const Allowed&) = delete;
+
+   private:
+    StepState& step_;
+  };
+
+  bool manual = false;      ///< manual optimization: a fact of the module, determined before its first step
+  bool manual_sync = true;  ///< manual_backward exchanges gradients between ranks
   StepProgress progress = StepProgress::none;
   int64_t global_step_before = 0;  ///< of this batch
+
+ private:
+  StepActions* actions_ = nullptr;
 };
 
 }  // namespace fulgur::detail

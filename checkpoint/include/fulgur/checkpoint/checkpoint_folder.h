@@ -105,6 +105,10 @@ FULGUR_API CheckpointSummary summarize_checkpoint(const std::filesystem::path& f
 /// damaged manifest is listed with its `problem`, ordered by the step in its name. Empty if the folder does not exist.
 FULGUR_API std::vector<CheckpointSummary> list_checkpoints(const std::filesystem::path& folder);
 
+/// The name under which a checkpoint was written: its file name without `.ckpt`, and without the `-vN` that it got if
+/// the name was taken.
+FULGUR_API std::string checkpoint_name(const std::filesystem::path& checkpoint);
+
 /// The checkpoints in `folder` that were written under `name`, also those that got `-vN` since it was taken; newest
 /// first, by the time at which their state was written. Links are omitted.
 FULGUR_API std::vector<std::filesystem::path> checkpoints_named(const std::filesystem::path& folder,
