@@ -234,6 +234,16 @@ bool depends_on_no_batch_end(const Plan& plan, int64_t ranks) {
          !plan["trainer"].contains("on_nonfinite");
 }
 
+// Before the first batch of a process and after its last one.
+constexpr const char* kPlacesOutsideBatches[] = {"setup",     "fit_start", "train_start",
+                                                 "train_end", "fit_end",   "teardown"};
+
+// SIGUSR1 asks for a checkpoint and ends no process. If one of several ranks ends while they start, the others wait for
+// it until their timeout.
+bool may_end_outside_batches(const std::string& way, int64_t ranks) {
+  return way == "SIGUSR1" || (ranks == 1 && way != "exception");
+}
+
 // A fit of the next version in the same folder, which a run of its own version never takes for itself.
 Ended fit_beside(const Plan& plan, const fs::path& folder) {
   Plan other = plan;
@@ -253,7 +263,7 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   const fs::path undisturbed = folder / "quiet", disturbed = folder / "killed";
   if (auto bad = trouble("the quiet run", fit(config_of(plan, undisturbed, ranks), undisturbed, ranks)))
     return ranks > 1 ? allowed(*bad) : *bad;
-  SplitMix64 random = random_of(plan, static_cast<uint64_t>(ranks));
+  SplitMix64 random = random_of(plan, static_cast<uint64_t>(ranks)), outside_batches = random_of(plan, 17);
   const auto whole = result_in(undisturbed);
   if (!whole) return {Kind::failed, "no result of the quiet run"};
   if (validates_each_epoch(plan) && whole->numbers.at("facts.validations") < whole->numbers.at("facts.epochs"))
@@ -289,6 +299,11 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       const bool saves = std::ranges::any_of(
           plan["callbacks"], [](const Plan& each) { return value_at(each, "/init_args/save_on_exception", false); });
       if (!may_save && saves && events["kill_by"] == "exception") events["kill_place"] = "batch_start";
+      if (outside_batches.below(events["kill_by"] == "SIGUSR1" ? 2 : 5) == 0 &&
+          may_end_outside_batches(events["kill_by"].get<std::string>(), ranks)) {
+        events["kill_at"] = 0;
+        events["kill_place"] = kPlacesOutsideBatches[outside_batches.below(std::size(kPlacesOutsideBatches))];
+      }
       ends_by_signals = ends_by_signals && events["kill_by"] != "exception";
       story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
                    events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
