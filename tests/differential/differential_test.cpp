@@ -109,6 +109,9 @@ TEST_CASE("seeds: a run that rolls back again and again ends") { for_all_seeds(r
 TEST_CASE("seeds: schedules follow the samples over a change of accumulation") {
   for_all_seeds(schedules_follow_samples);
 }
+TEST_CASE("seeds: the program with SIGUSR1 before or after its training equals a quiet run, bit for bit") {
+  for_all_seeds(signalled_program_equals_quiet, 40);
+}
 TEST_CASE("seeds: captured steps equal eager ones", "[gpu]") {
   require_gpus_of_forks(1);
   for_all_seeds(captured_equals_eager, 12);

@@ -686,6 +686,35 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   return {};
 }
 
+Verdict signalled_program_equals_quiet(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  without_times(plan);
+  SplitMix64 random = random_of(given, 18);
+  const fs::path quiet = folder / "quiet", signalled = folder / "signalled";
+  if (auto bad = trouble("the quiet run", fit(config_of(plan, quiet), quiet))) return *bad;
+  std::string place = random.below(2) == 0 ? "created" : "destroyed";
+  const bool in_fit = random.below(2) == 0;
+  if (in_fit)
+    place = kPlacesOutsideBatches[random.below(std::size(kPlacesOutsideBatches))];
+  else
+    plan["data"]["signal_when"] = place;
+  Plan config = config_of(plan, signalled);
+  Plan& events = config["trainer"]["callbacks"][0]["init_args"];
+  if (in_fit) events["kill_at"] = 0, events["kill_place"] = place, events["kill_by"] = "SIGUSR1";
+  const std::string story = cat("SIGUSR1 at ", place, in_fit ? "" : " of the data", "\n");
+  if (auto bad = trouble("the program", fit_by_program(config, signalled))) return {bad->kind, story + bad->text};
+  Verdict verdict = compared("quiet and signalled", quiet, signalled);
+  if (!verdict.bad() && seen_in(quiet) != seen_in(signalled))
+    verdict = {Kind::differs, "samples were seen at other times than in the quiet run"};
+  if (!verdict.bad())
+    if (const std::string rows =
+            first_difference(rows_in(quiet, version_of(plan)), rows_in(signalled, version_of(plan)));
+        !rows.empty())
+      verdict = {Kind::differs, "metrics of the quiet run and of the program differ in " + rows};
+  if (verdict.bad()) verdict.text = story + verdict.text;
+  return verdict;
+}
+
 Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   SplitMix64 random = random_of(given, 15);

@@ -35,6 +35,8 @@ Verdict workers_equal_none(const Plan& plan, const std::filesystem::path& folder
 Verdict metrics_equal_predictions(const Plan& plan, const std::filesystem::path& folder);
 Verdict rollback_gives_up(const Plan& plan, const std::filesystem::path& folder);
 Verdict schedules_follow_samples(const Plan& plan, const std::filesystem::path& folder);
+/// The program itself, which receives SIGUSR1 before it trains or after it has trained.
+Verdict signalled_program_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 /// On CUDA devices, real or simulated.
 Verdict captured_equals_eager(const Plan& plan, const std::filesystem::path& folder);
 
