@@ -98,8 +98,8 @@ TEST_CASE("seeds: killed and resumed equals undisturbed, bit for bit") { for_all
 TEST_CASE("seeds: several ranks, killed and resumed, equal undisturbed ones, bit for bit") {
   for_all_seeds(killed_ranks_equal_quiet);
 }
-TEST_CASE("seeds: resumed over other ranks, each sample of an epoch is seen once") {
-  for_all_seeds(other_ranks_see_each_sample_once);
+TEST_CASE("seeds: resumed with other ranks or batches, each sample of an epoch is seen once") {
+  for_all_seeds(other_ranks_or_batches_see_each_sample_once);
 }
 TEST_CASE("seeds: asynchronous saves equal synchronous ones") { for_all_seeds(asynchronous_saves_equal_synchronous); }
 TEST_CASE("seeds: dp, model_parallel and hybrid equal one device") { for_all_seeds(devices_equal_one); }

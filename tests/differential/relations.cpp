@@ -426,7 +426,21 @@ Verdict killed_ranks_equal_quiet(const Plan& plan, const fs::path& folder) {
   return killed(shared_out(plan, ranks, false), folder, ranks);
 }
 
-Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& folder) {
+namespace {
+
+// Adds a second training loader. With it, the length of an epoch in samples is not known, so a schedule cannot convert
+// lengths in samples.
+void with_second_loader(Plan& plan, SplitMix64& random) {
+  static constexpr const char* kModes[] = {"max_size", "sequential", "max_size_cycle"};
+  plan["data"]["second"] = 1 + static_cast<int64_t>(random.below(14));
+  plan["data"]["mode"] = kModes[random.below(std::size(kModes))];
+  if (value_at(plan, "/lr_scheduler/init_args/step_size", Plan()).is_string())
+    plan["lr_scheduler"]["init_args"]["step_size"] = 2;
+}
+
+}  // namespace
+
+Verdict other_ranks_or_batches_see_each_sample_once(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   // What has other samples, or other numbers of them, by design.
   without_limit(plan);
@@ -437,34 +451,47 @@ Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& fold
   for (const char* key : {"kind", "drop_last"}) plan["data"].erase(key);
   plan["events"].erase("stop_at");
   if (value_at<std::string>(plan, "/data/order", "") == "weighted") plan["data"]["order"] = "shuffled";
-  const bool second = value_at<int64_t>(plan, "/data/second", 0) > 0;
-  const std::string mode = value_at<std::string>(plan, "/data/mode", "");
-  if (second && mode != "max_size" && mode != "sequential") plan["data"]["mode"] = "max_size";
   std::erase_if(plan["callbacks"].get_ref<Plan::array_t&>(),
                 [](const Plan& each) { return each.value("class_path", "") == "EarlyStopping"; });
-  SplitMix64 random = random_of(plan, 9);
+  SplitMix64 random = random_of(plan, 9), of_batches = random_of(plan, 19);
   const auto from = 1 + static_cast<int64_t>(random.below(3));
-  // The batches of a batch sampler are of one number of ranks.
-  const int64_t other = 1 + (from + static_cast<int64_t>(random.below(2))) % 3,
-                to = value_at(plan, "/data/batches", false) ? from : other;
+  // The batches of a batch sampler have one size, for one number of ranks.
+  const bool fixed = value_at(plan, "/data/batches", false);
+  const auto batch = value_at<int64_t>(plan, "/data/batch_size", 2);
+  const int64_t other_batch = 1 + (batch + static_cast<int64_t>(of_batches.below(5))) % 6,
+                batch_to = fixed || of_batches.below(2) == 0 ? batch : other_batch;
+  const bool same_ranks = fixed || (batch_to != batch && of_batches.below(3) > 0);
+  const int64_t other = 1 + (from + static_cast<int64_t>(random.below(2))) % 3, to = same_ranks ? from : other;
+  // An interval in batches must not be longer than the new epochs.
+  if (value_at(plan, "/trainer/val_check_interval", Plan()).is_number_integer())
+    plan["trainer"]["val_check_interval"] = 1;
+  if (value_at<int64_t>(plan, "/data/second", 0) == 0 && of_batches.below(3) == 0) with_second_loader(plan, of_batches);
+  const bool second = value_at<int64_t>(plan, "/data/second", 0) > 0;
+  // A shorter loader begins again with `max_size_cycle`, and ends the epoch early with `min_size`.
+  std::string mode = value_at<std::string>(plan, "/data/mode", "max_size_cycle");
+  if (mode == "min_size" || (mode == "max_size_cycle" && !same_ranks)) mode = "max_size";
+  const bool repeats = second && mode == "max_size_cycle";
+  if (second) plan["data"]["mode"] = mode;
   const auto epochs = value_at<int64_t>(plan, "/trainer/max_epochs", 2);
   plan["trainer"]["max_epochs"] = epochs;
   Plan before = config_of(plan, folder, from);
   Plan& events = before["trainer"]["callbacks"][0]["init_args"];
   const int64_t samples = value_at<int64_t>(plan, "/data/num_train", 12) + value_at<int64_t>(plan, "/data/second", 0);
-  const int64_t batches = epochs * (samples / (from * value_at<int64_t>(plan, "/data/batch_size", 2)) + 1);
+  const int64_t batches = epochs * (samples / (from * batch) + 1);
   const auto save = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(batches)));
   events["save_at"] = Plan::array({save});
   events["kill_at"] = save + static_cast<int64_t>(random.below(3));
   events["kill_place"] = random.below(2) == 0 ? "batch_end" : "published";
   const Ended first = fit(before, folder, from);
   if (first.hung) return {Kind::hung, "the first part hung\n" + tail(first.text)};
-  const std::string story = cat(from, " ranks until batch ", save, ", then ", to, " ranks\n");
+  const std::string story = cat(from, " ranks with batches of ", batch, " until batch ", save, ", then ", to,
+                                " with batches of ", batch_to, "\n");
   if (!first.all(0)) {
     if (std::ranges::find(first.codes, -SIGKILL) == first.codes.end())
       return allowed({trouble("the first part", first)->kind, story + first.text});
     Plan after = config_of(plan, folder, to);
     after["ckpt_path"] = "auto";
+    if (batch_to != batch) after["data"]["init_args"]["batch_size"] = batch_to;
     if (auto bad = trouble("the second part", fit(after, folder, to))) return allowed({bad->kind, story + bad->text});
   }
   // What does not divide is filled up: with samples that come once more.
@@ -478,7 +505,7 @@ Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& fold
     surplus += times - epochs;
   }
   if (!wrong.empty()) return {Kind::differs, cat(story, "samples seen less than ", epochs, " times:", wrong)};
-  if (surplus > most_surplus)
+  if (!repeats && surplus > most_surplus)
     return {Kind::differs, cat(story, surplus, " samples were seen once more, at most ", most_surplus, " may be")};
   return {};
 }

@@ -28,7 +28,7 @@ Verdict equals_loop_by_hand(const Plan& plan, const std::filesystem::path& folde
 Verdict ranks_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_ranks_equal_quiet(const Plan& plan, const std::filesystem::path& folder);
-Verdict other_ranks_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
+Verdict other_ranks_or_batches_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
 Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const std::filesystem::path& folder);
 Verdict devices_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict workers_equal_none(const Plan& plan, const std::filesystem::path& folder);
