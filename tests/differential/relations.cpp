@@ -643,7 +643,8 @@ std::map<int64_t, double> rates_in(const fs::path& folder) {
 
 }  // namespace
 
-// A run that resumes with other windows of accumulation has the rates that it would have had by then.
+// A run that resumes with other windows of accumulation has the rates that it would have had by then. If the windows do
+// not divide the epochs, it has them at the end of each epoch.
 Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   SplitMix64 random = random_of(given, 14);
@@ -659,11 +660,18 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   plan["events"] = Plan::object();
   plan["callbacks"] = Plan::array();
   plan["optimizer"] = Plan{{"class_path", "SGD"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}};
-  // Windows that divide an epoch: else its last one is shorter.
+  const auto before = static_cast<int64_t>(1 + random.below(4)),
+             after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
   const auto batch = value_at<int64_t>(plan, "/data/batch_size", 2);
-  plan["data"]["num_train"] = batch * 12;
-  plan["trainer"]["max_epochs"] = 2 + static_cast<int64_t>(random.below(3));
-  const Plan unit = of({Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))});
+  const int64_t batches = of({12, 12, 13, 10, 7}).get<int64_t>();
+  // Otherwise the last window of an epoch is shorter. Then only schedules of epochs and of the run are exact, at the
+  // ends of epochs.
+  const bool divides = batches % before == 0 && batches % after == 0;
+  const auto epochs = static_cast<int64_t>((divides ? 2 : 3) + random.below(3));
+  plan["data"]["num_train"] = batch * batches;
+  plan["trainer"]["max_epochs"] = epochs;
+  const Plan unit = divides ? of({Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))})
+                            : of({"1ep", "0.25dur"});
   plan["lr_scheduler"] = of({
       Plan{{"class_path", "StepLR"}, {"init_args", {{"step_size", unit}, {"gamma", 0.5}}}},
       Plan{{"class_path", "CosineAnnealingLR"}},
@@ -674,8 +682,6 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   });
   for (const char* key : {"lr_scheduler_monitor", "lr_scheduler_strict", "lr_scheduler_frequency"}) plan.erase(key);
   plan["lr_scheduler_interval"] = "step";
-  const auto before = static_cast<int64_t>(1 + random.below(4)),
-             after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
   // With scale_lr, rates also follow the samples of a step.
   const bool scales = random.below(3) == 0;
   if (scales) {
@@ -685,31 +691,43 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   const fs::path whole = folder / "whole", changed = folder / "changed";
   plan["trainer"]["accumulate_grad_batches"] = before;
   if (auto bad = trouble("the whole run", fit(config_of(plan, whole), whole))) return *bad;
-  // At the end of an epoch both have whole windows. The last one before it may be open, and ends as it began.
+  // At the end of an epoch both have whole windows. The last one before it may be open, and ends as it began; if
+  // windows do not divide the epoch, the change comes exactly at its end.
+  const int64_t epochs_before = divides ? 1 : 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(epochs - 2))),
+                change = epochs_before * batches;
   Plan first = config_of(plan, changed), second = first;
   Plan& events = first["trainer"]["callbacks"][0]["init_args"];
-  events["kill_at"] = 12 - static_cast<int64_t>(random.below(static_cast<uint64_t>(before)));
+  events["kill_at"] = change - (divides ? static_cast<int64_t>(random.below(static_cast<uint64_t>(before))) : 0);
   events["kill_by"] = "SIGTERM";
   const Ended cut = fit(first, changed);
   if (!ended_by(first, cut)) return {Kind::failed, "the first part was not cut\n" + tail(cut.text)};
   second["ckpt_path"] = "auto";
   second["trainer"]["accumulate_grad_batches"] = after;
   if (auto bad = trouble("the second part", fit(second, changed))) return *bad;
-  const auto expected = rates_in(whole), got = rates_in(changed);
+  auto expected = rates_in(whole), got = rates_in(changed);
+  for (const auto& [where, rates] : {std::pair(&whole, &expected), std::pair(&changed, &got)}) {
+    const auto result = result_in(*where);
+    if (!result) return {Kind::failed, "no result of a run"};
+    rates->emplace(static_cast<int64_t>(result->numbers.at("facts.samples_seen")), result->numbers.at("facts.rates.0"));
+  }
   int64_t compared_rates = 0;
   for (const auto& [samples, rate] : got) {
     // Between the windows of either, rates are those of the window.
-    if (samples % (batch * before) != 0 || (samples > 12 * batch && samples % (batch * after) != 0)) continue;
+    const bool between =
+        samples % (batch * before) != 0 || (samples > change * batch && samples % (batch * after) != 0);
+    if (divides ? between : samples % (batch * batches) != 0) continue;
     if (!expected.contains(samples)) continue;
-    ++compared_rates;
+    if (samples > change * batch) ++compared_rates;
     const double scaled =
-        scales && samples >= 12 * batch ? static_cast<double>(after) / static_cast<double>(before) : 1;
+        scales && samples >= change * batch ? static_cast<double>(after) / static_cast<double>(before) : 1;
     if (std::abs(rate - scaled * expected.at(samples)) > 1e-9)
-      return {Kind::differs,
-              cat("accumulation ", before, ", then ", after, ": after ", samples, " samples the rate is ", rate,
-                  ", without a change ", expected.at(samples), scales ? cat(" × ", scaled) : "")};
+      return {Kind::differs, cat("accumulation ", before, ", then ", after, " in epochs of ", batches,
+                                 " batches: after ", samples, " samples the rate is ", rate, ", without a change ",
+                                 expected.at(samples), scales ? cat(" × ", scaled) : "")};
   }
-  if (compared_rates < 2) return {Kind::failed, "no rates to compare"};
+  // At least the rate after the last step, and that of each epoch's first step if only these are exact.
+  if (compared_rates < (divides ? 1 : epochs - epochs_before))
+    return {Kind::failed, "there are no rates to compare after the change"};
   return {};
 }
 
