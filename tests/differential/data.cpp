@@ -5,6 +5,7 @@
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <utility>
@@ -74,6 +75,15 @@ void DifferentialData::Options::fields(Fields& f) {
   f(drop_last, "drop_last", "Leaves out a last batch that is not full.");
   f(by_epoch, "by_epoch", "Training loaders depend on the epoch in which they are created.");
   f(batches, "batches", "Training batches come from a batch sampler.");
+  f(signal_when, "signal_when", "When the process sends itself SIGUSR1.").one_of({"never", "created", "destroyed"});
+}
+
+DifferentialData::DifferentialData(const Options& options) : options_(options) {
+  if (options_.signal_when == "created") ::raise(SIGUSR1);
+}
+
+DifferentialData::~DifferentialData() {
+  if (options_.signal_when == "destroyed") ::raise(SIGUSR1);
 }
 
 std::shared_ptr<Loader> DifferentialData::loader(int64_t first, int64_t count, bool train,

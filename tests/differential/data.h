@@ -20,9 +20,11 @@ class DifferentialData : public DataModule {
     bool drop_last = false;
     bool by_epoch = false;  ///< training loaders hold the samples in an order of the epoch in which they are created
     bool batches = false;   ///< whole batches, from a batch sampler
+    std::string signal_when = "never";  ///< the process sends itself SIGUSR1 when the data is created or destroyed
     void fields(Fields& f);
   };
-  explicit DifferentialData(const Options& options) : options_(options) {}
+  explicit DifferentialData(const Options& options);
+  ~DifferentialData() override;
   Loaders loaders(RunningStage stage) override;
 
  private:

@@ -98,8 +98,8 @@ TEST_CASE("seeds: killed and resumed equals undisturbed, bit for bit") { for_all
 TEST_CASE("seeds: several ranks, killed and resumed, equal undisturbed ones, bit for bit") {
   for_all_seeds(killed_ranks_equal_quiet);
 }
-TEST_CASE("seeds: resumed over other ranks, each sample of an epoch is seen once") {
-  for_all_seeds(other_ranks_see_each_sample_once);
+TEST_CASE("seeds: resumed with other ranks or batches, each sample of an epoch is seen once") {
+  for_all_seeds(other_ranks_or_batches_see_each_sample_once);
 }
 TEST_CASE("seeds: asynchronous saves equal synchronous ones") { for_all_seeds(asynchronous_saves_equal_synchronous); }
 TEST_CASE("seeds: dp, model_parallel and hybrid equal one device") { for_all_seeds(devices_equal_one); }
@@ -108,6 +108,9 @@ TEST_CASE("seeds: metrics equal those of the predictions") { for_all_seeds(metri
 TEST_CASE("seeds: a run that rolls back again and again ends") { for_all_seeds(rollback_gives_up); }
 TEST_CASE("seeds: schedules follow the samples over a change of accumulation") {
   for_all_seeds(schedules_follow_samples);
+}
+TEST_CASE("seeds: the program with SIGUSR1 before or after its training equals a quiet run, bit for bit") {
+  for_all_seeds(signalled_program_equals_quiet, 40);
 }
 TEST_CASE("seeds: captured steps equal eager ones", "[gpu]") {
   require_gpus_of_forks(1);

@@ -23,7 +23,8 @@ void DifferentialEvents::Options::fields(Fields& f) {
   f(kill_at, "kill_at", "The process ends itself at that batch of the run; -1: never.");
   f(kill_place, "kill_place", "Where in the step, or the next such place.")
       .one_of({"batch_start", "after_backward", "before_step", "before_zero_grad", "batch_end", "validation_batch",
-               "validation_end", "epoch_start", "epoch_end", "save", "published"});
+               "validation_end", "epoch_start", "epoch_end", "save", "published", "setup", "fit_start", "train_start",
+               "train_end", "fit_end", "teardown"});
   f(kill_by, "kill_by", "By what the process ends.").one_of({"SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1", "exception"});
   f(save_failed, "save_failed", "Asks for a checkpoint after an exception.");
   f(clock, "clock", "Each batch takes a second of the run's clock.");
@@ -53,9 +54,15 @@ void DifferentialEvents::setup(RunContext& run, TrainerFn) {
   run_of_process = &run;
   fs::create_directories(fs::path(options_.folder) / "seen");
   fs::create_directories(fs::path(options_.folder) / "from");
+  at(run, "setup");
 }
 
-void DifferentialEvents::teardown(RunContext&, TrainerFn) { run_of_process = nullptr; }
+void DifferentialEvents::on_fit_start(RunContext& run) { at(run, "fit_start"); }
+
+void DifferentialEvents::teardown(RunContext& run, TrainerFn) {
+  at(run, "teardown");
+  run_of_process = nullptr;
+}
 
 void DifferentialEvents::on_train_start(RunContext& run) {
   trains_ = true;
@@ -70,10 +77,12 @@ void DifferentialEvents::on_train_start(RunContext& run) {
   constexpr int64_t kMostRanks = 8;
   std::error_code error;
   fs::remove(fs::path(options_.folder) / "seen" / cat(life_, ".", run.rank()), error);
-  if (run.rank() != 0) return;
-  for (int64_t rank = run.world_size(); rank < kMostRanks; ++rank)
-    fs::remove(fs::path(options_.folder) / "seen" / cat(life_, ".", rank), error);
-  std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
+  if (run.rank() == 0) {
+    for (int64_t rank = run.world_size(); rank < kMostRanks; ++rank)
+      fs::remove(fs::path(options_.folder) / "seen" / cat(life_, ".", rank), error);
+    std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
+  }
+  at(run, "train_start");
 }
 
 void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch& batch, int64_t) {
@@ -135,7 +144,10 @@ void DifferentialEvents::on_exception(RunContext& run, const std::exception& err
   run.request_checkpoint(request);
 }
 
+void DifferentialEvents::on_train_end(RunContext& run) { at(run, "train_end"); }
+
 void DifferentialEvents::on_fit_end(RunContext& run) {
+  at(run, "fit_end");
   CheckpointContent content;
   content.module = module_state(run.module());
   content.aliases = parameter_aliases(run.module());

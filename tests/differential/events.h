@@ -41,6 +41,7 @@ class DifferentialEvents : public Callback {
   void load_state(const StateTree& state) override;
 
   void setup(RunContext& run, TrainerFn fn) override;
+  void on_fit_start(RunContext& run) override;
   void on_train_start(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
@@ -53,6 +54,7 @@ class DifferentialEvents : public Callback {
   void on_checkpoint_published(RunContext& run, const CheckpointInfo& info) override;
   void on_exception(RunContext& run, const std::exception& error) override;
   bool saves_on_exception() const override { return options_.save_failed; }
+  void on_train_end(RunContext& run) override;
   void on_fit_end(RunContext& run) override;
   void teardown(RunContext& run, TrainerFn fn) override;
 

@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -35,7 +37,7 @@ namespace {
 
 [[noreturn]] void be_child(int64_t rank, const fs::path& log, const std::function<int(int64_t)>& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGILL}) ::signal(number, SIG_DFL);
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGSEGV, SIGABRT, SIGFPE, SIGILL}) ::signal(number, SIG_DFL);
   const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
   ::dup2(fd, STDOUT_FILENO);
   ::dup2(fd, STDERR_FILENO);
@@ -164,6 +166,17 @@ Ended fit(const Plan& config, const fs::path& folder, int64_t ranks) {
     TrainerComponents components(text, rank, ranks, port);
     return static_cast<int>(
         components.trainer->fit(components.module, DataSource(components.data), components.config.ckpt_path).exit_code);
+  });
+}
+
+Ended fit_by_program(const Plan& config, const fs::path& folder) {
+  fs::create_directories(folder);
+  const fs::path file = folder / "plan.yaml";
+  std::ofstream(file) << to_yaml(config);
+  return in_processes(1, folder / "log", [&](int64_t) -> int {
+    ::execl(FULGUR_TRAINER_BIN, FULGUR_TRAINER_BIN, "fit", "--plugin", FULGUR_DIFFERENTIAL_PARTS, "-c", file.c_str(),
+            static_cast<char*>(nullptr));
+    throw std::runtime_error(cat("the program did not start: ", std::strerror(errno)));
   });
 }
 

@@ -29,6 +29,10 @@ Ended in_processes(int64_t count, const std::filesystem::path& log, const std::f
 /// Runs `trainer fit` of a config, in as many processes as there are ranks.
 Ended fit(const Plan& config, const std::filesystem::path& folder, int64_t ranks = 1);
 
+/// Runs `trainer fit` of a config as the program itself, with the parts of a plan as a plug-in. The program has no
+/// clock that goes by batches, and no disk that is full.
+Ended fit_by_program(const Plan& config, const std::filesystem::path& folder);
+
 /// Tests and predicts with the last checkpoint of a fit in `folder`; the metric must be that of the predictions.
 Ended evaluate(const Plan& config, const std::filesystem::path& folder, int64_t ranks);
 

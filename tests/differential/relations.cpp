@@ -227,6 +227,23 @@ bool validates_each_epoch(const Plan& plan) {
          !plan["model"].contains("skip_epoch");
 }
 
+// Whether the rest of a run is the same if hooks at the end of one batch, and what follows them, are left out: requests
+// of stops, seconds of the clock, and decisions about losses that are not finite.
+bool depends_on_no_batch_end(const Plan& plan, int64_t ranks) {
+  return ranks == 1 && !value_at(plan, "/events/clock", false) && !plan["events"].contains("stop_at") &&
+         !plan["trainer"].contains("on_nonfinite");
+}
+
+// Before the first batch of a process and after its last one.
+constexpr const char* kPlacesOutsideBatches[] = {"setup",     "fit_start", "train_start",
+                                                 "train_end", "fit_end",   "teardown"};
+
+// SIGUSR1 asks for a checkpoint and ends no process. If one of several ranks ends while they start, the others wait for
+// it until their timeout.
+bool may_end_outside_batches(const std::string& way, int64_t ranks) {
+  return way == "SIGUSR1" || (ranks == 1 && way != "exception");
+}
+
 // A fit of the next version in the same folder, which a run of its own version never takes for itself.
 Ended fit_beside(const Plan& plan, const fs::path& folder) {
   Plan other = plan;
@@ -246,7 +263,7 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   const fs::path undisturbed = folder / "quiet", disturbed = folder / "killed";
   if (auto bad = trouble("the quiet run", fit(config_of(plan, undisturbed, ranks), undisturbed, ranks)))
     return ranks > 1 ? allowed(*bad) : *bad;
-  SplitMix64 random = random_of(plan, static_cast<uint64_t>(ranks));
+  SplitMix64 random = random_of(plan, static_cast<uint64_t>(ranks)), outside_batches = random_of(plan, 17);
   const auto whole = result_in(undisturbed);
   if (!whole) return {Kind::failed, "no result of the quiet run"};
   if (validates_each_epoch(plan) && whole->numbers.at("facts.validations") < whole->numbers.at("facts.epochs"))
@@ -275,12 +292,18 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM",   "SIGTERM",
                                               "SIGINT",  "SIGUSR1", "exception", "exception"};
       events["kill_by"] = kWays[random.below(rolls_back ? 2 : std::size(kWays))];
-      // What of a batch's end comes after an exception is not made up for, and the batch counts.
+      // A batch that fails after its step counts, and a resume does not repeat what of its end comes after that.
       const bool after_step = events["kill_place"] == "before_zero_grad" || events["kill_place"] == "batch_end";
-      events["save_failed"] = random.below(2) == 0 && !after_step;
+      const bool may_save = !after_step || depends_on_no_batch_end(plan, ranks);
+      events["save_failed"] = random.below(2) == 0 && may_save;
       const bool saves = std::ranges::any_of(
           plan["callbacks"], [](const Plan& each) { return value_at(each, "/init_args/save_on_exception", false); });
-      if (after_step && saves && events["kill_by"] == "exception") events["kill_place"] = "batch_start";
+      if (!may_save && saves && events["kill_by"] == "exception") events["kill_place"] = "batch_start";
+      if (outside_batches.below(events["kill_by"] == "SIGUSR1" ? 2 : 5) == 0 &&
+          may_end_outside_batches(events["kill_by"].get<std::string>(), ranks)) {
+        events["kill_at"] = 0;
+        events["kill_place"] = kPlacesOutsideBatches[outside_batches.below(std::size(kPlacesOutsideBatches))];
+      }
       ends_by_signals = ends_by_signals && events["kill_by"] != "exception";
       story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
                    events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
@@ -320,8 +343,7 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
     if (auto bad = trouble("the run", ended)) return {bad->kind, story + bad->text};
     break;
   }
-  Verdict verdict =
-      compared("quiet and killed", undisturbed, disturbed, 0, {"facts.samples_seen", "facts.tokens_seen"});
+  Verdict verdict = compared("quiet and killed", undisturbed, disturbed);
   if (!verdict.bad() && seen_in(undisturbed) != seen_in(disturbed))
     verdict = {Kind::differs, "samples were seen at other times than in the quiet run"};
   if (!verdict.bad())
@@ -404,7 +426,21 @@ Verdict killed_ranks_equal_quiet(const Plan& plan, const fs::path& folder) {
   return killed(shared_out(plan, ranks, false), folder, ranks);
 }
 
-Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& folder) {
+namespace {
+
+// Adds a second training loader. With it, the length of an epoch in samples is not known, so a schedule cannot convert
+// lengths in samples.
+void with_second_loader(Plan& plan, SplitMix64& random) {
+  static constexpr const char* kModes[] = {"max_size", "sequential", "max_size_cycle"};
+  plan["data"]["second"] = 1 + static_cast<int64_t>(random.below(14));
+  plan["data"]["mode"] = kModes[random.below(std::size(kModes))];
+  if (value_at(plan, "/lr_scheduler/init_args/step_size", Plan()).is_string())
+    plan["lr_scheduler"]["init_args"]["step_size"] = 2;
+}
+
+}  // namespace
+
+Verdict other_ranks_or_batches_see_each_sample_once(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   // What has other samples, or other numbers of them, by design.
   without_limit(plan);
@@ -415,34 +451,47 @@ Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& fold
   for (const char* key : {"kind", "drop_last"}) plan["data"].erase(key);
   plan["events"].erase("stop_at");
   if (value_at<std::string>(plan, "/data/order", "") == "weighted") plan["data"]["order"] = "shuffled";
-  const bool second = value_at<int64_t>(plan, "/data/second", 0) > 0;
-  const std::string mode = value_at<std::string>(plan, "/data/mode", "");
-  if (second && mode != "max_size" && mode != "sequential") plan["data"]["mode"] = "max_size";
   std::erase_if(plan["callbacks"].get_ref<Plan::array_t&>(),
                 [](const Plan& each) { return each.value("class_path", "") == "EarlyStopping"; });
-  SplitMix64 random = random_of(plan, 9);
+  SplitMix64 random = random_of(plan, 9), of_batches = random_of(plan, 19);
   const auto from = 1 + static_cast<int64_t>(random.below(3));
-  // The batches of a batch sampler are of one number of ranks.
-  const int64_t other = 1 + (from + static_cast<int64_t>(random.below(2))) % 3,
-                to = value_at(plan, "/data/batches", false) ? from : other;
+  // The batches of a batch sampler have one size, for one number of ranks.
+  const bool fixed = value_at(plan, "/data/batches", false);
+  const auto batch = value_at<int64_t>(plan, "/data/batch_size", 2);
+  const int64_t other_batch = 1 + (batch + static_cast<int64_t>(of_batches.below(5))) % 6,
+                batch_to = fixed || of_batches.below(2) == 0 ? batch : other_batch;
+  const bool same_ranks = fixed || (batch_to != batch && of_batches.below(3) > 0);
+  const int64_t other = 1 + (from + static_cast<int64_t>(random.below(2))) % 3, to = same_ranks ? from : other;
+  // An interval in batches must not be longer than the new epochs.
+  if (value_at(plan, "/trainer/val_check_interval", Plan()).is_number_integer())
+    plan["trainer"]["val_check_interval"] = 1;
+  if (value_at<int64_t>(plan, "/data/second", 0) == 0 && of_batches.below(3) == 0) with_second_loader(plan, of_batches);
+  const bool second = value_at<int64_t>(plan, "/data/second", 0) > 0;
+  // A shorter loader begins again with `max_size_cycle`, and ends the epoch early with `min_size`.
+  std::string mode = value_at<std::string>(plan, "/data/mode", "max_size_cycle");
+  if (mode == "min_size" || (mode == "max_size_cycle" && !same_ranks)) mode = "max_size";
+  const bool repeats = second && mode == "max_size_cycle";
+  if (second) plan["data"]["mode"] = mode;
   const auto epochs = value_at<int64_t>(plan, "/trainer/max_epochs", 2);
   plan["trainer"]["max_epochs"] = epochs;
   Plan before = config_of(plan, folder, from);
   Plan& events = before["trainer"]["callbacks"][0]["init_args"];
   const int64_t samples = value_at<int64_t>(plan, "/data/num_train", 12) + value_at<int64_t>(plan, "/data/second", 0);
-  const int64_t batches = epochs * (samples / (from * value_at<int64_t>(plan, "/data/batch_size", 2)) + 1);
+  const int64_t batches = epochs * (samples / (from * batch) + 1);
   const auto save = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(batches)));
   events["save_at"] = Plan::array({save});
   events["kill_at"] = save + static_cast<int64_t>(random.below(3));
   events["kill_place"] = random.below(2) == 0 ? "batch_end" : "published";
   const Ended first = fit(before, folder, from);
   if (first.hung) return {Kind::hung, "the first part hung\n" + tail(first.text)};
-  const std::string story = cat(from, " ranks until batch ", save, ", then ", to, " ranks\n");
+  const std::string story = cat(from, " ranks with batches of ", batch, " until batch ", save, ", then ", to,
+                                " with batches of ", batch_to, "\n");
   if (!first.all(0)) {
     if (std::ranges::find(first.codes, -SIGKILL) == first.codes.end())
       return allowed({trouble("the first part", first)->kind, story + first.text});
     Plan after = config_of(plan, folder, to);
     after["ckpt_path"] = "auto";
+    if (batch_to != batch) after["data"]["init_args"]["batch_size"] = batch_to;
     if (auto bad = trouble("the second part", fit(after, folder, to))) return allowed({bad->kind, story + bad->text});
   }
   // What does not divide is filled up: with samples that come once more.
@@ -456,7 +505,7 @@ Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& fold
     surplus += times - epochs;
   }
   if (!wrong.empty()) return {Kind::differs, cat(story, "samples seen less than ", epochs, " times:", wrong)};
-  if (surplus > most_surplus)
+  if (!repeats && surplus > most_surplus)
     return {Kind::differs, cat(story, surplus, " samples were seen once more, at most ", most_surplus, " may be")};
   return {};
 }
@@ -594,7 +643,8 @@ std::map<int64_t, double> rates_in(const fs::path& folder) {
 
 }  // namespace
 
-// A run that resumes with other windows of accumulation has the rates that it would have had by then.
+// A run that resumes with other windows of accumulation has the rates that it would have had by then. If the windows do
+// not divide the epochs, it has them at the end of each epoch.
 Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   SplitMix64 random = random_of(given, 14);
@@ -610,11 +660,18 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   plan["events"] = Plan::object();
   plan["callbacks"] = Plan::array();
   plan["optimizer"] = Plan{{"class_path", "SGD"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}};
-  // Windows that divide an epoch: else its last one is shorter.
+  const auto before = static_cast<int64_t>(1 + random.below(4)),
+             after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
   const auto batch = value_at<int64_t>(plan, "/data/batch_size", 2);
-  plan["data"]["num_train"] = batch * 12;
-  plan["trainer"]["max_epochs"] = 2 + static_cast<int64_t>(random.below(3));
-  const Plan unit = of({Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))});
+  const int64_t batches = of({12, 12, 13, 10, 7}).get<int64_t>();
+  // Otherwise the last window of an epoch is shorter. Then only schedules of epochs and of the run are exact, at the
+  // ends of epochs.
+  const bool divides = batches % before == 0 && batches % after == 0;
+  const auto epochs = static_cast<int64_t>((divides ? 2 : 3) + random.below(3));
+  plan["data"]["num_train"] = batch * batches;
+  plan["trainer"]["max_epochs"] = epochs;
+  const Plan unit = divides ? of({Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))})
+                            : of({"1ep", "0.25dur"});
   plan["lr_scheduler"] = of({
       Plan{{"class_path", "StepLR"}, {"init_args", {{"step_size", unit}, {"gamma", 0.5}}}},
       Plan{{"class_path", "CosineAnnealingLR"}},
@@ -625,8 +682,6 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   });
   for (const char* key : {"lr_scheduler_monitor", "lr_scheduler_strict", "lr_scheduler_frequency"}) plan.erase(key);
   plan["lr_scheduler_interval"] = "step";
-  const auto before = static_cast<int64_t>(1 + random.below(4)),
-             after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
   // With scale_lr, rates also follow the samples of a step.
   const bool scales = random.below(3) == 0;
   if (scales) {
@@ -636,32 +691,73 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   const fs::path whole = folder / "whole", changed = folder / "changed";
   plan["trainer"]["accumulate_grad_batches"] = before;
   if (auto bad = trouble("the whole run", fit(config_of(plan, whole), whole))) return *bad;
-  // At the end of an epoch both have whole windows. The last one before it may be open, and ends as it began.
+  // At the end of an epoch both have whole windows. The last one before it may be open, and ends as it began; if
+  // windows do not divide the epoch, the change comes exactly at its end.
+  const int64_t epochs_before = divides ? 1 : 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(epochs - 2))),
+                change = epochs_before * batches;
   Plan first = config_of(plan, changed), second = first;
   Plan& events = first["trainer"]["callbacks"][0]["init_args"];
-  events["kill_at"] = 12 - static_cast<int64_t>(random.below(static_cast<uint64_t>(before)));
+  events["kill_at"] = change - (divides ? static_cast<int64_t>(random.below(static_cast<uint64_t>(before))) : 0);
   events["kill_by"] = "SIGTERM";
   const Ended cut = fit(first, changed);
   if (!ended_by(first, cut)) return {Kind::failed, "the first part was not cut\n" + tail(cut.text)};
   second["ckpt_path"] = "auto";
   second["trainer"]["accumulate_grad_batches"] = after;
   if (auto bad = trouble("the second part", fit(second, changed))) return *bad;
-  const auto expected = rates_in(whole), got = rates_in(changed);
+  auto expected = rates_in(whole), got = rates_in(changed);
+  for (const auto& [where, rates] : {std::pair(&whole, &expected), std::pair(&changed, &got)}) {
+    const auto result = result_in(*where);
+    if (!result) return {Kind::failed, "no result of a run"};
+    rates->emplace(static_cast<int64_t>(result->numbers.at("facts.samples_seen")), result->numbers.at("facts.rates.0"));
+  }
   int64_t compared_rates = 0;
   for (const auto& [samples, rate] : got) {
     // Between the windows of either, rates are those of the window.
-    if (samples % (batch * before) != 0 || (samples > 12 * batch && samples % (batch * after) != 0)) continue;
+    const bool between =
+        samples % (batch * before) != 0 || (samples > change * batch && samples % (batch * after) != 0);
+    if (divides ? between : samples % (batch * batches) != 0) continue;
     if (!expected.contains(samples)) continue;
-    ++compared_rates;
+    if (samples > change * batch) ++compared_rates;
     const double scaled =
-        scales && samples >= 12 * batch ? static_cast<double>(after) / static_cast<double>(before) : 1;
+        scales && samples >= change * batch ? static_cast<double>(after) / static_cast<double>(before) : 1;
     if (std::abs(rate - scaled * expected.at(samples)) > 1e-9)
-      return {Kind::differs,
-              cat("accumulation ", before, ", then ", after, ": after ", samples, " samples the rate is ", rate,
-                  ", without a change ", expected.at(samples), scales ? cat(" × ", scaled) : "")};
+      return {Kind::differs, cat("accumulation ", before, ", then ", after, " in epochs of ", batches,
+                                 " batches: after ", samples, " samples the rate is ", rate, ", without a change ",
+                                 expected.at(samples), scales ? cat(" × ", scaled) : "")};
   }
-  if (compared_rates < 2) return {Kind::failed, "no rates to compare"};
+  // At least the rate after the last step, and that of each epoch's first step if only these are exact.
+  if (compared_rates < (divides ? 1 : epochs - epochs_before))
+    return {Kind::failed, "there are no rates to compare after the change"};
   return {};
+}
+
+Verdict signalled_program_equals_quiet(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  without_times(plan);
+  SplitMix64 random = random_of(given, 18);
+  const fs::path quiet = folder / "quiet", signalled = folder / "signalled";
+  if (auto bad = trouble("the quiet run", fit(config_of(plan, quiet), quiet))) return *bad;
+  std::string place = random.below(2) == 0 ? "created" : "destroyed";
+  const bool in_fit = random.below(2) == 0;
+  if (in_fit)
+    place = kPlacesOutsideBatches[random.below(std::size(kPlacesOutsideBatches))];
+  else
+    plan["data"]["signal_when"] = place;
+  Plan config = config_of(plan, signalled);
+  Plan& events = config["trainer"]["callbacks"][0]["init_args"];
+  if (in_fit) events["kill_at"] = 0, events["kill_place"] = place, events["kill_by"] = "SIGUSR1";
+  const std::string story = cat("SIGUSR1 at ", place, in_fit ? "" : " of the data", "\n");
+  if (auto bad = trouble("the program", fit_by_program(config, signalled))) return {bad->kind, story + bad->text};
+  Verdict verdict = compared("quiet and signalled", quiet, signalled);
+  if (!verdict.bad() && seen_in(quiet) != seen_in(signalled))
+    verdict = {Kind::differs, "samples were seen at other times than in the quiet run"};
+  if (!verdict.bad())
+    if (const std::string rows =
+            first_difference(rows_in(quiet, version_of(plan)), rows_in(signalled, version_of(plan)));
+        !rows.empty())
+      verdict = {Kind::differs, "metrics of the quiet run and of the program differ in " + rows};
+  if (verdict.bad()) verdict.text = story + verdict.text;
+  return verdict;
 }
 
 Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {

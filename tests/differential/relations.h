@@ -28,13 +28,15 @@ Verdict equals_loop_by_hand(const Plan& plan, const std::filesystem::path& folde
 Verdict ranks_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_ranks_equal_quiet(const Plan& plan, const std::filesystem::path& folder);
-Verdict other_ranks_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
+Verdict other_ranks_or_batches_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
 Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const std::filesystem::path& folder);
 Verdict devices_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict workers_equal_none(const Plan& plan, const std::filesystem::path& folder);
 Verdict metrics_equal_predictions(const Plan& plan, const std::filesystem::path& folder);
 Verdict rollback_gives_up(const Plan& plan, const std::filesystem::path& folder);
 Verdict schedules_follow_samples(const Plan& plan, const std::filesystem::path& folder);
+/// The program itself, which receives SIGUSR1 before it trains or after it has trained.
+Verdict signalled_program_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 /// On CUDA devices, real or simulated.
 Verdict captured_equals_eager(const Plan& plan, const std::filesystem::path& folder);
 

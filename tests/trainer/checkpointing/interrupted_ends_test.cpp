@@ -22,8 +22,12 @@ namespace {
 
 /// Calls a function at each hook of a step.
 struct AtHooks : Callback {
-  std::function<void(RunContext&)> before_step = {}, batch_end = {}, epoch_end = {}, validation_batch = {};
+  std::function<void(RunContext&)> train_start = {}, before_step = {}, before_zero_grad = {}, batch_end = {},
+                                   epoch_end = {}, validation_batch = {}, train_end = {};
+  void on_train_start(RunContext& run) override { call(train_start, run); }
+  void on_train_end(RunContext& run) override { call(train_end, run); }
   void on_before_optimizer_step(RunContext& run, Optimizer&) override { call(before_step, run); }
+  void on_before_zero_grad(RunContext& run, Optimizer&) override { call(before_zero_grad, run); }
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override { call(batch_end, run); }
   void on_train_epoch_end(RunContext& run) override { call(epoch_end, run); }
   void on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) override {
@@ -147,6 +151,54 @@ TEST_CASE("in manual optimization a batch that fails after a step counts as a st
       fit(folder, {.from = "auto", .saving = on_exception(), .change = with(nullptr, once), .module = resumed});
   CHECK(report.global_step == 10);
   CHECK(same_weights(weights(*resumed), weights(*whole)));
+}
+
+TEST_CASE("a batch that fails after its step counts once in the samples and tokens of the resumed run") {
+  struct Counting : SelfPlanned {
+    std::optional<int64_t> num_tokens(const Batch& batch) const override { return 3 * batch.size(); }
+  };
+  struct Counts {
+    Progress at_start, at_end;
+  };
+  const auto noting = [](Counts& counts) {
+    auto hooks = std::make_shared<AtHooks>();
+    hooks->train_start = [&](RunContext& run) { counts.at_start = run.progress(); };
+    hooks->train_end = [&](RunContext& run) { counts.at_end = run.progress(); };
+    return hooks;
+  };
+  for (const int64_t accumulation : {1, 2}) {
+    const auto windows = [=](TrainerOptions& options) {
+      options.max_epochs = 2;
+      options.accumulate_grad_batches = accumulation;
+    };
+    Counts quiet;
+    const TemporaryFolder quiet_folder;
+    fit(quiet_folder, {.change = with(noting(quiet), windows), .module = seeded<Counting>()});
+    for (const bool at_zero_grad : {true, false}) {
+      CAPTURE(accumulation, at_zero_grad);
+      const TemporaryFolder folder;
+      const auto failing = std::make_shared<AtHooks>();
+      (at_zero_grad ? failing->before_zero_grad : failing->batch_end) = [](RunContext& run) {
+        if (run.progress().global_step == 4) throw Killed();
+      };
+      fit(folder, {.saving = on_exception(), .change = with(failing, windows), .module = seeded<Counting>()});
+      Counts resumed;
+      fit(folder, {.from = "auto",
+                   .saving = on_exception(),
+                   .change = with(noting(resumed), windows),
+                   .module = seeded<Counting>()});
+      // Four steps of batches that have four samples each.
+      CHECK(resumed.at_start.batches_total.completed == 4 * accumulation);
+      CHECK(resumed.at_start.samples_seen == 16 * accumulation);
+      CHECK(resumed.at_start.tokens_seen == 48 * accumulation);
+      CHECK(resumed.at_end.samples_seen == quiet.at_end.samples_seen);
+      CHECK(resumed.at_end.tokens_seen == quiet.at_end.tokens_seen);
+      CHECK(resumed.at_end.batches_total.completed == quiet.at_end.batches_total.completed);
+      CHECK(resumed.at_end.global_step == quiet.at_end.global_step);
+    }
+    CHECK(quiet.at_end.samples_seen == 80);
+    CHECK(quiet.at_end.tokens_seen == 240);
+  }
 }
 
 TEST_CASE("a window that the end of a stream closes is closed once, also after an exception in its step") {
