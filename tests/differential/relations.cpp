@@ -504,9 +504,11 @@ Verdict other_ranks_or_batches_see_each_sample_once(const Plan& given, const fs:
     if (times < epochs) wrong += cat(" ", sample, " (", times, " times)");
     surplus += times - epochs;
   }
-  if (!wrong.empty()) return {Kind::differs, cat(story, "samples seen less than ", epochs, " times:", wrong)};
+  if (!wrong.empty())
+    return {Kind::differs, cat(story, "samples seen less than ", epochs, " times:", wrong, '\n', lives_in(folder))};
   if (!repeats && surplus > most_surplus)
-    return {Kind::differs, cat(story, surplus, " samples were seen once more, at most ", most_surplus, " may be")};
+    return {Kind::differs,
+            cat(story, surplus, " samples were seen once more, at most ", most_surplus, " may be\n", lives_in(folder))};
   return {};
 }
 

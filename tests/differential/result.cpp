@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -111,6 +112,21 @@ std::map<int64_t, int64_t> seen_in(const fs::path& folder) {
     }
   }
   return seen;
+}
+
+std::string lives_in(const fs::path& folder) {
+  std::string text;
+  for (const char* part : {"from", "seen"}) {
+    std::set<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder / part)) files.insert(entry.path());
+    for (const fs::path& path : files) {
+      std::ifstream file(path);
+      text += cat("  ", part, ' ', path.filename().string(), ':');
+      for (std::string line; std::getline(file, line);) text += cat(' ', line, ';');
+      text += '\n';
+    }
+  }
+  return text;
 }
 
 }  // namespace fulgur::test

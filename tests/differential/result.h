@@ -29,4 +29,7 @@ std::optional<std::string> difference(const Result& a, const Result& b, double t
 /// number: samples of the batches [from, to) of the run.
 std::map<int64_t, int64_t> seen_in(const std::filesystem::path& folder);
 
+/// The batches at which each process began and the samples that each of its ranks saw, as text.
+std::string lives_in(const std::filesystem::path& folder);
+
 }  // namespace fulgur::test
