@@ -7,6 +7,7 @@
 #include "checkpointing/logger_states.h"
 #include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/contracts/interval_trigger.h"
+#include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "loops/evaluation_loop.h"
@@ -389,7 +390,7 @@ class FitLoop {
     services.seen.settle();
     services.rows.settle();
     services.rank_checks.check_same_ranks();
-    repeatable([&] { end_hooks(); });
+    repeatable([&] { end_hooks(); }, /*monitors=*/monitors_.monitors());
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
@@ -421,27 +422,38 @@ class FitLoop {
   }
 
   // Runs work between batches, which a resume repeats if an exception ends it: a checkpoint that a callback then saves
-  // contains none of its effects. After an optimizer's step there is no way back.
+  // contains none of its effects. After an optimizer's step there is no way back. `monitors`: the work may end in a
+  // MonitorError, after which the Trainer saves.
   template <class Between>
-  void repeatable(Between between) {
+  void repeatable(Between between, bool monitors = false) {
     RunState& run = run_;
     Services& services = services_;
     run.step.progress = StepProgress::none;
-    if (run.remembers_batches) run.rewind_point.take(run, services, logger_states(run));
+    if (run.remembers_batches || monitors) run.rewind_point.take(run, services, logger_states(run));
     const uint64_t first_ticket = services.checkpoints.next_ticket();
-    try {
-      between();
-    } catch (...) {
-      if (run.step.progress >= StepProgress::under_way) throw;
+    const auto undo = [&] {
+      if (run.step.progress >= StepProgress::under_way) return;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
       services.checkpoints.discard_requests("a hook or a step between batches has failed",
                                             run.rewind_point.there() ? first_ticket : 0);
-      if (run.rewind_point.there()) {
-        run.rewind_point.restore(run, services);
-        run.rewound = true;
-      }
+      if (!run.rewind_point.there()) return;
+      run.rewind_point.restore(run, services);
+      run.rewound = true;
+    };
+    const auto drop = [&] {
+      if (!run.remembers_batches) run.rewind_point.drop();
+    };
+    try {
+      between();
+    } catch (const MonitorError&) {
+      undo();
+      throw;
+    } catch (...) {
+      drop();
+      undo();
       throw;
     }
+    drop();
   }
 
   RunState& run_;

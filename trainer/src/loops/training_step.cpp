@@ -26,7 +26,7 @@ namespace fulgur::detail {
 namespace {
 
 [[noreturn]] void refuse_monitor(const RunContext& run, const SchedulerConfig& config) {
-  throw ConfigError(cat(
+  throw MonitorError(cat(
       "[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
       " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less often than "
       "the schedule steps? lr_scheduler_frequency is the number of epochs or steps between two of its steps."));
