@@ -434,7 +434,8 @@ void CheckpointStore::report_failure(const CheckpointInfo& info, const Checkpoin
 // It must not overwrite a good checkpoint, and no run resumes from it.
 void CheckpointStore::report_refusal(const CheckpointInfo& info, const CheckpointError& error) {
   host_.failed(info, error);
-  log::error(error.what());
+  if (!std::exchange(refused_, true)) return log::warn("trainer.checkpoint_refused", error.what());
+  if (run_.is_global_zero()) log::info(error.what());
 }
 
 void CheckpointStore::prune() {

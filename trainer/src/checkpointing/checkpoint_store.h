@@ -154,6 +154,7 @@ class CheckpointStore {
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;  // rank 0 could not start the save, and must notify the others
   FailedSaves failed_saves_;
+  bool refused_ = false;  // a save was refused in this process
   LateTensors late_;
   std::string torn_;                 // the tensor that was written while it was copied for the save in flight
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
