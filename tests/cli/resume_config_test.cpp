@@ -58,6 +58,28 @@ TEST_CASE(
   CHECK(says(end.err, "20 steps"));
 }
 
+TEST_CASE("a seed that was drawn is that of the run in every process that resumes it") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto fit = [&](const char* max_steps) {
+    const Finished end =
+        trainer({"fit", "-c", "c.yaml", "--seed_everything", "true", "--resume", "--trainer.max_steps", max_steps},
+                {.folder = folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    CHECK_FALSE(says(end.err, "trainer.resume_config"));
+    CHECK_FALSE(says(end.err, "data.order_changed"));
+    const std::string config = read_text(folder / "fulgur_logs/version_0/config.yaml");
+    return config.substr(config.find("seed_everything"),
+                         config.find('\n', config.find("seed_everything")) - config.find("seed_everything"));
+  };
+  // Inside an epoch of 16 steps.
+  const std::string seed = fit("5");
+  CHECK(seed.starts_with("seed_everything: "));
+  CHECK(fit("8") == seed);
+  CHECK(fit("11") == seed);
+}
+
 TEST_CASE("F16 with --allow-config-change the config wins") {
   const Stopped run;
   const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--allow-config-change",
