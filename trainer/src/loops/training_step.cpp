@@ -234,6 +234,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
 void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& options) {
   RunState& run = run_;
   Services& services = services_;
+  refuse_integer_loss(loss);
   if (debug_) debug_->check_loss(loss);
   if (!carry_out(run, services, services.finite.check_loss(loss))) return;
   GradientNorm::forget(*run.model);
@@ -332,6 +333,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
                     static_cast<int64_t>(output.loss.numel()), " elements. Reduce it, for example with .mean()."));
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
+    refuse_integer_loss(output.loss);
     throw Error(
         "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
         "computed under NoGradGuard?");
