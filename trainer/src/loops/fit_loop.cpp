@@ -275,6 +275,7 @@ class FitLoop {
         throw;
       }
       if (skipped) break;
+      watch_steps();
       // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
       if (last_batch) close_window();
       monitors_.after_batch();
@@ -316,7 +317,8 @@ class FitLoop {
         validate();
       }
     }
-    if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
+    if (progress.global_step == steps_before && !continue_epoch && !skipped)
+      warn_of_no_step(cat("in the ", batch_idx, " batches of epoch ", progress.epoch));
     end_epoch();
   }
 
@@ -328,13 +330,21 @@ class FitLoop {
     run_.validation.pending = validation_due(batch_idx, last_batch);
   }
 
-  void warn_of_no_step(int64_t batches) const {
+  // An epoch may take days, or never end.
+  void watch_steps() {
+    const int64_t step = run_.counters.global_step;
+    batches_without_step_ = step == watched_step_ ? batches_without_step_ + 1 : 0;
+    watched_step_ = step;
+    if (batches_without_step_ == std::max(kMostBatchesWithoutStep, 2 * run_.window.target))
+      warn_of_no_step(cat("in the last ", batches_without_step_, " batches (", run_.describe_position(), ")"));
+  }
+
+  void warn_of_no_step(const std::string& when) const {
     const RunState& run = run_;
     if (run.handles.empty()) return;
-    log::warn("trainer.no_step",
-              cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.counters.epoch,
-                  run.step.manual ? ": training_step did not call optimizers(i).step()"
-                                  : ": training_step returned no loss in any of them"));
+    log::warn("trainer.no_step", cat("no optimizer made a step ", when,
+                                     run.step.manual ? ": training_step did not call optimizers(i).step()"
+                                                     : ": training_step returned no loss in any of them"));
   }
 
   bool read_batch(Loader& loader, int64_t batch_idx) {
@@ -460,6 +470,8 @@ class FitLoop {
   Services& services_;
   MonitorCheck monitors_;
   TrainingStep step_;
+  static constexpr int64_t kMostBatchesWithoutStep = 1000;
+  int64_t batches_without_step_ = 0, watched_step_ = -1;
   std::optional<int64_t> interval_;
   std::optional<IntervalTrigger> validation_trigger_;
   bool stopped_in_epoch_ = false;
