@@ -53,12 +53,12 @@ TEST_CASE("a checkpoint that does not exist: the nearest ones are named, at most
   fs::create_directories(logs / "version_9/checkpoints");
   for (const char* wrong : {"logs/version_9", "logs/version_9/checkpoints", "logs"}) {
     CAPTURE(wrong);
-    CHECK_THAT(refusal(folder / wrong),
-               ContainsSubstring("is not a checkpoint: manifest.json is missing. " + nearby));
+    CHECK_THAT(refusal(folder / wrong), ContainsSubstring("is not a checkpoint: manifest.json is missing. " + nearby));
   }
   // A link without a target.
   fs::create_directory_symlink("gone.ckpt", checkpoints / "last.ckpt");
-  CHECK_THAT(refusal(checkpoints / "last.ckpt"), ContainsSubstring("is a link to a path that does not exist. " + nearby));
+  CHECK_THAT(refusal(checkpoints / "last.ckpt"),
+             ContainsSubstring("is a link to a path that does not exist. " + nearby));
   // A file of a checkpoint.
   CHECK_THAT(refusal(checkpoints / "step=9.ckpt/model.safetensors"),
              ContainsSubstring(cat("It belongs to the checkpoint ", checkpoints / "step=9.ckpt")));

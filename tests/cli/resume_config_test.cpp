@@ -1,8 +1,10 @@
 // F16: configs that differ from that of the checkpoint a fit continues from, and the options that say how to load.
 #include <catch2/catch_test_macros.hpp>
 
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "process.h"
 
+using namespace fulgur;
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -130,6 +132,33 @@ TEST_CASE("F16 another model is refused with exit code 4, even if only an option
   // Options that change no shape may change, shapes may not.
   CHECK(run.resume({"--model.dropout", "0.5", "--allow-config-change"}).exit_code == 0);
   CHECK(run.resume({"--model.hidden", "[16]", "--allow-config-change", "--trainer.max_steps", "30"}).exit_code == 4);
+}
+
+TEST_CASE("F16 an option that is new in the module since the checkpoint: refused, with the option that continues") {
+  const Stopped run;
+  // The checkpoint of a module that did not have the option yet.
+  CheckpointContent content = read_checkpoint(run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt");
+  std::string written = content.state.at("config_written").as_string();
+  const size_t option = written.find("    dropout:");
+  REQUIRE(option != std::string::npos);
+  written.erase(option, written.find('\n', option) + 1 - option);
+  content.state["config_written"] = written;
+  const std::string old = write_checkpoint(run.folder / "old.ckpt", content).string();
+  const auto fit = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"fit", "-c", "c.yaml", "--ckpt_path", old, "--trainer.max_steps", "14"});
+    return trainer(more, {.folder = run.folder.path()});
+  };
+  const Finished refused = fit({});
+  INFO(refused.err);
+  CHECK(refused.exit_code == 4);
+  CHECK(says(refused.err, "model.init_args.dropout: not set in the checkpoint, 0.0 in the config"));
+  CHECK(says(refused.err,
+             "An option that is not set in the checkpoint may be new in the module: continue with "
+             "--allow-config-change. The config's values then apply to all options"));
+  const Finished continued = fit({"--allow-config-change"});
+  INFO(continued.err);
+  CHECK(continued.exit_code == 0);
+  CHECK(says(continued.err, "14 steps"));
 }
 
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {
