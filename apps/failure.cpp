@@ -13,6 +13,8 @@ namespace fulgur::cli {
 Failure current_failure() {
   try {
     throw;
+  } catch (const LaunchFailure& error) {
+    return {error.what(), error.code(), error.console()};
   } catch (const Error& error) {
     return {error.what(), error.code()};
   } catch (const std::bad_alloc&) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/strategies/launcher.h"
 
 namespace fulgur::cli {
 
@@ -11,6 +12,18 @@ namespace fulgur::cli {
 struct Failure {
   std::string message;
   ExitCode code = ExitCode::other;
+  std::string console = {};  ///< what to print instead of the message, if it is not empty
+};
+
+/// Processes that were launched have failed. Their messages, which this error contains, are already on the console.
+class LaunchFailure : public Error {
+ public:
+  explicit LaunchFailure(const LaunchReport& report)
+      : Error(report.message, static_cast<ExitCode>(report.exit_code)), console_(report.console) {}
+  const std::string& console() const { return console_; }
+
+ private:
+  std::string console_;
 };
 
 /// Describes the current exception for display.

@@ -64,6 +64,6 @@ int main(int argc, char** argv) {
     return run({argv + 1, argv + argc}, argc > 0 ? argv[0] : "trainer");
   } catch (...) {
     const fulgur::cli::Failure failure = fulgur::cli::current_failure();
-    return fail(failure.message, failure.code);
+    return fail(failure.console.empty() ? failure.message : failure.console, failure.code);
   }
 }

@@ -114,7 +114,7 @@ std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& pla
   launched.show = [](int64_t rank, const std::string& message) { print_error(cat("rank ", rank), message); };
   const LaunchReport report = launch(launched, command);
   if (report.message.empty()) return static_cast<ExitCode>(report.exit_code);
-  throw Error(report.message, static_cast<ExitCode>(report.exit_code));
+  throw LaunchFailure(report);
 }
 
 }  // namespace

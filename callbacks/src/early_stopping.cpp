@@ -74,8 +74,8 @@ void EarlyStopping::setup(RunContext&, TrainerFn fn) {
 }
 
 void EarlyStopping::refuse_monitor(RunContext& run) const {
-  throw ConfigError(cat("[callbacks.EarlyStopping] ", monitor_not_logged(options_.monitor, run),
-                        " Name one of them, or set strict: false."));
+  throw MonitorError(cat("[callbacks.EarlyStopping] ", monitor_not_logged(options_.monitor, run),
+                         " Name one of them, or set strict: false."));
 }
 
 std::optional<std::string> EarlyStopping::required_metric() const {

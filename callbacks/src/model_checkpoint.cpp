@@ -151,7 +151,7 @@ void ModelCheckpoint::setup(RunContext&, TrainerFn) {
 }
 
 void ModelCheckpoint::refuse_monitor(RunContext& run) const {
-  throw ConfigError(
+  throw MonitorError(
       cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run), " Name one of them."));
 }
 

@@ -8,6 +8,7 @@
 #include "io/durable_file.h"
 #include "io/hash.h"
 #include "io/input_file.h"
+#include "nearby_checkpoints.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -23,12 +24,15 @@ void check_is_folder(const fs::path& folder) {
     throw CheckpointError(cat("[checkpoint.read] ", shown,
                               fs::is_symlink(fs::symlink_status(folder, error))
                                   ? " is a link to a path that does not exist."
-                                  : " does not exist."));
+                                  : " does not exist.",
+                              nearby_checkpoints(folder)));
   if (status.type() == fs::file_type::none || status.type() == fs::file_type::unknown)
     throw CheckpointError(cat("[checkpoint.read] ", shown, " cannot be read: ", error.message(), "."));
   if (status.type() == fs::file_type::directory) return;
   std::string hint;
   if (status.type() == fs::file_type::regular) hint = InputFile(folder).looks_like();
+  if (fs::exists(folder.parent_path() / kManifestFile, error))
+    hint += cat(" It belongs to the checkpoint ", escape_controls(folder.parent_path().string()), ".");
   throw CheckpointError(cat("[checkpoint.read] ", shown, " is not a checkpoint: a checkpoint is a folder with ",
                             kManifestFile, " and ", kModelFile, ".", hint));
 }
@@ -42,8 +46,10 @@ Manifest read_manifest(const fs::path& folder) {
         throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
                                   " is a folder of checkpoints, not a checkpoint; its newest is ",
                                   escape_controls(last.string()), "."));
+    const bool named_as_one = folder.extension() == ".ckpt";
     throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
-                              " is an incomplete checkpoint: ", kManifestFile, " is missing."));
+                              named_as_one ? " is an incomplete checkpoint: " : " is not a checkpoint: ", kManifestFile,
+                              " is missing.", named_as_one ? "" : nearby_checkpoints(folder)));
   }
   const std::string text = read_file(path, kMaxManifestBytes);
   try {

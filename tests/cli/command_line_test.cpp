@@ -33,6 +33,46 @@ TEST_CASE("F42 no arguments: help on stderr, exit 2") {
   CHECK(says(finished.err, "Usage: trainer"));
 }
 
+TEST_CASE("F40 betas of a wrong number are refused, with their key or their optimizer") {
+  const Folder folder;
+  const std::string net =
+      "model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, hidden: [8]}}\n"
+      "data: {class_path: SyntheticDataModule, init_args: {num_classes: 3, shape: [4]}}\n";
+  const Finished one =
+      trainer({"config", "-c", folder.config(net), "--optimizer", "AdamW", "--optimizer.betas", "[0.9]"});
+  CHECK(one.exit_code == 2);
+  CHECK(says(one.err, "optimizer.init_args.betas: needs at least 2 items; got 1"));
+  const Finished three = trainer({"fit", "-c", folder.config(net), "--optimizer", "AdamW", "--optimizer.betas",
+                                  "[0.9, 0.99, 0.999]", "--trainer.max_steps", "1"},
+                                 {.folder = folder.path()});
+  CHECK(three.exit_code == 2);
+  CHECK(says(three.err, "[optim.AdamW] betas must be two numbers, such as [0.9, 0.999]; got 3."));
+}
+
+TEST_CASE("the script that simulates GPUs explains itself under the name that it was called by") {
+  const std::string script = FULGUR_SOURCE_DIR "/scripts/simulated_gpu.sh";
+  const Folder folder;
+  const std::string installed = (folder / "fulgur-simulated-gpu").string();
+  std::filesystem::create_symlink(script, installed);
+  for (const auto& [program, name] :
+       {std::pair{script, "simulated_gpu.sh"}, std::pair{installed, "fulgur-simulated-gpu"}})
+    for (const char* option : {"--help", "-h"}) {
+      const Finished help = trainer({option}, {.program = program, .folder = {}});
+      INFO(help.out << help.err);
+      CHECK(help.exit_code == 0);
+      CHECK(says(help.out, "Runs COMMAND with CUDA simulated on the CPU"));
+      CHECK(says(help.out, std::string("SIMULATED_CUDA_DEVICES=2 ") + name + " my_program\n"));
+      CHECK(says(help.out, "FULGUR_SIMULATED_CUDA_DIR"));
+      CHECK_FALSE(says(help.out, "set -euo"));
+      CHECK_FALSE(says(help.out, "#"));
+      CHECK(help.err.empty());
+    }
+  const Finished none = trainer({}, {.program = script, .folder = {}});
+  CHECK(none.exit_code == 2);
+  CHECK(none.out.empty());
+  CHECK(says(none.err, "Runs COMMAND with CUDA simulated on the CPU"));
+}
+
 TEST_CASE("F42 help and version are on stdout, exit 0, with stdout closed or broken too") {
   const std::vector<std::string> arguments =
       GENERATE(std::vector<std::string>{"--help"}, std::vector<std::string>{"-h"},

@@ -1,8 +1,10 @@
 // F16: configs that differ from that of the checkpoint a fit continues from, and the options that say how to load.
 #include <catch2/catch_test_macros.hpp>
 
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "process.h"
 
+using namespace fulgur;
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -58,6 +60,28 @@ TEST_CASE(
   CHECK(says(end.err, "20 steps"));
 }
 
+TEST_CASE("a seed that was drawn is that of the run in every process that resumes it") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto fit = [&](const char* max_steps) {
+    const Finished end =
+        trainer({"fit", "-c", "c.yaml", "--seed_everything", "true", "--resume", "--trainer.max_steps", max_steps},
+                {.folder = folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    CHECK_FALSE(says(end.err, "trainer.resume_config"));
+    CHECK_FALSE(says(end.err, "data.order_changed"));
+    const std::string config = read_text(folder / "fulgur_logs/version_0/config.yaml");
+    return config.substr(config.find("seed_everything"),
+                         config.find('\n', config.find("seed_everything")) - config.find("seed_everything"));
+  };
+  // Inside an epoch of 16 steps.
+  const std::string seed = fit("5");
+  CHECK(seed.starts_with("seed_everything: "));
+  CHECK(fit("8") == seed);
+  CHECK(fit("11") == seed);
+}
+
 TEST_CASE("F16 with --allow-config-change the config wins") {
   const Stopped run;
   const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--allow-config-change",
@@ -108,6 +132,33 @@ TEST_CASE("F16 another model is refused with exit code 4, even if only an option
   // Options that change no shape may change, shapes may not.
   CHECK(run.resume({"--model.dropout", "0.5", "--allow-config-change"}).exit_code == 0);
   CHECK(run.resume({"--model.hidden", "[16]", "--allow-config-change", "--trainer.max_steps", "30"}).exit_code == 4);
+}
+
+TEST_CASE("F16 an option that is new in the module since the checkpoint: refused, with the option that continues") {
+  const Stopped run;
+  // The checkpoint of a module that did not have the option yet.
+  CheckpointContent content = read_checkpoint(run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt");
+  std::string written = content.state.at("config_written").as_string();
+  const size_t option = written.find("    dropout:");
+  REQUIRE(option != std::string::npos);
+  written.erase(option, written.find('\n', option) + 1 - option);
+  content.state["config_written"] = written;
+  const std::string old = write_checkpoint(run.folder / "old.ckpt", content).string();
+  const auto fit = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"fit", "-c", "c.yaml", "--ckpt_path", old, "--trainer.max_steps", "14"});
+    return trainer(more, {.folder = run.folder.path()});
+  };
+  const Finished refused = fit({});
+  INFO(refused.err);
+  CHECK(refused.exit_code == 4);
+  CHECK(says(refused.err, "model.init_args.dropout: not set in the checkpoint, 0.0 in the config"));
+  CHECK(says(refused.err,
+             "An option that is not set in the checkpoint may be new in the module: continue with "
+             "--allow-config-change. The config's values then apply to all options"));
+  const Finished continued = fit({"--allow-config-change"});
+  INFO(continued.err);
+  CHECK(continued.exit_code == 0);
+  CHECK(says(continued.err, "14 steps"));
 }
 
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {

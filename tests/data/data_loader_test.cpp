@@ -11,6 +11,7 @@
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
 #include "support/gpu.h"
+#include "support/shown_lines.h"
 
 namespace data_loader_test {
 
@@ -168,6 +169,34 @@ TEST_CASE("a loader continues after the loaded position, and only in that epoch"
       CHECK(other.state().at("batches").as_int() == 6);
     }
   }
+}
+
+TEST_CASE("a loader warns if it continues an epoch whose order has changed") {
+  const auto saved = [](int64_t batches) {
+    DataLoader before(numbers(22), {.batch_size = 4, .shuffle = true, .name = "train"});
+    before.configure(3, 0, 1);
+    before.start_epoch(2);
+    Batch batch;
+    for (int64_t i = 0; i < batches; ++i) REQUIRE(before.next(batch));
+    return before.state();
+  };
+  const auto warning = [](const StateTree& state, int64_t samples, bool shuffle, uint64_t seed, int64_t epoch = 2) {
+    return test::shown_lines([&] {
+      DataLoader after(numbers(samples), {.batch_size = 4, .shuffle = shuffle, .name = "train"});
+      after.configure(seed, 0, 1);
+      after.load_state(state);
+      CHECK(after.state().at("set_samples").as_int() == 22);  // a checkpoint before the epoch starts
+      after.start_epoch(epoch);
+    });
+  };
+  CHECK(warning(saved(2), 22, true, 3).empty());
+  CHECK(warning(saved(0), 30, true, 3).empty());
+  CHECK(warning(saved(2), 30, true, 3, /*epoch=*/3).empty());
+  CHECK(warning(saved(2), 30, false, 4) ==
+        "warning: the checkpoint was saved inside epoch 2 of the train set, and since then the number of samples (22, "
+        "now 30) and shuffle (true, now false) changed: in the rest of this epoch (22 samples), samples may repeat or "
+        "be left out. From the next epoch on, each is read once again [data.order_changed]\n");
+  CHECK_THAT(warning(saved(2), 22, true, 4), ContainsSubstring("the seed of the order"));
 }
 
 TEST_CASE("a loaded position is checked before it counts") {

@@ -85,6 +85,8 @@ int main(int argc, char** argv) {
       ::kill(::getpid(), std::atoi(value.c_str()));
     } else if (action.starts_with("say=")) {
       fulgur::tell_launcher(value);
+    } else if (action.starts_with("keep=")) {
+      fulgur::keep_for_launcher(value);
     } else if (action.starts_with("wait=")) {
       while (!std::filesystem::exists(folder / value)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     } else if (action.starts_with("touch=")) {

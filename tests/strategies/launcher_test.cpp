@@ -107,8 +107,7 @@ TEST_CASE("launcher: a failing rank's code and message are reported") {
   CHECK(report.exit_code == 3);
   CHECK_THAT(report.message,
              StartsWith("[strategies.launcher] rank 1 of 3 exited with code 3: [data.reader] row 7 is cut off.\n"));
-  CHECK_THAT(report.message, ContainsSubstring("rank 0 was ended by signal 15 (Terminated) when asked to") &&
-                                 ContainsSubstring("rank 2 was ended"));
+  CHECK_THAT(report.message, ContainsSubstring("ranks 0, 2 were ended by signal 15 (Terminated) when asked to"));
   check_no_child_is_left();
 }
 
@@ -121,6 +120,32 @@ TEST_CASE("launcher: what all ranks say is once in its report, one line of it") 
   const LaunchReport other = Launching(2).run({"when=0", "touch=ready", "say=Row 7 is cut off.", "exit=3", "when=1",
                                                "wait=ready", "say=Another rank is gone.", "exit=5"});
   CHECK_THAT(other.message, ContainsSubstring("The others: rank 1 exited with code 5: Another rank is gone.\n"));
+  // For a console that has the messages.
+  CHECK(report.console ==
+        "[strategies.launcher] rank 0 of 2 exited with code 3\nThe others: rank 1 exited with code 3: the same.\n"
+        "The output of each process is above.");
+  CHECK_THAT(other.console, ContainsSubstring("The others: rank 1 exited with code 5.\n"));
+}
+
+TEST_CASE("launcher: ranks that ended in the same way are named together") {
+  std::vector<std::string> actions{"when=0", "touch=first", "say=wrong", "exit=3"};
+  for (const char* rank : {"1", "2", "3", "4"})
+    actions.insert(actions.end(),
+                   {cat("when=", rank), "wait=first", cat("say=", *rank == '3' ? "different" : "wrong"), "exit=3"});
+  const LaunchReport report = Launching(5).run(actions);
+  CHECK_THAT(report.message, ContainsSubstring("ranks 1-2, 4 exited with code 3: the same") &&
+                                 ContainsSubstring("rank 3 exited with code 3: different"));
+}
+
+TEST_CASE("launcher: what a rank keeps for it is shown after its message, and compared with that of others") {
+  Launching launching(4);
+  std::vector<std::string> shown;
+  launching.options.show = [&](int64_t rank, const std::string& message) { shown.push_back(cat(rank, ": ", message)); };
+  std::vector<std::string> actions{"keep=at step 3", "when=3", "keep=at step 4"};
+  for (const char* rank : {"0", "1", "2", "3"})
+    actions.insert(actions.end(), {cat("when=", rank), "say=wrong", "exit=3"});
+  launching.run(actions);
+  CHECK(shown == std::vector<std::string>{"3: wrong\nat step 4"});
 }
 
 TEST_CASE("launcher: a rank that dies by a signal") {
@@ -141,8 +166,7 @@ TEST_CASE("launcher: a rank that only noticed that a peer failed is not named fi
         Launching(3).run({"when=0", "exit=5", "when=2", "touch=ready", "exit=5", "when=1", "wait=ready", "kill=9"});
     CHECK(report.exit_code == 5);
     CHECK_THAT(report.message, StartsWith("[strategies.launcher] rank 1 of 3 was ended by signal 9"));
-    CHECK_THAT(report.message,
-               ContainsSubstring("rank 0 exited with code 5") && ContainsSubstring("rank 2 exited with code 5"));
+    CHECK_THAT(report.message, ContainsSubstring("ranks 0, 2 exited with code 5"));
   }
   SECTION("another code comes later") {
     const LaunchReport report = Launching(2).run(

@@ -1,5 +1,6 @@
 // Data parallel in one process, on virtual devices, against one device.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
 
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
@@ -51,6 +52,16 @@ TEST_CASE("dp on 2, 4 and 8 devices equals one device after 100 steps") {
   for (const char* name : {"train_loss_epoch", "samples", "val_loss"})
     CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
   CHECK(metric_of(b.report.metrics, "samples") == 13 * 24 + 3);
+}
+
+TEST_CASE("dp names the dtype of a loss of integers, which the mean over the devices would hide") {
+  struct Counts : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t) override { return out(batch[0]).argmax(1).sum(); }
+  };
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH(train<Counts>(on_virtual(folder, "dp", 2)),
+                    ContainsSubstring("the loss must be a floating-point tensor; got Long"));
 }
 
 TEST_CASE("dp accumulates as one device does") {

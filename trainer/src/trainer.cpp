@@ -6,12 +6,14 @@
 
 #include "checkpointing/resume.h"
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/fit_loop.h"
 #include "loops/monitor_check.h"
+#include "loops/rewind.h"
 #include "process/peak_memory.h"
 #include "process/signals.h"
 #include "setup/run_setup.h"
@@ -173,10 +175,10 @@ void validate_before_training(RunState& run, Services& services) {
 }
 
 // The last state is saved, no matter what ended the loops.
-void write_final_checkpoint(RunState& run, Services& services) {
+void write_final_checkpoint(RunState& run, Services& services, const char* reason) {
   services.checkpoints.act_on_requests();  // one of them may save the last state
   if (!run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved()) return;
-  CheckpointRequest request = checkpoint_of_now(services.context, "end of fit");
+  CheckpointRequest request = checkpoint_of_now(services.context, reason);
   if (auto name = services.checkpoints.name_at_batch()) request.name = std::move(*name);
   services.context.request_checkpoint(std::move(request));
   services.checkpoints.act_on_requests();
@@ -203,12 +205,12 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
   }
 }
 
-void settle_checkpoints(RunState& run, Services& services) {
+void settle_checkpoints(RunState& run, Services& services, const char* reason = "end of fit") {
   services.rows.settle();
   services.rank_checks.check_same_ranks();
   // A save in flight may fail: then the last state must still be saved.
   services.checkpoints.wait_for_save();
-  write_final_checkpoint(run, services);
+  write_final_checkpoint(run, services, reason);
   services.checkpoints.wait_for_save();
 }
 
@@ -279,6 +281,25 @@ void end_fit(RunState& run, Services& services) {
     detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
 }
 
+// Saves what was trained before a metric was missing. Returns the checkpoint, if there is one.
+std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& services) {
+  run.position.sanity_checking = false;
+  const bool is_exact =
+      !run.position.in_batch || run.step.progress == detail::StepProgress::done || run.rewind_point.there();
+  if (!is_exact || !run.checkpoints_allowed || run.counters.global_step == 0) return std::nullopt;
+  // The report of the error names the place where it occurred.
+  if (run.position.failed_in.empty()) run.position.failed_in = run.place_of_failure();
+  try {
+    detail::rewind_to_batch_start(run, services);
+    settle_checkpoints(run, services, "a monitored metric is missing");
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    log::error(cat("while handling an earlier error: ", text.substr(0, text.find('\n'))));
+    return std::nullopt;
+  }
+  return services.checkpoints.is_saved() ? services.checkpoints.last() : std::nullopt;
+}
+
 // `filled` is called once the report is complete.
 template <class Filled>
 void run_fit(RunState& run, Services& services, bool resumes, FitResult& result, Filled filled) {
@@ -299,6 +320,11 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
     result.fill(run, services, cat("signal ", interrupted.signal()));
     filled();
     throw;
+  } catch (const MonitorError& error) {
+    const auto saved = save_despite_missing_metric(run, services);
+    if (!saved) throw;
+    throw MonitorError(cat(error.what(), " What was trained until then is saved in ", *saved,
+                           ": once the monitor is right, --resume continues from there."));
   }
   end_fit(run, services);
   result.fill(run, services, run.stop_reason.value_or(""));

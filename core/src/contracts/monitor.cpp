@@ -25,6 +25,9 @@ bool two_letters_swapped(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+MonitorError::MonitorError(const std::string& message) : ConfigError(message) {}
+MonitorError::~MonitorError() = default;
+
 std::string monitor_not_logged(std::string_view monitor, const std::vector<std::string>& names) {
   const std::string hint = did_you_mean(monitor, names);
   return cat("monitor '", monitor, "' was not logged; the logged metrics are: ", names.empty() ? "none" : join(names),

@@ -43,6 +43,33 @@ EpochPosition position_in(const StateTree& state) {
   return position;
 }
 
+/// What determines the order of the samples of an epoch, besides the settings of a sampler.
+struct OrderFacts {
+  int64_t samples = 0;  ///< of all ranks
+  bool shuffles = false;
+  int64_t seed = 0;
+};
+
+/// nullopt in a state that was saved before they were part of it.
+std::optional<OrderFacts> order_facts_in(const StateTree& state) {
+  if (!state.contains("set_samples")) return std::nullopt;
+  return OrderFacts{.samples = state.at("set_samples").as_int(),
+                    .shuffles = state.at("shuffles").as_bool(),
+                    .seed = state.at("seed").as_int()};
+}
+
+/// `the number of samples (64, now 80) and shuffle (true, now false)`; empty if the order is the same.
+std::string changes_of_order(const OrderFacts& then, const OrderFacts& now) {
+  std::vector<std::string> changes;
+  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
+  if (then.samples != now.samples)
+    changes.push_back(cat("the number of samples (", then.samples, ", now ", now.samples, ")"));
+  if (then.shuffles != now.shuffles)
+    changes.push_back(cat("shuffle (", yes_no(then.shuffles), ", now ", yes_no(now.shuffles), ")"));
+  if (then.shuffles && now.shuffles && then.seed != now.seed) changes.emplace_back("the seed of the order");
+  return join(changes, " and ");
+}
+
 /// Cores that this process may use.
 int64_t cores() { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); }
 
@@ -59,6 +86,7 @@ struct DataLoader::Impl {
   EpochPosition position;   ///< consumed
   EpochPosition scheduled;  ///< given to the workers
   std::optional<EpochPosition> before_last, loaded;
+  std::optional<OrderFacts> order_of_loaded;
   bool started = false;
   bool stale = false;  ///< the prefetched batches no longer follow `position`
 
@@ -76,6 +104,8 @@ struct DataLoader::Impl {
   void check_shares_of_batches() const;
   void check_not_empty() const;
   int64_t usable_samples() const;
+  OrderFacts order_facts() const;
+  void warn_of_other_order(const EpochPosition& start) const;
   EpochPlan make_plan(const EpochPosition& start) const;
   bool drops_rest() const;
   int64_t batches_left(const EpochPosition& from) const;
@@ -209,6 +239,25 @@ int64_t DataLoader::Impl::usable_samples() const {
   if (options.batch_sampler) return options.batch_sampler->samples(context.rank, context.world_size);
   const int64_t all = sampler->size(context.rank, context.world_size);
   return options.drop_last ? all - all % options.batch_size : all;
+}
+
+OrderFacts DataLoader::Impl::order_facts() const {
+  const bool batches = options.batch_sampler != nullptr;
+  return {.samples = batches ? options.batch_sampler->samples(0, 1) : sampler->size(0, 1),
+          .shuffles = batches ? options.batch_sampler->shuffles() : sampler->shuffles(),
+          .seed = static_cast<int64_t>(context.seed)};
+}
+
+// The position counts samples of an order that no longer exists.
+void DataLoader::Impl::warn_of_other_order(const EpochPosition& start) const {
+  const int64_t rest = plan.samples() - start.samples;
+  if (!order_of_loaded || rest <= 0 || (start.samples == 0 && start.dealt_from == 0)) return;
+  const std::string changes = changes_of_order(*order_of_loaded, order_facts());
+  if (!changes.empty())
+    log::warn("data.order_changed",
+              cat("the checkpoint was saved inside epoch ", start.epoch, " of the ", options.name,
+                  " set, and since then ", changes, " changed: in the rest of this epoch (", rest,
+                  " samples), samples may repeat or be left out. From the next epoch on, each is read once again"));
 }
 
 bool DataLoader::Impl::drops_rest() const {
@@ -456,6 +505,7 @@ void DataLoader::start_epoch(int64_t epoch) {
                         " of the ", m.options.name, " set, which has ", m.plan.samples(),
                         m.options.batch_sampler ? " in different batches" : "",
                         ". Resume with the same data and the same number of processes."));
+  if (m.loaded && m.loaded->epoch == epoch) m.warn_of_other_order(start);
   m.loaded.reset();
   m.before_last.reset();
   m.position = m.scheduled = start;
@@ -512,10 +562,14 @@ void DataLoader::unread() {
 
 StateTree DataLoader::state() const {
   const EpochPosition& position = impl_->loaded ? *impl_->loaded : impl_->position;
+  const OrderFacts order = impl_->loaded && impl_->order_of_loaded ? *impl_->order_of_loaded : impl_->order_facts();
   StateTree state = StateTree::map({{"epoch", position.epoch},
                                     {"batches", position.batches},
                                     {"samples", position.samples},
-                                    {"batch_size", batch_size()}});
+                                    {"batch_size", batch_size()},
+                                    {"set_samples", order.samples},
+                                    {"shuffles", order.shuffles},
+                                    {"seed", order.seed}});
   if (position.dealt_from > 0) state["dealt_from"] = position.dealt_from;
   return state;
 }
@@ -543,6 +597,7 @@ void DataLoader::load_state(const StateTree& state) {
   // The samples are decisive: with another batch size, the remaining samples determine the number of batches left.
   if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size())
     position.batches = std::max<int64_t>(*size() - impl_->batches_left(position), 0);
+  impl_->order_of_loaded = order_facts_in(state);
   impl_->loaded = position;
 }
 

@@ -23,6 +23,50 @@ std::string first_line(const std::string& words) { return words.substr(0, words.
 
 bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.terminated; }
 
+RankEnd with_words(RankEnd end, std::string words) {
+  end.words = std::move(words);
+  return end;
+}
+
+/// `1-3, 5`
+std::string ranks_text(std::vector<int64_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin < ranks.size();) {
+    size_t last = begin;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    parts.push_back(last == begin ? cat(ranks[begin]) : cat(ranks[begin], "-", ranks[last]));
+    begin = last + 1;
+  }
+  return join(parts);
+}
+
+/// `The others: rank 0 exited with code 5; ranks 2-3 exited with code 2: the same.` In the order of the first of each.
+std::string others_text(const std::vector<RankEnd>& others) {
+  struct Group {
+    std::string text;
+    RankEnd first;
+    std::vector<int64_t> ranks;
+  };
+  std::vector<Group> groups;
+  for (const RankEnd& end : others) {
+    const std::string text = describe(end);
+    const auto known =
+        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.text == text; });
+    if (known != groups.end())
+      known->ranks.push_back(end.rank);
+    else
+      groups.push_back({text, end, {end.rank}});
+  }
+  std::vector<std::string> parts;
+  for (const Group& group : groups) {
+    const bool several = group.ranks.size() > 1;
+    parts.push_back(without_period(
+        cat(several ? "ranks " : "rank ", ranks_text(group.ranks), " ", describe(group.first, several))));
+  }
+  return cat("The others: ", join(parts, "; "), ".");
+}
+
 }  // namespace
 
 bool is_orderly(const RankEnd& end) {
@@ -38,10 +82,11 @@ bool is_orderly(const RankEnd& end) {
   }
 }
 
-std::string describe(const RankEnd& end) {
-  if (end.killed) return "did not answer and was killed";
+std::string describe(const RankEnd& end, bool several) {
+  const char* const be = several ? "were" : "was";
+  if (end.killed) return cat("did not answer and ", be, " killed");
   std::string out = end.end.by_signal
-                        ? cat("was ended by signal ", end.end.value, " (", ::strsignal(end.end.value), ")")
+                        ? cat(be, " ended by signal ", end.end.value, " (", ::strsignal(end.end.value), ")")
                         : cat("exited with code ", end.end.value);
   if (end.terminated && !is_orderly(end)) out += " when asked to";
   if (!end.words.empty()) out += cat(": ", first_line(end.words));
@@ -84,20 +129,21 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   const RankEnd* headline = &*culprit;
   if (!culprit->end.by_signal && culprit->end.value == kDistributed && silent != ends.end()) headline = &*silent;
   verdict.headline = cat("rank ", headline->rank, " of ", world_size, " ", describe(*headline));
-  RankEnd shown = *headline;
-  if (shown.rank == 0) shown.words.clear();
-  verdict.news = cat("rank ", shown.rank, " of ", world_size, " ", describe(shown));
-  std::vector<std::string> others;
+  verdict.console_headline = cat("rank ", headline->rank, " of ", world_size, " ", describe(with_words(*headline, "")));
+  std::vector<RankEnd> others, on_console;
   for (const RankEnd& end : ends) {
     if (&end == headline) continue;
-    RankEnd other = end;
-    if (!end.words.empty() && first_line(end.words) == first_line(headline->words)) other.words = "the same";
-    others.push_back(without_period(cat("rank ", end.rank, " ", describe(other))));
+    const bool same = !end.words.empty() && first_line(end.words) == first_line(headline->words);
+    others.push_back(same ? with_words(end, "the same") : end);
+    on_console.push_back(with_words(end, same ? "the same" : ""));
   }
-  if (!others.empty()) verdict.details.emplace_back(cat("The others: ", join(others, "; "), "."));
+  if (!others.empty()) {
+    verdict.details.push_back(others_text(others));
+    verdict.console_details.push_back(others_text(on_console));
+  }
   if (culprit->end.by_signal && culprit->end.value == SIGKILL)
-    verdict.details.emplace_back(
-        "Signal 9 comes from the kernel when memory runs out (see dmesg), or from a kill command.");
+    for (auto* const details : {&verdict.details, &verdict.console_details})
+      details->emplace_back("Signal 9 comes from the kernel when memory runs out (see dmesg), or from a kill command.");
   return verdict;
 }
 

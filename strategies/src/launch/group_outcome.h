@@ -23,9 +23,11 @@ struct GroupOutcome {
   int exit_code = 0;
   bool failed = false;
   bool restartable = false;
-  std::string headline;              ///< the rank that failed; empty if none did
-  std::string news;                  ///< the same, without the message if rank 0 has printed it already
+  std::string headline;              ///< the rank that failed, with its message; empty if none did
   std::vector<std::string> details;  ///< further lines for the report
+  /// The same for a console that has the messages of the ranks: without them.
+  std::string console_headline;
+  std::vector<std::string> console_details;
 };
 
 /// True for an orderly end: codes 0, 75, 130, 143, or a forwarded signal.
@@ -37,7 +39,8 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
 /// A sentence without its final period.
 std::string without_period(std::string sentence);
 
-/// `was ended by signal 9 (Killed)` or `exited with code 3: ` and the first line of its message.
-std::string describe(const RankEnd& end);
+/// `was ended by signal 9 (Killed)` or `exited with code 3: ` and the first line of its message. `several`: as of
+/// several ranks, `were ended`.
+std::string describe(const RankEnd& end, bool several = false);
 
 }  // namespace fulgur::detail

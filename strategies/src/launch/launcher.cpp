@@ -54,9 +54,9 @@ class Attempt {
     return conclude(report);
   }
 
-  /// After `run`: what failed, and details.
-  const std::string& headline() const { return headline_; }
-  const std::vector<std::string>& details() const { return details_; }
+  /// After `run`: what failed, and details; `console`: without the messages of ranks, which are on the console.
+  const std::string& headline(bool console) const { return console ? console_headline_ : headline_; }
+  const std::vector<std::string>& details(bool console) const { return console ? console_details_ : details_; }
 
  private:
   static constexpr const char* kLost = "the launcher of node 0 has ended";
@@ -126,7 +126,7 @@ class Attempt {
       link_->report_failure(verdict.headline);
     else
       store_->put_first(launcher_failure_key(restarts_), verdict.headline);
-    end_others(verdict.news);
+    end_others(verdict.console_headline);
   }
 
   /// Failures on other nodes end this node's processes too.
@@ -165,6 +165,8 @@ class Attempt {
     report.exit_code = verdict.exit_code;
     headline_ = verdict.headline;
     details_ = verdict.details;
+    console_headline_ = verdict.console_headline;
+    console_details_ = verdict.console_details;
     // After a stop signal there is no restart.
     bool again = verdict.restartable && stop_signal_ == 0 && restarts_ < options_.max_restarts;
     if (link_) again = agree(report, verdict, again);
@@ -200,15 +202,19 @@ class Attempt {
     const std::optional<NodeStatus> all = link_->verdict();
     const std::optional<std::string> first = link_->trouble();
     if (headline_.empty() && (first || (link_->lost() && phase_ != Phase::running))) {
-      headline_ = first ? cat("another node failed: ", *first) : kLost;
+      headline_ = console_headline_ = first ? cat("another node failed: ", *first) : kLost;
       if (report.exit_code == 0) report.exit_code = static_cast<int>(ExitCode::distributed);
     } else if (first && headline_ != *first) {
-      details_.emplace_back(cat("The first failure of all nodes: ", without_period(*first), "."));
+      add_detail(cat("The first failure of all nodes: ", without_period(*first), "."));
     }
     if (!all && !headline_.empty() && headline_ != kLost)
-      details_.emplace_back(link_->lost() ? "The launcher of node 0 has ended."
-                                          : "Not all launchers of the other nodes answer.");
+      add_detail(link_->lost() ? "The launcher of node 0 has ended." : "Not all launchers of the other nodes answer.");
     return all == NodeStatus::restart;
+  }
+
+  void add_detail(const std::string& line) {
+    details_.push_back(line);
+    console_details_.push_back(line);
   }
 
   const LaunchOptions& options_;
@@ -222,14 +228,14 @@ class Attempt {
   Phase phase_ = Phase::running;
   Clock::time_point deadline_{};
   int stop_signal_ = 0;
-  std::string headline_;
-  std::vector<std::string> details_;
+  std::string headline_, console_headline_;
+  std::vector<std::string> details_, console_details_;
 };
 
-std::string full_report(const Attempt& attempt, const LaunchOptions& options, int64_t restarts) {
-  if (attempt.headline().empty()) return {};
-  std::vector<std::string> lines{cat("[strategies.launcher] ", attempt.headline())};
-  lines.insert(lines.end(), attempt.details().begin(), attempt.details().end());
+std::string full_report(const Attempt& attempt, const LaunchOptions& options, int64_t restarts, bool console) {
+  if (attempt.headline(console).empty()) return {};
+  std::vector<std::string> lines{cat("[strategies.launcher] ", attempt.headline(console))};
+  lines.insert(lines.end(), attempt.details(console).begin(), attempt.details(console).end());
   if (restarts > 0)
     lines.emplace_back(cat("The group was restarted ", restarts, restarts == 1 ? " time" : " times", " (max_restarts ",
                            options.max_restarts, ")."));
@@ -291,12 +297,13 @@ LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>
     {
       Attempt attempt(options, arguments, store, signals, report.restarts);
       if (!attempt.run(report)) {
-        report.message = full_report(attempt, options, report.restarts);
+        report.message = full_report(attempt, options, report.restarts, /*console=*/false);
+        report.console = full_report(attempt, options, report.restarts, /*console=*/true);
         return report;
       }
       ++report.restarts;
-      log::info(cat("launcher: ", without_period(attempt.headline()), "; starting again, ", report.restarts, " of ",
-                    options.max_restarts));
+      log::info(cat("launcher: ", without_period(attempt.headline(/*console=*/true)), "; starting again, ",
+                    report.restarts, " of ", options.max_restarts));
     }
     // A new store has no keys of the last attempt. Several nodes keep their store, with separate keys for each attempt.
     if (options.num_nodes == 1) {

@@ -294,6 +294,25 @@ TEST_CASE("a checkpoint that was requested before a signal is the last one of th
   CHECK_FALSE(checkpoints(folder).contains("epoch=1-step=20.ckpt"));
 }
 
+TEST_CASE("a resume that trains nothing writes no further checkpoint, and its callbacks keep the one that is there") {
+  const TemporaryFolder folder, quiet_folder;
+  const auto whole = seeded<SelfPlanned>(0.3), resumed = seeded<SelfPlanned>(0.3);
+  fit(quiet_folder, {.change = with(nullptr), .module = whole});
+  REQUIRE(fit(folder, {.ends_at = 6, .change = with(nullptr)}).stop_reason == "signal 15");
+  REQUIRE(checkpoints(folder) == std::set<std::string>{"epoch=0-step=7.ckpt", "last.ckpt"});
+  const FitReport report = fit(folder, {.from = "auto", .change = with(nullptr, [](TrainerOptions& options) {
+                                                          options.max_steps = 5;  // fewer than were made
+                                                        })});
+  CHECK(report.stop_reason == "max_steps");
+  CHECK(report.global_step == 7);
+  REQUIRE(report.best_checkpoint);
+  CHECK(report.best_checkpoint->filename() == "epoch=0-step=7.ckpt");
+  CHECK(checkpoints(folder) == std::set<std::string>{"epoch=0-step=7.ckpt", "last.ckpt", "best.ckpt"});
+  fit(folder, {.from = "auto", .change = with(nullptr), .module = resumed});
+  CHECK(same_weights(weights(*resumed), weights(*whole)));
+  CHECK(rows(folder) == rows(quiet_folder));
+}
+
 TEST_CASE("a save that is due at an epoch's end is made by the process that ends the epoch") {
   ModelCheckpoint::Options saving;
   saving.every = Interval{.value = 1, .unit = Interval::Unit::epochs};

@@ -561,6 +561,24 @@ TEST_CASE("with a changed batch size a run resumes by samples: each is seen once
   }
 }
 
+TEST_CASE("a resume inside an epoch of other data, or in another order, is a warning; at an epoch's end it is none") {
+  const auto resumed = [](int64_t steps, int64_t samples, bool shuffle, int64_t overfit_batches) {
+    TemporaryFolder folder;
+    fit(folder, {}, steps, {}, nullptr, DataSource(regression_data(40, 0)));
+    return fit(
+               folder, "last", steps + 3,
+               [&](TrainerOptions& options, TrainerComponents&) { options.overfit_batches = overfit_batches; }, nullptr,
+               DataSource(regression_data(samples, 0, 4, shuffle)))
+        .told;
+  };
+  CHECK_THAT(resumed(3, 40, true, 0), !ContainsSubstring("data.order_changed"));
+  CHECK_THAT(resumed(3, 60, true, 0), ContainsSubstring("the number of samples (40, now 60) changed") &&
+                                          ContainsSubstring("[data.order_changed]"));
+  CHECK_THAT(resumed(3, 40, false, 0), ContainsSubstring("shuffle (true, now false) changed"));
+  CHECK_THAT(resumed(3, 40, true, 8), ContainsSubstring("shuffle (true, now false) changed"));
+  CHECK_THAT(resumed(10, 60, false, 0), !ContainsSubstring("data.order_changed"));
+}
+
 TEST_CASE("a resume late in an epoch reads no earlier samples") {
   struct Counting : SampleDataset {
     mutable std::atomic<int64_t> reads{0};

@@ -12,6 +12,7 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "support/shown_lines.h"
 
 namespace trainer_options_effect_test {
 
@@ -84,6 +85,22 @@ TEST_CASE("max_epochs, max_steps: whichever comes first") {
   CHECK(fit(options)->train == 7);
   options.max_epochs = -1;
   CHECK(fit(options)->train == 7);
+}
+
+TEST_CASE("the last line of a fit counts the epochs that are done, without or beyond a limit of them") {
+  TemporaryFolder folder;
+  const auto last_line = [&](int64_t max_epochs, int64_t max_steps, const CheckpointChoice& from = {}) {
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = max_epochs;
+    options.max_steps = max_steps;
+    const std::string lines =
+        shown_lines([&] { Trainer(options).fit(std::make_shared<Counting>(), regression_data(), from); });
+    const size_t begin = lines.find("stopped: ");
+    return lines.substr(begin, lines.find(" · last", begin) - begin);
+  };
+  CHECK(last_line(0, -1) == "stopped: max_epochs · 0 epochs, 0 steps");
+  CHECK(last_line(-1, 25) == "stopped: max_steps · 2 epochs, 25 steps");
+  CHECK(last_line(1, -1, "last") == "stopped: max_epochs · 2 epochs, 25 steps");
 }
 
 TEST_CASE("limit_*_batches: a count, a fraction, nothing") {

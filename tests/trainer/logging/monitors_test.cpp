@@ -9,6 +9,8 @@
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/loggers/csv_logger.h"
 #include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "support/expect_error.h"
 #include "support/shown_lines.h"
@@ -142,6 +144,63 @@ TEST_CASE("a monitor of ModelCheckpoint that nothing has logged when it saves is
   CHECK_THAT(message, ContainsSubstring(
                           "[callbacks.ModelCheckpoint] monitor 'accuracy' was not logged; the logged metrics are: "));
   CHECK(module->batches == 10);
+}
+
+TEST_CASE(
+    "a run that ends because a metric is missing leaves what was trained, and a corrected run continues from it") {
+  struct Case {
+    const char* what;
+    std::function<std::shared_ptr<Callback>(const std::string&)> callback;  // by the monitor
+    int64_t val_check_interval, saved_step;
+  };
+  const std::vector<Case> cases{
+      {"EarlyStopping at an epoch's end",
+       [](const std::string& monitor) {
+         return std::make_shared<EarlyStopping>(
+             EarlyStopping::Options{.monitor = monitor, .patience = 9, .check_on_train_epoch_end = true});
+       },
+       0, 10},
+      {"EarlyStopping inside an epoch",
+       [](const std::string& monitor) {
+         return std::make_shared<EarlyStopping>(
+             EarlyStopping::Options{.monitor = monitor, .patience = 9, .check_on_train_epoch_end = false});
+       },
+       5, 5},
+      {"ModelCheckpoint", [](const std::string& monitor) { return model_checkpoint(monitor); }, 0, 10},
+      {"a plateau schedule", {}, 0, 10}};
+  for (const Case& each : cases) {
+    CAPTURE(each.what);
+    const auto train = [&](const TemporaryFolder& folder, const std::string& monitor, const CheckpointChoice& from) {
+      TrainerOptions options = quiet(folder);
+      options.max_epochs = 2;
+      if (each.val_check_interval > 0) options.val_check_interval = each.val_check_interval;
+      TrainerComponents components;
+      components.seed = 5;
+      if (each.callback) components.add(each.callback(monitor));
+      components.loggers = {std::make_shared<CsvLogger>()};
+      at::manual_seed(3);
+      const auto module = std::make_shared<Counting>();
+      if (!each.callback) module->plateau = monitor;
+      Trainer(options, components).fit(module, regression_data(), from);
+      return weights(*module);
+    };
+    const TemporaryFolder folder, quiet_folder;
+    const auto whole = train(quiet_folder, "val_loss", {});
+    const std::string message = message_of<MonitorError>([&] { train(folder, "accuracy", {}); });
+    const auto run = folder / "fulgur_logs/version_0";
+    const auto saved = run / "checkpoints" / cat("epoch=0-step=", each.saved_step, ".ckpt");
+    CHECK_THAT(message, ContainsSubstring("monitor 'accuracy' was not logged") &&
+                            ContainsSubstring(cat("What was trained until then is saved in ", saved)));
+    CHECK(std::filesystem::exists(saved / "state.json"));
+    CHECK(same_weights(train(folder, "val_loss", "auto"), whole));
+    CHECK(read_text(run / "metrics.csv") == read_text(quiet_folder / "fulgur_logs/version_0/metrics.csv"));
+  }
+}
+
+TEST_CASE("before the first step a missing metric leaves no checkpoint") {
+  const std::string message =
+      message_of<MonitorError>([&] { fit(std::make_shared<Counting>(), {early_stopping("val_los")}); });
+  CHECK_THAT(message, !ContainsSubstring("is saved in"));
 }
 
 TEST_CASE("what counts as a misspelt name of a metric of validation") {

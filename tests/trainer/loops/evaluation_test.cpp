@@ -7,6 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/safetensors.h"
@@ -34,6 +35,22 @@ TEST_CASE("evaluation is exact over all samples whatever the batches, and withou
     CHECK(std::abs(report.loaders[0][0].second - expected) < 1e-6);
   }
   for (const auto& p : module->parameters()) CHECK_FALSE(p.grad().defined());
+}
+
+TEST_CASE("the table of metrics writes NaN and infinity as words") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const std::string table = metrics_table(
+      "Fit metric", {{{"accuracy", 0.5}, {"loss", nan}, {"negative", -nan}, {"best", -infinity}, {"worst", infinity}}});
+  CHECK(table ==
+        "┌────────────┬───────┐\n"
+        "│ Fit metric │ Value │\n"
+        "├────────────┼───────┤\n"
+        "│ accuracy   │ 0.5   │\n"
+        "│ loss       │ nan   │\n"
+        "│ negative   │ nan   │\n"
+        "│ best       │ -inf  │\n"
+        "│ worst      │ inf   │\n"
+        "└────────────┴───────┘\n");
 }
 
 TEST_CASE("several validation loaders have their own names and columns") {

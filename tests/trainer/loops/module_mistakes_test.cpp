@@ -1,4 +1,5 @@
 // Mistakes in a module that would train something else silently.
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 
@@ -65,6 +66,24 @@ TEST_CASE("leaves that a step creates, and tensors of an optimizer, are not repo
     }
   };
   CHECK_NOTHROW(fit<Penalized>());
+}
+
+TEST_CASE("a loss of integers is an error that names its dtype and says where a loss comes from") {
+  struct Counts : SelfPlanned {
+    StepOutput training_step(const Batch& b, int64_t) override { return forward(b[0]).argmax(1).sum(); }
+  };
+  struct CountsByHand : SelfPlanned {
+    bool automatic_optimization() const override { return false; }
+    StepOutput training_step(const Batch& b, int64_t) override {
+      manual_backward(forward(b[0]).argmax(1).sum());
+      return {};
+    }
+  };
+  const auto names_it =
+      ContainsSubstring("the loss must be a floating-point tensor; got Long, which has no gradient") &&
+      ContainsSubstring("cross_entropy(logits, labels)");
+  CHECK_THROWS_WITH(fit<Counts>(), names_it);
+  CHECK_THROWS_WITH(fit<CountsByHand>(), names_it);
 }
 
 TEST_CASE("several optimizers of which one has no parameters are an error: it would take all") {

@@ -73,6 +73,15 @@ TEST_CASE("a module of manual optimization that never steps is warned about") {
              ContainsSubstring("no optimizer made a step in the 10 batches of epoch 0: training_step "
                                "did not call optimizers(i).step()"));
   CHECK_THAT(fit<SelfPlanned>(), !ContainsSubstring("no optimizer made a step"));
+  // Before the end of a long epoch.
+  const auto long_epoch = [](const std::shared_ptr<LightningModule>& module) {
+    const TemporaryFolder folder;
+    return shown_lines([&] { Trainer(quiet(folder)).fit(module, regression_data(1010, 0, 1)); });
+  };
+  CHECK_THAT(long_epoch(std::make_shared<NeverSteps>()),
+             ContainsSubstring("no optimizer made a step in the last 1000 batches (train, epoch 0, batch ") &&
+                 ContainsSubstring("training_step did not call optimizers(i).step()"));
+  CHECK_THAT(long_epoch(std::make_shared<SelfPlanned>()), !ContainsSubstring("trainer.no_step"));
 }
 
 TEST_CASE("step and backward called under automatic optimization are errors that say who calls them") {

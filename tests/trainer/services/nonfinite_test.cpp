@@ -62,6 +62,12 @@ struct Failing : SelfPlanned {
   }
 };
 
+int64_t count_of(const std::string& text, std::string_view part) {
+  int64_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
 struct Result {
   FitReport report;
   std::shared_ptr<Failing> module = std::make_shared<Failing>();
@@ -374,6 +380,7 @@ TEST_CASE(
   CHECK(run.error.empty());
   CHECK(run.report.epochs == 2);
   CHECK_THAT(run.told, ContainsSubstring("were restored from") && ContainsSubstring("epoch=0-step=4.ckpt"));
+  CHECK_THAT(run.told, ContainsSubstring("[trainer.rolled_back]") && !ContainsSubstring("error:"));
   for (const auto& [name, value] : weights(*run.module)) CHECK(value.isfinite().all().item<bool>());
 }
 
@@ -382,6 +389,9 @@ TEST_CASE("F30 rollback gives up if the same checkpoint does not help three time
   const Result run =
       fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.once = false; });
   CHECK_THAT(run.error, ContainsSubstring("after 3 rollbacks to the same weights"));
+  // Each of them is reported, the first as a warning.
+  CHECK(count_of(run.told, "were restored from") == 3);
+  CHECK(count_of(run.told, "[trainer.rolled_back]") == 1);
   CHECK_THAT(fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.at = 1; }).error,
              ContainsSubstring("no checkpoint to roll back to"));
 }
@@ -396,7 +406,8 @@ TEST_CASE("F30 off: nothing is checked, and a metric that is NaN or a tiny loss 
 TEST_CASE("F30 weights that are not finite reach no checkpoint, and the best one stays") {
   TemporaryFolder folder;
   const Result run = fit(folder, Fault::weight, "raise", [](TrainerOptions& o, Failing&) { o.max_steps = 6; });
-  CHECK_THAT(run.told, ContainsSubstring("is not written: 'first.weight' is not finite"));
+  CHECK_THAT(run.told, ContainsSubstring("is not written: 'first.weight' is not finite") &&
+                           ContainsSubstring("[trainer.checkpoint_refused]"));
   check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 4);
 }
 

@@ -1,6 +1,7 @@
 #include "fulgur/trainer/checkpoint_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 
 #include "checkpointing/resume.h"
@@ -104,6 +105,23 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
   return *node;
 }
 
+// A seed that is a number; nullopt for `true`, `false` or none.
+std::optional<uint64_t> number_of(const ConfigNode* seed) {
+  if (seed == nullptr || !seed->is_scalar()) return std::nullopt;
+  const char* const end = seed->text().data() + seed->text().size();
+  uint64_t number = 0;
+  const auto read = std::from_chars(seed->text().data(), end, number);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(number) : std::nullopt;
+}
+
+// The seed of the checkpoint's run, also if it was drawn.
+std::optional<uint64_t> seed_of(const StateTree& state, const std::filesystem::path& checkpoint) {
+  if (!state.contains("config")) return std::nullopt;
+  Problems problems;
+  const ConfigNode resolved = parse_yaml(state.at("config").as_string(), checkpoint.string(), problems);
+  return problems.empty() && resolved.is_map() ? number_of(resolved.find("seed_everything")) : std::nullopt;
+}
+
 // The checkpoint that the fit will load; nullopt if it starts from the beginning or has nothing to do.
 std::optional<std::filesystem::path> choose(Config& config,
                                             const std::function<void(const std::filesystem::path&)>& lock) {
@@ -162,6 +180,13 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     const bool linked = std::any_of(config.link.begin(), config.link.end(),
                                     [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
     if (side == Side::ignored || linked) continue;
+    // `true` accepts any seed, so the checkpoint's is no difference.
+    if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
+        !config.load.allow_config_change) {
+      node_at(agreed, key) = *there;
+      changed = true;
+      continue;
+    }
     ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
     if (side == Side::model && (!config.load.allow_config_change || key == "model" || key == "model.class_path")) {
       new_option |= there == nullptr;
@@ -191,6 +216,12 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     next.written_at_links = config.written_at_links;
     config = std::move(next);
   }
+  // A seed that was drawn belongs to the run: the rest of the epoch has its order.
+  const bool draws = config.seed_everything.enabled && !config.seed_everything.seed;
+  const bool asks_for_new = std::any_of(differences.begin(), differences.end(), [](const ConfigDifference& difference) {
+    return difference.key == "seed_everything" && difference.config_won;
+  });
+  if (draws && !asks_for_new) config.seed_everything.seed = seed_of(state, *path);
   return differences;
 }
 

@@ -122,7 +122,7 @@ void CheckpointStore::act_on_requests() {
   while (!requests_.empty()) {
     const auto [ticket, request] = std::move(requests_.front());
     requests_.erase(requests_.begin());
-    if (host_.allows_saves()) start_save(ticket, request);
+    if (host_.allows_saves() && !take_resumed(ticket, request)) start_save(ticket, request);
     run_.collectives().set_activity("between steps");
   }
   prune();
@@ -274,7 +274,8 @@ void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t 
   if (const StateTree& owner = state.at("best_owner"); !owner.is_null())
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
   take_over(path, state.at("kept"));
-  last_ = path;
+  last_ = resumed_path_ = path;
+  first_own_ticket_ = next_ticket_;
   if (const auto best = link_target(folder / "best.ckpt")) best_ = plain(*best);
   for (const StateTree& request : pending) requests_.push_back(to_request(request));
   if (requests_.empty()) return;
@@ -293,6 +294,21 @@ void CheckpointStore::publish_resumed() {
   resumed_.reset();
   publish(info);
   act_on_requests();
+}
+
+// Nothing was trained since the run resumed: its checkpoint already has this state, and this name.
+bool CheckpointStore::take_resumed(uint64_t ticket, const CheckpointRequest& request) {
+  if (!resumed_path_ || last_ != resumed_path_ || !is_saved() || request.weights_only || ticket < first_own_ticket_)
+    return false;
+  const fs::path& path = *resumed_path_;
+  if (plain(run_.checkpoint_dir() / request.name) != path.parent_path() / unnumbered_name(path)) return false;
+  CheckpointInfo info{.ticket = ticket,
+                      .path = path,
+                      .epoch = epoch_of(run_.progress()),
+                      .global_step = run_.progress().global_step,
+                      .request = request};
+  publish(info);
+  return true;
 }
 
 void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& request) {
@@ -425,7 +441,8 @@ void CheckpointStore::report_failure(const CheckpointInfo& info, const Checkpoin
 // It must not overwrite a good checkpoint, and no run resumes from it.
 void CheckpointStore::report_refusal(const CheckpointInfo& info, const CheckpointError& error) {
   host_.failed(info, error);
-  log::error(error.what());
+  if (!std::exchange(refused_, true)) return log::warn("trainer.checkpoint_refused", error.what());
+  if (run_.is_global_zero()) log::info(error.what());
 }
 
 void CheckpointStore::prune() {

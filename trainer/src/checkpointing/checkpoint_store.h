@@ -116,6 +116,8 @@ class CheckpointStore {
   /// without; of two rankings by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void start_save(uint64_t ticket, const CheckpointRequest& request);
+  /// Answers a request of this process with the checkpoint that the run resumed from, if that is the same.
+  bool take_resumed(uint64_t ticket, const CheckpointRequest& request);
   /// Which checkpoints exist and who keeps them, this request and later ones.
   StateTree state(uint64_t ticket, const CheckpointRequest& request) const;
   StateTree keepers_state() const;
@@ -142,7 +144,8 @@ class CheckpointStore {
   bool released_ = false;
   std::map<std::filesystem::path, std::set<std::string>> keepers_;
   std::optional<BestOwner> best_owner_;
-  std::optional<std::filesystem::path> last_, best_;
+  std::optional<std::filesystem::path> last_, best_, resumed_path_;
+  uint64_t first_own_ticket_ = 0;  // requests before it come from the checkpoint
   int64_t saves_ = 0;
   struct Place {
     int64_t global_step, batches, validations, epochs;
@@ -154,6 +157,7 @@ class CheckpointStore {
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;  // rank 0 could not start the save, and must notify the others
   FailedSaves failed_saves_;
+  bool refused_ = false;  // a save was refused in this process
   LateTensors late_;
   std::string torn_;                 // the tensor that was written while it was copied for the save in flight
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks

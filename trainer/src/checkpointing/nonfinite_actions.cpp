@@ -32,8 +32,10 @@ void roll_back(RunState& run, Services& services) {
     services.logs.forget_watched();
   services.rows.forgive();
   run.rewind_point.drop();
-  log::error(cat(text, ": weights, optimizers and schedules were restored from ", *path,
-                 "; training continues with the next batch."));
+  const std::string news = cat(text, ": weights, optimizers and schedules were restored from ", *path,
+                               "; training continues with the next batch");
+  if (services.finite.is_first_rollback()) return log::warn("trainer.rolled_back", news);
+  run.print(news);
 }
 
 }  // namespace

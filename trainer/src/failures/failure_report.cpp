@@ -5,16 +5,21 @@
 #include "fulgur/core/device/memory_stats.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/launcher.h"
 
 namespace fulgur::detail {
 
 void report_failure(const RunState& run, const std::exception& error) {
-  log::error(
-      cat("the run failed in ", run.position.failed_in.empty() ? run.place_of_failure() : run.position.failed_in));
+  std::vector<std::string> lines{
+      cat("the run failed in ", run.position.failed_in.empty() ? run.place_of_failure() : run.position.failed_in)};
   // A strategy of several devices places the module's tensors itself.
   if (run.strategy->devices().size() == 1)
-    if (const auto layers = failed_layers(error.what(), *run.model, run.device())) log::error(*layers);
-  if (const auto hint = hint_for(error.what())) log::error(cat("hint: ", *hint));
+    if (auto layers = failed_layers(error.what(), *run.model, run.device())) lines.push_back(std::move(*layers));
+  if (const auto hint = hint_for(error.what())) lines.push_back(cat("hint: ", *hint));
+  for (std::string& line : lines) line = escape_controls(line);
+  // The launcher shows once what several ranks report.
+  const bool shown_later = keep_for_launcher(join(lines, "\n"));
+  for (const std::string& line : lines) shown_later ? log::info(line) : log::error(line);
 }
 
 void explain_out_of_memory(const RunState& run) {

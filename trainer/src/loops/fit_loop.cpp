@@ -7,6 +7,7 @@
 #include "checkpointing/logger_states.h"
 #include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/contracts/interval_trigger.h"
+#include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "loops/evaluation_loop.h"
@@ -274,6 +275,7 @@ class FitLoop {
         throw;
       }
       if (skipped) break;
+      watch_steps();
       // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
       if (last_batch) close_window();
       monitors_.after_batch();
@@ -315,7 +317,8 @@ class FitLoop {
         validate();
       }
     }
-    if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
+    if (progress.global_step == steps_before && !continue_epoch && !skipped)
+      warn_of_no_step(cat("in the ", batch_idx, " batches of epoch ", progress.epoch));
     end_epoch();
   }
 
@@ -327,13 +330,21 @@ class FitLoop {
     run_.validation.pending = validation_due(batch_idx, last_batch);
   }
 
-  void warn_of_no_step(int64_t batches) const {
+  // An epoch may take days, or never end.
+  void watch_steps() {
+    const int64_t step = run_.counters.global_step;
+    batches_without_step_ = step == watched_step_ ? batches_without_step_ + 1 : 0;
+    watched_step_ = step;
+    if (batches_without_step_ == std::max(kMostBatchesWithoutStep, 2 * run_.window.target))
+      warn_of_no_step(cat("in the last ", batches_without_step_, " batches (", run_.describe_position(), ")"));
+  }
+
+  void warn_of_no_step(const std::string& when) const {
     const RunState& run = run_;
     if (run.handles.empty()) return;
-    log::warn("trainer.no_step",
-              cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.counters.epoch,
-                  run.step.manual ? ": training_step did not call optimizers(i).step()"
-                                  : ": training_step returned no loss in any of them"));
+    log::warn("trainer.no_step", cat("no optimizer made a step ", when,
+                                     run.step.manual ? ": training_step did not call optimizers(i).step()"
+                                                     : ": training_step returned no loss in any of them"));
   }
 
   bool read_batch(Loader& loader, int64_t batch_idx) {
@@ -386,7 +397,7 @@ class FitLoop {
     services.seen.settle();
     services.rows.settle();
     services.rank_checks.check_same_ranks();
-    repeatable([&] { end_hooks(); });
+    repeatable([&] { end_hooks(); }, /*monitors=*/monitors_.monitors());
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
@@ -418,33 +429,46 @@ class FitLoop {
   }
 
   // Runs work between batches, which a resume repeats if an exception ends it: a checkpoint that a callback then saves
-  // contains none of its effects. After an optimizer's step there is no way back.
+  // contains none of its effects. After an optimizer's step there is no way back. `monitors`: the work may end in a
+  // MonitorError, after which the Trainer saves.
   template <class Between>
-  void repeatable(Between between) {
+  void repeatable(Between between, bool monitors = false) {
     RunState& run = run_;
     Services& services = services_;
     run.step.progress = StepProgress::none;
-    if (run.remembers_batches) run.rewind_point.take(run, services, logger_states(run));
+    if (run.remembers_batches || monitors) run.rewind_point.take(run, services, logger_states(run));
     const uint64_t first_ticket = services.checkpoints.next_ticket();
-    try {
-      between();
-    } catch (...) {
-      if (run.step.progress >= StepProgress::under_way) throw;
+    const auto undo = [&] {
+      if (run.step.progress >= StepProgress::under_way) return;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
       services.checkpoints.discard_requests("a hook or a step between batches has failed",
                                             run.rewind_point.there() ? first_ticket : 0);
-      if (run.rewind_point.there()) {
-        run.rewind_point.restore(run, services);
-        run.rewound = true;
-      }
+      if (!run.rewind_point.there()) return;
+      run.rewind_point.restore(run, services);
+      run.rewound = true;
+    };
+    const auto drop = [&] {
+      if (!run.remembers_batches) run.rewind_point.drop();
+    };
+    try {
+      between();
+    } catch (const MonitorError&) {
+      undo();
+      throw;
+    } catch (...) {
+      drop();
+      undo();
       throw;
     }
+    drop();
   }
 
   RunState& run_;
   Services& services_;
   MonitorCheck monitors_;
   TrainingStep step_;
+  static constexpr int64_t kMostBatchesWithoutStep = 1000;
+  int64_t batches_without_step_ = 0, watched_step_ = -1;
   std::optional<int64_t> interval_;
   std::optional<IntervalTrigger> validation_trigger_;
   bool stopped_in_epoch_ = false;

@@ -26,6 +26,14 @@ void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
     if (part.module != run.model.get()) run.replica_context(*part.module).flush_to_run();
 }
 
+void refuse_integer_loss(const Tensor& loss) {
+  if (!loss.defined() || loss.is_floating_point() || loss.is_complex()) return;
+  throw Error(cat("[trainer.training_step] the loss must be a floating-point tensor; got ",
+                  c10::toString(loss.scalar_type()),
+                  ", which has no gradient. Compute it from the module's outputs, such as cross_entropy(logits, "
+                  "labels), not from classes or counts; argmax, rounding and comparisons have no gradient either."));
+}
+
 StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& parts, int64_t batch_idx) {
   std::vector<StepOutput> outputs(parts.size());
   run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
@@ -44,6 +52,7 @@ StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& 
     if (loss.numel() != 1)
       throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
                       static_cast<int64_t>(loss.numel()), " elements. Reduce it, for example with .mean()."));
+    if (!run.handles.empty()) refuse_integer_loss(loss);
     Tensor here = (loss.dim() == 0 ? loss : loss.reshape({})).to(run.device(), /*non_blocking=*/true);
     if (parts.size() > 1) here = here * parts[i].share;
     whole.loss = whole.loss.defined() ? whole.loss + here : here;

@@ -13,6 +13,9 @@ namespace fulgur::detail {
 void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step);
 
+/// Throws an Error for a loss of integers, which has no gradient, and whose mean over parts would hide the reason.
+void refuse_integer_loss(const Tensor& loss);
+
 /// The output of a whole batch's training step from those of its parts. The loss is the mean of their losses, weighted
 /// by samples, on the run's device; undefined if a part has none. Other outputs are joined by `join_outputs`.
 StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& parts, int64_t batch_idx);

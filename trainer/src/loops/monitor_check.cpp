@@ -36,8 +36,14 @@ void refuse_misspelt_monitors(const RunState& run, const Services& services) {
   if (run.fast_dev_run()) return;
   each_required(run, [&](const std::string& owner, const std::string& monitor) {
     if (misspells_validation_metric(monitor, services.context.logged_metrics().metric_names()))
-      throw ConfigError(cat("[", owner, "] ", monitor_not_logged(monitor, services.context), " Name one of them."));
+      throw MonitorError(cat("[", owner, "] ", monitor_not_logged(monitor, services.context), " Name one of them."));
   });
+}
+
+MonitorCheck::MonitorCheck(const RunState& run, const Services& services) : run_(run), services_(services) {
+  for (const auto& callback : run.callbacks) monitors_ |= !callback->monitored_metrics().empty();
+  for (const auto& planned : run.plan.optimizers)
+    monitors_ |= planned.scheduler && planned.scheduler->scheduler->wants_metric();
 }
 
 void MonitorCheck::after_batch() {

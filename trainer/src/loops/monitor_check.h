@@ -14,13 +14,16 @@ void refuse_misspelt_monitors(const RunState& run, const Services& services);
 /// a hook may log them there. If validation runs, the check waits for its metrics.
 class MonitorCheck {
  public:
-  MonitorCheck(const RunState& run, const Services& services) : run_(run), services_(services) {}
+  MonitorCheck(const RunState& run, const Services& services);
+  /// Whether a callback or a schedule monitors a metric, so that a hook may end the run with a MonitorError.
+  bool monitors() const { return monitors_; }
   /// Call after each training batch.
   void after_batch();
 
  private:
   const RunState& run_;
   const Services& services_;
+  bool monitors_ = false;
   bool done_ = false;
 };
 

@@ -26,7 +26,7 @@ namespace fulgur::detail {
 namespace {
 
 [[noreturn]] void refuse_monitor(const RunContext& run, const SchedulerConfig& config) {
-  throw ConfigError(cat(
+  throw MonitorError(cat(
       "[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
       " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less often than "
       "the schedule steps? lr_scheduler_frequency is the number of epochs or steps between two of its steps."));
@@ -226,6 +226,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
 void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& options) {
   RunState& run = run_;
   Services& services = services_;
+  refuse_integer_loss(loss);
   if (debug_) debug_->check_loss(loss);
   if (!carry_out(run, services, services.finite.check_loss(loss))) return;
   GradientNorm::forget(*run.model);
@@ -324,6 +325,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
                     static_cast<int64_t>(output.loss.numel()), " elements. Reduce it, for example with .mean()."));
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
+    refuse_integer_loss(output.loss);
     throw Error(
         "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
         "computed under NoGradGuard?");

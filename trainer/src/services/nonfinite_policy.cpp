@@ -311,6 +311,7 @@ void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesyst
                              kMostRollbacks, " rollbacks to the same weights, of ", path,
                              ". Lower the learning rate or check the data."));
   ++rollbacks_;
+  ++rollbacks_here_;
 }
 
 void NonFinitePolicy::note(const std::string& what) const {

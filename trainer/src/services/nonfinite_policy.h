@@ -99,6 +99,8 @@ class NonFinitePolicy {
   /// Counts a rollback to the checkpoint `path`, whose state of this policy is `saved`, for the last finding. Throws a
   /// NonFiniteError if there were too many rollbacks without a checkpoint of finite training in between.
   void count_rollback(const StateTree& saved, const std::filesystem::path& path);
+  /// Whether the rollback that was counted last is the first of this process.
+  bool is_first_rollback() const { return rollbacks_here_ == 1; }
 
   /// `window_open`: inside an accumulation window.
   StateTree state(bool window_open) const;
@@ -134,7 +136,7 @@ class NonFinitePolicy {
   WindowBuffers buffers_;  // used under skip
   bool manual_window_open_ = false, in_manual_batch_ = false;
   Tensor skipped_on_device_;
-  int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0;
+  int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rollbacks_here_ = 0;
   bool finite_since_rollback_ = true;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;
   bool stopped_ = false;

@@ -6,6 +6,7 @@
 #include "checkpointing/resume.h"
 #include "checkpointing/run_checkpoint.h"
 #include "failures/failure_report.h"
+#include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
@@ -294,7 +295,9 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   if (!run_.model || !run_.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run_.counters.batches_total.ready > 0;
-  run_.failed_alone = run_.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
+  const bool is_on_all_ranks =
+      dynamic_cast<const Interrupted*>(&error) || (in_loops && dynamic_cast<const MonitorError*>(&error));
+  run_.failed_alone = run_.world_size() > 1 && !is_on_all_ranks;
   // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run_.in_hook() && !dynamic_cast<const Error*>(&error);
   if ((in_loops || !run_.position.failed_in.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))

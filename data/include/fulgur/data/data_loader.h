@@ -47,7 +47,8 @@ struct DataLoaderOptions {
 ///
 /// The sampler determines the order, so the state is only the consumed position: `epoch`, `batches`, `samples`. A state
 /// of an epoch other than the one started is ignored. `samples` is decisive, so the batch size and the number of ranks
-/// may change (`reshard_state`), except with batch samplers.
+/// may change (`reshard_state`), except with batch samplers. If the number of samples, shuffling or the seed has
+/// changed within the epoch, `start_epoch` warns.
 class FULGUR_API DataLoader : public Loader {
  public:
   /// Throws a ConfigError for options that exclude each other or are out of range, and a DataError if there would be no

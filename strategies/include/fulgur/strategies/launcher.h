@@ -32,6 +32,9 @@ struct FULGUR_API LaunchReport {
   int exit_code = 0;     ///< exit code that this process should return
   int64_t restarts = 0;  ///< number of restarts made
   std::string message;   ///< what failed: rank, signal or code, its own message; empty if nothing did
+  /// The same without the messages of the ranks, for a console that has them: the ranks or `LaunchOptions::show` have
+  /// printed them.
+  std::string console{};
 };
 
 /// Starts the processes of this node, `program` with `arguments` (the first is its name), and waits for them to end.
@@ -54,6 +57,10 @@ FULGUR_API LaunchReport launch(const LaunchOptions& options, const std::vector<s
 /// No effect in other processes. Only the first call counts. True if the launcher will
 /// show the whole message (`LaunchOptions::show`).
 FULGUR_API bool tell_launcher(std::string_view message) noexcept;
+
+/// Keeps lines about a failure: the next `tell_launcher` passes them on after its message. They replace those that were
+/// kept before. True if the launcher will show them; otherwise the caller prints them.
+FULGUR_API bool keep_for_launcher(const std::string& lines) noexcept;
 
 /// The key under which `launch` reports a failure in the store of the run, so that processes waiting in it can stop.
 FULGUR_API std::string launcher_failure_key(int64_t restarts);

@@ -6,8 +6,17 @@
 
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/export.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur {
+
+/// A fit needs a metric that nothing has logged. Throw it at the same place on all ranks, which know the same metrics:
+/// the Trainer saves what was trained before it ends the run.
+class FULGUR_API MonitorError : public ConfigError {
+ public:
+  explicit MonitorError(const std::string& message);
+  ~MonitorError() override;
+};
 
 /// `monitor 'val_los' was not logged; the logged metrics are: val_loss; did you mean 'val_loss'?`: a complete sentence.
 FULGUR_API std::string monitor_not_logged(std::string_view monitor, const std::vector<std::string>& names);
