@@ -211,7 +211,7 @@ void ProgressBar::begin_epoch(RunContext& run, int64_t done_before) {
 void ProgressBar::on_train_start(RunContext& run) {
   if (run.progress().batches_total.completed == 0) validated_at_ = 0;
   // A fit that continues inside an epoch does not start it.
-  if (run.progress().batches.completed > 0) begin_epoch(run, run.progress().batches.completed);
+  if (run.progress().in_epoch()) begin_epoch(run, run.progress().batches.completed);
 }
 
 void ProgressBar::on_train_epoch_start(RunContext& run) { begin_epoch(run, 0); }

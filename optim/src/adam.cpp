@@ -22,7 +22,7 @@ void adam_fields(Options& options, Fields& f) {
   f(options.betas, "betas", "Decay rates of the averages of gradient and squared gradient.")
       .at_least(0)
       .less_than(1)
-      .min_items(2);
+      .items(2);
   f(options.eps, "eps", "Added to the denominator.").at_least(0);
   f(options.weight_decay, "weight_decay", "Weight decay.").at_least(0);
   f(options.amsgrad, "amsgrad", "Use the maximum so far of the average of the squared gradient (AMSGrad).");

@@ -17,10 +17,7 @@ namespace fulgur {
 
 void Muon::AdamwOptions::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").learning_rate().greater_than(0);
-  f(betas, "betas", "Decay rates of the averages of gradient and squared gradient.")
-      .at_least(0)
-      .less_than(1)
-      .min_items(2);
+  f(betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1).items(2);
   f(eps, "eps", "Added to the denominator.").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay.").at_least(0);
 }

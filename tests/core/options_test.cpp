@@ -126,7 +126,7 @@ TEST_CASE("F40 a value out of its range is refused and leaves the default") {
   CHECK(says(read("threads", "many"), "expected auto or int"));
   CHECK(says(read("widths", ConfigNode::list({ConfigNode::integer(4), ConfigNode::integer(0)})),
              "widths.1: must be at least 1"));
-  CHECK(says(read("widths", ConfigNode::list()), "at least 1 items"));
+  CHECK(says(read("widths", ConfigNode::list()), "needs at least 1 item; got 0"));
   CHECK(says(read("inner", ConfigNode::map({{"depth", ConfigNode::integer(0)}})), "inner.depth: must be at least 1"));
 }
 

@@ -208,9 +208,15 @@ bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& proble
   return true;
 }
 
+std::string items_text(const TypeInfo& type) {
+  const std::string least = type.min_items == type.max_items ? "" : "at least ";
+  return cat(least, *type.min_items, type.min_items == 1 ? " item" : " items");
+}
+
 bool check_items(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
-  if (node.is_list() && type.min_items && node.items().size() < static_cast<size_t>(*type.min_items)) {
-    problems.add(node.where, path, cat("needs at least ", *type.min_items, " items; got ", node.items().size()));
+  const auto count = static_cast<int64_t>(node.items().size());
+  if (node.is_list() && ((type.min_items && count < *type.min_items) || (type.max_items && count > *type.max_items))) {
+    problems.add(node.where, path, cat("needs ", items_text(type), "; got ", count));
     return false;
   }
   if (type.parts.empty()) return true;
@@ -259,7 +265,7 @@ std::string type_text(const TypeInfo& type) {
   }
   const std::string range = range_text(type);
   if (!range.empty()) text += ", " + range;
-  if (type.min_items) text += cat(", at least ", *type.min_items, " items");
+  if (type.min_items) text += cat(", ", items_text(type));
   if (type.nullable) text += ", or null";
   return text;
 }

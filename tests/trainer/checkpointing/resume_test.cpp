@@ -1,9 +1,11 @@
 // Stopped at any step and resumed, a run ends with the bits of one that was not stopped.
+#include "fulgur/core/text/text.h"
 #include "trainer/boring.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <set>
 
 namespace resume_test {
 
@@ -137,6 +139,43 @@ TEST_CASE("a resume with another model is refused with every difference, and wei
       Trainer(quiet(folder))
           .fit(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string()),
       ContainsSubstring("AdamW") && ContainsSubstring("SGD"));
+}
+
+TEST_CASE("a resume with larger batches continues the epoch, even if no new batch of it is complete") {
+  // Notes which samples it trains on, and the hooks at an epoch's start.
+  struct Noting : SelfPlanned {
+    std::vector<std::string> calls;
+    void on_train_epoch_start() override { calls.emplace_back("epoch"); }
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      for (int64_t i = 0; i < batch.size(); ++i) calls.push_back(cat(batch["x"][i][0].item<float>()));
+      return SelfPlanned::training_step(batch, batch_idx);
+    }
+  };
+  // Whether loaders are created for each epoch.
+  const int64_t reload_every = GENERATE(0, 1);
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.reload_dataloaders_every_n_epochs = reload_every;
+  TrainerComponents components;
+  components.seed = 3;
+  const auto fit = [&](int64_t max_steps, int64_t batch_size, const CheckpointChoice& from) {
+    const auto module = std::make_shared<Noting>();
+    options.max_steps = max_steps;
+    const FitReport report = Trainer(options, components).fit(module, regression_data(12, 0, batch_size), from);
+    return std::pair(module->calls, report);
+  };
+  // It stops after the first of three batches of the second epoch. Of 12 samples 8 are left: one batch of 12.
+  const auto [before, stopped] = fit(4, 4, {});
+  REQUIRE(stopped.last_checkpoint);
+  const auto [after, resumed] = fit(-1, 12, stopped.last_checkpoint->string());
+  REQUIRE(before.size() == 1 + 12 + 1 + 4);
+  CHECK(after.size() == 8);
+  std::set<std::string> second(before.begin() + 14, before.end());
+  second.insert(after.begin(), after.end());
+  CHECK(second == std::set<std::string>(before.begin() + 1, before.begin() + 13));
+  CHECK(resumed.epochs == 2);
+  CHECK(resumed.global_step == 5);
 }
 
 }  // namespace resume_test

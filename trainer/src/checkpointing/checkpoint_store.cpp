@@ -48,7 +48,7 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
 fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
 // The epoch under way, or else the last one that was completed.
-int64_t epoch_of(const Progress& p) { return p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0); }
+int64_t epoch_of(const Progress& p) { return p.in_epoch() ? p.epoch : std::max<int64_t>(p.epoch - 1, 0); }
 
 }  // namespace
 
@@ -301,7 +301,7 @@ bool CheckpointStore::take_resumed(uint64_t ticket, const CheckpointRequest& req
   if (!resumed_path_ || last_ != resumed_path_ || !is_saved() || request.weights_only || ticket < first_own_ticket_)
     return false;
   const fs::path& path = *resumed_path_;
-  if (plain(run_.checkpoint_dir() / request.name) != path.parent_path() / unnumbered_name(path)) return false;
+  if (plain(run_.checkpoint_dir() / request.name) != path.parent_path() / checkpoint_name(path)) return false;
   CheckpointInfo info{.ticket = ticket,
                       .path = path,
                       .epoch = epoch_of(run_.progress()),

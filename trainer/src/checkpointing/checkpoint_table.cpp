@@ -46,7 +46,7 @@ void load_loaders(Restoring& r, const StateTree& value) {
   if (states.size() != loaders.size()) return;
   // If each rank has its own data, there are no shares to convert.
   const bool reshards =
-      saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.batches.completed > 0;
+      saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.in_epoch();
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
     const StateTree now = loaders[i]->state();

@@ -122,6 +122,7 @@ class Schema {
     if (type.below) out["exclusiveMaximum"] = bound(*type.below);
     if (!type.pattern.empty()) out["pattern"] = type.pattern;
     if (type.min_items) out["minItems"] = *type.min_items;
+    if (type.max_items) out["maxItems"] = *type.max_items;
     if (!type.choices.empty()) out["enum"] = choices_of(type);
   }
 

@@ -67,7 +67,7 @@ class FitLoop {
       validate();
       if (!epoch_is_over()) services.checkpoints.act_on_requests();
     }
-    bool continue_epoch = resumed && run.counters.batches.completed > 0;
+    bool continue_epoch = resumed && run.counters.in_epoch();
     if (continue_epoch && epoch_is_over()) {
       close_epoch_of_checkpoint();
       continue_epoch = false;
@@ -167,8 +167,7 @@ class FitLoop {
   void reload_loaders() {
     RunState& run = run_;
     const int64_t every = run.options.reload_dataloaders_every_n_epochs;
-    if (every == 0 || run.counters.epoch == 0 || run.counters.epoch % every != 0 || run.counters.batches.completed > 0)
-      return;
+    if (every == 0 || run.counters.epoch == 0 || run.counters.epoch % every != 0 || run.counters.in_epoch()) return;
     run.reload_loaders(RunningStage::train);
     if (run.validation.runs) run.reload_loaders(RunningStage::validate);
   }
@@ -244,7 +243,7 @@ class FitLoop {
     const std::optional<int64_t> batches = run.stages[RunningStage::train].batches.front();
     interval_ = validation_interval(run.options, batches);
     run.position.stage = RunningStage::train;
-    progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
+    progress.epochs.ready = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
     step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
     int64_t batch_idx = 0;
@@ -257,6 +256,7 @@ class FitLoop {
         callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
         module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
       });
+      progress.epochs.started = progress.epoch + 1;
     }
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;

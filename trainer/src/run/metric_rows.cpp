@@ -26,7 +26,7 @@ int64_t row_step(double metric, int64_t global_step) {
 RowPlace row_place(const RunState& run) {
   // After the end of an epoch, the values still belong to that epoch.
   const bool between_epochs =
-      run.position.stage == RunningStage::train && run.counters.batches.completed == 0 && run.counters.epoch > 0;
+      run.position.stage == RunningStage::train && !run.counters.in_epoch() && run.counters.epoch > 0;
   return {.step = run.counters.global_step, .epoch = run.counters.epoch - (between_epochs ? 1 : 0)};
 }
 

@@ -76,6 +76,11 @@ class FULGUR_API FieldRef {
     field_->type.min_items = count;
     return *this;
   }
+  /// A list of `count` items.
+  FieldRef& items(int64_t count) {
+    field_->type.min_items = field_->type.max_items = count;
+    return *this;
+  }
   /// Units allowed for an interval here (`{"s", "min", "h"}`); another one is a config error.
   FieldRef& units(const std::vector<std::string>& names);
 

@@ -24,7 +24,7 @@ struct TypeInfo {
   std::vector<std::string> choices = {};             ///< allowed values, or empty
   std::optional<double> minimum = {}, maximum = {};  ///< inclusive
   std::optional<double> above = {}, below = {};      ///< exclusive
-  std::optional<int64_t> min_items = {};
+  std::optional<int64_t> min_items = {}, max_items = {};
   std::vector<std::string> units = {};                   ///< of an interval: the allowed units
   std::string registry_kind = {};                        ///< of a component
   std::vector<TypeInfo> parts = {};                      ///< item of a list or map; alternatives of any_of

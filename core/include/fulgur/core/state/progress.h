@@ -27,6 +27,10 @@ struct FULGUR_API Progress final : Stateful {
   Counter epochs;
   int64_t validations = 0;  ///< completed validation runs
 
+  /// Whether the current epoch has begun: its start hooks were called and have returned. A resume with larger batches
+  /// may continue an epoch of which no new batch is complete.
+  bool in_epoch() const { return epochs.started > epoch; }
+
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 };
