@@ -86,9 +86,7 @@ std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* wh
 
 // Whatever changes a tensor increments its version, or gives it other memory. -1: it has no version (inference
 // tensors).
-int64_t version_of(const Tensor& tensor) {
-  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
-}
+int64_t version_of(const Tensor& tensor) { return tensor.is_inference() ? -1 : tensor._version(); }
 
 int64_t bytes_of(const Tensor& tensor) {
   return static_cast<int64_t>(tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes()

@@ -107,8 +107,7 @@ void LBFGS::check_parameter_state(const std::string& parameter, const Tensor& va
   for (const Tensor& p : groups()[0].params) numel += p.numel();
   const auto check = [&](const StateTree& saved, std::string_view key, int64_t wanted) {
     if (saved.tensor().numel() != wanted)
-      throw CheckpointError(
-          cat("size of ", key, ": checkpoint ", int64_t{saved.tensor().numel()}, ", all parameters ", wanted));
+      throw CheckpointError(cat("size of ", key, ": checkpoint ", saved.tensor().numel(), ", all parameters ", wanted));
   };
   for (const char* key : {"d", "prev_flat_grad"}) check(state.at(key), key, numel);
   check(state.at("H_diag"), "H_diag", 1);

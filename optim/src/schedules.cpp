@@ -36,7 +36,8 @@ void StepLR::Options::fields(Fields& f) {
 
 double StepLR::lr_at(int64_t steps, double initial_lr) const {
   const int64_t size = std::max<int64_t>(steps_of(options_.step_size, "StepLR.step_size"), 1);
-  return initial_lr * std::pow(options_.gamma, static_cast<double>(steps / size));
+  const int64_t decays = steps / size;
+  return initial_lr * std::pow(options_.gamma, static_cast<double>(decays));
 }
 
 void MultiStepLR::Options::fields(Fields& f) {

@@ -63,7 +63,7 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
 
 // Reading a number is a copy to the CPU.
 at::Scalar local_scalar_dense(const Tensor& self) {
-  DeviceTable::instance().count_copy(self.device(), at::kCPU, static_cast<int64_t>(self.element_size()));
+  DeviceTable::instance().count_copy(self.device(), at::kCPU, self.element_size());
   return on_cpu(self).item();
 }
 

@@ -14,7 +14,7 @@ namespace fulgur::detail {
 namespace {
 
 // Written objects are filled in order, and parsed ones are looked up: each uses the type that is not quadratic for it.
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using ReadJson = nlohmann::json;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -43,32 +43,33 @@ std::string below(const std::string& place, std::string_view key) {
   return place.empty() ? std::string(key) : cat(place, ".", key);
 }
 
-Json to_json(const StateTree& tree, const std::string& place, StateTensors& tensors, int depth) {
+OrderedJson to_json(const StateTree& tree, const std::string& place, StateTensors& tensors, int depth) {
   if (depth > kMaxStateDepth)
     bad_state(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
   if (const auto number = read_late_number(tree)) return to_json(*number, place, tensors, depth);
   return std::visit(
-      [&](const auto& value) -> Json {
+      [&](const auto& value) -> OrderedJson {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::nullptr_t>) {
           return nullptr;
         } else if constexpr (std::is_same_v<T, Tensor>) {
           if (!value.defined()) return nullptr;
-          return Json{{"__tensor__", tensors.add(place, value)}};
+          return OrderedJson{{"__tensor__", tensors.add(place, value)}};
         } else if constexpr (std::is_same_v<T, double>) {
           if (std::isfinite(value)) return value;
-          return Json{{"__float__", float_word(value)}};
+          return OrderedJson{{"__float__", float_word(value)}};
         } else if constexpr (std::is_same_v<T, StateTree::List>) {
-          Json list = Json::array();
+          OrderedJson list = OrderedJson::array();
           for (size_t i = 0; i < value.size(); ++i)
             list.push_back(to_json(value[i], below(place, std::to_string(i)), tensors, depth + 1));
           return list;
         } else if constexpr (std::is_same_v<T, StateTree::Map>) {
-          Json map = Json::object();
+          OrderedJson map = OrderedJson::object();
           // Directly into the underlying vector: looking each key up would be quadratic.
           for (const auto& [key, item] : value)
-            map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
-          if (looks_like_a_word(value)) return Json{{"__map__", std::move(map)}};
+            map.get_ref<OrderedJson::object_t&>().emplace_back(key,
+                                                               to_json(item, below(place, key), tensors, depth + 1));
+          if (looks_like_a_word(value)) return OrderedJson{{"__map__", std::move(map)}};
           return map;
         } else if constexpr (std::is_same_v<T, std::string>) {
           if (!is_utf8(value)) bad_state(cat("the text '", escape_controls(place), "' is not UTF-8."));
@@ -143,7 +144,7 @@ std::string StateTensors::add(const std::string& place, const Tensor& tensor) {
 std::string encode_state(const StateTree& tree, const std::string& place, StateTensors& tensors) {
   try {
     return to_json(tree, place, tensors, 0).dump();
-  } catch (const Json::exception&) {
+  } catch (const OrderedJson::exception&) {
     bad_state(cat("a key in '", escape_controls(place), "' is not UTF-8."));
   }
 }

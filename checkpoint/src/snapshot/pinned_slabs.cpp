@@ -9,7 +9,7 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr uint64_t kKeptFor = 4;
+constexpr uint64_t kSlabKeptFor = 4;
 
 // Powers of two, since more would be allocated anyway. The largest slab is filled first; the rest is rounded up once it
 // is an eighth or less, so that there are few slabs and at most an eighth is wasted.
@@ -51,7 +51,7 @@ std::vector<PinnedSlabs::Place> PinnedSlabs::place(const std::vector<int64_t>& b
     left -= size;
   }
   // Only those at the end: places refer to slabs by index.
-  while (!slabs_.empty() && slabs_.back().last_used + kKeptFor <= calls_) slabs_.pop_back();
+  while (!slabs_.empty() && slabs_.back().last_used + kSlabKeptFor <= calls_) slabs_.pop_back();
   std::vector<Place> places;
   for (const auto& [slab, offset] : found) places.push_back({&slabs_[slab].memory, offset});
   return places;

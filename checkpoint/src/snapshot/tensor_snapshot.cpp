@@ -9,7 +9,7 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr uint64_t kKeptFor = 4;
+constexpr uint64_t kBufferKeptFor = 4;
 
 bool same_form(const Tensor& buffer, const Tensor& tensor) {
   return buffer.defined() && buffer.sizes() == tensor.sizes() && buffer.scalar_type() == tensor.scalar_type();
@@ -68,7 +68,7 @@ CheckpointContent TensorSnapshot::take(const CheckpointContent& content, StateTr
   if (facts) copy_tree("facts", *facts);
   devices_.start(is_late);
   copy_memory(plain_);
-  std::erase_if(buffers_, [&](const auto& item) { return item.second.last_used + kKeptFor <= count_; });
+  std::erase_if(buffers_, [&](const auto& item) { return item.second.last_used + kBufferKeptFor <= count_; });
   return copies;
 }
 

@@ -11,7 +11,7 @@
 namespace fulgur {
 namespace {
 
-enum class Kind : char { null, tensor, boolean, integer, natural, real, text, list, map };
+enum class StateKind : char { null, tensor, boolean, integer, natural, real, text, list, map };
 
 class Writer {
  public:
@@ -27,30 +27,30 @@ class Writer {
   void number(T value) {
     raw(&value, sizeof value);
   }
-  void kind(Kind value) { number(value); }
+  void kind(StateKind value) { number(value); }
   void text(const std::string& value) {
     number<uint64_t>(value.size());
     bytes += value;
   }
 
-  void write_value(std::nullptr_t) { kind(Kind::null); }
-  void write_value(bool value) { kind(Kind::boolean), number(value); }
-  void write_value(int64_t value) { kind(Kind::integer), number(value); }
-  void write_value(uint64_t value) { kind(Kind::natural), number(value); }
-  void write_value(double value) { kind(Kind::real), number(value); }
-  void write_value(const std::string& value) { kind(Kind::text), text(value); }
+  void write_value(std::nullptr_t) { kind(StateKind::null); }
+  void write_value(bool value) { kind(StateKind::boolean), number(value); }
+  void write_value(int64_t value) { kind(StateKind::integer), number(value); }
+  void write_value(uint64_t value) { kind(StateKind::natural), number(value); }
+  void write_value(double value) { kind(StateKind::real), number(value); }
+  void write_value(const std::string& value) { kind(StateKind::text), text(value); }
   void write_value(const StateTree::List& list) {
-    kind(Kind::list);
+    kind(StateKind::list);
     number<uint64_t>(list.size());
     for (const StateTree& item : list) write(item);
   }
   void write_value(const StateTree::Map& map) {
-    kind(Kind::map);
+    kind(StateKind::map);
     number<uint64_t>(map.size());
     for (const auto& [key, value] : map) text(key), write(value);
   }
   void write_value(const Tensor& tensor) {
-    kind(Kind::tensor);
+    kind(StateKind::tensor);
     number(tensor.defined());
     if (!tensor.defined()) return;
     const at::NoGradGuard no_grad;
@@ -67,27 +67,27 @@ class Reader {
   explicit Reader(std::string_view bytes) : left_(bytes) {}
 
   StateTree read() {
-    switch (number<Kind>()) {
-      case Kind::null:
+    switch (number<StateKind>()) {
+      case StateKind::null:
         return nullptr;
-      case Kind::boolean:
+      case StateKind::boolean:
         return number<bool>();
-      case Kind::integer:
+      case StateKind::integer:
         return number<int64_t>();
-      case Kind::natural:
+      case StateKind::natural:
         return number<uint64_t>();
-      case Kind::real:
+      case StateKind::real:
         return number<double>();
-      case Kind::text:
+      case StateKind::text:
         return text();
-      case Kind::tensor:
+      case StateKind::tensor:
         return tensor();
-      case Kind::list: {
+      case StateKind::list: {
         StateTree::List list;
         for (auto count = number<uint64_t>(); count > 0; --count) list.push_back(read());
         return list;
       }
-      case Kind::map: {
+      case StateKind::map: {
         StateTree::Map map;
         for (auto count = number<uint64_t>(); count > 0; --count) {
           std::string key = text();

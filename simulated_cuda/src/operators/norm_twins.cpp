@@ -150,7 +150,8 @@ std::array<bool, 3> mask_of(const c10::IValue& value) {
 // weight, bias). If the input is narrower than float32, the forward saved float32 tensors, which the CPU kernel does
 // not accept.
 void batch_norm_backward(const TwinCall& call) {
-  const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
+  const at::Tensor& x = call.tensor(1);
+  const at::Tensor scale = call.optional(2).value_or(x);
   auto [dx, dw, db] = at::native_batch_norm_backward(
       widened(call.tensor(0)), widened(x), widened(call.optional(2)), widened(call.optional(3)),
       widened(call.optional(4)), widened(call.optional(5)), widened(call.optional(6)), call.arguments[7].toBool(),
@@ -168,7 +169,8 @@ void layer_norm(const TwinCall& call) {
 
 // (grad, input, normalized_shape, mean, rstd, weight?, bias?, mask) → (grads of input, weight, bias)
 void layer_norm_backward(const TwinCall& call) {
-  const at::Tensor x = call.tensor(1), weight = call.optional(5).value_or(x), bias = call.optional(6).value_or(x);
+  const at::Tensor& x = call.tensor(1);
+  const at::Tensor weight = call.optional(5).value_or(x), bias = call.optional(6).value_or(x);
   auto [dx, dw, db] = at::native_layer_norm_backward(
       widened(call.tensor(0)), widened(x), call.arguments[2].toIntVector(), widened(call.tensor(3)),
       widened(call.tensor(4)), widened(call.optional(5)), widened(call.optional(6)), mask_of(call.arguments[7]));

@@ -20,7 +20,7 @@
 namespace simulated_cuda {
 namespace {
 
-using Stack = torch::jit::Stack;
+using torch::jit::Stack;
 
 // During its lifetime, sets what the kernels that this thread launches compute.
 struct Kernels {

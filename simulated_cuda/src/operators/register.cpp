@@ -103,7 +103,7 @@ at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t
   for (const at::Tensor& weight : weights) count += weight.numel();
   const at::Tensor buffer = at::empty({count}, weights.front().options());
   int64_t place = 0;
-  for (at::Tensor weight : weights) {
+  for (const at::Tensor& weight : weights) {
     const at::Tensor share = buffer.narrow(0, place, weight.numel()).view(weight.sizes());
     share.copy_(weight);
     weight.set_(buffer.storage(), place, weight.sizes(), share.strides());

@@ -13,7 +13,7 @@
 namespace simulated_cuda {
 namespace {
 
-using Stack = torch::jit::Stack;
+using torch::jit::Stack;
 
 // The index of each value if the sparse dimensions are flattened.
 at::Tensor flat_places(const at::Tensor& sparse) {

@@ -26,9 +26,8 @@ class Bf16CompressHook final : public c10d::CppCommHookInterface<c10::intrusive_
     return state_->allreduce(tensors)->getFuture()->then(
         [target](c10::ivalue::Future& done) {
           const auto list = done.value().toTensorVector();
-          Tensor full = target;
-          full.copy_(list.at(0));
-          return c10::IValue(full);
+          target.copy_(list.at(0));
+          return c10::IValue(target);
         },
         c10::TensorType::get());
   }

@@ -207,7 +207,7 @@ std::optional<double> LogStore::monitored(std::string_view final_name, Collectiv
       {{Merge::first, own}, {Merge::sum, sum}, {Merge::sum, weight}, {Merge::min, least}, {Merge::max, most}});
   if (!merged)
     throw DistributedError(cat("[trainer.monitored_metric] ranks ask for different metrics; this one asks for '",
-                               escape_controls(std::string(final_name)), "'. All ranks must ask for the same metric."));
+                               escape_controls(final_name), "'. All ranks must ask for the same metric."));
   const auto& all = *merged;
   if (all[1]) return all[2].value() == 0 ? all[1] : std::optional(*all[1] / *all[2]);
   return all[3] ? all[3] : all[4] ? all[4] : all[0];

@@ -25,7 +25,7 @@ bool same_options(const LogOptions& a, const LogOptions& b) {
 void check_scalar(std::string_view name, const Tensor& value) {
   if (!value.defined()) throw Error(cat("[module.log] '", name, "' is an undefined tensor. Log a scalar."));
   if (value.numel() != 1)
-    throw Error(cat("[module.log] '", name, "' must be a scalar; got a tensor of ", static_cast<int64_t>(value.numel()),
+    throw Error(cat("[module.log] '", name, "' must be a scalar; got a tensor of ", value.numel(),
                     " elements. Reduce it first, for example with .mean()."));
 }
 

@@ -195,7 +195,7 @@ bool keeps_members(const RunState& run, RunningStage stage) {
 // One pass over all loaders of a stage.
 class EvaluationPass {
  public:
-  using OnOutputs = std::function<void(size_t loader, Outputs outputs, int64_t samples)>;
+  using OnOutputs = std::function<void(size_t loader, const Outputs& outputs, int64_t samples)>;
 
   // `on_outputs` receives what each step returned.
   EvaluationPass(RunState& run, Services& services, RunningStage stage, OnOutputs on_outputs)
@@ -293,7 +293,7 @@ class EvaluationPass {
     });
     (module_.*hooks_.module_batch_end)(outputs, batch_, batch_idx, loader_idx);
     ++run_.validation.batches;
-    on_outputs_(loader, std::move(outputs), count);
+    on_outputs_(loader, outputs, count);
     services_.rows.end_batch(stage_, false);
   }
 
@@ -354,7 +354,7 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   LightningModule& module = *run.model;
   EvalReport report;
   run.strategy->before_evaluation(module);
-  const int64_t samples = EvaluationPass(run, services, stage, [](size_t, Outputs, int64_t) {}).run(batch_limit);
+  const int64_t samples = EvaluationPass(run, services, stage, [](size_t, const Outputs&, int64_t) {}).run(batch_limit);
   report.samples = sum_over_ranks(run, samples);
   services.rows.end_batch(stage, true);
   const Metrics values = services.logs.take(services.logs.close_epoch(stage), &run.collectives());
@@ -393,7 +393,9 @@ PredictReport predict(RunState& run, Services& services) {
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
   std::vector<PredictedBatches> collected(run.stages[RunningStage::predict].loaders.size());
-  const auto collect = [&](size_t loader, Outputs outputs, int64_t count) { collected[loader].add(outputs, count); };
+  const auto collect = [&](size_t loader, const Outputs& outputs, int64_t count) {
+    collected[loader].add(outputs, count);
+  };
   report.samples = EvaluationPass(run, services, RunningStage::predict, collect).run(std::nullopt);
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(services.context); });
   run.model->on_predict_end();

@@ -50,8 +50,8 @@ StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& 
           "Return one for each, or for none.");
     if (!loss.defined()) continue;
     if (loss.numel() != 1)
-      throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
-                      static_cast<int64_t>(loss.numel()), " elements. Reduce it, for example with .mean()."));
+      throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", loss.numel(),
+                      " elements. Reduce it, for example with .mean()."));
     if (!run.handles.empty()) refuse_integer_loss(loss);
     Tensor here = (loss.dim() == 0 ? loss : loss.reshape({})).to(run.device(), /*non_blocking=*/true);
     if (parts.size() > 1) here = here * parts[i].share;

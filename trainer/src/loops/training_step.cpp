@@ -321,8 +321,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     return output;
   }
   if (output.loss.numel() != 1)
-    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
-                    static_cast<int64_t>(output.loss.numel()), " elements. Reduce it, for example with .mean()."));
+    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", output.loss.numel(),
+                    " elements. Reduce it, for example with .mean()."));
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
     refuse_integer_loss(output.loss);

@@ -8,7 +8,7 @@
 namespace fulgur::detail {
 namespace {
 
-Tensor join(std::vector<Tensor> parts, int64_t rows) {
+Tensor in_one_tensor(std::vector<Tensor> parts, int64_t rows) {
   std::vector<int64_t> sizes = parts.front().sizes().vec();
   sizes[0] = rows;
   Tensor whole = at::empty(sizes, parts.front().options());
@@ -57,7 +57,7 @@ PredictedShare PredictedBatches::take(bool in_turns) {
   PredictedShare share;
   share.samples = samples_;
   share.in_turns = in_turns;
-  for (auto& [name, parts] : columns_) share.outputs.add(name, join(std::move(parts), samples_));
+  for (auto& [name, parts] : columns_) share.outputs.add(name, in_one_tensor(std::move(parts), samples_));
   columns_.clear();
   return share;
 }

@@ -2,6 +2,7 @@
 
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,8 +10,6 @@
 #include <cstring>
 
 #include "fulgur/core/text/text.h"
-
-extern char** environ;
 
 namespace fulgur::detail {
 

@@ -35,8 +35,10 @@ RunLength run_length(RunState& run, Services& services) {
                    .samples_per_step = {},
                    .max_steps = services.context.extent().max_steps()};
   const StageLoaders& train = run.stages[RunningStage::train];
-  if (const auto batches = train.total())
-    length.steps_per_epoch = static_cast<double>((*batches + run.window.target - 1) / run.window.target);
+  if (const auto batches = train.total()) {
+    const int64_t steps = (*batches + run.window.target - 1) / run.window.target;
+    length.steps_per_epoch = static_cast<double>(steps);
+  }
   if (!train.loaders.empty())
     length.samples_per_step =
         static_cast<double>(train.loaders.front()->batch_size() * run.window.target * run.world_size());

@@ -224,9 +224,10 @@ void RunSetup::make_replicas() {
                   "on_train_epoch_end of the module sees only its own part. log() gathers values of all copies"));
 }
 
-ConfigNode options_node(TrainerOptions options) {
+ConfigNode options_node(const TrainerOptions& options) {
+  TrainerOptions copy = options;
   Fields fields;
-  options.fields(fields);
+  copy.fields(fields);
   return fields.write();
 }
 

@@ -13,7 +13,7 @@
 namespace fulgur::detail {
 
 /// The `trainer:` section that these options come from.
-ConfigNode options_node(TrainerOptions options);
+ConfigNode options_node(const TrainerOptions& options);
 
 // Each step of the preparation takes the results of earlier steps, so a different order does not compile.
 /// The module and the data are set up, and there are loaders.

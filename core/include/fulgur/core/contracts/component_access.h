@@ -37,11 +37,11 @@ struct ComponentAccess {
 
   /// Records that a factory has made the component from `options()`, and can make another with `make_another`.
   template <class Base, class C, class Options, class Factory>
-  static void made_from(C& made, Options options, Factory make_another) {
+  static void made_from(C& made, Options options, Factory&& make_another) {
     Base& base = made;  // C may have members of the same names
     if constexpr (requires { base.hparams_; }) base.hparams_ = options();
     if constexpr (requires { base.overridden_; }) base.overridden_ = hooks_of<Base, C>();
-    if constexpr (requires { base.factory_; }) base.factory_ = std::move(make_another);
+    if constexpr (requires { base.factory_; }) base.factory_ = std::forward<Factory>(make_another);
   }
 
   // ---- of a module ----
