@@ -79,6 +79,36 @@ struct ByLbfgs : BoringModule {
 
 }  // namespace
 
+TEST_CASE("an exception after the step that ends the hold-up of a stop: the resumed run validates before it stops") {
+  // A stop is requested in the second batch and held up by min_steps until the fourth, which has no validation.
+  const auto requested = std::make_shared<AtHooks>();
+  requested->batch_end = [](RunContext& run) {
+    if (run.progress().global_step == 2) run.request_stop("enough");
+  };
+  const auto held_up = [](TrainerOptions& options) { options.min_steps = 4; };
+  const auto validations = [](const TemporaryFolder& folder) {
+    const std::string text = rows(folder);
+    const std::string header = text.substr(0, text.find('\n'));
+    CHECK_THAT(header, ContainsSubstring("val_loss"));
+    return text;
+  };
+  const TemporaryFolder quiet_folder;
+  const FitReport quiet_report = fit(quiet_folder, {.change = with(requested, held_up)});
+  CHECK(quiet_report.global_step == 4);
+  const std::string expected = validations(quiet_folder);
+
+  const TemporaryFolder folder;
+  const auto failing = std::make_shared<AtHooks>(*requested);
+  failing->batch_end = [ask = requested->batch_end](RunContext& run) {
+    ask(run);
+    if (run.progress().global_step == 4) throw Killed();
+  };
+  fit(folder, {.saving = on_exception(), .change = with(failing, held_up)});
+  const FitReport resumed = fit(folder, {.from = "auto", .saving = on_exception(), .change = with(requested, held_up)});
+  CHECK(resumed.global_step == 4);
+  CHECK(validations(folder) == expected);
+}
+
 TEST_CASE("a batch whose step by closure fails before the weights change is repeated; after that nothing is saved") {
   const TemporaryFolder quiet_folder;
   const auto once = [](TrainerOptions& options) { options.max_epochs = 1; };

@@ -200,6 +200,11 @@ class FitLoop {
     return count % *interval_ == 0;
   }
 
+  // The validation of an interval, or the last one before a stop.
+  bool validation_follows(int64_t batch_idx, bool last_batch) {
+    return validation_due(batch_idx, last_batch) || (stops() && may_validate());
+  }
+
   // The data, whose length was unknown, ended before the first validation of the epoch.
   bool is_left_out(int64_t batches) const {
     const RunState& run = run_;
@@ -237,32 +242,16 @@ class FitLoop {
 
   void train_epoch(bool continue_epoch) {
     RunState& run = run_;
-    Services& services = services_;
     Progress& progress = run.counters;
     Loader& loader = *run.stages[RunningStage::train].loaders.front();
     const std::optional<int64_t> batches = run.stages[RunningStage::train].batches.front();
-    interval_ = validation_interval(run.options, batches);
-    run.position.stage = RunningStage::train;
-    progress.epochs.ready = progress.epoch + 1;
-    loader.start_epoch(progress.epoch);
-    step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
-    int64_t batch_idx = 0;
-    if (continue_epoch) {
-      batch_idx = progress.batches.completed;
-    } else {
-      progress.batches.reset();
-      run.window.done = run.window.losses = 0;
-      repeatable([&] {
-        callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
-        module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
-      });
-      progress.epochs.started = progress.epoch + 1;
-    }
+    begin_epoch(loader, batches, continue_epoch);
+    int64_t batch_idx = progress.batches.completed;
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
       // A failure in the first batch of an epoch returns the run to before the epoch's hooks, which a resume repeats.
-      if (run.remembers_batches && (batch_idx > 0 || continue_epoch)) run.rewind_point.take(run, services);
+      if (run.remembers_batches && (batch_idx > 0 || continue_epoch)) run.rewind_point.take(run, services_);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
@@ -275,51 +264,80 @@ class FitLoop {
         throw;
       }
       if (skipped) break;
-      watch_steps();
-      // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
-      if (last_batch) close_window();
-      monitors_.after_batch();
-      services.rows.end_batch(RunningStage::train, false);
-      services.consensus.step();
-      // A stop is judged on values from the final weights, as in Lightning.
-      ask_by_time();
-      if (validation_due(batch_idx, last_batch) || (stops() && may_validate())) {
-        validate();
-        services.consensus.settle();
-      } else if (services.consensus.signal() && services.consensus.stop() && run.may_stop() && may_validate()) {
-        // The resumed run will stop, after the validation that this run would have made.
-        run.validation.pending = !services.finite.stopped();
-        // The validation comes before the epoch's end.
-        if (last_batch && run.validation.pending) throw Interrupted(*services.consensus.signal());
-      }
-      ++batch_idx;
-      // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
-      if (!last_batch) services.checkpoints.act_on_requests();
-      if (!last_batch && services.consensus.take_save_request()) save_for_signal();
-      if (!last_batch && stop_at_limit()) {
-        stopped_in_epoch_ = true;
-        return;
-      }
+      after_batch(batch_idx++, last_batch);
+      // What follows the last batch happens at the epoch's end, when the epoch counts as completed.
+      if (!last_batch && ends_in_epoch()) return;
     }
     if (batch_idx == 0 && !skipped)
       throw DataError(
           "[trainer.fit] the training loader returned no batch. Is the data set empty, or smaller than one batch with "
           "drop_last?");
-    if (at_end || skipped) {
-      close_window();
-      services.rows.end_batch(RunningStage::train, false);
-      progress.epochs.processed = progress.epoch + 1;
-      if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
-      if (at_end && is_left_out(batch_idx)) {
-        log::warn("trainer.short_epoch",
-                  cat("an epoch ended after ", batch_idx, " batches, before val_check_interval (", *interval_,
-                      " batches): the validation runs at the end of the epoch"));
-        validate();
-      }
-    }
+    if (at_end || skipped) end_early(batch_idx, at_end);
     if (progress.global_step == steps_before && !continue_epoch && !skipped)
       warn_of_no_step(cat("in the ", batch_idx, " batches of epoch ", progress.epoch));
     end_epoch();
+  }
+
+  void begin_epoch(Loader& loader, std::optional<int64_t> batches, bool continue_epoch) {
+    RunState& run = run_;
+    Progress& progress = run.counters;
+    interval_ = validation_interval(run.options, batches);
+    run.position.stage = RunningStage::train;
+    progress.epochs.ready = progress.epoch + 1;
+    loader.start_epoch(progress.epoch);
+    step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
+    if (continue_epoch) return;
+    progress.batches.reset();
+    run.window.done = run.window.losses = 0;
+    repeatable([&] {
+      callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
+      module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
+    });
+    progress.epochs.started = progress.epoch + 1;
+  }
+
+  // Values and the validation that follow a batch.
+  void after_batch(int64_t batch_idx, bool last_batch) {
+    RunState& run = run_;
+    Services& services = services_;
+    watch_steps();
+    // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
+    if (last_batch) close_window();
+    monitors_.after_batch();
+    services.rows.end_batch(RunningStage::train, false);
+    services.consensus.step();
+    // A stop is judged on values from the final weights, as in Lightning.
+    ask_by_time();
+    if (validation_follows(batch_idx, last_batch)) {
+      validate();
+      services.consensus.settle();
+    } else if (services.consensus.signal() && services.consensus.stop() && run.may_stop() && may_validate()) {
+      // The resumed run will stop, after the validation that this run would have made.
+      run.validation.pending = !services.finite.stopped();
+      // The validation comes before the epoch's end.
+      if (last_batch && run.validation.pending) throw Interrupted(*services.consensus.signal());
+    }
+  }
+
+  // Acts on requests between two batches of an epoch; true if training ends here.
+  bool ends_in_epoch() {
+    services_.checkpoints.act_on_requests();
+    if (services_.consensus.take_save_request()) save_for_signal();
+    stopped_in_epoch_ = stop_at_limit();
+    return stopped_in_epoch_;
+  }
+
+  // The data ended, or on_train_batch_start skipped the rest of the epoch, before its last batch was known as such.
+  void end_early(int64_t batches, bool at_end) {
+    Progress& progress = run_.counters;
+    close_window();
+    services_.rows.end_batch(RunningStage::train, false);
+    progress.epochs.processed = progress.epoch + 1;
+    if (at_end && !interval_ && validation_due(batches, true)) validate();
+    if (!at_end || !is_left_out(batches)) return;
+    log::warn("trainer.short_epoch", cat("an epoch ended after ", batches, " batches, before val_check_interval (",
+                                         *interval_, " batches): the validation runs at the end of the epoch"));
+    validate();
   }
 
   // A batch that fails after its step counts as completed, and the resumed run makes up for the validation that follows
@@ -327,7 +345,7 @@ class FitLoop {
   void note_missed_validation(int64_t batch_idx, bool last_batch) {
     if (run_.step.progress != StepProgress::done) return;
     count_stepped_batch(run_);
-    run_.validation.pending = validation_due(batch_idx, last_batch);
+    run_.validation.pending = validation_follows(batch_idx, last_batch);
   }
 
   // An epoch may take days, or never end.

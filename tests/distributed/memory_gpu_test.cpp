@@ -1,0 +1,80 @@
+// Memory of a device that ends. The limit is the simulator's.
+#include "ranks.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <cstdlib>
+
+#include "support/gpu.h"
+
+namespace memory_gpu_test {
+
+using namespace fulgur::test;
+
+namespace {
+
+/// A fit of an MLP on a GPU, or on several, each with `mebibytes` of memory.
+Finished fit_in(int mebibytes, const TemporaryFolder& folder, const std::vector<std::string>& more) {
+  std::vector<std::string> all{"fit",
+                               "--model",
+                               "MlpClassifier",
+                               "--model.in_features",
+                               "16",
+                               "--model.num_classes",
+                               "4",
+                               "--data",
+                               "SyntheticDataModule",
+                               "--data.num_classes",
+                               "4",
+                               "--data.shape",
+                               "[16]",
+                               "--optimizer",
+                               "AdamW",
+                               "--trainer.accelerator",
+                               "cuda",
+                               "--trainer.max_epochs",
+                               "2",
+                               "--trainer.num_sanity_val_steps",
+                               "0"};
+  all.insert(all.end(), more.begin(), more.end());
+  return trainer(all, {.folder = folder.path(),
+                       .environment = {"SIMULATED_CUDA_MEMORY=" + std::to_string(int64_t{mebibytes} << 20)}});
+}
+
+void require_a_limit() {
+  if (std::getenv("SIMULATED_CUDA_SCHEDULE") == nullptr) SKIP("needs a simulated GPU, whose memory can be limited");
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU, recorded steps make room for an epoch's short last batch and for a validation", "[gpu]") {
+  require_gpus(1);
+  require_a_limit();
+  const TemporaryFolder folder;
+  // A batch needs 134 MiB, and a recorded step keeps 98 MiB of it.
+  const Finished run = fit_in(192, folder,
+                              {"--model.hidden", "[16384]", "--data.batch_size", "512", "--data.num_train", "1792",
+                               "--data.num_val", "1400", "--trainer.cuda_graph", "true", "--trainer.max_epochs", "4"});
+  INFO(run.err << run.out);
+  CHECK(run.exit_code == 0);
+  CHECK(says(run.err, "the steps are recorded again after it"));
+  CHECK_FALSE(says(run.err, "training continues without CUDA graphs"));
+}
+
+TEST_CASE("on two GPUs, memory that ends in any part of a step of ddp is reported as such", "[gpu]") {
+  require_gpus(2);
+  require_a_limit();
+  // In training_step, in the buckets, in the optimizer's first step, and in a later one.
+  const int mebibytes = GENERATE(96, 112, 128, 160);
+  const TemporaryFolder folder;
+  const Finished run =
+      fit_in(mebibytes, folder,
+             {"--model.hidden", "[65536, 64]", "--data.batch_size", "8", "--data.num_train", "256", "--data.num_val",
+              "0", "--trainer.strategy", "ddp", "--trainer.devices", "2"});
+  INFO(run.err);
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "error: out of memory: tensors hold "));
+  CHECK(says(run.err, "to use less memory: "));
+}
+
+}  // namespace memory_gpu_test
