@@ -101,8 +101,8 @@ void EarlyStopping::check(RunContext& run) {
   const std::optional<double> current = run.monitored_metric(options_.monitor);
   if (!current) {
     if (options_.strict) refuse_monitor(run);
-    log::warn("early_stopping.monitor_missing",
-              cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run), " Its checks are skipped until it is"));
+    log::warn("early_stopping.monitor_missing", cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run),
+                                                    " EarlyStopping skips its checks until the metric is logged"));
     return;
   }
   const double best_before = best_score();

@@ -1,5 +1,5 @@
-// A training step, in order. A test fixes this order; docs/architecture.md describes it. Nothing here waits for a
-// device.
+// A training step, in order. A test fixes this order; docs/architecture.md describes it. A step waits only for steps
+// that lie several steps back (run_ahead.h), and for a metric that a schedule monitors.
 #include "loops/training_step.h"
 
 #include <ATen/core/grad_mode.h>
