@@ -135,8 +135,7 @@ std::string EarlyStopping::why_it_stops(EarlyStoppingReason reason, double curre
     case EarlyStoppingReason::divergence_threshold:
       return cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold);
     case EarlyStoppingReason::patience_exhausted:
-      return cat(name, " did not improve in the last ", wait_count(), wait_count() == 1 ? " check" : " checks",
-                 "; best is ", best_score());
+      return cat(name, " did not improve in the last ", counted(wait_count(), "check"), "; best is ", best_score());
     case EarlyStoppingReason::not_stopped:
       break;
   }

@@ -320,9 +320,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
                                        "): the step skips this batch. Return the loss, unless this is intended"));
     return output;
   }
-  if (output.loss.numel() != 1)
-    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", output.loss.numel(),
-                    " elements. Reduce it, for example with .mean()."));
+  require_scalar_loss(output.loss);
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
     refuse_integer_loss(output.loss);
