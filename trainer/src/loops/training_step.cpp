@@ -6,7 +6,6 @@
 #include <ATen/ops/_foreach_mul.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 

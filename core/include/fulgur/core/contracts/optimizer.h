@@ -143,7 +143,6 @@ class FULGUR_API LrScheduler : public Stateful {
   Optimizer& optimizer() const;
   /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
   void step(std::optional<double> metric = std::nullopt);
-  int64_t steps_done() const { return steps_; }
   /// How many steps of the run's first part a step counts as; it differs from 1 only after a resume with other batches.
   double pace() const { return pace_; }
   /// Called by the Trainer after `load_state` if the run was saved inside a window of accumulation: the step that ends
