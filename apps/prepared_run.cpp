@@ -57,7 +57,7 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model)
                                            : cat("A layer must have at least one input and one output, and ",
                                                  join(zeros, " and "), zeros.size() == 1 ? " is 0." : " are 0.");
     return Error(cat("[cli] the model ", model.class_path(), " cannot be created; its sizes are ", sizes, ". ", hint,
-                     " LibTorch says: ", why.substr(0, why.find('\n'))));
+                     " LibTorch says: ", first_line(why)));
   };
   try {
     return model.create();

@@ -43,7 +43,7 @@ void report_differences(const std::vector<ConfigDifference>& differences, const 
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
-  // Rank 0 decides from where the run resumes, and reports it.
+  // Rank 0 decides from which checkpoint the run resumes, and reports it.
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
   const auto differences = place && place->restarts > 0 ? continue_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);

@@ -16,7 +16,7 @@ const std::vector<std::string> kKeys{"allocated_bytes",     "peak_allocated_byte
 }  // namespace
 
 void DeviceStatsMonitor::Options::fields(Fields& f) {
-  f(cpu_stats, "cpu_stats", "Whether to log load and memory of the process; null: if it computes on the CPU.");
+  f(cpu_stats, "cpu_stats", "Whether to log the CPU load and memory of the process; null: if it computes on the CPU.");
   f(filter_keys, "filter_keys", "Log only these keys, given without their prefix; empty: all.").one_of(kKeys);
 }
 
@@ -68,6 +68,6 @@ void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, 
 }
 
 [[maybe_unused]] static const bool registered_device_stats_monitor = Registry<Callback>::add<DeviceStatsMonitor>(
-    "DeviceStatsMonitor", "Logs device memory, and load and memory of the process.");
+    "DeviceStatsMonitor", "Logs the memory of the device, and the CPU load and memory of the process.");
 
 }  // namespace fulgur

@@ -101,8 +101,8 @@ void EarlyStopping::check(RunContext& run) {
   const std::optional<double> current = run.monitored_metric(options_.monitor);
   if (!current) {
     if (options_.strict) refuse_monitor(run);
-    log::warn("early_stopping.monitor_missing",
-              cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run), " Its checks are skipped until it is"));
+    log::warn("early_stopping.monitor_missing", cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run),
+                                                    " EarlyStopping skips its checks until the metric is logged"));
     return;
   }
   const double best_before = best_score();
@@ -135,8 +135,7 @@ std::string EarlyStopping::why_it_stops(EarlyStoppingReason reason, double curre
     case EarlyStoppingReason::divergence_threshold:
       return cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold);
     case EarlyStoppingReason::patience_exhausted:
-      return cat(name, " did not improve in the last ", wait_count(), wait_count() == 1 ? " check" : " checks",
-                 "; best is ", best_score());
+      return cat(name, " did not improve in the last ", counted(wait_count(), "check"), "; best is ", best_score());
     case EarlyStoppingReason::not_stopped:
       break;
   }

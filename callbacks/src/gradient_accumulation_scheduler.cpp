@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "fulgur/core/contracts/interval_trigger.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -64,33 +65,16 @@ int64_t GradientAccumulationScheduler::factor_at(double position) const {
 }
 
 double GradientAccumulationScheduler::position(RunContext& run) const {
-  const Progress& progress = run.progress();
-  const auto epochs = [&] {
-    const auto batches = run.num_batches(RunningStage::train);
-    const double part =
-        batches && *batches > 0 ? static_cast<double>(progress.batches.completed) / static_cast<double>(*batches) : 0;
-    return static_cast<double>(progress.epoch) + part;
-  };
-  switch (unit_) {
-    case Interval::Unit::epochs:
-      return epochs();
-    case Interval::Unit::steps:
-      return static_cast<double>(progress.global_step);
-    case Interval::Unit::samples:
-      return static_cast<double>(progress.samples_seen);
-    case Interval::Unit::tokens:
-      if (!run.meters().has_token_counts())
-        throw wrong("scheduling counts tokens, but the module does not count them. Override num_tokens(batch).");
-      return static_cast<double>(progress.tokens_seen);
-    case Interval::Unit::seconds:
-      return run.fit_time_s();
-    case Interval::Unit::run:
-      break;
+  if (unit_ != Interval::Unit::run) {
+    if (const auto position = position_in(unit_, run)) return *position;
+    throw wrong("scheduling counts tokens, but the module does not count them. Override num_tokens(batch).");
   }
   // Not `progress_fraction()` if epochs are the limit: its estimate of all steps depends on the factor decided here.
   std::optional<double> part;
-  if (run.extent().max_epochs() && *run.extent().max_epochs() > 0 && run.num_batches(RunningStage::train))
-    part = epochs() / static_cast<double>(*run.extent().max_epochs());
+  const Progress& progress = run.progress();
+  const auto batches = run.num_batches(RunningStage::train);
+  if (run.extent().max_epochs() && *run.extent().max_epochs() > 0 && batches)
+    part = progress.epochs_done(batches) / static_cast<double>(*run.extent().max_epochs());
   if (run.extent().max_steps() && *run.extent().max_steps() > 0)
     part = std::max(part.value_or(0),
                     static_cast<double>(progress.global_step) / static_cast<double>(*run.extent().max_steps()));

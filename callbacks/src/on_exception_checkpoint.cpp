@@ -63,6 +63,6 @@ void OnExceptionCheckpoint::on_fit_end(RunContext& run) {
 }
 
 [[maybe_unused]] static const bool registered_on_exception_checkpoint = Registry<Callback>::add<OnExceptionCheckpoint>(
-    "OnExceptionCheckpoint", "Writes a checkpoint when a fit fails, from which the next one resumes.");
+    "OnExceptionCheckpoint", "Writes a checkpoint when a fit fails, from which the next fit resumes.");
 
 }  // namespace fulgur

@@ -199,7 +199,7 @@ class AsyncCheckpointWriter::Worker {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_, completed_;
-  std::optional<Job> job_;  // in flight; owned by the thread until it resets it
+  std::optional<Job> job_;  // the job in flight; the thread owns it until the thread resets it
   std::vector<Result> results_;
   std::function<void(CheckpointContent&)> change_;
   bool complete_ = true, stopping_ = false;

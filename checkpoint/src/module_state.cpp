@@ -50,7 +50,8 @@ std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors,
   return given;
 }
 
-// Python's state dicts have a tied parameter under each of its names, or under one that is not the first here.
+// A Python state dict lists a tied parameter under all of its names, or under only one, which need not be the name that
+// comes first here.
 void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>& given) {
   for (const auto& [alias, name] : parameter_aliases(module)) {
     const auto found = given.find(alias);

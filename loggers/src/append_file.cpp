@@ -99,8 +99,8 @@ void AppendFile::warn_of_cut_by_step(int64_t step) const {
 
 void AppendFile::tell_lost() {
   if (const int64_t lost = std::exchange(rows_lost_, 0); lost > 0)
-    log::error(cat("[loggers.", component_, "] ", lost, lost == 1 ? " row" : " rows",
-                   " of metrics could not be written to ", path_, " and ", lost == 1 ? "is" : "are", " lost."));
+    log::error(cat("[loggers.", component_, "] ", counted(lost, "row"), " of metrics could not be written to ", path_,
+                   " and ", lost == 1 ? "is" : "are", " lost."));
 }
 
 bool AppendFile::fail(const char* action) noexcept {

@@ -21,7 +21,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Appends to `path` from now on, whose current contents match `mark`; its folder is created if missing. Rows waiting
+  /// From now on appends to `path`, whose current contents match `mark`. Its folder is created if missing. Rows waiting
   /// for an earlier file are first written to that, or lost.
   void open(std::filesystem::path path, FileMark mark = {});
   /// The file was replaced by one whose contents match `mark`.

@@ -22,7 +22,7 @@ void CyclicLR::Options::fields(Fields& f) {
   f(step_size_up, "step_size_up", "Length of the rise: a number of steps of the schedule, or an interval.")
       .at_least(1)
       .units(kScheduleUnits);
-  f(step_size_down, "step_size_down", "Length of the fall; null: as long as the rise.")
+  f(step_size_down, "step_size_down", "Number of steps in which the rate falls; null: the same as for the rise.")
       .at_least(1)
       .units(kScheduleUnits);
   f(mode, "mode", "How the amplitude changes: not at all, halved each cycle, or multiplied by gamma each step.");

@@ -167,7 +167,7 @@ void PlacedStrategy::run_parts(size_t parts, const std::function<void(size_t)>& 
     for (const auto& [tensor, value] : tensors_of(*module_))
       if (first.emplace(value.device().str(), tensor).second)
         places.push_back(cat(value.device().str(), " has ", owner_of(tensor), " with '", tensor, "'"));
-    throw Error(cat("[strategies.", name(), "] ", what.substr(0, what.find('\n')),
+    throw Error(cat("[strategies.", name(), "] ", first_line(what),
                     " An operation used a tensor and a parameter on different devices: ", join(places),
                     ". Move the tensor with .to(device), or hold the submodule as nn::Placed."));
   }

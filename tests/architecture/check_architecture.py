@@ -8,30 +8,33 @@ import re
 import subprocess
 import sys
 
-# Which folders a folder may include, beside itself; None: all. The order is that of the dependencies.
+# Which folders a folder may include, beside itself; None: all except simulated_cuda. The order is that of the dependencies.
 MAY_INCLUDE = {
     "core": set(),
     "data": {"core"},
     "optim": {"core"},
     "nn": {"core"},
-    "models": {"core", "optim", "nn"},
-    "strategies": {"core", "optim", "nn"},
+    "models": {"core", "nn"},
+    "strategies": {"core", "nn"},
     "cuda": {"core", "strategies"},
     "virtual_devices": {"core"},
+    "simulated_cuda": set(),
     "checkpoint": {"core"},
-    "callbacks": {"core", "optim", "checkpoint"},
+    "callbacks": {"core", "checkpoint"},
     "loggers": {"core"},
     "trainer": {"core", "data", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
     "apps": None,
 }
 
 # The sub-folders of FOLDER/src in the order of their dependencies; files beside them come last. A file includes its own
-# sub-folder and those before it. The headers of core have the same sub-folders.
+# sub-folder and those before it. The headers of core have the same sub-folders. src/nccl of simulated_cuda is a library
+# of its own with sub-folders.
 SUBFOLDERS = {
     "core": ["text", "system", "options", "state", "device", "contracts"],
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
+    "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",
         "process",
@@ -84,6 +87,13 @@ MAY_NAME_SHARED = {".ci/run"}
 # This test spells out what it looks for.
 OWN = "tests/architecture/"
 
+
+# The path of a file of this project in Markdown or in a comment, whole or from any folder on. A path with capitals, such
+# as FOLDER/src/name.cpp, is a placeholder.
+MENTION = re.compile(r"(?<![\w./~$}{*@+-])((?:[a-z_][a-z0-9_-]*/)+[a-z0-9_.-]+\.(?:h|hpp|cpp|py|sh|md))(?![\w/*])")
+# The changelog names files as they were, and a test those of a tree that it makes.
+NAMES_OTHER_FILES = {"CHANGELOG.md", "tests/tidy/check_tidy_test.py"}
+COMMENT = {".h": "//", ".hpp": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", ".yaml": "#", ".md": ""}
 
 WARNING = re.compile(r'log::warn\(\s*"([a-z_.0-9]+)"')
 
@@ -141,6 +151,8 @@ def check_subfolders(name, path, number, report):
     parts = name.split("/")
     if parts[0] == "core" and parts[1:4] in (["include", "fulgur", "core"], ["internal", "fulgur", "core"]):
         parts = ["core", "src"] + parts[4:]
+    if parts[:3] == ["simulated_cuda", "src", "nccl"]:
+        parts = ["simulated_cuda/src/nccl", "src"] + parts[3:]
     if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS:
         return
     order = SUBFOLDERS[parts[0]]
@@ -151,7 +163,7 @@ def check_subfolders(name, path, number, report):
     other = path.split("/")[0] if "/" in path else None
     own = order.index(parts[2]) if len(parts) > 3 and parts[2] in order else len(order)
     if other in order and order.index(other) > own:
-        report(name, number, f"{'/'.join(parts[:3])}/ does not include {other}/, which comes after it")
+        report(name, number, f"{os.path.dirname(name)}/ does not include {other}/, which comes after it")
 
 
 def check_code(root, name, report):
@@ -171,7 +183,7 @@ def check_code(root, name, report):
             report(name, number, f"<{path}> is never included: take the narrowest header")
         if public and NOT_IN_HEADERS.search(path):
             report(name, number, f"a public header does not include <{path}>")
-        if folder in MAY_INCLUDE and folder != "cuda" and ONLY_IN_CUDA.search(path):
+        if folder in MAY_INCLUDE and folder not in ("cuda", "simulated_cuda") and ONLY_IN_CUDA.search(path):
             report(name, number, f"only cuda/ includes <{path}>")
         if folder in MAY_INCLUDE and folder not in ("strategies", "cuda") and ONLY_IN_STRATEGIES.search(path):
             report(name, number, f"only strategies/ and cuda/ include <{path}>")
@@ -180,8 +192,9 @@ def check_code(root, name, report):
             other, allowed = own.group(1), MAY_INCLUDE[folder]
             if other not in MAY_INCLUDE:
                 report(name, number, f"there is no folder '{other}'")
-            elif other != folder and allowed is not None and other not in allowed:
-                report(name, number, f"{folder}/ does not include {other}/ (it may: {', '.join(sorted(allowed)) or 'nothing'})")
+            elif other != folder and (other == "simulated_cuda" if allowed is None else other not in allowed):
+                may = "all except simulated_cuda" if allowed is None else ", ".join(sorted(allowed)) or "nothing"
+                report(name, number, f"{folder}/ does not include {other}/ (it may: {may})")
         if quote == '"':
             check_subfolders(name, path, number, report)
         if quote == '"' and ".." in path.split("/"):
@@ -216,6 +229,30 @@ def check_warnings(root, name, documented, report):
             report(name, text.count("\n", 0, match.start()) + 1, f"docs/errors.md has the warning {match.group(1)}")
 
 
+class KnownPaths:
+    """Which mentions of paths mean a file of the project."""
+
+    def __init__(self, names):
+        self.paths, self.folders = set(), set()
+        for name in names:
+            parts = name.split("/")
+            self.folders.update(parts[:-1])
+            self.paths.update("/".join(parts[begin:]) for begin in range(len(parts)))
+
+    def lacks(self, mention):
+        return mention.split("/")[0] in self.folders and mention not in self.paths
+
+
+def check_mentions(root, name, known, report):
+    mark = COMMENT.get(os.path.splitext(name)[1])
+    if mark is None or name in NAMES_OTHER_FILES:
+        return
+    for number, line in lines_of(root, name):
+        for mention in MENTION.findall(line[line.find(mark):] if mark in line else ""):
+            if known.lacks(mention):
+                report(name, number, f"there is no file {mention}")
+
+
 def check(root):
     breaches = []
     errors = os.path.join(root, "docs/errors.md")
@@ -224,9 +261,12 @@ def check(root):
     def report(name, number, rule):
         breaches.append(f"{name}:{number}: {rule}")
 
-    for name in sorted(tracked_files(root)):
+    names = sorted(tracked_files(root))
+    known = KnownPaths(names)
+    for name in names:
         if name.startswith(OWN):
             continue
+        check_mentions(root, name, known, report)
         if name.endswith(CODE):
             check_code(root, name, report)
             if name.startswith("tests/"):

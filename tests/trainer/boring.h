@@ -8,6 +8,7 @@
 
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/tensor_data_module.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/loggers/memory_logger.h"
@@ -69,6 +70,27 @@ inline std::shared_ptr<DataModule> regression_data(int64_t train = 40, int64_t v
   // As one that fit() gets as what it is.
   fulgur::detail::ComponentAccess::find_overridden<DataModule>(*data);
   return data;
+}
+
+/// A stream of regression data.
+struct RegressionStream : IterableDataset {
+  int64_t samples, at = 0;
+  explicit RegressionStream(int64_t count) : samples(count) {}
+  void reset(const SampleContext&) override { at = 0; }
+  std::optional<Batch> next(int64_t count, const SampleContext&) override {
+    count = std::min(count, samples - at);
+    if (count <= 0) return std::nullopt;
+    at += count;
+    return regression(count, static_cast<uint64_t>(at));
+  }
+  StateTree state() const override { return StateTree::map({{"at", at}}); }
+  void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+};
+
+/// Loads a RegressionStream, in batches of 4.
+inline std::shared_ptr<IterableLoader> regression_stream(int64_t samples) {
+  return std::make_shared<IterableLoader>(std::make_shared<RegressionStream>(samples),
+                                          IterableLoaderOptions{.batch_size = 4});
 }
 
 /// Options for tests: quiet, one epoch, its own folder.

@@ -1,6 +1,7 @@
 #include "fulgur/trainer/reports.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "fulgur/core/text/text.h"

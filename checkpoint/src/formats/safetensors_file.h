@@ -6,7 +6,7 @@
 
 namespace fulgur::detail {
 
-/// The part of a safetensors file before its tensors, in its FileRecord. Tensors' parts have the tensors' names.
+/// The part of a safetensors file before its tensors, in its FileRecord. The part of a tensor has the tensor's name.
 inline constexpr const char* kHeaderPart = "(header)";
 
 /// Like write_safetensors; returns sizes and hashes of the header and of each tensor. Contiguous CPU tensors are

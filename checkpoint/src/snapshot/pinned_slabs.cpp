@@ -50,7 +50,7 @@ std::vector<PinnedSlabs::Place> PinnedSlabs::place(const std::vector<int64_t>& b
     slab->last_used = calls_;
     left -= size;
   }
-  // Only those at the end: places refer to slabs by index.
+  // Only unused slabs at the end are freed, since places refer to slabs by index.
   while (!slabs_.empty() && slabs_.back().last_used + kSlabKeptFor <= calls_) slabs_.pop_back();
   std::vector<Place> places;
   for (const auto& [slab, offset] : found) places.push_back({&slabs_[slab].memory, offset});

@@ -1,6 +1,5 @@
 #include "fulgur/core/contracts/interval_trigger.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "fulgur/core/text/errors.h"
@@ -14,37 +13,32 @@ IntervalTrigger::IntervalTrigger(Interval every) : every_(every) {
 }
 
 double IntervalTrigger::position(RunContext& run) const {
+  if (const auto position = position_in(every_.unit, run)) return *position;
+  throw ConfigError(cat("[core.interval] ", every_.text(),
+                        every_.unit == Interval::Unit::tokens
+                            ? " counts tokens, but the module does not count them. Override num_tokens(batch)."
+                            : " is a part of the run, whose length is not known. Set max_steps or max_time, or "
+                              "max_epochs with a loader of known length."));
+}
+
+std::optional<double> position_in(Interval::Unit unit, RunContext& run) {
   const Progress& progress = run.progress();
-  switch (every_.unit) {
-    case Interval::Unit::epochs: {
-      // Within an epoch, its completed fraction counts if its length is known.
-      const auto batches = run.num_batches(RunningStage::train);
-      const double part =
-          batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;
-      // At its end an epoch counts as done, even if its number of batches is unknown.
-      return std::max(static_cast<double>(progress.epoch) + part, static_cast<double>(progress.epochs.processed));
-    }
+  switch (unit) {
+    case Interval::Unit::epochs:
+      return progress.epochs_done(run.num_batches(RunningStage::train));
     case Interval::Unit::steps:
       return static_cast<double>(progress.global_step);
     case Interval::Unit::samples:
       return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
-      if (!run.meters().has_token_counts())
-        throw ConfigError(cat("[core.interval] ", every_.text(),
-                              " counts tokens, but the module does not count them. Override num_tokens(batch)."));
+      if (!run.meters().has_token_counts()) return std::nullopt;
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
       return run.fit_time_s();
-    case Interval::Unit::run: {
-      const auto part = run.extent().progress_fraction();
-      if (!part)
-        throw ConfigError(cat("[core.interval] ", every_.text(),
-                              " is a part of the run, whose length is not known. Set max_steps or max_time, or "
-                              "max_epochs with a loader of known length."));
-      return *part;
-    }
+    case Interval::Unit::run:
+      return run.extent().progress_fraction();
   }
-  return 0;
+  return std::nullopt;
 }
 
 void IntervalTrigger::start(RunContext& run) {

@@ -210,7 +210,7 @@ bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& proble
 
 std::string items_text(const TypeInfo& type) {
   const std::string least = type.min_items == type.max_items ? "" : "at least ";
-  return cat(least, *type.min_items, type.min_items == 1 ? " item" : " items");
+  return cat(least, counted(static_cast<int64_t>(*type.min_items), "item"));
 }
 
 bool check_items(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {

@@ -1,5 +1,7 @@
 #include "fulgur/core/state/progress.h"
 
+#include <algorithm>
+
 namespace fulgur {
 namespace {
 
@@ -13,6 +15,13 @@ Counter counter_from(const StateTree& s) {
 }
 
 }  // namespace
+
+double Progress::epochs_done(std::optional<int64_t> batches_in_epoch) const {
+  const double part = batches_in_epoch && *batches_in_epoch > 0
+                          ? static_cast<double>(batches.processed) / static_cast<double>(*batches_in_epoch)
+                          : 0;
+  return std::max(static_cast<double>(epoch) + part, static_cast<double>(epochs.processed));
+}
 
 StateTree Progress::state() const {
   return StateTree::map({{"epoch", epoch},

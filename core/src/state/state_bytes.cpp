@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
-#include <type_traits>
 
 #include "fulgur/core/text/errors.h"
 

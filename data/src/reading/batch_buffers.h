@@ -29,7 +29,7 @@ class BatchBuffers {
   int64_t rows_;
   size_t limit_;
   bool pinned_;
-  std::vector<size_t> row_bytes_;  ///< by entry; 0 if we cannot keep the memory
+  std::vector<size_t> row_bytes_;  ///< by entry; 0 if its memory cannot be kept
   std::vector<Storages> ring_;
   size_t next_ = 0;
 };

@@ -1,10 +1,10 @@
 // Devices, their properties, errors and versions.
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "engine.h"
 #include "operators_library.h"

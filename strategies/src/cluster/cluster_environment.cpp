@@ -156,7 +156,7 @@ std::optional<ProcessPlace> detect_cluster_environment(const Environment& enviro
 }
 
 NodePlace detect_node(const Environment& environment, int64_t num_nodes) {
-  const EnvironmentValues values(environment, cat("launcher on ", num_nodes, num_nodes == 1 ? " node" : " nodes"),
+  const EnvironmentValues values(environment, cat("launcher on ", counted(num_nodes, "node")),
                                  "Give each node its NODE_RANK and all of them the same MASTER_ADDR (of node 0) and "
                                  "MASTER_PORT, or start with torchrun, srun or mpirun.");
   NodePlace node;
@@ -175,9 +175,9 @@ void require_place(const ProcessPlace& place, int64_t devices, int64_t num_nodes
   if (place.local_world_size == devices && place.num_nodes == num_nodes) return;
   throw DistributedError(
       cat("[strategies.cluster_environment] ", place.environment, " started ", place.local_world_size,
-          " processes on this node and ", place.num_nodes, place.num_nodes == 1 ? " node" : " nodes",
-          " in all; the config requests devices ", devices, " and num_nodes ", num_nodes, " (rank ", place.rank, " of ",
-          place.world_size, "). Start one process per device, or change devices and num_nodes",
+          " processes on this node and ", counted(place.num_nodes, "node"), " in all; the config requests devices ",
+          devices, " and num_nodes ", num_nodes, " (rank ", place.rank, " of ", place.world_size,
+          "). Start one process per device, or change devices and num_nodes",
           place.world_size == 1 ? "; with cluster_environment: launcher, trainer starts the processes itself." : "."));
 }
 

@@ -29,7 +29,7 @@ std::string message_of_gloo() {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
-    if (text.find("gloo") != text.npos) return std::string(text.substr(0, text.find('\n')));
+    if (text.find("gloo") != text.npos) return first_line(text);
   } catch (...) {
   }
   return "";

@@ -135,10 +135,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
     throw DistributedError(
         cat("[strategies.process_group] rank ", rank, " of ", world_size, " cannot connect to the others from ",
-            impl->address.text, ": ", text.substr(0, text.find('\n')),
+            impl->address.text, ": ", first_line(error.what()),
             ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
   }
   impl->heartbeat.emplace(impl->store, place.rank, place.world_size);
@@ -247,7 +246,7 @@ void ProcessGroup::rethrow(const char* operation) const {
         impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
     if (impl_->nccl && !aborted_late) throw_if_device_failed(impl_->options.device);
     const bool late = aborted_late || text.find("imed out") != text.npos || text.find("imeout") != text.npos;
-    lose(operation, late, text.substr(0, text.find('\n')));
+    lose(operation, late, first_line(text));
   }
 }
 

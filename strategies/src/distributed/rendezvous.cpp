@@ -22,8 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
-
 std::string who(const ProcessPlace& place) {
   return cat("rank ", place.rank, " of ", place.world_size, ", ", place.main_address, ":", place.main_port, ", as ",
              place.environment, " says");

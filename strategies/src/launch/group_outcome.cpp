@@ -18,9 +18,6 @@ int orderly_code(const RankEnd& end) {
   return static_cast<int>(end.end.value == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
 }
 
-/// The full message is already on the console; here one line identifies it.
-std::string first_line(const std::string& words) { return words.substr(0, words.find('\n')); }
-
 bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.terminated; }
 
 RankEnd with_words(RankEnd end, std::string words) {
@@ -89,6 +86,7 @@ std::string describe(const RankEnd& end, bool several) {
                         ? cat(be, " ended by signal ", end.end.value, " (", ::strsignal(end.end.value), ")")
                         : cat("exited with code ", end.end.value);
   if (end.terminated && !is_orderly(end)) out += " when asked to";
+  // The full message is already on the console; here one line identifies it.
   if (!end.words.empty()) out += cat(": ", first_line(end.words));
   return out;
 }

@@ -72,10 +72,9 @@ LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(address, store_options);
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
     throw DistributedError(cat("[strategies.launcher] the store of the run must answer on port ",
                                static_cast<int64_t>(store_options.port), " of '", address, "'; node ",
-                               options.node_rank, " of ", options.num_nodes, " got: ", text.substr(0, text.find('\n')),
+                               options.node_rank, " of ", options.num_nodes, " got: ", first_line(error.what()),
                                ". Check that no other program uses that port."));
   }
 }

@@ -237,8 +237,8 @@ std::string full_report(const Attempt& attempt, const LaunchOptions& options, in
   std::vector<std::string> lines{cat("[strategies.launcher] ", attempt.headline(console))};
   lines.insert(lines.end(), attempt.details(console).begin(), attempt.details(console).end());
   if (restarts > 0)
-    lines.emplace_back(cat("The group was restarted ", restarts, restarts == 1 ? " time" : " times", " (max_restarts ",
-                           options.max_restarts, ")."));
+    lines.emplace_back(
+        cat("The group was restarted ", counted(restarts, "time"), " (max_restarts ", options.max_restarts, ")."));
   lines.emplace_back("The output of each process is above.");
   return join(lines, "\n");
 }

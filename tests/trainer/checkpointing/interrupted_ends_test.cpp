@@ -6,7 +6,6 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/contracts/precision.h"
-#include "fulgur/data/iterable_loader.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/optim/lbfgs.h"
 
@@ -232,21 +231,8 @@ TEST_CASE("a batch that fails after its step counts once in the samples and toke
 }
 
 TEST_CASE("a window that the end of a stream closes is closed once, also after an exception in its step") {
-  struct Stream : IterableDataset {
-    int64_t at = 0;
-    void reset(const SampleContext&) override { at = 0; }
-    std::optional<Batch> next(int64_t count, const SampleContext&) override {
-      if (at >= 16) return std::nullopt;
-      at += count;
-      return regression(16).narrow(at - count, count);
-    }
-    StateTree state() const override { return StateTree::map({{"at", at}}); }
-    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
-  };
   struct Streams : DataModule {
-    Loaders train_dataloader() override {
-      return {std::make_shared<IterableLoader>(std::make_shared<Stream>(), IterableLoaderOptions{.batch_size = 4})};
-    }
+    Loaders train_dataloader() override { return {regression_stream(16)}; }
   };
   const auto windows = [](TrainerOptions& options) {
     options.max_epochs = 3;

@@ -15,7 +15,6 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/log.h"
-#include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/loggers/csv_logger.h"
 
@@ -75,21 +74,6 @@ void damage(const fs::path& file) {
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
   write_text(file, bytes);
 }
-
-// A stream of 12 samples.
-struct Numbers : IterableDataset {
-  int64_t at = 0;
-  void set_share(int64_t, int64_t) override {}
-  void reset(const SampleContext&) override { at = 0; }
-  std::optional<Batch> next(int64_t count, const SampleContext&) override {
-    count = std::min<int64_t>(count, 12 - at);
-    if (count <= 0) return std::nullopt;
-    at += count;
-    return regression(count, static_cast<uint64_t>(at));
-  }
-  StateTree state() const override { return StateTree::map({{"at", at}}); }
-  void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
-};
 
 fs::path run_folder(const TemporaryFolder& folder, int version = 0) {
   return folder / "fulgur_logs" / ("version_" + std::to_string(version));
@@ -224,10 +208,9 @@ TEST_CASE(
     void on_validation_end() override { validated.push_back(run().progress().epoch); }
   };
   const auto data = [] {
-    return DataSource(
-        std::make_shared<IterableLoader>(std::make_shared<Numbers>(), IterableLoaderOptions{.batch_size = 4}),
-        {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
-                                      DataLoaderOptions{.batch_size = 4})});
+    return DataSource(regression_stream(12),
+                      {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
+                                                    DataLoaderOptions{.batch_size = 4})});
   };
   TemporaryFolder folder;
   const auto cut = std::make_shared<Counting>(), resumed = std::make_shared<Counting>();
@@ -256,10 +239,9 @@ TEST_CASE("data without a length that ends before val_check_interval is validate
           if (limit > 0) options.limit_train_batches = BatchLimit(limit);
         },
         module,
-        DataSource(
-            std::make_shared<IterableLoader>(std::make_shared<Numbers>(), IterableLoaderOptions{.batch_size = 4}),
-            {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
-                                          DataLoaderOptions{.batch_size = 4})}));
+        DataSource(regression_stream(12),
+                   {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
+                                                 DataLoaderOptions{.batch_size = 4})}));
     return std::pair(module->validated_at, result.told);
   };
   // Three batches an epoch.

@@ -10,6 +10,7 @@
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "trainer/loops/recorder.h"
 
 namespace logging_rules_test {
 
@@ -20,124 +21,23 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 // Logs one value from one hook, chosen by name, with the options given.
-struct LogsFrom : SelfPlanned {
+struct LogsFrom : RecordingModule {
   std::string hook;
   LogOptions options;
-  bool schedule = false;
-  void at(std::string_view name) {
+  LogsFrom(Calls& list, std::string from, LogOptions with)
+      : RecordingModule(list), hook(std::move(from)), options(std::move(with)) {
+    schedule = ScheduleInterval::epoch;
+  }
+  void called(std::string_view name) override {
     if (name == hook) log("x", 1.0, options);
   }
-  StepOutput training_step(const Batch& b, int64_t) override {
-    at("training_step");
-    return at::mse_loss(forward(b[0]), b[1]);
-  }
-  Outputs validation_step(const Batch&, int64_t, int64_t) override {
-    at("validation_step");
-    return {};
-  }
-  Outputs test_step(const Batch&, int64_t, int64_t) override {
-    at("test_step");
-    return {};
-  }
-  Outputs predict_step(const Batch& b, int64_t, int64_t) override {
-    at("predict_step");
-    return {{"y", forward(b[0])}};
-  }
-  OptimizerPlan configure_optimizers() override {
-    at("configure_optimizers");
-    return {std::make_shared<SGD>(SGD::Options{}), std::make_shared<ExponentialLR>(ExponentialLR::Options{})};
-  }
-  std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
-    at("configure_callbacks");
-    return {};
-  }
-  void setup(TrainerFn) override { at("setup"); }
-  void teardown(TrainerFn) override { at("teardown"); }
-  int on_train_batch_start(const Batch&, int64_t) override {
-    at("on_train_batch_start");
-    return 0;
-  }
-  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override { at("on_train_batch_end"); }
-  Batch on_before_batch_transfer(Batch b, int64_t) override {
-    at("on_before_batch_transfer");
-    return b;
-  }
-  Batch on_after_batch_transfer(Batch b, int64_t) override {
-    at("on_after_batch_transfer");
-    return b;
-  }
-  void on_before_zero_grad(Optimizer&) override { at("on_before_zero_grad"); }
-  void optimizer_zero_grad(int64_t e, int64_t b, Optimizer& o) override {
-    at("optimizer_zero_grad");
-    SelfPlanned::optimizer_zero_grad(e, b, o);
-  }
-  void on_before_backward(const Tensor&) override { at("on_before_backward"); }
-  void backward(const Tensor& loss, const BackwardOptions& how) override {
-    at("backward");
-    SelfPlanned::backward(loss, how);
-  }
-  void on_before_optimizer_step(Optimizer&) override { at("on_before_optimizer_step"); }
-  void configure_gradient_clipping(Optimizer&, std::optional<double>, ClipAlgorithm) override {
-    at("configure_gradient_clipping");
-  }
-  void optimizer_step(int64_t e, int64_t b, OptimizerHandle& o, const Closure& c) override {
-    at("optimizer_step");
-    SelfPlanned::optimizer_step(e, b, o, c);
-  }
-  void lr_scheduler_step(LrScheduler& s, std::optional<double> m) override {
-    at("lr_scheduler_step");
-    SelfPlanned::lr_scheduler_step(s, m);
-  }
-  void on_save_checkpoint(StateTree&) override { at("on_save_checkpoint"); }
-  void on_validation_batch_start(const Batch&, int64_t, int64_t) override { at("on_validation_batch_start"); }
-  void on_validation_batch_end(const Outputs&, const Batch&, int64_t, int64_t) override {
-    at("on_validation_batch_end");
-  }
-  void on_test_batch_start(const Batch&, int64_t, int64_t) override { at("on_test_batch_start"); }
-  void on_test_batch_end(const Outputs&, const Batch&, int64_t, int64_t) override { at("on_test_batch_end"); }
-  void on_predict_batch_start(const Batch&, int64_t, int64_t) override { at("on_predict_batch_start"); }
-  void on_predict_batch_end(const Outputs&, const Batch&, int64_t, int64_t) override { at("on_predict_batch_end"); }
-  void on_validation_model_eval() override {
-    at("on_validation_model_eval");
-    SelfPlanned::on_validation_model_eval();
-  }
-  void on_validation_model_train() override {
-    at("on_validation_model_train");
-    SelfPlanned::on_validation_model_train();
-  }
-#define FULGUR_AT(hook) \
-  void hook() override { at(#hook); }
-  FULGUR_AT(prepare_data)
-  FULGUR_AT(configure_model)
-  FULGUR_AT(on_fit_start)
-  FULGUR_AT(on_fit_end)
-  FULGUR_AT(on_train_start)
-  FULGUR_AT(on_train_end)
-  FULGUR_AT(on_train_epoch_start)
-  FULGUR_AT(on_train_epoch_end)
-  FULGUR_AT(on_after_backward)
-  FULGUR_AT(on_validation_model_zero_grad)
-  FULGUR_AT(on_validation_start)
-  FULGUR_AT(on_validation_end)
-  FULGUR_AT(on_validation_epoch_start)
-  FULGUR_AT(on_validation_epoch_end)
-  FULGUR_AT(on_test_start)
-  FULGUR_AT(on_test_end)
-  FULGUR_AT(on_test_epoch_start)
-  FULGUR_AT(on_test_epoch_end)
-  FULGUR_AT(on_predict_start)
-  FULGUR_AT(on_predict_end)
-  FULGUR_AT(on_predict_epoch_start)
-  FULGUR_AT(on_predict_epoch_end)
-#undef FULGUR_AT
 };
 
 // Names of the rows that result from logging in `hook`; the message if it is refused.
 std::string outcome(const std::string& hook, const LogOptions& options = {}) {
   TemporaryFolder folder;
-  auto module = std::make_shared<LogsFrom>();
-  module->hook = hook;
-  module->options = options;
+  Calls calls;
+  auto module = std::make_shared<LogsFrom>(calls, hook, options);
   auto logger = std::make_shared<MemoryLogger>();
   TrainerComponents components;
   components.loggers = {logger};

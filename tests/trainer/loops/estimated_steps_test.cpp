@@ -4,7 +4,6 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include "fulgur/core/contracts/run_context.h"
-#include "fulgur/data/iterable_loader.h"
 
 namespace estimated_steps_test {
 
@@ -19,18 +18,6 @@ struct Asks : SelfPlanned {
     planned = run().extent().estimated_steps();
     return SelfPlanned::configure_optimizers();
   }
-};
-
-struct Stream : IterableDataset {
-  int64_t at = 0;
-  void reset(const SampleContext&) override { at = 0; }
-  std::optional<Batch> next(int64_t count, const SampleContext&) override {
-    if (at >= 40) return std::nullopt;
-    at += count;
-    return regression(count);
-  }
-  StateTree state() const override { return StateTree::map({{"at", at}}); }
-  void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
 };
 
 struct Counts {
@@ -67,13 +54,10 @@ TEST_CASE("estimated_steps is the number of steps the fit makes: limits, windows
 
 TEST_CASE("estimated_steps of a loader without a length: max_steps, or nothing") {
   const TemporaryFolder folder;
-  const auto stream = [] {
-    return std::make_shared<IterableLoader>(std::make_shared<Stream>(), IterableLoaderOptions{.batch_size = 4});
-  };
   TrainerOptions options = quiet(folder);
-  CHECK_FALSE(fit(options, stream()).planned.has_value());
+  CHECK_FALSE(fit(options, regression_stream(40)).planned.has_value());
   options.max_steps = 6;
-  CHECK(fit(options, stream()).planned == 6);
+  CHECK(fit(options, regression_stream(40)).planned == 6);
 }
 
 TEST_CASE("estimated_steps of a resumed fit counts its earlier part") {

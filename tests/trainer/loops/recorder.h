@@ -65,8 +65,16 @@ struct RecordingModule : SelfPlanned {
   Calls& calls;
   std::optional<ScheduleInterval> schedule;  ///< when an exponential schedule steps
   explicit RecordingModule(Calls& list) : calls(list) {}
-  void note(std::string_view hook) { calls.emplace_back(hook); }
-  void note(std::string_view hook, int64_t i) { calls.push_back(cat(hook, " ", i)); }
+  /// Called in each hook.
+  virtual void called(std::string_view /*hook*/) {}
+  void note(std::string_view hook) {
+    called(hook);
+    calls.emplace_back(hook);
+  }
+  void note(std::string_view hook, int64_t i) {
+    called(hook);
+    calls.push_back(cat(hook, " ", i));
+  }
 
   void setup(TrainerFn) override { note("setup"); }
   void teardown(TrainerFn) override { note("teardown"); }

@@ -226,8 +226,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     });
   } catch (const std::exception& error) {
     undo_step(recording.gradients_before, losses);
-    std::string what = error.what();
-    what = what.substr(0, what.find('\n'));
+    std::string what = first_line(error.what());
     if (what.find("not permitted when stream is capturing") != what.npos)
       what +=
           ". The step synchronizes with the device there, as item(), cpu() and copies to the host do: keep values on "

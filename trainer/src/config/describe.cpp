@@ -24,8 +24,6 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
-std::string first_line(const std::string& doc) { return doc.substr(0, doc.find('\n')); }
-
 }  // namespace
 
 std::string table_of(const Fields& fields) {

@@ -262,7 +262,7 @@ void TrainerOptions::fields(Fields& f) {
   f(cuda_graph, "cuda_graph",
     "Captures the device's work of a training step as a CUDA graph after 3 steps and replays it: for batches of the "
     "same shape, on one CUDA device per process. If a step cannot be captured, the run says why and continues "
-    "without.");
+    "without graphs.");
   f(float32_matmul_precision, "float32_matmul_precision",
     "Precision of float32 matrix products: highest; high (TF32 on CUDA); medium (bfloat16 internally, if the device "
     "supports it); null: the process's setting.")

@@ -39,12 +39,8 @@ std::optional<double> LiveRunContext::progress_fraction() const {
   const auto at_least = [&](double done, double all) { part = std::max(part.value_or(0), done / all); };
   // Measured in batches, since the number of batches per step may change.
   const auto batches = num_batches(RunningStage::train);
-  if (state_.options.epoch_limit && *state_.options.epoch_limit > 0 && batches && *batches > 0) {
-    const double of_epoch = static_cast<double>(state_.counters.batches.processed) / static_cast<double>(*batches);
-    at_least(std::max(static_cast<double>(state_.counters.epoch) + of_epoch,
-                      static_cast<double>(state_.counters.epochs.processed)),
-             static_cast<double>(*state_.options.epoch_limit));
-  }
+  if (state_.options.epoch_limit && *state_.options.epoch_limit > 0 && batches && *batches > 0)
+    at_least(state_.counters.epochs_done(batches), static_cast<double>(*state_.options.epoch_limit));
   if (state_.options.step_limit > 0)
     at_least(static_cast<double>(state_.counters.global_step), static_cast<double>(state_.options.step_limit));
   if (state_.options.max_time) part = std::max(part.value_or(0), fit_time_s() / state_.options.max_time->value);

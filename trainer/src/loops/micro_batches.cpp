@@ -26,6 +26,12 @@ void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
     if (part.module != run.model.get()) run.replica_context(*part.module).flush_to_run();
 }
 
+void require_scalar_loss(const Tensor& loss) {
+  if (loss.numel() == 1) return;
+  throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", loss.numel(),
+                  " elements. Reduce it, for example with .mean()."));
+}
+
 void refuse_integer_loss(const Tensor& loss) {
   if (!loss.defined() || loss.is_floating_point() || loss.is_complex()) return;
   throw Error(cat("[trainer.training_step] the loss must be a floating-point tensor; got ",
@@ -49,9 +55,7 @@ StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& 
           "[trainer.training_step] training_step returned a loss for one part of the batch and none for another. "
           "Return one for each, or for none.");
     if (!loss.defined()) continue;
-    if (loss.numel() != 1)
-      throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", loss.numel(),
-                      " elements. Reduce it, for example with .mean()."));
+    require_scalar_loss(loss);
     if (!run.handles.empty()) refuse_integer_loss(loss);
     Tensor here = (loss.dim() == 0 ? loss : loss.reshape({})).to(run.device(), /*non_blocking=*/true);
     if (parts.size() > 1) here = here * parts[i].share;

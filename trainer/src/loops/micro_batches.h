@@ -13,6 +13,9 @@ namespace fulgur::detail {
 void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step);
 
+/// Throws an Error unless the loss has one element.
+void require_scalar_loss(const Tensor& loss);
+
 /// Throws an Error for a loss of integers, which has no gradient, and whose mean over parts would hide the reason.
 void refuse_integer_loss(const Tensor& loss);
 

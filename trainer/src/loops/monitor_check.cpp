@@ -24,7 +24,7 @@ void each_required(const RunState& run, Look look) {
   }
   for (const auto& planned : run.plan.optimizers) {
     if (run.step.manual || !planned.scheduler || !planned.scheduler->scheduler->wants_metric()) continue;
-    // A schedule that steps less often than each epoch may follow a metric that is logged as rarely.
+    // A schedule that steps less often than once per epoch may follow a metric that is logged equally rarely.
     if (planned.scheduler->strict && planned.scheduler->frequency == 1)
       look("lr_scheduler", planned.scheduler->monitor.value_or(""));
   }

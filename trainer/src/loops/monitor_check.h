@@ -5,8 +5,8 @@ namespace fulgur::detail {
 struct RunState;
 struct Services;
 
-/// After the first validation or sanity check of a process: throws a ConfigError if a callback or a schedule monitors a
-/// misspelt validation metric.
+/// After the first validation or sanity check of a process: throws a MonitorError, after which `fit` saves, if a
+/// callback or a schedule monitors a misspelt validation metric.
 void refuse_misspelt_monitors(const RunState& run, const Services& services);
 
 /// Warns, after the first training batch of a process, of metrics that callbacks and schedules monitor and that neither

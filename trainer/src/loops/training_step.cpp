@@ -1,12 +1,11 @@
-// A training step, in order. A test fixes this order; docs/architecture.md describes it. Nothing here waits for a
-// device.
+// A training step, in order. A test fixes this order; docs/architecture.md describes it. A step waits only for steps
+// that lie several steps back (run_ahead.h), and for a metric that a schedule monitors.
 #include "loops/training_step.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -320,9 +319,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
                                        "): the step skips this batch. Return the loss, unless this is intended"));
     return output;
   }
-  if (output.loss.numel() != 1)
-    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", output.loss.numel(),
-                    " elements. Reduce it, for example with .mean()."));
+  require_scalar_loss(output.loss);
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
     refuse_integer_loss(output.loss);

@@ -9,7 +9,7 @@
 
 namespace fulgur::detail {
 
-/// The one sequence of a training step, of automatic and of manual optimization. `batches_in_epoch` is nothing for
+/// The one sequence of a training step, of automatic and of manual optimization. `batches_in_epoch` is nullopt for
 /// loaders of unknown length.
 class TrainingStep final : public StepActions {
  public:
@@ -44,9 +44,9 @@ class TrainingStep final : public StepActions {
   /// Unscales the gradients, and calls the hook before a step of `optimizer`.
   void unscale(Optimizer& optimizer);
   void end_window();
-  /// Called while the device computes the launched step. The time counts as waiting for data.
-  /// The samples and tokens of a batch that has been trained on.
+  /// Counts the samples and tokens of a batch that has been trained on.
   void count_samples(const Batch& batch);
+  /// Called while the device computes the launched step. The time counts as waiting for data.
   void read_ahead();
   /// Captures steps from here on if the run requests it and it is possible.
   void start_capturing();

@@ -15,7 +15,7 @@ namespace fulgur::detail {
 
 class CheckpointStore;
 
-/// The objects that act on the state of a run. Each service is tested without a run.
+/// The objects that act on the state of a run.
 struct Services {
   /// `act` carries out what the policy for NaN has decided about a row of metrics.
   Services(RunState& run, RunContext& run_context, CheckpointStore& checkpoint_store, LocalVotes votes,

@@ -191,8 +191,8 @@ void NonFinitePolicy::check_skipped_steps(int64_t skipped, const BatchRange& bat
   bad_ranks_.clear();  // the device does not report it
   note(what);
   log::warn("trainer.nonfinite_skipped",
-            cat(what, " is not finite: the optimizer's step is skipped (", position_(), ", ", steps,
-                steps == 1 ? " step " : " steps ", batches.is_one() ? "in " : "", describe_batches(), ")"));
+            cat(what, " is not finite: the optimizer's step is skipped (", position_(), ", ", counted(steps, "step"),
+                batches.is_one() ? " in " : " ", describe_batches(), ")"));
 }
 
 void NonFinitePolicy::after_replay() {

@@ -9,8 +9,8 @@
 /// Functions for `DataLoaderOptions::collate`: from lists with one tensor per sample to a batch.
 namespace fulgur::collate {
 
-/// Stacks all entries except those named, which stay lists: `stack_all_but({"boxes"})`. Throws a DataError that names
-/// the entry and both shapes if samples differ, or the existing entries if a name is unknown.
+/// Stacks all entries except those named, which stay lists: `stack_all_but({"boxes"})`. Throws a DataError if
+/// samples differ in shape (it names the entry and both shapes) or a name is unknown (it names the existing entries).
 FULGUR_API std::function<Batch(Batch)> stack_all_but(std::vector<std::string> lists);
 
 /// Stacks all entries; pads those named with `value` at the end to the longest sample of the batch, in each dimension,

@@ -51,9 +51,9 @@ class FULGUR_API CombinedLoader : public Loader {
   };
   bool next_sequential(Batch& out);
   bool next_together(Batch& out);
-  /// The states of the parts.
   /// How many batches of the epoch are done, if `parts` are the states of the loaders at the position of `state`.
   int64_t batches_done(const StateTree& state, const StateTree::List& parts) const;
+  /// The states of the parts.
   StateTree collect() const;
   /// Moves the parts to position `state` of the epoch, or to its start.
   void go_to(const StateTree* state);

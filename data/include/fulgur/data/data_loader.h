@@ -23,7 +23,7 @@ struct DataLoaderOptions {
   /// `drop_last`.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
   /// Makes a batch of samples that differ in shape: each tensor entry is a list with one tensor per sample (see
-  /// `data/collate.h`). Runs on a worker thread, so it must be thread-safe.
+  /// `fulgur/data/collate.h`). Runs on a worker thread, so it must be thread-safe.
   std::function<Batch(Batch)> collate = {};
   /// The number of threads that prefetch; 0: `next` reads itself; auto: tuned in the first epoch.
   Auto<int64_t> num_workers = int64_t{0};

@@ -15,7 +15,7 @@ namespace fulgur {
 ///     };
 ///
 /// All samples have the entries of the first one. Entries whose shapes differ from sample to sample need a loader with
-/// a collate function (`data/collate.h`).
+/// a collate function (`fulgur/data/collate.h`).
 class FULGUR_API SampleDataset : public Dataset {
  public:
   /// Called concurrently by all worker threads. For random transforms: `SplitMix64 random = context.random(index);`.

@@ -89,7 +89,7 @@ class FULGUR_API DistributedSampler : public Sampler {
 /// A sampler's order split into batches.
 class FULGUR_API FixedBatchSampler : public BatchSampler {
  public:
-  /// Throws a ConfigError for a batch size below 1 or no sampler.
+  /// Throws a ConfigError if the batch size is below 1 or `source` is null.
   FixedBatchSampler(std::shared_ptr<const Sampler> source, int64_t batch_size, bool drop_last = false);
   int64_t size(int64_t rank, int64_t world_size) const override;
   int64_t batch_size() const override { return batch_size_; }

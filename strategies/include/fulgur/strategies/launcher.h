@@ -54,7 +54,7 @@ struct FULGUR_API LaunchReport {
 FULGUR_API LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
 /// In a process started by `launch`: passes the error that this process is about to end with to the launcher's report.
-/// No effect in other processes. Only the first call counts. True if the launcher will
+/// It has no effect in other processes. Only the first call counts. True if the launcher will
 /// show the whole message (`LaunchOptions::show`).
 FULGUR_API bool tell_launcher(std::string_view message) noexcept;
 

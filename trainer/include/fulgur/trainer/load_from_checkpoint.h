@@ -22,7 +22,7 @@ namespace detail {
 /// valid YAML.
 FULGUR_API ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& overrides);
 
-/// Throws a CheckpointError if `hparams` lacks options: those of a directly constructed module are unknown.
+/// Throws a CheckpointError if `hparams` lacks options, as it does for a module that was constructed directly.
 FULGUR_API void require_hparams(const ConfigNode& hparams, const Fields& fields);
 
 }  // namespace detail

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "fulgur/core/contracts/hook_signatures.h"
 #include "fulgur/core/contracts/hooks.h"

@@ -7,6 +7,10 @@
 
 namespace fulgur {
 
+/// The position of a run in `unit`, counted over the whole run; seconds are those of `RunContext::fit_time_s`. Nullopt
+/// if the run cannot measure it: tokens that the module does not count, or a fraction of a run of unknown length.
+FULGUR_API std::optional<double> position_in(Interval::Unit unit, RunContext& run);
+
 /// Decides when an interval of a run has passed: every 500 steps, 10 epochs, 30 minutes, a tenth of the run. It
 /// fires at multiples of the interval over the whole run, including across a resume. Times are those of
 /// `RunContext::fit_time_s`, the training time on the run's common clock, so that all ranks decide alike.

@@ -1,6 +1,6 @@
 #pragma once
 
-// <torch/nn/module.h> costs 8 s a file (2.2 s precompiled) and cannot be avoided here: users derive from Module.
+// <torch/nn/module.h> costs 8 s per file (2.2 s precompiled) and cannot be avoided here: users derive from Module.
 #include <torch/nn/module.h>
 
 #include <functional>

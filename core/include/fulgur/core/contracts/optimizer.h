@@ -59,8 +59,8 @@ class FULGUR_API Optimizer : public Stateful {
   /// Weight decay of a group; nullopt if the optimizer has none.
   virtual std::optional<double> weight_decay(const ParamGroup& group) const { return group.weight_decay; }
 
-  /// One step on the gradients; parameters without a gradient are unchanged. With `found_inf` (a float32 scalar on any
-  /// device), a value other than 0 skips the step, decided on the device.
+  /// One step on the gradients; parameters without a gradient are unchanged. If the value of `found_inf` (a
+  /// float32 scalar on any device) is not 0, the step is skipped; the device decides this.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// Whether `keep_rates_on_device` has an effect.
   virtual bool can_keep_rates_on_device() const { return false; }
@@ -143,7 +143,6 @@ class FULGUR_API LrScheduler : public Stateful {
   Optimizer& optimizer() const;
   /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
   void step(std::optional<double> metric = std::nullopt);
-  int64_t steps_done() const { return steps_; }
   /// How many steps of the run's first part a step counts as; it differs from 1 only after a resume with other batches.
   double pace() const { return pace_; }
   /// Called by the Trainer after `load_state` if the run was saved inside a window of accumulation: the step that ends

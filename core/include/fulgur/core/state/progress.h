@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "fulgur/core/state/state_tree.h"
 
@@ -30,6 +31,9 @@ struct FULGUR_API Progress final : Stateful {
   /// Whether the current epoch has begun: its start hooks were called and have returned. A resume with larger batches
   /// may continue an epoch of which no new batch is complete.
   bool in_epoch() const { return epochs.started > epoch; }
+  /// Epochs that are done, with the fraction of the current one if its number of batches is known. An epoch whose end
+  /// has begun counts as done.
+  double epochs_done(std::optional<int64_t> batches_in_epoch) const;
 
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -12,8 +12,8 @@ namespace fulgur {
 /// or device (without blocking on it), and for a file that cannot be read.
 FULGUR_API std::optional<std::string> read_regular_file(const std::filesystem::path& path);
 
-/// Throws an Error that names `path` if something other than a regular file or a link exists there, so that opening it
-/// for writing could block forever or write elsewhere.
+/// Throws an Error that names `path` if it is a folder, fifo, socket or device: opening it for writing could block
+/// forever. Regular files and links are accepted.
 FULGUR_API void check_replaceable(const std::filesystem::path& path);
 
 }  // namespace fulgur

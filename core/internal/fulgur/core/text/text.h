@@ -37,6 +37,9 @@ FULGUR_API std::string did_you_mean(std::string_view name, const std::vector<std
 /// The hint as the end of a sentence: a question already ends it.
 inline std::string as_sentence(const std::string& hint) { return hint + (hint.ends_with('?') ? " " : ". "); }
 
+/// `text` up to its first line break.
+inline std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
 /// `a, b, c`.
 FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
