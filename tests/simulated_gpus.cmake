@@ -1,6 +1,6 @@
 # fulgur_on_simulated_gpus(target prefix): the target's tests with the tag [gpu] run on simulated CUDA too (docs/simulated_gpu.md), in each
 # schedule; there a skip for want of a GPU is a failure.
-set(FULGUR_SIMULATED_SCHEDULES immediate late 2 3 CACHE STRING "Schedules of simulated CUDA in which tests for GPUs run")
+set(FULGUR_SIMULATED_SCHEDULES immediate late 2 CACHE STRING "Schedules of simulated CUDA in which tests for GPUs run")
 set(_simulated_devices 8)
 
 # simulated_gpu_tests(target variables… -- arguments of catch_discover_tests): each test of the program is one of ctest's, on the simulator with
