@@ -95,6 +95,7 @@ Trainer Trainer::from_config(const Config& config) {
   components.config = config.write();
   components.config_folder = config.folder;
   components.load = config.load;
+  components.verified_checkpoint = config.verified_checkpoint;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,

@@ -121,9 +121,7 @@ void RunSetup::restore(const RunFolder&, ResumePlan& resume) {
 
 RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
   RunName name;
-  if (!run_.active_loggers.empty())
-    name = {.name = run_.active_loggers.front()->run_name().value_or(kDefaultRunName),
-            .version = run_.active_loggers.front()->run_version()};
+  if (!run_.active_loggers.empty()) name = run_name_of(*run_.active_loggers.front());
   for (const auto& logger : run_.active_loggers) {
     const auto other = logger->run_name();
     const auto other_version = logger->run_version();
