@@ -8,6 +8,7 @@
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "fulgur/trainer/components.h"
 #include "fulgur/trainer/yaml.h"
 #include "process/run_folder.h"
@@ -115,9 +116,10 @@ std::optional<uint64_t> number_of(const ConfigNode* seed) {
 
 // The seed of the checkpoint's run, also if it was drawn.
 std::optional<uint64_t> seed_of(const StateTree& state, const std::filesystem::path& checkpoint) {
-  if (!state.contains("config")) return std::nullopt;
+  if (!state.contains(detail::checkpoint_keys::kConfig)) return std::nullopt;
   Problems problems;
-  const ConfigNode resolved = parse_yaml(state.at("config").as_string(), checkpoint.string(), problems);
+  const ConfigNode resolved =
+      parse_yaml(state.at(detail::checkpoint_keys::kConfig).as_string(), checkpoint.string(), problems);
   return problems.empty() && resolved.is_map() ? number_of(resolved.find("seed_everything")) : std::nullopt;
 }
 
@@ -149,9 +151,10 @@ std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
   if (resolved.content)
     config.verified_checkpoint =
         std::make_shared<detail::VerifiedCheckpoint>(detail::VerifiedCheckpoint{path, std::move(resolved.content)});
-  if (!state.is_map() || !state.contains("config_written")) return std::nullopt;
+  if (!state.is_map() || !state.contains(detail::checkpoint_keys::kConfigWritten)) return std::nullopt;
   Problems problems;
-  ConfigNode written = parse_yaml(state.at("config_written").as_string(), path.string(), problems);
+  ConfigNode written =
+      parse_yaml(state.at(detail::checkpoint_keys::kConfigWritten).as_string(), path.string(), problems);
   if (!problems.empty() || !written.is_map() || written.entries().empty()) return std::nullopt;
   return SavedConfig{path, std::move(written), seed_of(state, path)};
 }

@@ -3,6 +3,7 @@
 #include "checkpointing/resume.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "process/run_folder.h"
 
 namespace fulgur::detail {
@@ -85,7 +86,7 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
     plan.content = read_checkpoint(*plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state,
                                    run.load.verify);
   // Imported weights start a new run, no matter where they are.
-  if (plan.content && plan.content->state.contains("imported")) run.load.weights_only = true;
+  if (plan.content && plan.content->state.contains(checkpoint_keys::kImported)) run.load.weights_only = true;
   if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;
   plan.unfinished = plan.run_dir && run.is_global_zero() && !is_marked_finished(*plan.run_dir);
   if (!plan.run_dir || run.fast_dev_run() || run.options.barebones) plan.lock.reset();

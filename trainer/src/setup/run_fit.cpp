@@ -4,6 +4,7 @@
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "loops/evaluation_loop.h"
 #include "loops/fit_loop.h"
 #include "loops/monitor_check.h"
@@ -88,7 +89,7 @@ bool last_state_is_saved(const RunState& run, const Services& services) {
 void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
   try {
     const CheckpointContent content = read_checkpoint(checkpoint);
-    for (const auto& [name, value] : content.state.at("metrics").as_map())
+    for (const auto& [name, value] : content.state.at(checkpoint_keys::kMetrics).as_map())
       report.metrics.emplace_back(name, value.as_double());
     const LoadReport loaded =
         load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
@@ -136,8 +137,7 @@ void end_fit(RunState& run, Services& services) {
 // Saves what was trained before a metric was missing. Returns the checkpoint, if there is one.
 std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& services) {
   run.position.sanity_checking = false;
-  const bool is_exact =
-      !run.position.in_batch || run.step.progress == StepProgress::done || run.rewind_point.there();
+  const bool is_exact = !run.position.in_batch || run.step.progress == StepProgress::done || run.rewind_point.there();
   if (!is_exact || !run.checkpoints_allowed || run.counters.global_step == 0) return std::nullopt;
   // The report of the error names the place where it occurred.
   if (run.position.failed_in.empty()) run.position.failed_in = run.place_of_failure();

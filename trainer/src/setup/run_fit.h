@@ -14,8 +14,8 @@ namespace fulgur::detail {
 /// The report of a fit, as it becomes known.
 struct FitResult {
   FitReport report = {};
-  bool nonfinite = false;                ///< the run was stopped because of NaN or infinity
-  std::optional<double> started = {};    ///< the time at which the loop started
+  bool nonfinite = false;              ///< the run was stopped because of NaN or infinity
+  std::optional<double> started = {};  ///< the time at which the loop started
 
   /// Fills in the report at the end of the loop and prints its main values. All ranks must call it.
   void fill(RunState& run, Services& services, const std::string& reason);

@@ -11,6 +11,7 @@
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/memory_format.h"
@@ -153,7 +154,7 @@ void RunSetup::create_run_folder(ResumePlan& resume) {
   std::optional<int64_t> resume_step;
   if (resume.run_dir) {
     // No files are kept of a fit that begins again.
-    resume_step = resume.content ? resume.content->state.at("progress").at("global_step").as_int() : -1;
+    resume_step = resume.content ? resume.content->state.at(checkpoint_keys::kProgress).at("global_step").as_int() : -1;
     resume.load(LoadPhase::loggers, run_, services_);
     remove_leftovers(services_.context.checkpoint_dir());
     unmark_finished(run_.run_dir);
