@@ -7,6 +7,7 @@
 #include "fulgur/checkpoint/weights_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "prepared_run.h"
 #include "print.h"
 
@@ -51,12 +52,12 @@ std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& p
 /// The state for a run that starts with these weights, and for load_from_checkpoint.
 StateTree state_of(LightningModule& module, const Config& config, const fs::path& file) {
   StateTree state;
-  state["imported"] = file.filename().string();
-  state["weights_only"] = true;
-  state["progress"] = StateTree::map({{"epoch", 0}, {"global_step", 0}});
-  state["hparams"] = module.hparams().is_null() ? "{}\n" : to_yaml(module.hparams());
-  state["config"] = to_yaml(config.write());
-  state["metrics"] = StateTree();
+  state[detail::checkpoint_keys::kImported] = file.filename().string();
+  state[detail::checkpoint_keys::kWeightsOnly] = true;
+  state[detail::checkpoint_keys::kProgress] = StateTree::map({{"epoch", 0}, {"global_step", 0}});
+  state[detail::checkpoint_keys::kHparams] = module.hparams().is_null() ? "{}\n" : to_yaml(module.hparams());
+  state[detail::checkpoint_keys::kConfig] = to_yaml(config.write());
+  state[detail::checkpoint_keys::kMetrics] = StateTree();
   module.on_save_checkpoint(state);
   return state;
 }

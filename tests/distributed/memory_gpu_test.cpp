@@ -67,10 +67,9 @@ TEST_CASE("on two GPUs, memory that ends in any part of a step of ddp is reporte
   // In training_step, in the buckets, in the optimizer's first step, and in a later one.
   const int mebibytes = GENERATE(96, 112, 128, 160);
   const TemporaryFolder folder;
-  const Finished run =
-      fit_in(mebibytes, folder,
-             {"--model.hidden", "[65536, 64]", "--data.batch_size", "8", "--data.num_train", "256", "--data.num_val",
-              "0", "--trainer.strategy", "ddp", "--trainer.devices", "2"});
+  const Finished run = fit_in(mebibytes, folder,
+                              {"--model.hidden", "[65536, 64]", "--data.batch_size", "8", "--data.num_train", "256",
+                               "--data.num_val", "0", "--trainer.strategy", "ddp", "--trainer.devices", "2"});
   INFO(run.err);
   CHECK(run.exit_code == 1);
   CHECK(says(run.err, "error: out of memory: tensors hold "));

@@ -1,26 +1,18 @@
 #include "fulgur/trainer/trainer.h"
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 
 #include "checkpointing/resume.h"
-#include "fulgur/checkpoint/module_state.h"
-#include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
-#include "fulgur/core/text/text.h"
 #include "loops/evaluation_loop.h"
-#include "loops/fit_loop.h"
-#include "loops/monitor_check.h"
-#include "loops/rewind.h"
-#include "process/peak_memory.h"
 #include "process/signals.h"
+#include "setup/run_fit.h"
 #include "setup/run_setup.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
-using detail::checkpoint_of_now;
 using detail::RunSetup;
 using detail::RunState;
 using detail::Services;
@@ -95,6 +87,7 @@ Trainer Trainer::from_config(const Config& config) {
   components.config = config.write();
   components.config_folder = config.folder;
   components.load = config.load;
+  components.verified_checkpoint = config.verified_checkpoint;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,
@@ -153,203 +146,6 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::share
 
 using ChosenCheckpoint = std::optional<fs::path>;
 
-// Validation before training: a sanity check whose metrics are discarded, or, with validate_first, one that counts.
-void validate_before_training(RunState& run, Services& services) {
-  if (!run.validation.runs) return;
-  if (run.options.validate_first) {
-    detail::validate_in_fit(run, services);
-    detail::refuse_misspelt_monitors(run, services);
-    ++run.counters.validations;
-    services.checkpoints.act_on_requests();
-    return;
-  }
-  const int64_t batches = run.options.num_sanity_val_steps;
-  if (batches == 0) return;
-  run.position.sanity_checking = true;
-  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(services.context); });
-  detail::validate_in_fit(run, services, batches < 0 ? std::nullopt : std::optional(batches));
-  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(services.context); });
-  detail::refuse_misspelt_monitors(run, services);
-  services.logs.reset(RunningStage::validate);
-  run.position.sanity_checking = false;
-}
-
-// The last state is saved, no matter what ended the loops.
-void write_final_checkpoint(RunState& run, Services& services, const char* reason) {
-  services.checkpoints.act_on_requests();  // one of them may save the last state
-  if (!run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved()) return;
-  CheckpointRequest request = checkpoint_of_now(services.context, reason);
-  if (auto name = services.checkpoints.name_at_batch()) request.name = std::move(*name);
-  services.context.request_checkpoint(std::move(request));
-  services.checkpoints.act_on_requests();
-}
-
-// A run whose final save failed is not finished: a resume repeats the training after the last good checkpoint.
-bool last_state_is_saved(const RunState& run, const Services& services) {
-  return !run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved();
-}
-
-// The result of a fit that had already finished: the weights, and the metrics.
-void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
-  try {
-    const CheckpointContent content = read_checkpoint(checkpoint);
-    for (const auto& [name, value] : content.state.at("metrics").as_map())
-      report.metrics.emplace_back(name, value.as_double());
-    const LoadReport loaded =
-        load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
-    if (!loaded.differences.empty())
-      log::warn("trainer.weights_left_out",
-                cat("the weights of ", checkpoint, " were not all loaded; the rest do not fit:\n", loaded.differences));
-  } catch (const CheckpointError& error) {
-    log::warn("trainer.weights_left_out", cat("the module keeps its weights: ", error.what()));
-  }
-}
-
-void settle_checkpoints(RunState& run, Services& services, const char* reason = "end of fit") {
-  services.rows.settle();
-  services.rank_checks.check_same_ranks();
-  // A save in flight may fail: then the last state must still be saved.
-  services.checkpoints.wait_for_save();
-  write_final_checkpoint(run, services, reason);
-  services.checkpoints.wait_for_save();
-}
-
-// The report of a fit, as it comes to be known.
-struct FitResult {
-  FitReport report = {};
-  std::optional<double> started = {};  // the time at which the loops started
-  bool nonfinite = false;
-
-  // Fills in the values that need no other rank.
-  void fill_own(const RunState& run, Services& services) {
-    if (started) report.train_seconds = services.context.elapsed_s() - *started;
-    report.epochs = run.counters.epochs.completed;
-    report.global_step = run.counters.global_step;
-    report.metrics = services.logs.published();
-    report.captured_batches = run.captured.batches;
-    report.not_captured = run.captured.refused;
-    report.run_dir = run.run_dir;
-    report.last_checkpoint = services.context.last_checkpoint();
-    report.best_checkpoint = services.context.best_checkpoint();
-  }
-
-  void fill(RunState& run, Services& services, const std::string& reason) {
-    fill_own(run, services);
-    report.rank = run.rank();
-    report.stop_reason = reason;
-    nonfinite = services.finite.stopped();
-    run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
-                  counted(report.global_step, "step"),
-                  " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none",
-                  reason.starts_with("signal ") && report.last_checkpoint ? " · continue with --resume" : ""));
-    report.peak_memory = detail::gather_peak_memory(services.context);
-    run.print(peak_memory_text(report.peak_memory));
-    if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
-  }
-
-  void fill_failed(const RunState& run, Services& services, ExitCode code) {
-    if (run.strategy) report.rank = run.rank();
-    fill_own(run, services);
-    report.stop_reason = "exception";
-    report.exit_code = code;
-  }
-
-  detail::LatestCheckpoints latest() const { return {.last = report.last_checkpoint, .best = report.best_checkpoint}; }
-};
-
-void start_clock(RunState& run, Services& services, FitResult& result) {
-  run.times.fit_started_s = services.context.elapsed_s();
-  result.started = run.times.fit_started_s;
-}
-
-// After the loops: what is left is written, and the run is marked as finished if all of it is saved.
-void end_fit(RunState& run, Services& services) {
-  settle_checkpoints(run, services);
-  // Write the rest of a window of step metrics, so that it is not lost. This is done after the checkpoint, in which the
-  // window is still open; after a signal, the resumed run closes it.
-  services.rows.end_batch(RunningStage::train, true);
-  services.rank_checks.check_exchanges();
-  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(services.context); });
-  run.model->on_fit_end();
-  services.checkpoints.act_on_requests();
-  services.checkpoints.wait_for_save();
-  if (!last_state_is_saved(run, services))
-    log::warn("trainer.not_finished",
-              "the final checkpoint was not written, so the run does not count as finished: --resume trains again from "
-              "the last one");
-  else if (!services.finite.stopped() && run.is_global_zero())
-    detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
-}
-
-// Saves what was trained before a metric was missing. Returns the checkpoint, if there is one.
-std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& services) {
-  run.position.sanity_checking = false;
-  const bool is_exact =
-      !run.position.in_batch || run.step.progress == detail::StepProgress::done || run.rewind_point.there();
-  if (!is_exact || !run.checkpoints_allowed || run.counters.global_step == 0) return std::nullopt;
-  // The report of the error names the place where it occurred.
-  if (run.position.failed_in.empty()) run.position.failed_in = run.place_of_failure();
-  try {
-    detail::rewind_to_batch_start(run, services);
-    settle_checkpoints(run, services, "a monitored metric is missing");
-  } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    log::error(cat("while handling an earlier error: ", text.substr(0, text.find('\n'))));
-    return std::nullopt;
-  }
-  return services.checkpoints.is_saved() ? services.checkpoints.last() : std::nullopt;
-}
-
-// `filled` is called once the report is complete.
-template <class Filled>
-void run_fit(RunState& run, Services& services, bool resumes, FitResult& result, Filled filled) {
-  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(services.context); });
-  run.position.doing = "on_fit_start of the module";
-  run.model->on_fit_start();
-  run.position.doing = nullptr;
-  start_clock(run, services, result);
-  try {
-    if (!resumes) validate_before_training(run, services);
-    start_clock(run, services, result);
-    detail::fit_loop(run, services, resumes);
-  } catch (const Interrupted& interrupted) {
-    run.position.sanity_checking = false;
-    settle_checkpoints(run, services);
-    // The signal does not become the run's stop_reason, which is part of its state: a signal ends this process, not the
-    // run.
-    result.fill(run, services, cat("signal ", interrupted.signal()));
-    filled();
-    throw;
-  } catch (const MonitorError& error) {
-    const auto saved = save_despite_missing_metric(run, services);
-    if (!saved) throw;
-    throw MonitorError(cat(error.what(), " What was trained until then is saved in ", *saved,
-                           ": once the monitor is right, --resume continues from there."));
-  }
-  end_fit(run, services);
-  result.fill(run, services, run.stop_reason.value_or(""));
-  filled();
-}
-
-// The report of a run that was finished before, whose module gets the weights.
-FitReport report_of_finished(const detail::FinishedRun& finished, LightningModule* module) {
-  log::info(cat("the run in ", finished.run_dir, " is finished (", finished.reason, ", ",
-                counted(finished.epochs, "epoch"), ", ", counted(finished.global_step, "step"),
-                "): there is nothing to resume. ",
-                detail::is_of_limit(finished.reason)
-                    ? "Raise the limit, or omit --resume for a new run"
-                    : "To train on from its last checkpoint, use --ckpt_path last; for a new run, omit --resume"));
-  FitReport report;
-  report.stop_reason = cat("finished: ", finished.reason);
-  report.epochs = finished.epochs;
-  report.global_step = finished.global_step;
-  report.run_dir = finished.run_dir;
-  report.last_checkpoint = finished.last_checkpoint;
-  report.best_checkpoint = finished.best_checkpoint;
-  if (module && finished.last_checkpoint) take_result(*module, *finished.last_checkpoint, report);
-  return report;
-}
-
 }  // namespace
 
 FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
@@ -358,11 +154,11 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
       impl->run_dir = finished->run_dir;
       impl->latest = {.last = finished->last_checkpoint, .best = finished->best_checkpoint};
-      impl->last_fit = report_of_finished(*finished, module.get());
+      impl->last_fit = detail::report_of_finished(*finished, module.get());
       return *impl->last_fit;
     }
   }
-  FitResult result;
+  detail::FitResult result;
   const auto failed = [&](RunState& run, Services& services, ExitCode code) {
     result.fill_failed(run, services, code);
     if (result.report.last_checkpoint) impl->latest = result.latest();
@@ -371,7 +167,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   const auto signal = with_run(
       impl, TrainerFn::fit, std::move(module), std::move(data), checkpoint,
       [&](RunState& run, Services& services, const ChosenCheckpoint& path) {
-        run_fit(run, services, path && run.load.loads_loops(), result, [&] { impl->latest = result.latest(); });
+        detail::run_fit(run, services, path && run.load.loads_loops(), result, [&] { impl->latest = result.latest(); });
       },
       failed);
   FitReport& report = result.report;

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <set>
 
+#include "checkpointing/resume.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
@@ -23,6 +24,7 @@ namespace resume_choice_test {
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
+using fulgur::detail::VerifiedCheckpoint;
 namespace fs = std::filesystem;
 
 namespace {
@@ -106,6 +108,28 @@ TEST_CASE("ckpt_path auto skips what is damaged, with its reason, and takes the 
   CHECK_THAT(second.told, ContainsSubstring("checkpoint: " + (checkpoints / "epoch=0-step=5.ckpt").string()));
   TemporaryFolder other;
   CHECK(same_weights(second.weights, fit(other, {}, 30).weights));
+}
+
+TEST_CASE("a checkpoint that was read before its run is not read again, unless it was replaced") {
+  TemporaryFolder folder, other;
+  const fs::path checkpoint = *fit(folder, {}, 12).report.last_checkpoint;
+  const CheckpointContent content = read_checkpoint(checkpoint);
+  VerifiedCheckpoint linked{checkpoint, content}, replaced{checkpoint, content};
+  CHECK(linked.take(run_folder(folder) / "checkpoints/last.ckpt"));
+  CHECK_FALSE(linked.content);
+  ++replaced.content->origin.save_counter;
+  CHECK_FALSE(replaced.take(checkpoint));
+  CHECK_FALSE(replaced.content);
+
+  const auto verified = std::make_shared<VerifiedCheckpoint>(VerifiedCheckpoint{checkpoint, content});
+  const auto resume = [&] {
+    return fit(folder, checkpoint.string(), 30,
+               [&](TrainerOptions&, TrainerComponents& components) { components.verified_checkpoint = verified; });
+  };
+  damage(checkpoint / "model.safetensors");  // seen by any run that reads it
+  CHECK(same_weights(resume().weights, fit(other, {}, 30).weights));
+  CHECK_FALSE(verified->content);
+  CHECK_THROWS_AS(resume(), CheckpointError);
 }
 
 TEST_CASE("an explicit path never falls back") {

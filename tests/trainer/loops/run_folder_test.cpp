@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "checkpointing/resume.h"
 #include "fulgur/core/text/errors.h"
 #include "support/temporary_folder.h"
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
 
 #include "checkpointing/resume.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "fulgur/trainer/components.h"
 #include "fulgur/trainer/yaml.h"
 #include "process/run_folder.h"
@@ -116,32 +116,101 @@ std::optional<uint64_t> number_of(const ConfigNode* seed) {
 
 // The seed of the checkpoint's run, also if it was drawn.
 std::optional<uint64_t> seed_of(const StateTree& state, const std::filesystem::path& checkpoint) {
-  if (!state.contains("config")) return std::nullopt;
+  if (!state.contains(detail::checkpoint_keys::kConfig)) return std::nullopt;
   Problems problems;
-  const ConfigNode resolved = parse_yaml(state.at("config").as_string(), checkpoint.string(), problems);
+  const ConfigNode resolved =
+      parse_yaml(state.at(detail::checkpoint_keys::kConfig).as_string(), checkpoint.string(), problems);
   return problems.empty() && resolved.is_map() ? number_of(resolved.find("seed_everything")) : std::nullopt;
 }
 
-// The checkpoint that the fit will load; nullopt if it starts from the beginning or has nothing to do.
-std::optional<std::filesystem::path> choose(Config& config,
-                                            const std::function<void(const std::filesystem::path&)>& lock) {
+// What the checkpoint that a fit will load says about the config of its run.
+struct SavedConfig {
+  std::filesystem::path checkpoint;
+  ConfigNode written;
+  std::optional<uint64_t> seed;  // also if it was drawn
+};
+
+// Nullopt if the fit starts from the beginning or has nothing to do, or if the checkpoint's run had no config. Replaces
+// `auto` by the path of the checkpoint.
+std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
   TrainerComponents components;
   components.config_folder = config.folder;
-  if (*config.ckpt_path != "auto") {
-    const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
-                                              detail::run_name(config.trainer, components), components.config_folder);
-    if (const auto run_dir = detail::run_folder_of(path)) lock(*run_dir);
-    return path;
-  }
-  if (detail::find_finished_run(config.trainer, components)) return std::nullopt;
-  const auto run = detail::find_run_to_resume(config.trainer, components);
-  if (!run) return std::nullopt;
-  lock(run->folder);
-  auto found = detail::find_resume_point(run->folder);
-  if (!found) return std::nullopt;
-  config.ckpt_path = found->path.string();
-  return found->path;
+  const bool searches = *config.ckpt_path == "auto";
+  if (searches && detail::find_finished_run(config.trainer, components)) return std::nullopt;
+  // An active run in the folder would change what is read here.
+  std::optional<RunLock> lock;
+  auto resolved = detail::resolve_checkpoint(*config.ckpt_path, config.trainer, components,
+                                             [&](const std::filesystem::path& run_dir) {
+                                               if (locks) lock.emplace(run_dir);
+                                             });
+  if (!resolved.path) return std::nullopt;
+  const std::filesystem::path& path = *resolved.path;
+  if (searches) config.ckpt_path = path.string();
+  // Without a search, only the small files are read here.
+  const StateTree state = resolved.content ? resolved.content->state : read_checkpoint_state(path);
+  if (resolved.content)
+    config.verified_checkpoint =
+        std::make_shared<detail::VerifiedCheckpoint>(detail::VerifiedCheckpoint{path, std::move(resolved.content)});
+  if (!state.is_map() || !state.contains(detail::checkpoint_keys::kConfigWritten)) return std::nullopt;
+  Problems problems;
+  ConfigNode written =
+      parse_yaml(state.at(detail::checkpoint_keys::kConfigWritten).as_string(), path.string(), problems);
+  if (!problems.empty() || !written.is_map() || written.entries().empty()) return std::nullopt;
+  return SavedConfig{path, std::move(written), seed_of(state, path)};
 }
+
+// The config that a resumed run follows, and how it came about.
+struct Agreement {
+  ConfigNode config;
+  bool changed = false;  // `config` is not the one that was given
+  std::vector<ConfigDifference> differences;
+  std::vector<std::string> refused = {};  // differences of the model
+  bool has_new_option = false;            // one of these is not set in the checkpoint
+
+  void take_from_checkpoint(const Comparison::Item& item) {
+    node_at(config, item.key) = item.saved ? *item.saved : ConfigNode::null();
+    changed = true;
+  }
+
+  // Decides about one item; `given` is the config as it was.
+  void add(const Comparison::Item& item, const Config& given) {
+    const auto& [key, there, here] = item;
+    const Side side = side_of(key);
+    const bool config_wins = given.load.allow_config_change;
+    // Options that the data fills in later are compared by shape, when the weights are loaded.
+    const bool linked = std::any_of(given.link.begin(), given.link.end(),
+                                    [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
+    if (side == Side::ignored || linked) return;
+    // `true` accepts any seed, so the checkpoint's is no difference.
+    if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
+        !config_wins)
+      return take_from_checkpoint(item);
+    ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
+    if (side == Side::model && (!config_wins || key == "model" || key == "model.class_path")) {
+      has_new_option |= there == nullptr;
+      refused.push_back(cat(key, ": ", there ? difference.checkpoint : "not set", " in the checkpoint, ",
+                            here ? difference.config : "not set", " in the config"));
+    }
+    if (side == Side::checkpoint && !config_wins) {
+      difference.config_won = false;
+      take_from_checkpoint(item);
+    }
+    differences.push_back(std::move(difference));
+  }
+
+  void throw_if_refused(const std::filesystem::path& checkpoint) const {
+    if (refused.empty()) return;
+    throw CheckpointError(
+        cat("[trainer.fit] the config describes a different model from that of ", checkpoint, ":\n  ",
+            join(refused, "\n  "),
+            "\nUse the config of its run, --load.weights_only true for a new run from these weights, or "
+            "--allow-config-change for options that do not change shapes.",
+            has_new_option ? " An option that is not set in the checkpoint may be new in the module: continue with "
+                             "--allow-config-change. The config's values then apply to all options, also those of the "
+                             "optimizer, the schedule, the seed and the batch size."
+                           : ""));
+  }
+};
 
 }  // namespace
 
@@ -153,82 +222,33 @@ std::string ConfigDifference::describe() const {
 
 std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) {
   if (!config.ckpt_path || !config.load.loads_loops()) return {};
-  // An active run in the folder would change what is read here.
-  std::optional<RunLock> lock;
-  const auto path = choose(config, [&](const std::filesystem::path& run_dir) {
-    if (locks) lock.emplace(run_dir);
-  });
-  if (!path) return {};
-  const StateTree state = read_checkpoint_state(*path);
-  if (!state.is_map() || !state.contains("config_written")) return {};
-  Problems problems;
-  const ConfigNode saved = parse_yaml(state.at("config_written").as_string(), path->string(), problems);
-  // A run started from code has no config to compare with.
-  if (!problems.empty() || !saved.is_map() || saved.entries().empty()) return {};
-  ConfigNode present = config.write();
+  const auto saved = read_saved_config(config, locks);
+  if (!saved) return {};
+  const ConfigNode present = config.write();
   Comparison comparison;
-  comparison.compare("", &saved, &present);
-
-  std::vector<ConfigDifference> differences;
-  std::vector<std::string> refused;
-  bool new_option = false;
-  ConfigNode agreed = present;
-  bool changed = false;
-  for (const auto& [key, there, here] : comparison.items) {
-    const Side side = side_of(key);
-    // Options that the data fills in later are compared by shape, when the weights are loaded.
-    const bool linked = std::any_of(config.link.begin(), config.link.end(),
-                                    [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
-    if (side == Side::ignored || linked) continue;
-    // `true` accepts any seed, so the checkpoint's is no difference.
-    if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
-        !config.load.allow_config_change) {
-      node_at(agreed, key) = *there;
-      changed = true;
-      continue;
-    }
-    ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
-    if (side == Side::model && (!config.load.allow_config_change || key == "model" || key == "model.class_path")) {
-      new_option |= there == nullptr;
-      refused.push_back(cat(key, ": ", there ? difference.checkpoint : "not set", " in the checkpoint, ",
-                            here ? difference.config : "not set", " in the config"));
-    }
-    if (side == Side::checkpoint && !config.load.allow_config_change) {
-      difference.config_won = false;
-      node_at(agreed, key) = there ? *there : ConfigNode::null();
-      changed = true;
-    }
-    differences.push_back(std::move(difference));
-  }
-  if (!refused.empty())
-    throw CheckpointError(cat("[trainer.fit] the config describes a different model from that of ", *path, ":\n  ",
-                              join(refused, "\n  "),
-                              "\nUse the config of its run, --load.weights_only true for a new run from these weights, "
-                              "or --allow-config-change for options that do not change shapes.",
-                              new_option ? " An option that is not set in the checkpoint may be new in the module: "
-                                           "continue with --allow-config-change. The config's values then apply to all "
-                                           "options, also those of the optimizer, the schedule, the seed and the batch "
-                                           "size."
-                                         : ""));
-  if (changed) {
-    Config next = config_from_node(agreed);
+  comparison.compare("", &saved->written, &present);
+  Agreement agreement{.config = present, .differences = {}};
+  for (const Comparison::Item& item : comparison.items) agreement.add(item, config);
+  agreement.throw_if_refused(saved->checkpoint);
+  if (agreement.changed) {
+    Config next = config_from_node(agreement.config);
     next.folder = config.folder;
     next.written_at_links = config.written_at_links;
+    next.verified_checkpoint = config.verified_checkpoint;
     config = std::move(next);
   }
   // A seed that was drawn belongs to the run: the rest of the epoch has its order.
   const bool draws = config.seed_everything.enabled && !config.seed_everything.seed;
+  const auto& differences = agreement.differences;
   const bool asks_for_new = std::any_of(differences.begin(), differences.end(), [](const ConfigDifference& difference) {
     return difference.key == "seed_everything" && difference.config_won;
   });
-  if (draws && !asks_for_new) config.seed_everything.seed = seed_of(state, *path);
+  if (draws && !asks_for_new) config.seed_everything.seed = saved->seed;
   return differences;
 }
 
 std::filesystem::path newest_run_folder(const Config& config) {
-  std::error_code error;
-  if (!config.folder.empty() && std::filesystem::is_directory(detail::checkpoint_folder_of(config.folder), error))
-    return config.folder;
+  if (detail::has_checkpoint_folder(config.folder)) return config.folder;
   return detail::newest_run_folder(config.trainer.default_root_dir, detail::run_name(config.trainer, {}));
 }
 

@@ -335,42 +335,46 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   try {
     CheckpointContent content = host_.collect(request.weights_only, state(ticket, request));
     content.origin.save_counter = saves_;
-    if (settings_.async) {
-      // Rank 0 writes; the others wait for its result at the end of the save.
-      if (run_.is_global_zero()) {
-        if (!writer_) writer_.emplace();
-        try {
-          const uint64_t save = writer_->submit(folder, content, rules_for(folder, content));
-          if (awaits_rows()) host_.when_rows_are_written([this, save] { complete_save(save); });
-        } catch (const CheckpointError& error) {
-          if (run_.world_size() == 1) throw;
-          begin_error_ = error;
-        }
-      }
-      in_flight_ = std::move(info);
-      torn_.clear();
-      if (run_.world_size() > 1 && judged_later()) {
-        const at::Device device = run_.device();
-        begun_.emplace(device.type());
-        begun_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-      }
-      return;
-    }
-    AsyncCheckpointWriter::Result result;
-    try {
-      if (run_.is_global_zero()) result.path = write_verified_checkpoint(folder, content);
-    } catch (const CheckpointError& error) {
-      if (run_.world_size() == 1) throw;
-      result.error = error;
-    }
-    if (run_.world_size() > 1) result = result_of_all_ranks(std::move(result));
-    if (result.error) throw *result.error;
-    info.path = result.path;
+    if (settings_.async) return begin_writing(info, content);
+    info.path = write_now(folder, content);
   } catch (const CheckpointError& error) {
     saved_ = saved_before;
     return report_failure(info, error);
   }
   publish(info);
+}
+
+void CheckpointStore::begin_writing(CheckpointInfo info, const CheckpointContent& content) {
+  if (run_.is_global_zero()) {
+    if (!writer_) writer_.emplace();
+    try {
+      const uint64_t save = writer_->submit(info.path, content, rules_for(info.path, content));
+      if (awaits_rows()) host_.when_rows_are_written([this, save] { complete_save(save); });
+    } catch (const CheckpointError& error) {
+      if (run_.world_size() == 1) throw;
+      begin_error_ = error;
+    }
+  }
+  in_flight_ = std::move(info);
+  torn_.clear();
+  if (run_.world_size() > 1 && judged_later()) {
+    const at::Device device = run_.device();
+    begun_.emplace(device.type());
+    begun_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+}
+
+fs::path CheckpointStore::write_now(const fs::path& folder, const CheckpointContent& content) {
+  AsyncCheckpointWriter::Result result;
+  try {
+    if (run_.is_global_zero()) result.path = write_verified_checkpoint(folder, content);
+  } catch (const CheckpointError& error) {
+    if (run_.world_size() == 1) throw;
+    result.error = error;
+  }
+  if (run_.world_size() > 1) result = result_of_all_ranks(std::move(result));
+  if (result.error) throw *result.error;
+  return result.path;
 }
 
 AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpointWriter::Result result) const {

@@ -116,6 +116,10 @@ class CheckpointStore {
   /// without; of two rankings by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void start_save(uint64_t ticket, const CheckpointRequest& request);
+  /// Begins to write `content` in the background: rank 0 writes, the others wait for its result at the end of the save.
+  void begin_writing(CheckpointInfo info, const CheckpointContent& content);
+  /// Writes `content` now, on rank 0. Returns the path; throws a CheckpointError on all ranks.
+  std::filesystem::path write_now(const std::filesystem::path& folder, const CheckpointContent& content);
   /// Answers a request of this process with the checkpoint that the run resumed from, if that is the same.
   bool take_resumed(uint64_t ticket, const CheckpointRequest& request);
   /// Which checkpoints exist and who keeps them, this request and later ones.

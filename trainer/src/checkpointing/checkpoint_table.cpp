@@ -12,6 +12,7 @@
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 
 namespace fulgur::detail {
 namespace {
@@ -165,21 +166,22 @@ using P = LoadPhase;
 
 // clang-format off
 const CheckpointEntry kEntries[] = {
-    {.key = "weights_only", .phase = P::facts,
+    {.key = checkpoint_keys::kWeightsOnly, .phase = P::facts,
      .save = [](Collecting& c) -> StateTree { return c.weights_only; }, .with_weights = true},
-    {.key = "hparams", .phase = P::facts,
+    {.key = checkpoint_keys::kImported, .phase = P::facts},
+    {.key = checkpoint_keys::kHparams, .phase = P::facts,
      .save = [](Collecting& c) -> StateTree {
        return c.run.model->hparams().is_null() ? "{}\n" : to_yaml(c.run.model->hparams());
      },
      .with_weights = true},
-    {.key = "config", .phase = P::facts,
+    {.key = checkpoint_keys::kConfig, .phase = P::facts,
      .save = [](Collecting& c) -> StateTree { return to_yaml(c.run.description.config); }, .with_weights = true},
-    {.key = "config_written", .phase = P::facts,
+    {.key = checkpoint_keys::kConfigWritten, .phase = P::facts,
      .save = [](Collecting& c) -> StateTree {
        return c.run.components.config ? to_yaml(*c.run.components.config) : std::string("{}\n");
      },
      .with_weights = true},
-    {.key = "metrics", .phase = P::facts,
+    {.key = checkpoint_keys::kMetrics, .phase = P::facts,
      .save = published_metrics, .late = published_metrics, .with_weights = true},
     {.key = "data", .phase = P::data,
      .save = [](Collecting& c) -> StateTree { return c.run.data.module ? c.run.data.module->state() : nullptr; },
@@ -201,14 +203,14 @@ const CheckpointEntry kEntries[] = {
      .save = [](Collecting& c) { return c.run.strategy->precision().state(); },
      .load = [](Restoring& r, const StateTree& value) { r.run.strategy->precision().load_state(value); }},
     {.key = "optimizer_steps", .phase = P::loops, .save = save_optimizer_steps, .load = load_optimizer_steps},
-    {.key = "progress", .phase = P::loops, .save = save_progress,
+    {.key = checkpoint_keys::kProgress, .phase = P::loops, .save = save_progress,
      .load = [](Restoring& r, const StateTree& value) { r.run.counters.load_state(value); }, .with_weights = true},
     {.key = "logs", .phase = P::loops,
      .save = [](Collecting& c) { return c.services.logs.state(/*late=*/c.run.world_size() == 1); },
      .load = [](Restoring& r, const StateTree& value) { r.services.logs.load_state(value); },
      .late = [](Collecting& c) { return StateTree::map({{"values", c.services.logs.published_state()}}); },
-     .per_rank = true},
-    {.key = "nonfinite", .phase = P::loops,
+     .per_rank = true, .of_rank = logs_of_rank},
+    {.key = checkpoint_keys::kNonfinite, .phase = P::loops,
      .save = [](Collecting& c) { return c.services.finite.state(c.run.window.done > 0); },
      .load = [](Restoring& r, const StateTree& value) { r.services.finite.load_state(value, r.run.step.manual); },
      .per_rank = true},
@@ -218,14 +220,15 @@ const CheckpointEntry kEntries[] = {
      },
      .with_weights = true},
     {.key = "loop", .phase = P::loops, .save = save_loop, .load = load_loop, .per_rank = true},
-    {.key = "loaders", .phase = P::loops, .save = save_loaders, .load = load_loaders, .per_rank = true},
-    {.key = "gradients", .phase = P::loops, .save = save_gradients, .load = load_gradients, .per_rank = true},
-    {.key = "rng", .phase = P::random,
+    {.key = checkpoint_keys::kLoaders, .phase = P::loops, .save = save_loaders, .load = load_loaders, .per_rank = true},
+    {.key = "gradients", .phase = P::loops, .save = save_gradients, .load = load_gradients, .per_rank = true,
+     .of_rank = gradients_of_rank},
+    {.key = checkpoint_keys::kRng, .phase = P::random,
      .save = [](Collecting& c) { return rng_state(c.run.strategy->devices()); },
      .load = [](Restoring& r, const StateTree& value) {
        if (!value.is_null()) load_rng_state(r.run.strategy->devices(), value);
      },
-     .per_rank = true},
+     .per_rank = true, .of_rank = rng_of_rank},
     {.key = "strategy", .phase = P::strategy,
      .save = [](Collecting& c) { return c.run.strategy->state(); },
      .load = [](Restoring& r, const StateTree& value) { r.run.strategy->load_state(value); }, .per_rank = true},
@@ -237,7 +240,8 @@ const CheckpointEntry kEntries[] = {
 std::span<const CheckpointEntry> checkpoint_entries() { return kEntries; }
 
 void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state) {
-  const bool whole = state.contains("weights_only") && !state.at("weights_only").as_bool();
+  const bool whole =
+      state.contains(checkpoint_keys::kWeightsOnly) && !state.at(checkpoint_keys::kWeightsOnly).as_bool();
   for (const CheckpointEntry& entry : kEntries) {
     if (entry.phase != phase) continue;
     if (entry.own_file)

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "checkpointing/checkpoint_store.h"
+#include "checkpointing/rank_states.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 #include "run/services.h"
@@ -45,12 +46,14 @@ struct Restoring {
 struct CheckpointEntry {
   std::string_view key;
   LoadPhase phase;
-  StateTree (*save)(Collecting&);
+  StateTree (*save)(Collecting&) = nullptr;              ///< nullptr: a run does not save it
   void (*load)(Restoring&, const StateTree&) = nullptr;  ///< nullptr for facts
   /// The part that is known only after the rows of the save's steps are written. It replaces what was saved; in a map,
   /// only the entries that it has.
   StateTree (*late)(Collecting&) = nullptr;
-  bool per_rank = false;      ///< gathered from each rank (rank_states.h)
+  bool per_rank = false;  ///< gathered from each rank (rank_states.h)
+  /// What a rank loads if the number of ranks has changed; nullptr: the first rank's value.
+  StateTree (*of_rank)(const RankValues& values, int64_t rank) = nullptr;
   bool with_weights = false;  ///< also in a checkpoint that has only weights
   bool own_file = false;      ///< `CheckpointContent::optimizers`, not in the state
 };

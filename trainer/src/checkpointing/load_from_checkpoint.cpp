@@ -2,13 +2,15 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::detail {
 
 ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& overrides) {
   Problems problems;
-  ConfigNode hparams = parse_yaml(state.at("hparams").as_string(), "hparams of the checkpoint", problems);
+  ConfigNode hparams =
+      parse_yaml(state.at(checkpoint_keys::kHparams).as_string(), "hparams of the checkpoint", problems);
   for (const auto& [name, text] : overrides) {
     ConfigNode value = text == "null" ? ConfigNode::null() : parse_yaml(text, cat("override of ", name), problems);
     ConfigNode* node = &hparams;

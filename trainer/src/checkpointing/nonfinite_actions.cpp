@@ -5,6 +5,7 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 
 namespace fulgur::detail {
 namespace {
@@ -17,7 +18,7 @@ void roll_back(RunState& run, Services& services) {
   if (!path) throw NonFiniteError(cat(text, ", and there is no checkpoint to roll back to."));
   services.checkpoints.discard_requests("a rollback");
   const CheckpointContent content = read_checkpoint(*path);
-  services.finite.count_rollback(content.state.at("nonfinite"), *path);
+  services.finite.count_rollback(content.state.at(checkpoint_keys::kNonfinite), *path);
   load_module_state(*run.model, content.module);
   const CheckpointLoading load;
   Restoring restoring{.run = run, .services = services, .content = content, .load = load};

@@ -6,24 +6,35 @@
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "logging/log_store.h"
 
 namespace fulgur::detail {
-namespace {
 
-// The sum of the ranks' gradients, each divided by the number of ranks, as their exchange would have computed it.
-StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
+StateTree gradients_of_rank(const RankValues& values, int64_t) {
   const at::NoGradGuard no_grad;
   StateTree mean;
-  for (const StateTree* rank : ranks)
-    for (const auto& [name, value] : rank->at("gradients").as_map()) {
-      const Tensor part = value.tensor() / static_cast<double>(ranks.size());
+  for (const StateTree* gradients : values)
+    for (const auto& [name, value] : gradients->as_map()) {
+      const Tensor part = value.tensor() / static_cast<double>(values.size());
       mean[name] = mean.contains(name) ? mean.at(name).tensor() + part : part;
     }
   return mean;
 }
 
-}  // namespace
+StateTree logs_of_rank(const RankValues& values, int64_t rank) {
+  LogStore logs;
+  logs.load_state(*values.front());
+  if (rank > 0) logs.forget_running();
+  for (size_t i = 1; rank == 0 && i < values.size(); ++i) {
+    LogStore other;
+    other.load_state(*values[i]);
+    logs.add_running(other);
+  }
+  return logs.state();
+}
+
+StateTree rng_of_rank(const RankValues& values, int64_t rank) { return rank > 0 ? nullptr : *values.front(); }
 
 void gather_rank_states(Collectives& collectives, StateTree& state) {
   if (collectives.world_size() == 1) return;
@@ -34,14 +45,14 @@ void gather_rank_states(Collectives& collectives, StateTree& state) {
   if (collectives.rank() != 0) return;
   StateTree::List others;
   for (size_t rank = 1; rank < all.size(); ++rank) others.push_back(unpack_state(all[rank]));
-  state["ranks"] = std::move(others);
+  state[checkpoint_keys::kRanks] = std::move(others);
 }
 
 StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t rank, int64_t world_size) {
   StateTree state = saved;
   if (saved_world_size == world_size) {
     if (rank == 0) return state;
-    const auto& others = saved.at("ranks").as_list();
+    const auto& others = saved.at(checkpoint_keys::kRanks).as_list();
     if (static_cast<int64_t>(others.size()) != world_size - 1)
       throw CheckpointError(cat("[trainer.resume] the checkpoint was saved by ", saved_world_size,
                                 " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
@@ -51,19 +62,14 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
     return state;
   }
   std::vector<const StateTree*> ranks{&saved};
-  if (saved.contains("ranks"))
-    for (const StateTree& other : saved.at("ranks").as_list()) ranks.push_back(&other);
-  state["gradients"] = mean_gradients(ranks);
-  LogStore logs;
-  logs.load_state(saved.at("logs"));
-  if (rank > 0) logs.forget_running();
-  for (size_t i = 1; rank == 0 && i < ranks.size(); ++i) {
-    LogStore other;
-    other.load_state(ranks[i]->at("logs"));
-    logs.add_running(other);
+  if (saved.contains(checkpoint_keys::kRanks))
+    for (const StateTree& other : saved.at(checkpoint_keys::kRanks).as_list()) ranks.push_back(&other);
+  for (const CheckpointEntry& entry : checkpoint_entries()) {
+    if (!entry.of_rank) continue;
+    RankValues values;
+    for (const StateTree* saved_rank : ranks) values.push_back(&saved_rank->at(entry.key));
+    state[entry.key] = entry.of_rank(values, rank);
   }
-  state["logs"] = logs.state();
-  if (rank > 0) state["rng"] = nullptr;
   return state;
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "fulgur/core/system/program_name.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -59,21 +61,50 @@ std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerO
 
 }  // namespace
 
+RunName run_name_of(const Logger& logger) {
+  return {.name = logger.run_name().value_or(kDefaultRunName), .version = logger.run_version()};
+}
+
 RunName run_name(const TrainerOptions& options, const TrainerComponents& components) {
   std::shared_ptr<Logger> first;
   if (options.logger.enabled && !options.logger.loggers.empty())
     first = options.logger.loggers.front().create();
   else if (!components.loggers.empty())
     first = components.loggers.front();
-  if (!first) return {};
-  return {.name = first->run_name().value_or(kDefaultRunName), .version = first->run_version()};
+  return first ? run_name_of(*first) : RunName();
 }
 
 std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const TrainerComponents& components) {
-  if (!components.config_folder.empty() && fs::is_directory(checkpoint_folder_of(components.config_folder)))
+  if (has_checkpoint_folder(components.config_folder))
     return RunToResume{.folder = components.config_folder, .passed_over = {}};
   return newest_run_to_resume(options.default_root_dir, run_name(options, components),
                               [&](const fs::path& folder) { return finished_run_in(folder, options).has_value(); });
+}
+
+fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
+                         const fs::path& config_folder) {
+  if (choice != "last" && choice != "best") return choice;
+  const std::string link = choice + ".ckpt";
+  if (has_checkpoint_folder(config_folder)) {
+    const fs::path path = checkpoint_folder_of(config_folder) / link;
+    if (fs::exists(path)) return path;
+    throw CheckpointError(
+        cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
+  }
+  for (const fs::path& run_dir : run_folders(root, name)) {
+    const fs::path folder = checkpoint_folder_of(run_dir);
+    if (fs::exists(folder / link)) return folder / link;
+    // A newer run that has checkpoints but no best one must not be skipped silently.
+    if (fs::exists(folder / "last.ckpt"))
+      throw CheckpointError(
+          cat("[trainer.ckpt_path] ", folder, " has no ", link,
+              ": its run never logged the metric that ModelCheckpoint monitors. Use --ckpt_path last or a path."));
+  }
+  const std::string where = name.version
+                                ? cat(newest_run_folder(root, name), " has no checkpoint '")
+                                : cat("no run under ", (root / name.name).lexically_normal(), " has a checkpoint '");
+  throw CheckpointError(cat("[trainer.ckpt_path] ", where, choice, "'. Run `", program_name(),
+                            " fit` first, or give the path of a checkpoint."));
 }
 
 std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
@@ -126,6 +157,42 @@ std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
   if (folder.filename() != "checkpoints" || !fs::is_regular_file(folder.parent_path() / "config.yaml", error))
     return std::nullopt;
   return folder.parent_path();
+}
+
+ResolvedCheckpoint resolve_checkpoint(const std::string& choice, const TrainerOptions& options,
+                                      const TrainerComponents& components,
+                                      const std::function<void(const fs::path&)>& lock) {
+  ResolvedCheckpoint resolved;
+  if (choice != "auto") {
+    resolved.path =
+        find_checkpoint(choice, options.default_root_dir, run_name(options, components), components.config_folder);
+    resolved.run_dir = run_folder_of(*resolved.path);
+    if (resolved.run_dir) lock(*resolved.run_dir);
+    return resolved;
+  }
+  auto run = find_run_to_resume(options, components);
+  if (!run) return resolved;
+  lock(run->folder);
+  if (auto found = find_resume_point(run->folder)) {
+    resolved.path = std::move(found->path);
+    resolved.content = std::move(found->content);
+  }
+  resolved.run_dir = std::move(run->folder);
+  resolved.passed_over = std::move(run->passed_over);
+  return resolved;
+}
+
+std::optional<CheckpointContent> VerifiedCheckpoint::take(const fs::path& checkpoint) {
+  auto taken = std::exchange(content, std::nullopt);
+  std::error_code error;
+  if (!taken || !fs::equivalent(path, checkpoint, error)) return std::nullopt;
+  try {
+    // Another process may have used the folder since.
+    if (summarize_checkpoint(checkpoint).origin != taken->origin) return std::nullopt;
+  } catch (const CheckpointError&) {
+    return std::nullopt;  // reading it again reports the damage
+  }
+  return taken;
 }
 
 bool is_of_limit(std::string_view stop_reason) {

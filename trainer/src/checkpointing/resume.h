@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,11 +20,19 @@ struct ResumePoint {
   CheckpointContent content;
 };
 
-/// Name of the run folders, as the first logger gives it.
+/// The names of run folders that a logger requests.
+RunName run_name_of(const Logger& logger);
+/// Those that the first logger of a run requests.
 RunName run_name(const TrainerOptions& options, const TrainerComponents& components);
 
 /// `ckpt_path: auto`: the config's own run folder, else the newest run that can be resumed; nullopt if there is none.
 std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const TrainerComponents& components);
+
+/// Resolves `last` and `best`: in `config_folder` if that is a run folder, else in the newest `version_N` under
+/// `<root>/<name>` that has a checkpoint, or in the version that `name` gives; anything else is a path. Throws a
+/// CheckpointError that says where it looked.
+std::filesystem::path find_checkpoint(const std::string& choice, const std::filesystem::path& root, const RunName& name,
+                                      const std::filesystem::path& config_folder);
 
 /// The newest checkpoint of a run that passes verification. Each one that does not pass is reported with its reason.
 /// Nullopt if there is none; throws a CheckpointError if there are some but none passes. The caller must hold the run's
@@ -31,6 +41,31 @@ std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_di
 
 /// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
+
+/// The checkpoint that `ckpt_path` names, and its run.
+struct ResolvedCheckpoint {
+  std::optional<std::filesystem::path> path;  ///< as in ResumePoint; nullopt if `auto` found none
+  /// The run folder that contains `path`; with `auto`, the folder of the chosen run, even without a checkpoint.
+  std::optional<std::filesystem::path> run_dir;
+  std::optional<CheckpointContent> content;  ///< with `auto`, which reads it to verify it
+  std::vector<std::string> passed_over;      ///< with `auto`: newer folders without anything to resume
+};
+
+/// Resolves `choice`: `auto`, `last`, `best` or a path. Calls `lock` with the run folder, if there is one, before
+/// anything of its checkpoints is read. Throws a CheckpointError if the checkpoint does not exist or is damaged.
+ResolvedCheckpoint resolve_checkpoint(const std::string& choice, const TrainerOptions& options,
+                                      const TrainerComponents& components,
+                                      const std::function<void(const std::filesystem::path&)>& lock);
+
+/// A checkpoint that was read and verified before the run that loads it exists.
+struct FULGUR_API VerifiedCheckpoint {
+  std::filesystem::path path;
+  std::optional<CheckpointContent> content;  ///< nullopt once it was taken
+
+  /// The content, if `checkpoint` is this checkpoint, or a link to it, and has not been replaced since. Keeps nothing,
+  /// whatever it returns.
+  std::optional<CheckpointContent> take(const std::filesystem::path& checkpoint);
+};
 
 /// Whether a stop was requested by a limit of epochs, steps or time. Such a limit stops a resumed run again, unless it
 /// was raised.

@@ -6,6 +6,7 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -33,7 +34,7 @@ CheckpointContent collect_checkpoint(Collecting collecting) {
   content.origin = origin_of(run);
   collecting.services.seen.settle();
   for (const CheckpointEntry& entry : checkpoint_entries()) {
-    if (collecting.weights_only && !entry.with_weights) continue;
+    if (!entry.save || (collecting.weights_only && !entry.with_weights)) continue;
     (entry.own_file ? content.optimizers : content.state[entry.key]) = entry.save(collecting);
   }
   if (!collecting.weights_only) gather_rank_states(run.collectives(), content.state);
@@ -121,12 +122,12 @@ void restore_run(Restoring restoring) {
   RunState& run = restoring.run;
   const CheckpointContent& content = restoring.content;
   const CheckpointLoading& load = restoring.load;
-  const bool of_a_run = content.state.contains("rng");
+  const bool of_a_run = content.state.contains(checkpoint_keys::kRng);
   const StateTree state =
       of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
-  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
+  if (state.contains(checkpoint_keys::kImported)) run.print("weights: imported; the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
-  if (wants_more && state.at("weights_only").as_bool())
+  if (wants_more && state.at(checkpoint_keys::kWeightsOnly).as_bool())
     throw CheckpointError(
         "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot resume from it. "
         "--load.weights_only true begins a new run with these weights.");
@@ -136,7 +137,7 @@ void restore_run(Restoring restoring) {
   if (load.loads_optimizer()) load_entries(LoadPhase::strategy, restoring, state);
   if (load.loads_loops()) {
     warn_origin_differs(run, content.origin);
-    warn_other_batch(run, content.origin, content.state.at("loaders").as_list());
+    warn_other_batch(run, content.origin, content.state.at(checkpoint_keys::kLoaders).as_list());
   }
 }
 

@@ -80,8 +80,23 @@ void TrainingStep::before_evaluation() {
 
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
   RunState& run = run_;
-  Services& services = services_;
-  LightningModule& module = *run.model;
+  begin_batch(batch_idx);
+  Batch& batch = run.position.batch;
+  run.position.doing = "on_train_batch_start";
+  run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
+                    [&](Callback& c) { c.on_train_batch_start(services_.context, batch, batch_idx); });
+  ScopeGuard scope(run, LogScope::train_step);
+  const bool skip_rest = run.model->on_train_batch_start(batch, batch_idx) == -1;
+  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
+  if (!skip_rest) train_on(batch, batch_idx, batches_in_epoch);
+  run.position.in_batch = false;
+  // Done before the loader creates the next batch, which it may write into the same memory.
+  let_go(batch);
+  return !skip_rest;
+}
+
+void TrainingStep::begin_batch(int64_t batch_idx) {
+  RunState& run = run_;
   Progress& progress = run.counters;
   run.position.batch_idx = batch_idx;
   Batch& batch = run.position.batch;
@@ -90,8 +105,8 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   // What a module or a graph does with gradients is not seen.
   run.step.progress = run.step.manual || captured_ ? StepProgress::backward : StepProgress::none;
   run.step.global_step_before = progress.global_step;
-  services.logs.start_batch();
-  services.seen.start_batch();
+  services_.logs.start_batch();
+  services_.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
@@ -102,42 +117,34 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   }
   if (debug_) debug_->check_batch(batch);
   run.position.batch_samples = static_cast<double>(batch.size());
+}
 
-  run.position.doing = "on_train_batch_start";
-  run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
-                    [&](Callback& c) { c.on_train_batch_start(services.context, batch, batch_idx); });
-  ScopeGuard scope(run, LogScope::train_step);
-  const bool skip_rest = module.on_train_batch_start(batch, batch_idx) == -1;
-  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
-  if (!skip_rest) {
-    ++progress.batches_total.started;
-    run.position.doing = "a wait for earlier steps";
-    run_ahead_.begin_step();
-    StepOutput output;
-    try {
-      output = run.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
-    } catch (...) {
-      // A batch that fails after its step counts. One rank of several cannot save then, nor exchange counts.
-      if (run.step.progress == StepProgress::done && run.world_size() == 1) count_samples(batch);
-      throw;
-    }
-    run_ahead_.end_step();
-    if (debug_) debug_->check_batch_unwritten(batch);
-    if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
-    count_samples(batch);
-    ++progress.batches_total.processed;
-    progress.batches.processed = batch_idx + 1;
-    run.position.doing = "on_train_batch_end";
-    run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
-                      [&](Callback& c) { c.on_train_batch_end(services.context, output, batch, batch_idx); });
-    module.on_train_batch_end(output, batch, batch_idx);
-    ++progress.batches_total.completed;
-    progress.batches.completed = batch_idx + 1;
+void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+  RunState& run = run_;
+  Progress& progress = run.counters;
+  ++progress.batches_total.started;
+  run.position.doing = "a wait for earlier steps";
+  run_ahead_.begin_step();
+  StepOutput output;
+  try {
+    output = run.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+  } catch (...) {
+    // A batch that fails after its step counts. One rank of several cannot save then, nor exchange counts.
+    if (run.step.progress == StepProgress::done && run.world_size() == 1) count_samples(batch);
+    throw;
   }
-  run.position.in_batch = false;
-  // Done before the loader creates the next batch, which it may write into the same memory.
-  let_go(batch);
-  return !skip_rest;
+  run_ahead_.end_step();
+  if (debug_) debug_->check_batch_unwritten(batch);
+  if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
+  count_samples(batch);
+  ++progress.batches_total.processed;
+  progress.batches.processed = batch_idx + 1;
+  run.position.doing = "on_train_batch_end";
+  run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
+                    [&](Callback& c) { c.on_train_batch_end(services_.context, output, batch, batch_idx); });
+  run.model->on_train_batch_end(output, batch, batch_idx);
+  ++progress.batches_total.completed;
+  progress.batches.completed = batch_idx + 1;
 }
 
 void TrainingStep::count_samples(const Batch& batch) {

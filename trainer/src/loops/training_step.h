@@ -32,6 +32,10 @@ class TrainingStep final : public StepActions {
   void step_optimizer(Optimizer& optimizer, const Closure& closure) override;
 
  private:
+  /// Notes that batch `batch_idx` begins, and brings it to the device.
+  void begin_batch(int64_t batch_idx);
+  /// The step of a batch that is not skipped, and the hooks after it.
+  void train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// A step of automatic optimization that is not captured.
   StepOutput eager_step(const Batch& batch, int64_t batch_idx);

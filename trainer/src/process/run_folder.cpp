@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "fulgur/checkpoint/run_lock.h"
-#include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -47,8 +47,8 @@ bool has_checkpoint(const fs::path& run_dir) {
 
 // A fit creates the folder of its checkpoints first; one that was killed before that has only its lock.
 bool is_of_fit(const fs::path& run_dir) {
+  if (has_checkpoint_folder(run_dir)) return true;
   std::error_code error;
-  if (fs::is_directory(checkpoint_folder_of(run_dir), error)) return true;
   fs::directory_iterator entries(run_dir, error);
   return !error && std::all_of(begin(entries), end(entries),
                                [](const auto& entry) { return entry.path().filename() == "run.lock"; });
@@ -98,7 +98,6 @@ std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const RunN
                                                 const std::function<bool(const fs::path&)>& is_done) {
   const fs::path parent = (root / name.name).lexically_normal();
   RunToResume found;
-  std::error_code error;
   if (name.version) {
     found.folder = parent / cat(kVersionPrefix, *name.version);
     if (is_of_fit(found.folder) || is_done(found.folder)) return found;
@@ -107,7 +106,7 @@ std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const RunN
   for (const int64_t version : versions_in(parent)) {
     found.folder = parent / cat(kVersionPrefix, version);
     if (has_checkpoint(found.folder) || is_done(found.folder)) return found;
-    if (fs::is_directory(checkpoint_folder_of(found.folder), error) && is_locked(found.folder)) return found;
+    if (has_checkpoint_folder(found.folder) && is_locked(found.folder)) return found;
     found.passed_over.push_back(found.folder.filename().string());
   }
   return std::nullopt;
@@ -120,33 +119,19 @@ fs::path newest_run_folder(const fs::path& root, const RunName& name) {
   return versions.empty() ? fs::path() : parent / cat(kVersionPrefix, versions.front());
 }
 
+std::vector<fs::path> run_folders(const fs::path& root, const RunName& name) {
+  const fs::path parent = (root / name.name).lexically_normal();
+  std::vector<fs::path> folders;
+  for (const int64_t version : versions_in(parent))
+    if (!name.version || version == *name.version) folders.push_back(parent / cat(kVersionPrefix, version));
+  return folders;
+}
+
 fs::path checkpoint_folder_of(const fs::path& run_dir) { return run_dir / "checkpoints"; }
 
-fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
-                         const fs::path& config_folder) {
-  if (choice != "last" && choice != "best") return choice;
-  const std::string link = choice + ".ckpt";
-  if (!config_folder.empty() && fs::is_directory(checkpoint_folder_of(config_folder))) {
-    const fs::path path = checkpoint_folder_of(config_folder) / link;
-    if (fs::exists(path)) return path;
-    throw CheckpointError(
-        cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
-  }
-  const fs::path parent = (root / name.name).lexically_normal();
-  for (const int64_t version : versions_in(parent)) {
-    if (name.version && version != *name.version) continue;
-    const fs::path folder = checkpoint_folder_of(parent / cat(kVersionPrefix, version));
-    if (fs::exists(folder / link)) return folder / link;
-    // A newer run that has checkpoints but no best one must not be skipped silently.
-    if (fs::exists(folder / "last.ckpt"))
-      throw CheckpointError(
-          cat("[trainer.ckpt_path] ", folder, " has no ", link,
-              ": its run never logged the metric that ModelCheckpoint monitors. Use --ckpt_path last or a path."));
-  }
-  const std::string where = name.version ? cat(parent / cat(kVersionPrefix, *name.version), " has no checkpoint '")
-                                         : cat("no run under ", parent, " has a checkpoint '");
-  throw CheckpointError(cat("[trainer.ckpt_path] ", where, choice, "'. Run `", program_name(),
-                            " fit` first, or give the path of a checkpoint."));
+bool has_checkpoint_folder(const fs::path& run_dir) {
+  std::error_code error;
+  return !run_dir.empty() && fs::is_directory(checkpoint_folder_of(run_dir), error);
 }
 
 }  // namespace fulgur::detail

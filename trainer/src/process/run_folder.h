@@ -43,16 +43,16 @@ std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& roo
 /// empty if no run folder exists.
 std::filesystem::path newest_run_folder(const std::filesystem::path& root, const RunName& name);
 
+/// All run folders under `<root>/<name>`, newest first; with a version, only its folder, if it exists.
+std::vector<std::filesystem::path> run_folders(const std::filesystem::path& root, const RunName& name);
+
 /// The folder of a fit's checkpoints, created as soon as the fit has its run folder.
 std::filesystem::path checkpoint_folder_of(const std::filesystem::path& run_dir);
 
+/// Whether `run_dir` is the folder of a fit, which has a folder for checkpoints. False for an empty path.
+bool has_checkpoint_folder(const std::filesystem::path& run_dir);
+
 /// The marker of a finished run.
 inline constexpr const char* kFinishedMark = "finished.json";
-
-/// Resolves `last` and `best`: in `config_folder` if that is a run folder, else in the newest `version_N` under
-/// `<root>/<name>` that has a checkpoint, or in the version that `name` gives; anything else is a path. Throws a
-/// CheckpointError that says where it looked.
-std::filesystem::path find_checkpoint(const std::string& choice, const std::filesystem::path& root, const RunName& name,
-                                      const std::filesystem::path& config_folder);
 
 }  // namespace fulgur::detail

@@ -3,6 +3,7 @@
 #include "checkpointing/resume.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "process/run_folder.h"
 
 namespace fulgur::detail {
@@ -10,9 +11,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// What `ckpt_path: auto` has found, and the folder in which the run begins again if that has no checkpoint.
+void report_search(const RunState& run, const ResolvedCheckpoint& resolved, ResumePlan& plan) {
+  if (plan.checkpoint) {
+    if (!resolved.passed_over.empty())
+      run.print(cat("resume: ", resolved.run_dir->filename().string(),
+                    "; newer folders have no checkpoint of a fit: ", join(resolved.passed_over)));
+    return;
+  }
+  if (resolved.run_dir && run_name(run.options, run.components).version) plan.restarted_run_dir = resolved.run_dir;
+  run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
+}
+
 // The checkpoint of rank 0, and the run folder that it was read from or that the run begins again in.
-void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest,
-                     ResumePlan& plan) {
+void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest,
+                       ResumePlan& plan) {
   if (!choice) {
     if (run.fn != TrainerFn::fit) return;
     for (const auto& callback : run.callbacks)
@@ -21,24 +34,16 @@ void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const 
     plan.checkpoint = latest.last;
   } else if (*choice == "best" && latest.best) {
     plan.checkpoint = latest.best;
-  } else if (*choice == "auto") {
-    if (run.fn != TrainerFn::fit)
-      throw ConfigError("[trainer.ckpt_path] auto is only for fit; give last, best or a path.");
-    const auto to_resume = find_run_to_resume(run.options, run.components);
-    if (to_resume) plan.lock.emplace(to_resume->folder);
-    if (auto found = to_resume ? find_resume_point(to_resume->folder) : std::nullopt) {
-      if (!to_resume->passed_over.empty())
-        run.print(cat("resume: ", to_resume->folder.filename().string(),
-                      "; newer folders have no checkpoint of a fit: ", join(to_resume->passed_over)));
-      plan.checkpoint = std::move(found->path);
-      plan.content = std::move(found->content);
-    } else {
-      if (to_resume && run_name(run.options, run.components).version) plan.restarted_run_dir = to_resume->folder;
-      run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
-    }
   } else {
-    plan.checkpoint = detail::find_checkpoint(*choice, run.options.default_root_dir,
-                                              run_name(run.options, run.components), run.components.config_folder);
+    const bool searches = *choice == "auto";
+    if (searches && run.fn != TrainerFn::fit)
+      throw ConfigError("[trainer.ckpt_path] auto is only for fit; give last, best or a path.");
+    auto resolved = resolve_checkpoint(*choice, run.options, run.components, [&](const fs::path& run_dir) {
+      if (searches) plan.lock.emplace(run_dir);
+    });
+    plan.checkpoint = std::move(resolved.path);
+    plan.content = std::move(resolved.content);
+    if (searches) report_search(run, resolved, plan);
   }
   if (!plan.checkpoint) return;
   plan.checkpoint_run_dir = run_folder_of(*plan.checkpoint);
@@ -62,7 +67,7 @@ void ResumePlan::load(LoadPhase phase, RunState& run, Services& services) {
 ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& choice,
                        const LatestCheckpoints& latest) {
   ResumePlan plan;
-  if (run.is_global_zero()) find_checkpoint(run, choice, latest, plan);
+  if (run.is_global_zero()) choose_checkpoint(run, choice, latest, plan);
   if (run.world_size() > 1) {
     const auto follow = [&](std::optional<fs::path>& own) {
       const std::string path = run.collectives().broadcast_text(own ? own->string() : std::string(), 0);
@@ -75,11 +80,13 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
   // Lock before reading, since an active run there may remove the checkpoint.
   if (plan.checkpoint_run_dir && !plan.lock && run.is_global_zero()) plan.lock.emplace(*plan.checkpoint_run_dir);
   const bool all = run.fn == TrainerFn::fit && run.load.loads_optimizer();
+  if (const auto& verified = run.components.verified_checkpoint; verified && run.fn == TrainerFn::fit)
+    if (auto content = verified->take(plan.checkpoint.value_or(fs::path()))) plan.content = std::move(content);
   if (plan.checkpoint && !plan.content)
     plan.content = read_checkpoint(*plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state,
                                    run.load.verify);
   // Imported weights start a new run, no matter where they are.
-  if (plan.content && plan.content->state.contains("imported")) run.load.weights_only = true;
+  if (plan.content && plan.content->state.contains(checkpoint_keys::kImported)) run.load.weights_only = true;
   if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;
   plan.unfinished = plan.run_dir && run.is_global_zero() && !is_marked_finished(*plan.run_dir);
   if (!plan.run_dir || run.fast_dev_run() || run.options.barebones) plan.lock.reset();

@@ -11,6 +11,7 @@
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/memory_format.h"
@@ -44,14 +45,14 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   make_loggers(run_);
   ResumePlan& resume = resume_.emplace(plan_resume(run_, hardware, choice, latest));
   set_up_ = true;
-  const LoadedData loaded = load_data(resume);
-  const Plan plan = plan_training(loaded, resume);
-  const RunFolder folder = create_run_folder(plan, resume);
-  restore(folder, resume);
+  load_data(resume);
+  plan_training(resume);
+  create_run_folder(resume);
+  restore(resume);
   if (run_.fn == TrainerFn::fit) run_.strategy->start_training(*run_.model, services_.context.optimizers());
 }
 
-LoadedData RunSetup::load_data(ResumePlan& resume) {
+void RunSetup::load_data(ResumePlan& resume) {
   prepare_data();
   if (run_.data.module) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
@@ -72,10 +73,9 @@ LoadedData RunSetup::load_data(ResumePlan& resume) {
   if (run_.fn == TrainerFn::fit && run_.load.loads_loops()) resume.load(LoadPhase::loaders, run_, services_);
   set_up_data(run_);
   run_.counters = before;
-  return {};
 }
 
-Plan RunSetup::plan_training(const LoadedData&, ResumePlan& resume) {
+void RunSetup::plan_training(ResumePlan& resume) {
   if (resume.content) {
     run_.position.doing = "on_load_checkpoint of the module";
     run_.model->on_load_checkpoint(resume.content->state);
@@ -100,10 +100,9 @@ Plan RunSetup::plan_training(const LoadedData&, ResumePlan& resume) {
     plan_optimizers(run_, services_);
     run_.position.doing = nullptr;
   }
-  return {};
 }
 
-void RunSetup::restore(const RunFolder&, ResumePlan& resume) {
+void RunSetup::restore(ResumePlan& resume) {
   save_config();
   print_start();
   if (run_.options.enable_autolog_hparams)
@@ -119,11 +118,9 @@ void RunSetup::restore(const RunFolder&, ResumePlan& resume) {
   resume.content.reset();
 }
 
-RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
+void RunSetup::create_run_folder(ResumePlan& resume) {
   RunName name;
-  if (!run_.active_loggers.empty())
-    name = {.name = run_.active_loggers.front()->run_name().value_or(kDefaultRunName),
-            .version = run_.active_loggers.front()->run_version()};
+  if (!run_.active_loggers.empty()) name = run_name_of(*run_.active_loggers.front());
   for (const auto& logger : run_.active_loggers) {
     const auto other = logger->run_name();
     const auto other_version = logger->run_version();
@@ -133,7 +130,7 @@ RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
           "are used. Set them in only one logger.");
   }
   // A trial run leaves nothing behind.
-  if (run_.fast_dev_run() || run_.options.barebones) return {};
+  if (run_.fast_dev_run() || run_.options.barebones) return;
   // Rank 0 chooses and writes the folder.
   if (run_.is_global_zero()) {
     // An evaluation reads the checkpoints of the version, and has its own folder.
@@ -148,16 +145,16 @@ RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
   }
   run_.run_dir = run_.collectives().broadcast_text(run_.run_dir.string(), 0);
   if (!run_.is_global_zero()) {
-    if (run_.run_dir.empty()) return {};
+    if (run_.run_dir.empty()) return;
     std::error_code error;
     fs::create_directories(run_.run_dir, error);
     log::write_to(run_.run_dir / cat("rank_", run_.rank(), ".log"));
-    return {run_.run_dir};
+    return;
   }
   std::optional<int64_t> resume_step;
   if (resume.run_dir) {
     // No files are kept of a fit that begins again.
-    resume_step = resume.content ? resume.content->state.at("progress").at("global_step").as_int() : -1;
+    resume_step = resume.content ? resume.content->state.at(checkpoint_keys::kProgress).at("global_step").as_int() : -1;
     resume.load(LoadPhase::loggers, run_, services_);
     remove_leftovers(services_.context.checkpoint_dir());
     unmark_finished(run_.run_dir);
@@ -166,7 +163,6 @@ RunFolder RunSetup::create_run_folder(const Plan&, ResumePlan& resume) {
     logger->start(run_.run_dir, resume_step);
     started_loggers_.push_back(logger);
   }
-  return {run_.run_dir};
 }
 
 void RunSetup::check_options() const {

@@ -15,16 +15,6 @@ namespace fulgur::detail {
 /// The `trainer:` section that these options come from.
 ConfigNode options_node(const TrainerOptions& options);
 
-// Each step of the preparation takes the results of earlier steps, so a different order does not compile.
-/// The module and the data are set up, and there are loaders.
-struct LoadedData {};
-/// The weights are loaded, and there are optimizers.
-struct Plan {};
-/// The folder that the run writes to.
-struct RunFolder {
-  std::filesystem::path path;  ///< empty: it writes nothing
-};
-
 /// Everything that happens around the loops of one run, in the order of docs/architecture.md.
 class RunSetup {
  public:
@@ -52,10 +42,11 @@ class RunSetup {
 
  private:
   void check_options() const;
-  LoadedData load_data(ResumePlan& resume);
-  Plan plan_training(const LoadedData& loaded, ResumePlan& resume);
-  RunFolder create_run_folder(const Plan& plan, ResumePlan& resume);
-  void restore(const RunFolder& folder, ResumePlan& resume);
+  // The steps of the preparation, in this order; their results are in the run's state.
+  void load_data(ResumePlan& resume);
+  void plan_training(ResumePlan& resume);
+  void create_run_folder(ResumePlan& resume);
+  void restore(ResumePlan& resume);
   void prepare_data();
   void make_replicas();
   void save_config();

@@ -19,6 +19,10 @@
 
 namespace fulgur {
 
+namespace detail {
+struct FULGUR_API VerifiedCheckpoint;
+}
+
 /// Components created by the user's program. Callbacks and loggers are added to those that the options name; the
 /// default ones are created only if there is no other of their kind. All other components replace those of the options.
 struct FULGUR_API TrainerComponents {
@@ -49,6 +53,8 @@ struct FULGUR_API TrainerComponents {
   CheckpointLoading load;
   /// Seed of loaders and generators; nullopt: the process's random state is used as is.
   std::optional<uint64_t> seed;
+  /// The checkpoint that `agree_with_checkpoint` has read: the first fit takes it from here if it loads this one.
+  std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
 };
 
 /// The source of the data: a DataModule, or plain loaders.

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,10 @@
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur {
+
+namespace detail {
+struct FULGUR_API VerifiedCheckpoint;
+}
 
 /// `seed_everything: 42`, `true` (a random seed, which is printed and saved) or `false` (not seeded).
 struct FULGUR_API SeedChoice {
@@ -58,6 +63,9 @@ struct FULGUR_API Config {
 
   /// The values that the config itself sets at the targets of `link`; they must agree with the facts.
   std::map<std::string, ConfigNode> written_at_links;
+
+  /// Not an option: the checkpoint that `agree_with_checkpoint` has read in order to choose it, for the first fit.
+  std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
 };
 
 /// The config files, and the settings that the command line and the environment add to them.
