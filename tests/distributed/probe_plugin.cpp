@@ -87,6 +87,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "kill_before",
                    "kill_behind",
                    "device_assert",
+                   "device_assert_in_exchange",
                    "kill_between",
                    "stop_between",
                    "loop_between",
@@ -218,11 +219,20 @@ class ProbeNet : public fulgur::LightningModule {
     if (what == "stop") ::raise(SIGSTOP);
     if (what == "exit") ::_exit(0);
     if (what == "loop") hang();
-    // After the end of what is selected from: on a GPU the kernel itself fails.
-    if (what == "device_assert")
-      last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
+    if (what == "device_assert") fail_on_device();
+    if (what == "device_assert_in_exchange") {
+      const Tensor ready = at::zeros({1}, last_->weight.options());
+      fail_on_device();
+      // NCCL's watchdog has seen the failure, and nothing else has before the exchange.
+      ::sleep(1);
+      run().collectives().all_gather_same(ready);
+    }
     if (what == "flip") flip();
     if (what == "out_of_memory") at::empty({int64_t{1} << 50}, last_->weight.options());
+  }
+  // After the end of what is selected from: on a GPU the kernel itself fails.
+  void fail_on_device() const {
+    last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
   }
   void flip() {
     const at::NoGradGuard no_grad;
