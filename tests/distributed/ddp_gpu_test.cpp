@@ -107,25 +107,15 @@ TEST_CASE("on a GPU, running out of memory is reported with its place, the devic
   CHECK(says(run.err, "error: CUDA out of memory. Tried to allocate"));
 }
 
-TEST_CASE("F53: on two GPUs, a kernel's assertion is reported as such if an exchange over NCCL fails first", "[gpu]") {
-  require_gpus(2);
-  const TemporaryFolder folder;
-  const Finished run =
-      trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.strategy.timeout_s", "10", "--model.trouble",
-                          "device_assert_in_exchange", "--model.trouble_rank", "0"}),
-              {.folder = folder.path()});
-  INFO(run.err);
-  CHECK(run.exit_code == 1);
-  CHECK(says(run.err, "device-side assert"));
-}
-
 TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
+  // Or an exchange over NCCL is the first to notice it.
+  const std::string trouble = GENERATE("device_assert", "device_assert_in_exchange");
   const auto begin = std::chrono::steady_clock::now();
   const Finished run = trainer(
       on_cuda(1, {"--trainer.strategy", "ddp", "--trainer.devices", "1", "--trainer.strategy.process_group_backend",
-                  "nccl", "--model.trouble", "device_assert", "--model.trouble_rank", "0"}),
+                  "nccl", "--model.trouble", trouble, "--model.trouble_rank", "0"}),
       {.folder = folder.path()});
   CHECK(seconds_since(begin) < 90);
   INFO(run.err);
