@@ -36,7 +36,14 @@ std::string host_name() {
   return name;
 }
 
-bool comes_from_an_exchange(std::string_view text) {
+// Without the stack trace that LibTorch adds, which names c10d for each error of a device inside an exchange, too.
+std::string message_of(const std::exception& error) {
+  const auto* const traced = dynamic_cast<const c10::Error*>(&error);
+  return traced ? traced->what_without_backtrace() : error.what();
+}
+
+bool comes_from_an_exchange(const std::exception& error, std::string_view text) {
+  if (dynamic_cast<const c10::DistError*>(&error)) return true;
   // Gloo's threads report errors without saying that they are Gloo's.
   for (const char* mark :
        {"gloo", "Gloo", "NCCL", "c10d", "TCPStore", "Timed out waiting", "Connection closed by peer",
@@ -239,8 +246,9 @@ void ProcessGroup::rethrow(const char* operation) const {
   } catch (const c10::OutOfMemoryError&) {
     throw;  // the exchange's buffers did not fit: this rank itself failed
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    if (!comes_from_an_exchange(text)) throw;
+    const std::string message = message_of(error);
+    const std::string_view text = message;
+    if (!comes_from_an_exchange(error, text)) throw;
     // An exchange over aborted communicators reports that they were aborted, not why.
     const bool aborted_late =
         impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
