@@ -7,11 +7,14 @@
 
 namespace fulgur::cli {
 
-void FailureReport::write(bool only_if_none_was_written) const {
-  if (!command_.report || (only_if_none_was_written && time_of_file() != file_time_)) return;
+void FailureReport::write(bool of_launcher) const {
+  if (!command_.report) return;
   const Failure failure = current_failure();
+  const bool was_written = of_launcher && time_of_file() != file_time_;
   try {
-    write_report(*command_.report, failure_json(command_.verb, failure.code, failure.message, run_dir_, fit_));
+    write_report(*command_.report, was_written
+                                       ? with_failure(*command_.report, failure.code, failure.message)
+                                       : failure_json(command_.verb, failure.code, failure.message, run_dir_, fit_));
   } catch (const Error& error) {
     log::error(error.what());  // the run's own error ends the program
   }

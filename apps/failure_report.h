@@ -21,9 +21,9 @@ class FailureReport {
       fit_ = trainer.last_fit();
     });
   }
-  /// Writes the report for the current exception. A launcher knows less than the rank that it started, whose report is
-  /// kept.
-  void write(bool only_if_none_was_written) const;
+  /// Writes the report for the current exception. A launcher keeps the report of rank 0, which knows more; but if rank
+  /// 0 only noticed that another rank failed, the exit code and the error become those of the group.
+  void write(bool of_launcher) const;
 
  private:
   std::filesystem::file_time_type time_of_file() const;

@@ -108,6 +108,17 @@ std::string failure_json(const std::string& verb, ExitCode code, std::string_vie
   return json_text(json);
 }
 
+std::string with_failure(const std::filesystem::path& path, ExitCode code, std::string_view error) {
+  std::ifstream file(path);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto written = json.is_object() ? json.find("exit_code") : json.end();
+  if (written == json.end() || *written == static_cast<int>(code)) return text;
+  *written = static_cast<int>(code);
+  json["error"] = std::string(error);
+  return json_text(json);
+}
+
 void check_report_path(const std::filesystem::path& path) {
   const std::filesystem::path temporary = temporary_of(path);
   const bool good = !std::filesystem::is_directory(path) && std::ofstream(temporary).good();

@@ -19,6 +19,9 @@ std::string report_json(const std::string& verb, const PredictReport& report);
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
                          const std::filesystem::path& run_dir, const std::optional<FitReport>& fit);
 
+/// The report in `path` with the exit code and the error of a group of processes, if these differ.
+std::string with_failure(const std::filesystem::path& path, ExitCode code, std::string_view error);
+
 /// Throws a ConfigError if no file can be created beside `path`, so that this is known before a long run.
 void check_report_path(const std::filesystem::path& path);
 /// Writes through a temporary file and a rename; throws an Error if that fails.

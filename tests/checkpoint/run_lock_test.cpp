@@ -170,6 +170,33 @@ TEST_CASE("F18 without flock the holder's name decides") {
   CHECK(read_text(file) == holder(getpid(), host()));
 }
 
+TEST_CASE("F18 processes that ask whether a folder is held do not hold it") {
+  const TemporaryFolder folder;
+  CHECK_FALSE(RunLock::is_held(folder.path()));
+  CHECK_FALSE(RunLock::is_held(folder / "absent"));
+  {
+    const RunLock lock(folder.path());
+    CHECK(RunLock::is_held(folder.path()));
+  }
+  CHECK_FALSE(RunLock::is_held(folder.path()));
+  // What a dead process left is not held, and many that ask at once agree.
+  write_text(folder / "run.lock", holder(dead_pid(), host()));
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    bool held = false;
+    for (int k = 0; k < 500; ++k) held = held || RunLock::is_held(folder.path());
+    _exit(held ? 1 : 0);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  CHECK(fs::exists(folder / "run.lock"));
+}
+
 TEST_CASE("F18 many processes that request one folder at once get it one by one") {
   TemporaryFolder folder;
   TemporaryFolder marks;

@@ -172,8 +172,8 @@ TEST_CASE("a loader continues after the loaded position, and only in that epoch"
 }
 
 TEST_CASE("a loader warns if it continues an epoch whose order has changed") {
-  const auto saved = [](int64_t batches) {
-    DataLoader before(numbers(22), {.batch_size = 4, .shuffle = true, .name = "train"});
+  const auto saved = [](int64_t batches, bool shuffle = true) {
+    DataLoader before(numbers(22), {.batch_size = 4, .shuffle = shuffle, .name = "train"});
     before.configure(3, 0, 1);
     before.start_epoch(2);
     Batch batch;
@@ -197,6 +197,10 @@ TEST_CASE("a loader warns if it continues an epoch whose order has changed") {
         "now 30) and shuffle (true, now false) changed: in the rest of this epoch (22 samples), samples may repeat or "
         "be left out. From the next epoch on, each is read once again [data.order_changed]\n");
   CHECK_THAT(warning(saved(2), 22, true, 4), ContainsSubstring("the seed of the order"));
+  // As many samples were read as the smaller set has, but not these.
+  CHECK_THAT(warning(saved(2), 8, true, 3), ContainsSubstring("in the rest of this epoch (0 samples)"));
+  // In the data's order, more samples come after the rest.
+  CHECK(warning(saved(2, /*shuffle=*/false), 30, false, 3).empty());
 }
 
 TEST_CASE("a loaded position is checked before it counts") {

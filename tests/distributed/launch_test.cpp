@@ -135,9 +135,16 @@ TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
 TEST_CASE("F28, launched: the rank that failed says why, and the exit code is its own") {
   const TemporaryFolder folder;
   const Finished run =
-      trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "throw"}), {.folder = folder.path()});
+      trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "throw", "--report", "report.json"}),
+              {.folder = folder.path()});
   CHECK(run.exit_code == 1);
   CHECK(says(run.err, "[rank 1] error: trouble in training_step, as asked for"));
+  // Rank 0 only noticed that it lost the other.
+  const std::string report = read_text(folder / "report.json");
+  INFO(report);
+  CHECK(says(report, "\"exit_code\": 1,"));
+  CHECK(says(report, "trouble in training_step, as asked for"));
+  CHECK(says(report, "\"run_dir\""));
 }
 
 TEST_CASE("launched: what all ranks say is shown once, and the launcher's last lines say that it is the same") {

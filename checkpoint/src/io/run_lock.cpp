@@ -116,6 +116,19 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
   }
 }
 
+bool RunLock::is_held(const fs::path& folder) {
+  detail::SystemCalls& calls = detail::system_calls();
+  // While the folder is locked, no constructor runs in another process.
+  const detail::UniqueFd turn(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (turn.get() < 0) return false;
+  const bool has_flock = calls.flock(turn.get(), LOCK_EX) == 0;
+  const detail::UniqueFd file(open((folder / "run.lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) return false;
+  const Holder holder = read_holder(file.get());
+  if (has_flock && calls.flock(file.get(), LOCK_EX | LOCK_NB) == 0) return false;
+  return holder.pid == 0 ? has_flock : !is_dead(holder);
+}
+
 void RunLock::release() noexcept {
   if (fd_ < 0) return;
   // Only our own file: a process that took over the folder has another.

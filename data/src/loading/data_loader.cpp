@@ -251,12 +251,15 @@ OrderFacts DataLoader::Impl::order_facts() const {
 // The position counts samples of an order that no longer exists.
 void DataLoader::Impl::warn_of_other_order(const EpochPosition& start) const {
   const int64_t rest = plan.samples() - start.samples;
-  if (!order_of_loaded || rest <= 0 || (start.samples == 0 && start.dealt_from == 0)) return;
-  const std::string changes = changes_of_order(*order_of_loaded, order_facts());
+  if (!order_of_loaded || (start.samples == 0 && start.dealt_from == 0)) return;
+  const OrderFacts now = order_facts();
+  // Without shuffling, the rest has the same order, however many samples there are.
+  if (!order_of_loaded->shuffles && !now.shuffles) return;
+  const std::string changes = changes_of_order(*order_of_loaded, now);
   if (!changes.empty())
     log::warn("data.order_changed",
               cat("the checkpoint was saved inside epoch ", start.epoch, " of the ", options.name,
-                  " set, and since then ", changes, " changed: in the rest of this epoch (", rest,
+                  " set, and since then ", changes, " changed: in the rest of this epoch (", std::max<int64_t>(rest, 0),
                   " samples), samples may repeat or be left out. From the next epoch on, each is read once again"));
 }
 

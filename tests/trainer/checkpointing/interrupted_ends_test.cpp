@@ -329,6 +329,18 @@ TEST_CASE("a resume that trains nothing writes no further checkpoint, and its ca
   CHECK(rows(folder) == rows(quiet_folder));
 }
 
+TEST_CASE("a resume from a copied checkpoint that trains nothing leaves a checkpoint in its run folder") {
+  const TemporaryFolder before, copied, after;
+  const FitReport trained = fit(before, {.change = with(nullptr)});
+  REQUIRE(trained.last_checkpoint);
+  fs::copy(*trained.last_checkpoint, copied / "copy.ckpt", fs::copy_options::recursive);
+  const FitReport report = fit(after, {.from = (copied / "copy.ckpt").string(), .change = with(nullptr)});
+  CHECK(report.global_step == trained.global_step);
+  REQUIRE(report.last_checkpoint);
+  CHECK(report.last_checkpoint->parent_path() == fs::path(after / "fulgur_logs/version_0/checkpoints"));
+  CHECK(read_checkpoint(*report.last_checkpoint).state.at("progress").at("global_step").as_int() == 60);
+}
+
 TEST_CASE("a save that is due at an epoch's end is made by the process that ends the epoch") {
   ModelCheckpoint::Options saving;
   saving.every = Interval{.value = 1, .unit = Interval::Unit::epochs};

@@ -266,11 +266,12 @@ std::optional<fs::path> CheckpointStore::name_at_batch() const {
 
 void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state) {
   const fs::path path = plain(checkpoint.path), folder = plain(run_.checkpoint_dir());
-  saved_ = place();
   saves_ = save_counter;
   const auto& pending = state.at("requests").as_list();
   for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
+  // In another folder, the run has no checkpoint yet.
   if (!checkpoint.same_run) return;
+  saved_ = place();
   if (const StateTree& owner = state.at("best_owner"); !owner.is_null())
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
   take_over(path, state.at("kept"));

@@ -54,18 +54,6 @@ bool is_of_fit(const fs::path& run_dir) {
                                [](const auto& entry) { return entry.path().filename() == "run.lock"; });
 }
 
-// Whether another process is using the folder.
-bool is_locked(const fs::path& run_dir) {
-  std::error_code error;
-  if (!fs::exists(run_dir / "run.lock", error)) return false;
-  try {
-    const RunLock lock(run_dir);
-    return false;
-  } catch (const ConfigError&) {
-    return true;
-  }
-}
-
 }  // namespace
 
 fs::path take_run_folder(const fs::path& root, const RunName& name) {
@@ -106,7 +94,7 @@ std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const RunN
   for (const int64_t version : versions_in(parent)) {
     found.folder = parent / cat(kVersionPrefix, version);
     if (has_checkpoint(found.folder) || is_done(found.folder)) return found;
-    if (has_checkpoint_folder(found.folder) && is_locked(found.folder)) return found;
+    if (has_checkpoint_folder(found.folder) && RunLock::is_held(found.folder)) return found;
     found.passed_over.push_back(found.folder.filename().string());
   }
   return std::nullopt;

@@ -137,7 +137,9 @@ void end_fit(RunState& run, Services& services) {
 // Saves what was trained before a metric was missing. Returns the checkpoint, if there is one.
 std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& services) {
   run.position.sanity_checking = false;
-  const bool is_exact = !run.position.in_batch || run.step.progress == StepProgress::done || run.rewind_point.there();
+  // After a batch's step, what follows it in the batch cannot be made up for.
+  const bool is_exact =
+      !run.position.in_batch || (run.step.progress < StepProgress::under_way && run.rewind_point.there());
   if (!is_exact || !run.checkpoints_allowed || run.counters.global_step == 0) return std::nullopt;
   // The report of the error names the place where it occurred.
   if (run.position.failed_in.empty()) run.position.failed_in = run.place_of_failure();
@@ -175,8 +177,10 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
   } catch (const MonitorError& error) {
     const auto saved = save_despite_missing_metric(run, services);
     if (!saved) throw;
-    throw MonitorError(cat(error.what(), " What was trained until then is saved in ", *saved,
-                           ": once the monitor is right, --resume continues from there."));
+    throw MonitorError(
+        cat(error.what(), " What was trained until then is saved in ", *saved,
+            ": with the name of a logged metric, --resume continues from there (for lr_scheduler_monitor, with "
+            "--allow-config-change). Metrics that the module did not log in this epoch stay missing there."));
   }
   end_fit(run, services);
   result.fill(run, services, run.stop_reason.value_or(""));

@@ -16,6 +16,9 @@ class FULGUR_API RunLock {
   /// Throws a ConfigError that names pid and host if another process (or another RunLock) holds the folder, and a
   /// CheckpointError if the file cannot be created. `folder` must exist.
   explicit RunLock(const std::filesystem::path& folder);
+  /// Whether the constructor would refuse the folder now. Takes nothing, so processes that ask do not get in each
+  /// other's way.
+  static bool is_held(const std::filesystem::path& folder);
   /// Releases the lock and removes the file.
   ~RunLock();
   RunLock(RunLock&& other) noexcept;
