@@ -13,6 +13,7 @@
 
 namespace fulgur::cli {
 namespace fs = std::filesystem;
+namespace keys = detail::checkpoint_keys;
 
 namespace {
 
@@ -52,12 +53,12 @@ std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& p
 /// The state for a run that starts with these weights, and for load_from_checkpoint.
 StateTree state_of(LightningModule& module, const Config& config, const fs::path& file) {
   StateTree state;
-  state[detail::checkpoint_keys::kImported] = file.filename().string();
-  state[detail::checkpoint_keys::kWeightsOnly] = true;
-  state[detail::checkpoint_keys::kProgress] = StateTree::map({{"epoch", 0}, {"global_step", 0}});
-  state[detail::checkpoint_keys::kHparams] = module.hparams().is_null() ? "{}\n" : to_yaml(module.hparams());
-  state[detail::checkpoint_keys::kConfig] = to_yaml(config.write());
-  state[detail::checkpoint_keys::kMetrics] = StateTree();
+  state[keys::kImported] = file.filename().string();
+  state[keys::kWeightsOnly] = true;
+  state[keys::kProgress] = StateTree::map({{"epoch", 0}, {"global_step", 0}});
+  state[keys::kHparams] = module.hparams().is_null() ? "{}\n" : to_yaml(module.hparams());
+  state[keys::kConfig] = to_yaml(config.write());
+  state[keys::kMetrics] = StateTree();
   module.on_save_checkpoint(state);
   return state;
 }

@@ -15,6 +15,7 @@
 
 namespace fulgur::cli {
 namespace fs = std::filesystem;
+namespace keys = detail::checkpoint_keys;
 
 namespace {
 
@@ -48,9 +49,8 @@ Json json_of(const std::vector<TensorInfo>& tensors) {
 
 std::map<std::string, double> metrics_of(const StateTree& state) {
   std::map<std::string, double> metrics;
-  if (!state.contains(detail::checkpoint_keys::kMetrics) || !state.at(detail::checkpoint_keys::kMetrics).is_map())
-    return metrics;
-  for (const auto& [name, value] : state.at(detail::checkpoint_keys::kMetrics).as_map())
+  if (!state.contains(keys::kMetrics) || !state.at(keys::kMetrics).is_map()) return metrics;
+  for (const auto& [name, value] : state.at(keys::kMetrics).as_map())
     if (value.holds<double>() || value.holds<int64_t>()) metrics.emplace(name, value.as_double());
   return metrics;
 }
@@ -69,9 +69,8 @@ std::string text_of(const CheckpointInspection& found) {
   const CheckpointOrigin& origin = found.summary.origin;
   std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n", "epoch         ",
                          found.summary.epoch, "\n", "global step   ", found.summary.global_step, "\n");
-  if (found.state.contains(detail::checkpoint_keys::kImported))
-    text +=
-        cat("imported from ", escape_controls(found.state.at(detail::checkpoint_keys::kImported).as_string()), "\n");
+  if (found.state.contains(keys::kImported))
+    text += cat("imported from ", escape_controls(found.state.at(keys::kImported).as_string()), "\n");
   text += cat("holds         ", found.summary.weights_only ? "weights only" : "weights, optimizers and the run's state",
               "\n");
   text += cat("origin        Fulgur ", escape_controls(origin.fulgur), ", LibTorch ", escape_controls(origin.libtorch),
@@ -119,9 +118,8 @@ Json json_of(const CheckpointInspection& found) {
           {"epoch", found.summary.epoch},
           {"global_step", found.summary.global_step},
           {"weights_only", found.summary.weights_only},
-          {"imported_from", found.state.contains(detail::checkpoint_keys::kImported)
-                                ? Json(found.state.at(detail::checkpoint_keys::kImported).as_string())
-                                : Json(nullptr)},
+          {"imported_from",
+           found.state.contains(keys::kImported) ? Json(found.state.at(keys::kImported).as_string()) : Json(nullptr)},
           {"origin",
            {{"fulgur", origin.fulgur},
             {"libtorch", origin.libtorch},

@@ -27,8 +27,8 @@ MAY_INCLUDE = {
 }
 
 # The sub-folders of FOLDER/src in the order of their dependencies; files beside them come last. A file includes its own
-# sub-folder and those before it. The headers of core have the same sub-folders. src/nccl of simulated_cuda is a library
-# of its own with sub-folders.
+# sub-folder and those before it. The headers of core have the same sub-folders. src/nccl of simulated_cuda is a
+# separate library with sub-folders.
 SUBFOLDERS = {
     "core": ["text", "system", "options", "state", "device", "contracts"],
     "strategies": ["cluster", "launch", "distributed", "precision"],

@@ -7,28 +7,15 @@ Versions of clang-format differ in details, so it is always version 14: `clang-f
 beside FULGUR_TEST_PYTHON (from tests/requirements.txt). With FULGUR_REQUIRE_CLANG_FORMAT=1 its absence is a failure.
 """
 import os
-import re
-import shutil
 import subprocess
 import sys
 
 VERSION = 14
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "architecture"))
+for folder in ("architecture", "support"):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", folder))
 from check_architecture import CODE, tracked_files  # noqa: E402
-
-
-def clang_format():
-    python = os.environ.get("FULGUR_TEST_PYTHON")
-    beside = [os.path.join(os.path.dirname(python), "clang-format")] if python else []
-    for name in [f"clang-format-{VERSION}", "clang-format", *beside]:
-        path = shutil.which(name)
-        if path is None:
-            continue
-        shown = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-        if re.search(rf"version {VERSION}\.", shown):
-            return path
-    return None
+from llvm_tool import find_llvm_tool  # noqa: E402
 
 
 def main():
@@ -36,7 +23,7 @@ def main():
     if len(arguments) != 1 or not os.path.isfile(os.path.join(arguments[0], ".clang-format")):
         sys.exit("usage: check_format.py ROOT [--fix] (ROOT: a folder with .clang-format)")
     root = arguments[0]
-    tool = clang_format()
+    tool, _ = find_llvm_tool("clang-format", VERSION)
     if tool is None:
         print(f"no clang-format {VERSION}: pip install clang-format=={VERSION}.0.6")
         sys.exit(1 if os.environ.get("FULGUR_REQUIRE_CLANG_FORMAT") else 4)

@@ -18,9 +18,12 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from llvm_tool import find_llvm_tool  # noqa: E402
 
 VERSION = 23
 JOBS = 2
@@ -29,20 +32,6 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILIN
 FINDING = re.compile(r"^(/.+?:\d+):\d+: (?:warning|error): (.*?)(?:,-warnings-as-errors)?(\])$")
 
 DOES_NOT_COMPILE = "[clang-diagnostic-error"
-
-
-def clang_tidy():
-    """The program and what it says of its version, or (None, "")."""
-    python = os.environ.get("FULGUR_TEST_PYTHON")
-    beside = [os.path.join(os.path.dirname(python), "clang-tidy")] if python else []
-    for name in [f"clang-tidy-{VERSION}", "clang-tidy", *beside]:
-        path = shutil.which(name)
-        if path is None:
-            continue
-        shown = re.search(rf"version ({VERSION}\.[0-9.]+)", subprocess.run([path, "--version"], capture_output=True, text=True).stdout)
-        if shown:
-            return path, shown.group(1)
-    return None, ""
 
 
 def read(path):
@@ -160,7 +149,7 @@ def main():
     if not os.environ.get("FULGUR_REQUIRE_CLANG_TIDY"):
         print("not checked: clang-tidy takes minutes, so it runs only with FULGUR_REQUIRE_CLANG_TIDY=1")
         sys.exit(4)
-    tool, version = clang_tidy()
+    tool, version = find_llvm_tool("clang-tidy", VERSION)
     if tool is None:
         sys.exit(f"no clang-tidy {VERSION}: pip install the clang-tidy of tests/requirements.txt")
     found = targets(root, build)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs check_tidy.py in small trees of its own, with the .clang-tidy of ROOT: what must be reported is, and what did not
+"""Runs check_tidy.py in small trees made for it, with the .clang-tidy of ROOT: what must be reported is, and what did not
 change is not checked again.
 
     check_tidy_test.py ROOT      exits 1 with a message at the first failure, 4 without clang-tidy
@@ -67,7 +67,7 @@ def expect(name, result, code, words, absent=()):
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: check_tidy_test.py ROOT")
-    if check_tidy.clang_tidy()[0] is None:
+    if check_tidy.find_llvm_tool("clang-tidy", check_tidy.VERSION)[0] is None:
         print(f"no clang-tidy {check_tidy.VERSION}")
         sys.exit(1 if os.environ.get("FULGUR_REQUIRE_CLANG_TIDY") else 4)
 

@@ -567,7 +567,7 @@ TEST_CASE("with a changed batch size a run resumes by samples: each is seen once
   }
 }
 
-TEST_CASE("a resume inside an epoch of other data, or in another order, is a warning; at an epoch's end it is none") {
+TEST_CASE("a resume inside an epoch of other data, or in another order, is warned about; at an epoch's end it is not") {
   const auto resumed = [](int64_t steps, int64_t samples, bool shuffle, int64_t overfit_batches) {
     TemporaryFolder folder;
     fit(folder, {}, steps, {}, nullptr, DataSource(regression_data(40, 0)));
