@@ -117,27 +117,15 @@ std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& pla
   throw LaunchFailure(report);
 }
 
-}  // namespace
-
-ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
-  for (const std::filesystem::path& plugin : command.plugins) load_plugin(plugin);
-  throw_if_registration_failed();
-  if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
-  if (command.verb == "describe") return print(describe_component(*command.argument)), ExitCode::ok;
-  if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;
-  if (command.verb == "export") return export_checkpoint(command);
-  if (command.verb == "inspect") return inspect(command);
-
-  const Config config = load_config(command.sources);
-  if (command.print_config) return print(to_yaml(config.write(), *command.print_config)), ExitCode::ok;
-  if (command.verb == "config")
-    return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
+// `fit`, `validate`, `test` and `predict`.
+ExitCode run_trainer(const CommandLine& command, const std::string& program,
+                     const std::vector<std::string>& arguments) {
   if (command.report) check_report_path(*command.report);
-  if (command.verb == "import") return import_weights(command, config);
   FailureReport failure(command);
   std::optional<ProcessPlace> place;
   bool launches = false;
   try {
+    const Config config = load_config(command.sources);
     if (const auto plan = config.trainer.strategy.create()->launch_plan()) {
       place = place_of_process(*plan);
       launches = !place;
@@ -154,6 +142,25 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
     if (!place || place->rank == 0) failure.write(launches);
     throw;
   }
+}
+
+}  // namespace
+
+ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
+  for (const std::filesystem::path& plugin : command.plugins) load_plugin(plugin);
+  throw_if_registration_failed();
+  if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
+  if (command.verb == "describe") return print(describe_component(*command.argument)), ExitCode::ok;
+  if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;
+  if (command.verb == "export") return export_checkpoint(command);
+  if (command.verb == "inspect") return inspect(command);
+
+  if (command.print_config)
+    return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;
+  if (command.verb == "config")
+    return print(to_yaml(fulgur::Trainer::from_config(load_config(command.sources)).resolved_config())), ExitCode::ok;
+  if (command.verb == "import") return import_weights(command, load_config(command.sources));
+  return run_trainer(command, program, arguments);
 }
 
 }  // namespace fulgur::cli

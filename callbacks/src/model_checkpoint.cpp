@@ -128,9 +128,12 @@ void ModelCheckpoint::load_state(const StateTree& state) {
   if (trigger_ && resumed_at_) trigger_->set_reached(*resumed_at_);
 }
 
+bool ModelCheckpoint::may_save(RunContext& run) const {
+  return !run.sanity_checking() && !run.fast_dev_run() && run.fn() == TrainerFn::fit;
+}
+
 bool ModelCheckpoint::enabled(RunContext& run) const {
-  return !run.sanity_checking() && !run.fast_dev_run() && run.fn() == TrainerFn::fit &&
-         run.progress().global_step != saved_step_;
+  return may_save(run) && run.progress().global_step != saved_step_;
 }
 
 bool ModelCheckpoint::saves_at_train_epoch_end(RunContext& run) const {
@@ -209,6 +212,9 @@ void ModelCheckpoint::on_train_epoch_end(RunContext& run) {
   const bool passed = counts_epochs() && trigger_->due(run);
   const bool due = passed || (epoch_due(run) && saves_at_train_epoch_end(run));
   if (due && enabled(run)) save(run);
+  // In the first validation, training had not logged its values of the epoch yet: now the monitor must be there.
+  else if (may_save(run) && required_metric() && run.progress().validations > 0)
+    current_score(run);
 }
 
 void ModelCheckpoint::on_validation_end(RunContext& run) {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "snapshot/tensor_snapshot.h"
@@ -158,8 +158,7 @@ class AsyncCheckpointWriter::Worker {
 
   void start_thread() {
     if (thread_.joinable()) return;
-    const NoSignals none;
-    thread_ = std::thread([this] { work(); });
+    thread_ = fulgur::start_thread("checkpoint.async", "Set trainer.async_checkpoint to false.", [this] { work(); });
   }
 
   void work() noexcept {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "fulgur/core/device/accelerator.h"
-#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/start_thread.h"
 
 namespace fulgur::detail {
 namespace {
@@ -25,8 +25,7 @@ DeviceUtilization::DeviceUtilization(std::vector<at::Device> devices)
   }
   if (counted_.size() == devices_.size()) return;
   counted_.clear();
-  const NoSignals no_signals;
-  sampler_ = std::thread([this] { sample(); });
+  sampler_ = start_thread("strategies.device_utilization", "Let fewer threads run.", [this] { sample(); });
 }
 
 DeviceUtilization::~DeviceUtilization() {

@@ -78,6 +78,11 @@ TEST_CASE("the report of a run that fails has its error and what is known") {
   CHECK(untrained.exit_code == 4);
   CHECK(says(Json::parse(read_text(run / "t.json"))["error"], "absent.ckpt"));
   CHECK(Json::parse(read_text(run / "t.json"))["run_dir"].is_null());
+  // Before there is a config.
+  CHECK(run({"fit", "--report", "c.json", "--trainer.max_epoch", "2"}).exit_code == 2);
+  const Json of_config = Json::parse(read_text(run / "c.json"));
+  CHECK(of_config["exit_code"] == 2);
+  CHECK(says(of_config["error"], "max_epochs"));
 }
 
 TEST_CASE("F44 a fifo or folder in place of a file of the run folder is named, and nothing waits for it") {

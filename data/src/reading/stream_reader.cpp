@@ -4,9 +4,8 @@
 
 #include <chrono>
 #include <deque>
-#include <system_error>
 
-#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "reading/current_device.h"
@@ -79,13 +78,7 @@ StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, Read
   shared_->batch = first;
   shared_->most = most;
   shared_->since = Clock::now();
-  const NoSignals no_signals;
-  try {
-    thread_ = std::thread([shared = shared_] { shared->run(); });
-  } catch (const std::system_error& error) {
-    throw Error(cat("[data.IterableLoader] the system must provide a thread; it provided none (", error.what(),
-                    "). Set num_workers to 0."));
-  }
+  thread_ = start_thread("data.IterableLoader", "Set num_workers to 0.", [shared = shared_] { shared->run(); });
   pthread_setname_np(thread_.native_handle(), "fulgur-data");
 }
 

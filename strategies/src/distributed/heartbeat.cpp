@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/text.h"
 #include "launch/no_name_lookups.h"
 
@@ -25,8 +25,7 @@ Heartbeat::Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
   }
   store_->setTimeout(kPatience);
   report_store_->setTimeout(kPatience);
-  const NoSignals no_signals;
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("strategies.heartbeat", "Start fewer ranks, or let fewer threads run.", [this] { run(); });
 }
 
 Heartbeat::~Heartbeat() {

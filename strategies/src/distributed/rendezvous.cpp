@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/launcher.h"
@@ -34,7 +35,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& options) {
   const auto opened = std::make_shared<std::promise<StorePtr>>();
   std::future<StorePtr> store = opened->get_future();
-  std::thread([opened, address, options] {
+  start_thread("strategies.rendezvous", "Start fewer ranks, or let fewer threads run.", [opened, address, options] {
     try {
       const NoNameLookups quick;
       opened->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "launch/signal_pipe.h"
@@ -95,8 +95,9 @@ NodeLink::NodeLink(std::shared_ptr<LaunchStore> store, const LaunchOptions& opti
   state_->num_nodes = options.num_nodes;
   state_->node_rank = options.node_rank;
   state_->attempt = attempt;
-  const NoSignals for_its_thread;
-  std::thread([state = state_] { state->run(); }).detach();
+  start_thread("strategies.launch", "Start fewer ranks, or let fewer threads run.", [state = state_] {
+    state->run();
+  }).detach();
 }
 
 NodeLink::~NodeLink() {

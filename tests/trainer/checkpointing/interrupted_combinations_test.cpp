@@ -209,6 +209,8 @@ TEST_CASE("hooks and validations that an exception or a signal ends leave nothin
         CHECK(again->state().at(key).as_int() == value.as_int());
       }
       CHECK(waits->wait_count() == waited->wait_count());
+      // In the same order, which tables and further rows follow.
+      CHECK(report.metrics == whole.metrics);
       CHECK(read_text(folder / "fulgur_logs/version_0/metrics.csv") ==
             read_text(quiet_folder / "fulgur_logs/version_0/metrics.csv"));
     }

@@ -18,6 +18,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/loggers/csv_logger.h"
+#include "support/expect_error.h"
 
 namespace resume_choice_test {
 
@@ -583,6 +584,9 @@ TEST_CASE("a resume inside an epoch of other data, or in another order, is warne
   CHECK_THAT(resumed(3, 40, false, 0), ContainsSubstring("shuffle (true, now false) changed"));
   CHECK_THAT(resumed(3, 40, true, 8), ContainsSubstring("shuffle (true, now false) changed"));
   CHECK_THAT(resumed(10, 60, false, 0), !ContainsSubstring("data.order_changed"));
+  // Of the smaller set as much was read as it has, or more.
+  CHECK_THAT(resumed(5, 20, true, 0), ContainsSubstring("the number of samples (40, now 20) changed"));
+  CHECK_THAT(message_of<DataError>([&] { resumed(5, 12, true, 0); }), ContainsSubstring("20 samples into epoch 0"));
 }
 
 TEST_CASE("a resume late in an epoch reads no earlier samples") {

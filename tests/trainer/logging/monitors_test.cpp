@@ -146,6 +146,40 @@ TEST_CASE("a monitor of ModelCheckpoint that nothing has logged when it saves is
   CHECK(module->batches == 10);
 }
 
+TEST_CASE("a missing monitor of ModelCheckpoint that saves after validations is an error at the first epoch's end") {
+  struct Watching : Callback {
+    int64_t validations = -1;
+    void on_validation_end(RunContext& run) override {
+      if (validations < 0 && !run.sanity_checking()) validations = run.progress().validations;
+    }
+  };
+  const auto module = std::make_shared<Counting>();
+  const auto watching = std::make_shared<Watching>();
+  const auto saving = std::make_shared<ModelCheckpoint>(
+      ModelCheckpoint::Options{.monitor = "accuracy", .save_on_train_epoch_end = false});
+  std::string error;
+  const std::string lines = shown_lines([&] { fit(module, {watching, saving}); }, &error);
+  CHECK_THAT(error, ContainsSubstring("monitor 'accuracy' was not logged"));
+  CHECK(module->batches == 10);
+  // In the hooks of its end, the first validation counts.
+  CHECK(watching->validations == 1);
+  CHECK_THAT(lines, ContainsSubstring("model_checkpoint.monitor_missing"));
+  CHECK_THAT(lines, !ContainsSubstring("No validation has run yet"));
+}
+
+TEST_CASE("without validation a missing monitor of ModelCheckpoint is a warning") {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.limit_val_batches = 0;
+  TrainerComponents components;
+  components.callbacks = {model_checkpoint("accuracy")};
+  const auto module = std::make_shared<Counting>();
+  const std::string lines = shown_lines([&] { Trainer(options, components).fit(module, regression_data()); });
+  CHECK_THAT(lines, ContainsSubstring("may end there, or keeps no best checkpoint"));
+  CHECK(module->batches == 20);
+}
+
 TEST_CASE(
     "a run that ends because a metric is missing leaves what was trained, and a corrected run continues from it") {
   struct Case {

@@ -57,7 +57,7 @@ TEST_CASE("last and best: the config's own run folder first, then the newest run
   CHECK(find_checkpoint("some/path.ckpt", folder.path(), {.name = "logs"}, v0) == "some/path.ckpt");
   make(11, {"last.ckpt"});
   CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "logs"}, {}),
-                    ContainsSubstring("never logged the metric"));
+                    ContainsSubstring("never logged its monitor"));
   CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "other"}, {}), ContainsSubstring("no run under"));
   // A version that the logger names is the only one.
   CHECK(find_checkpoint("last", folder.path(), {.name = "logs", .version = 0}, {}) == v0 / "checkpoints/last.ckpt");

@@ -106,7 +106,8 @@ void CheckpointStore::act_on_requests() {
   // A checkpoint is written after the rows of its steps.
   if (!requests_.empty() && !awaits_rows()) host_.write_rows(/*and_act=*/true);
   if (host_.is_alone() && !requests_.empty()) {
-    log::error("a checkpoint was requested, but one rank alone cannot write it; --resume continues from the last one");
+    log::error(cat("a checkpoint was requested, but one rank alone cannot write it; ",
+                   last_ ? cat("--resume continues from ", *last_) : "there is no earlier checkpoint"));
     requests_.clear();
   }
   if (host_.is_alone()) return;

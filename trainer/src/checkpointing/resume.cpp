@@ -98,7 +98,8 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
     if (fs::exists(folder / "last.ckpt"))
       throw CheckpointError(
           cat("[trainer.ckpt_path] ", folder, " has no ", link,
-              ": its run never logged the metric that ModelCheckpoint monitors. Use --ckpt_path last or a path."));
+              ": its run has no ModelCheckpoint that keeps the best (save_top_k), or never logged its monitor. Use "
+              "--ckpt_path last or a path."));
   }
   const std::string where = name.version
                                 ? cat(newest_run_folder(root, name), " has no checkpoint '")
@@ -137,7 +138,12 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
       if (summary.problem) throw CheckpointError(*summary.problem);
       return ResumePoint{summary.path, read_checkpoint(summary.path)};
     } catch (const CheckpointError& error) {
-      log::error(cat(summary.path, " cannot be used and is skipped: ", error.what()));
+      const std::string text = cat(summary.path, " cannot be used and is skipped: ", error.what());
+      // Each rank finds the same, and the first reports it.
+      if (log::process_name().empty())
+        log::error(text);
+      else
+        log::info(text);
       ++passed_over;
     }
   }

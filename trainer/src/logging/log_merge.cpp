@@ -171,7 +171,7 @@ void LogStore::learn(const std::string& plan, RunningStage stage, Collectives& c
 std::optional<double> LogStore::monitored(std::string_view final_name, Collectives& collectives) {
   std::optional<double> own;
   const Slot* latest = latest_of(final_name, RunningStage::validate);
-  if (const auto found = validated_.find(final_name); !latest && found != validated_.end())
+  if (const auto found = taken_.validated.find(final_name); !latest && found != taken_.validated.end())
     own = found->second;
   else if (!latest)
     latest = latest_of(final_name, RunningStage::train);

@@ -1,6 +1,7 @@
 // The part of a checkpoint that holds logged values.
 #include "logging/log_state.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
 #include "fulgur/core/state/late_number.h"
@@ -117,10 +118,11 @@ StateTree LogStore::state(bool late) {
 
 StateTree LogStore::published_state() const {
   StateTree::List values;
-  for (const auto& [name, value] : published_) {
+  for (const auto& [name, value] : taken_.published) {
     StateTree item =
-        StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}});
-    if (const auto found = validated_.find(name); found != validated_.end()) item["validated"] = found->second;
+        StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(taken_.stages.at(name))}});
+    if (const auto found = taken_.validated.find(name); found != taken_.validated.end())
+      item["validated"] = found->second;
     values.push_back(std::move(item));
   }
   return values;
@@ -131,9 +133,9 @@ void LogStore::load_state(const StateTree& state) {
   shown_.clear();
   slots_.clear();
   index_.clear();
-  published_.clear();
-  validated_.clear();
-  stages_.clear();
+  taken_.published.clear();
+  taken_.validated.clear();
+  taken_.stages.clear();
   const auto accumulator = [](Accumulator& a, const StateTree& s) {
     a.value = s.at("value").as_double();
     a.weight = s.at("weight").as_double();
@@ -154,7 +156,7 @@ void LogStore::load_state(const StateTree& state) {
   for (const StateTree& item : state.at("values").as_list()) {
     const std::string& name = item.at("name").as_string();
     publish(name, item.at("value").as_double(), static_cast<RunningStage>(item.at("stage").as_int()));
-    if (item.contains("validated")) validated_.insert_or_assign(name, item.at("validated").as_double());
+    if (item.contains("validated")) taken_.validated.insert_or_assign(name, item.at("validated").as_double());
   }
 }
 

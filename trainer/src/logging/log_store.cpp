@@ -313,26 +313,26 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, co
 }
 
 void LogStore::publish(const std::string& name, double value, RunningStage stage) {
-  stages_.insert_or_assign(name, stage);
-  if (stage == RunningStage::validate) validated_.insert_or_assign(name, value);
-  const auto found =
-      std::find_if(published_.begin(), published_.end(), [&](const auto& item) { return item.first == name; });
-  if (found == published_.end())
-    published_.emplace_back(name, value);
+  taken_.stages.insert_or_assign(name, stage);
+  if (stage == RunningStage::validate) taken_.validated.insert_or_assign(name, value);
+  const auto found = std::find_if(taken_.published.begin(), taken_.published.end(),
+                                  [&](const auto& item) { return item.first == name; });
+  if (found == taken_.published.end())
+    taken_.published.emplace_back(name, value);
   else
     found->second = value;
 }
 
 void LogStore::reset(RunningStage stage) {
   asked_.clear();
-  if (stage == RunningStage::validate) validated_.clear();
+  if (stage == RunningStage::validate) taken_.validated.clear();
   std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });
   std::erase_if(slots_, [&](const auto& s) { return s->stage == stage; });
-  std::erase_if(published_, [&](const auto& item) {
-    const auto found = stages_.find(item.first);
-    return found != stages_.end() && found->second == stage;
+  std::erase_if(taken_.published, [&](const auto& item) {
+    const auto found = taken_.stages.find(item.first);
+    return found != taken_.stages.end() && found->second == stage;
   });
-  std::erase_if(stages_, [&](const auto& item) { return item.second == stage; });
+  std::erase_if(taken_.stages, [&](const auto& item) { return item.second == stage; });
 }
 
 bool LogStore::Slot::steps_are(std::string_view final_name) const {
@@ -353,7 +353,7 @@ std::optional<double> LogStore::running(std::string_view final_name, RunningStag
 
 std::optional<double> LogStore::newest(std::string_view final_name) {
   if (const auto value = running(final_name, RunningStage::validate)) return value;
-  if (const auto found = validated_.find(final_name); found != validated_.end()) return found->second;
+  if (const auto found = taken_.validated.find(final_name); found != taken_.validated.end()) return found->second;
   for (const RunningStage stage : {RunningStage::train, RunningStage::test, RunningStage::predict})
     if (const auto value = running(final_name, stage)) return value;
   return written(final_name);
@@ -392,16 +392,16 @@ double LogStore::latest_value(const Slot& slot) {
 }
 
 std::optional<double> LogStore::written(std::string_view final_name) const {
-  if (const auto found = validated_.find(final_name); found != validated_.end()) return found->second;
-  for (const auto& [name, value] : published_)
+  if (const auto found = taken_.validated.find(final_name); found != taken_.validated.end()) return found->second;
+  for (const auto& [name, value] : taken_.published)
     if (name == final_name) return value;
   return std::nullopt;
 }
 
 std::optional<RunningStage> LogStore::stage_of(std::string_view final_name) const {
-  if (validated_.contains(final_name)) return RunningStage::validate;
-  const auto found = stages_.find(final_name);
-  if (found != stages_.end()) return found->second;
+  if (taken_.validated.contains(final_name)) return RunningStage::validate;
+  const auto found = taken_.stages.find(final_name);
+  if (found != taken_.stages.end()) return found->second;
   for (const auto& s : slots_)
     if (s->has_steps && s->name == final_name) return s->stage;
   return std::nullopt;
@@ -409,7 +409,7 @@ std::optional<RunningStage> LogStore::stage_of(std::string_view final_name) cons
 
 std::vector<std::string> LogStore::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, value] : published_) names.push_back(name);
+  for (const auto& [name, value] : taken_.published) names.push_back(name);
   for (const auto& s : slots_)
     if (s->on_step && std::find(names.begin(), names.end(), s->name) == names.end()) names.push_back(s->name);
   return names;

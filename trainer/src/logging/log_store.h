@@ -97,7 +97,15 @@ class LogStore {
   /// returns what an earlier call has read.
   Metrics progress_values();
   /// Newest values of all metrics.
-  const std::vector<std::pair<std::string, double>>& published() const { return published_; }
+  const std::vector<std::pair<std::string, double>>& published() const { return taken_.published; }
+  /// All taken values, to which an evaluation that fails returns.
+  struct Taken {
+    std::vector<std::pair<std::string, double>> published;
+    std::map<std::string, double, std::less<>> validated;  // of `published`, the last of validation by that name
+    std::map<std::string, RunningStage, std::less<>> stages;
+  };
+  const Taken& taken() const { return taken_; }
+  void restore(Taken values) { taken_ = std::move(values); }
 
   /// With `late`, numbers on a device are stored as `late_number`s; else this waits for them.
   StateTree state(bool late = false);
@@ -225,10 +233,8 @@ class LogStore {
   HostNumbers noted_;
   std::vector<std::shared_ptr<Slot>> slots_;           // in order of first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
-  std::vector<std::pair<std::string, double>> published_;
-  std::map<std::string, double, std::less<>> validated_;  // of `published_`, the last of validation by that name
+  Taken taken_;
   std::set<std::string, std::less<>> monitored_;
-  std::map<std::string, RunningStage, std::less<>> stages_;
   std::map<std::pair<RunningStage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
   std::vector<LoggedInBatch> logged_in_batch_;
   Accumulator watch_;  // becomes NaN or infinite once a watched value is

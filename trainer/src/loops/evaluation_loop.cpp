@@ -78,7 +78,11 @@ const EvaluationHooks& hooks_of(RunningStage stage) {
 class ModeGuard {
  public:
   ModeGuard(RunState& run, Services& services, const EvaluationHooks& hooks)
-      : run_(run), services_(services), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
+      : run_(run),
+        services_(services),
+        hooks_(hooks),
+        values_(services.logs.taken()),
+        exceptions_(std::uncaught_exceptions()) {}
   ~ModeGuard() {
     if (std::uncaught_exceptions() == exceptions_) return;
     try {
@@ -95,6 +99,7 @@ class ModeGuard {
       log::error(cat("while leaving evaluation: ", error.what()));
     }
     services_.logs.reset(run_.position.stage);
+    services_.logs.restore(values_);
   }
   ModeGuard(const ModeGuard&) = delete;
   ModeGuard& operator=(const ModeGuard&) = delete;
@@ -103,6 +108,7 @@ class ModeGuard {
   RunState& run_;
   Services& services_;
   const EvaluationHooks& hooks_;
+  const LogStore::Taken values_;
   int exceptions_;
 };
 
@@ -360,6 +366,9 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   const Metrics values = services.logs.take(services.logs.close_epoch(stage), &run.collectives());
   send_metrics(run, values, row_place(run));
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
+  // The values are known, so the validation counts as complete in the hooks of its end.
+  if (stage == RunningStage::validate && run.fn == TrainerFn::fit && !run.position.sanity_checking)
+    ++run.counters.validations;
   // Callbacks that stop or write checkpoints act on this epoch's values.
   run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(services.context); });
   (module.*hooks.module_end)();

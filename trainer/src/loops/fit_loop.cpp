@@ -159,6 +159,9 @@ class FitLoop {
     services.rows.end_batch(RunningStage::train, false);
     // An epoch that was at its end had its validation, unless on_train_batch_start skipped the rest.
     const bool was_at_end = run.counters.epochs.processed > run.counters.epoch;
+    // The loader reports what has changed, although none of its batches is trained.
+    const StageLoaders& train = run.stages[RunningStage::train];
+    if (!was_at_end && train.sized.front()) train.loaders.front()->start_epoch(run.counters.epoch);
     const bool validated = was_at_end || run.validation.ended_at == run.counters.batches_total.completed;
     if (!validated && validation_due(run.counters.batches.completed - 1, true)) validate();
     end_epoch();
@@ -225,9 +228,11 @@ class FitLoop {
     // A signal may also end the run here; the Trainer then saves.
     const CallbackStates before(run_.callbacks);
     const uint64_t first_ticket = services_.checkpoints.next_ticket();
+    const int64_t validations = run_.counters.validations;
     try {
       validate_in_fit(run_, services_);
     } catch (...) {
+      run_.counters.validations = validations;
       services_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
       before.restore();
       throw;
@@ -237,7 +242,6 @@ class FitLoop {
     run_.validation.batches_before.reset();
     run_.loggers_before.reset();
     run_.validation.ended_at = run_.counters.batches_total.completed;
-    ++run_.counters.validations;
   }
 
   void train_epoch(bool continue_epoch) {

@@ -55,7 +55,6 @@ void validate_before_training(RunState& run, Services& services) {
   if (run.options.validate_first) {
     validate_in_fit(run, services);
     refuse_misspelt_monitors(run, services);
-    ++run.counters.validations;
     services.checkpoints.act_on_requests();
     return;
   }

@@ -66,6 +66,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::optional<double> best_score() const;
 
  private:
+  bool may_save(RunContext& run) const;
   bool enabled(RunContext& run) const;
   bool epoch_due(RunContext& run) const;
   bool saves_at_train_epoch_end(RunContext& run) const;
