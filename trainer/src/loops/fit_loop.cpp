@@ -51,39 +51,37 @@ class FitLoop {
   }
 
   void train(bool resumed) {
-    RunState& run = run_;
-    Services& services = services_;
-    run.collectives().set_steps_done(run.counters.global_step);
+    run_.collectives().set_steps_done(run_.counters.global_step);
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
-    run.position.doing = "on_train_start of the module";
+    run_.position.doing = "on_train_start of the module";
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
-    run.position.doing = nullptr;
+    run_.position.doing = nullptr;
     warn_of_eval_mode();
-    services.checkpoints.start_training();
-    services.checkpoints.publish_resumed();
-    if (validation_trigger_) validation_trigger_->start(services.context);
+    services_.checkpoints.start_training();
+    services_.checkpoints.publish_resumed();
+    if (validation_trigger_) validation_trigger_->start(services_.context);
     // The run was interrupted before or inside a validation.
-    if (resumed && run.validation.pending && run.validation.runs) {
+    if (resumed && run_.validation.pending && run_.validation.runs) {
       validate();
-      if (!epoch_is_over()) services.checkpoints.act_on_requests();
+      if (!epoch_is_over()) services_.checkpoints.act_on_requests();
     }
-    bool continue_epoch = resumed && run.counters.in_epoch();
+    bool continue_epoch = resumed && run_.counters.in_epoch();
     if (continue_epoch && epoch_is_over()) {
       close_epoch_of_checkpoint();
       continue_epoch = false;
     }
-    while (services.consensus.settle(), !stop_at_limit()) {
+    while (services_.consensus.settle(), !stop_at_limit()) {
       reload_loaders();
       train_epoch(continue_epoch);
       continue_epoch = false;
       if (stopped_in_epoch_) break;
     }
-    services.rows.settle();
-    services.seen.settle();
-    services.checkpoints.before_writes();
+    services_.rows.settle();
+    services_.seen.settle();
+    services_.checkpoints.before_writes();
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
-    services.checkpoints.act_on_requests();
+    services_.checkpoints.act_on_requests();
   }
 
  private:
@@ -100,38 +98,34 @@ class FitLoop {
 
   // Records the limit that is reached, if any. True if training ends here. A signal is thrown as an exception.
   bool stop_at_limit() {
-    RunState& run = run_;
-    Services& services = services_;
-    if (const auto signal = services.consensus.signal()) throw Interrupted(*signal);
-    if (services.finite.stopped()) return true;
-    if (run.options.step_limit >= 0 && run.counters.global_step >= run.options.step_limit) {
-      services.rank_checks.settle_same_steps(/*with_all=*/false);
+    if (const auto signal = services_.consensus.signal()) throw Interrupted(*signal);
+    if (services_.finite.stopped()) return true;
+    if (run_.options.step_limit >= 0 && run_.counters.global_step >= run_.options.step_limit) {
+      services_.rank_checks.settle_same_steps(/*with_all=*/false);
       return stop("max_steps");
     }
-    if (run.options.epoch_limit && run.counters.epochs.completed >= *run.options.epoch_limit) return stop("max_epochs");
-    if (run.stages[RunningStage::train].batches.front() == 0) return stop("limit_train_batches: 0");
+    if (run_.options.epoch_limit && run_.counters.epochs.completed >= *run_.options.epoch_limit)
+      return stop("max_epochs");
+    if (run_.stages[RunningStage::train].batches.front() == 0) return stop("limit_train_batches: 0");
     ask_by_time();
-    if (!services.consensus.stop()) return false;
-    if (run.may_stop()) return true;
+    if (!services_.consensus.stop()) return false;
+    if (run_.may_stop()) return true;
     if (!announced_that_it_continues_)
-      run.print(cat("a stop was requested (", *run.stop_reason,
-                    "), but min_epochs or min_steps is not reached: training continues"));
+      run_.print(cat("a stop was requested (", *run_.stop_reason,
+                     "), but min_epochs or min_steps is not reached: training continues"));
     announced_that_it_continues_ = true;
     return false;
   }
 
   void ask_by_time() {
-    RunState& run = run_;
-    Services& services = services_;
-    if (run.options.max_time && services.context.fit_time_s() >= run.options.max_time->value)
-      run.request_stop("max_time");
+    if (run_.options.max_time && services_.context.fit_time_s() >= run_.options.max_time->value)
+      run_.request_stop("max_time");
   }
 
   // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
   bool stops() const {
-    const RunState& run = run_;
-    const Services& services = services_;
-    return services.consensus.stop() && run.may_stop() && !services.consensus.signal() && !services.finite.stopped();
+    return services_.consensus.stop() && run_.may_stop() && !services_.consensus.signal() &&
+           !services_.finite.stopped();
   }
 
   bool stop(const char* limit) {
@@ -151,28 +145,25 @@ class FitLoop {
   // No batch is left of the checkpoint's epoch, because of a lower limit, less data or another number of ranks. Its
   // window and its validation are still to be completed.
   void close_epoch_of_checkpoint() {
-    RunState& run = run_;
-    Services& services = services_;
-    run.position.stage = RunningStage::train;
-    interval_ = validation_interval(run.options, run.stages[RunningStage::train].batches.front());
+    run_.position.stage = RunningStage::train;
+    interval_ = validation_interval(run_.options, run_.stages[RunningStage::train].batches.front());
     close_window();
-    services.rows.end_batch(RunningStage::train, false);
+    services_.rows.end_batch(RunningStage::train, false);
     // An epoch that was at its end had its validation, unless on_train_batch_start skipped the rest.
-    const bool was_at_end = run.counters.epochs.processed > run.counters.epoch;
+    const bool was_at_end = run_.counters.epochs.processed > run_.counters.epoch;
     // The loader reports what has changed, although none of its batches is trained.
-    const StageLoaders& train = run.stages[RunningStage::train];
-    if (!was_at_end && train.sized.front()) train.loaders.front()->start_epoch(run.counters.epoch);
-    const bool validated = was_at_end || run.validation.ended_at == run.counters.batches_total.completed;
-    if (!validated && validation_due(run.counters.batches.completed - 1, true)) validate();
+    const StageLoaders& train = run_.stages[RunningStage::train];
+    if (!was_at_end && train.sized.front()) train.loaders.front()->start_epoch(run_.counters.epoch);
+    const bool validated = was_at_end || run_.validation.ended_at == run_.counters.batches_total.completed;
+    if (!validated && validation_due(run_.counters.batches.completed - 1, true)) validate();
     end_epoch();
   }
 
   void reload_loaders() {
-    RunState& run = run_;
-    const int64_t every = run.options.reload_dataloaders_every_n_epochs;
-    if (every == 0 || run.counters.epoch == 0 || run.counters.epoch % every != 0 || run.counters.in_epoch()) return;
-    run.reload_loaders(RunningStage::train);
-    if (run.validation.runs) run.reload_loaders(RunningStage::validate);
+    const int64_t every = run_.options.reload_dataloaders_every_n_epochs;
+    if (every == 0 || run_.counters.epoch == 0 || run_.counters.epoch % every != 0 || run_.counters.in_epoch()) return;
+    run_.reload_loaders(RunningStage::train);
+    if (run_.validation.runs) run_.reload_loaders(RunningStage::validate);
   }
 
   void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
@@ -186,20 +177,17 @@ class FitLoop {
 
   // Whether validation runs in this epoch.
   bool may_validate() const {
-    const RunState& run = run_;
-    if (!run.validation.runs) return false;
-    const auto& every_epochs = run.options.check_val_every_n_epoch;
-    return validation_trigger_ || !every_epochs || (run.counters.epoch + 1) % *every_epochs == 0;
+    if (!run_.validation.runs) return false;
+    const auto& every_epochs = run_.options.check_val_every_n_epoch;
+    return validation_trigger_ || !every_epochs || (run_.counters.epoch + 1) % *every_epochs == 0;
   }
 
   bool validation_due(int64_t batch_idx, bool last_batch) {
-    RunState& run = run_;
-    Services& services = services_;
     if (!may_validate()) return false;
-    if (validation_trigger_) return validation_trigger_->due(services.context);
-    const auto& every_epochs = run.options.check_val_every_n_epoch;
+    if (validation_trigger_) return validation_trigger_->due(services_.context);
+    const auto& every_epochs = run_.options.check_val_every_n_epoch;
     if (!interval_) return last_batch;
-    const int64_t count = every_epochs ? batch_idx + 1 : run.counters.batches_total.completed;
+    const int64_t count = every_epochs ? batch_idx + 1 : run_.counters.batches_total.completed;
     return count % *interval_ == 0;
   }
 
@@ -210,8 +198,7 @@ class FitLoop {
 
   // The data, whose length was unknown, ended before the first validation of the epoch.
   bool is_left_out(int64_t batches) const {
-    const RunState& run = run_;
-    return may_validate() && interval_ && !validation_trigger_ && run.options.check_val_every_n_epoch &&
+    return may_validate() && interval_ && !validation_trigger_ && run_.options.check_val_every_n_epoch &&
            batches < *interval_;
   }
 
@@ -245,17 +232,16 @@ class FitLoop {
   }
 
   void train_epoch(bool continue_epoch) {
-    RunState& run = run_;
-    Progress& progress = run.counters;
-    Loader& loader = *run.stages[RunningStage::train].loaders.front();
-    const std::optional<int64_t> batches = run.stages[RunningStage::train].batches.front();
+    Progress& progress = run_.counters;
+    Loader& loader = *run_.stages[RunningStage::train].loaders.front();
+    const std::optional<int64_t> batches = run_.stages[RunningStage::train].batches.front();
     begin_epoch(loader, batches, continue_epoch);
     int64_t batch_idx = progress.batches.completed;
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
       // A failure in the first batch of an epoch returns the run to before the epoch's hooks, which a resume repeats.
-      if (run.remembers_batches && (batch_idx > 0 || continue_epoch)) run.rewind_point.take(run, services_);
+      if (run_.remembers_batches && (batch_idx > 0 || continue_epoch)) run_.rewind_point.take(run_, services_);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
@@ -283,16 +269,15 @@ class FitLoop {
   }
 
   void begin_epoch(Loader& loader, std::optional<int64_t> batches, bool continue_epoch) {
-    RunState& run = run_;
-    Progress& progress = run.counters;
-    interval_ = validation_interval(run.options, batches);
-    run.position.stage = RunningStage::train;
+    Progress& progress = run_.counters;
+    interval_ = validation_interval(run_.options, batches);
+    run_.position.stage = RunningStage::train;
     progress.epochs.ready = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
     step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
     if (continue_epoch) return;
     progress.batches.reset();
-    run.window.done = run.window.losses = 0;
+    run_.window.done = run_.window.losses = 0;
     repeatable([&] {
       callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
@@ -302,24 +287,22 @@ class FitLoop {
 
   // Values and the validation that follow a batch.
   void after_batch(int64_t batch_idx, bool last_batch) {
-    RunState& run = run_;
-    Services& services = services_;
     watch_steps();
     // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
     if (last_batch) close_window();
     monitors_.after_batch();
-    services.rows.end_batch(RunningStage::train, false);
-    services.consensus.step();
+    services_.rows.end_batch(RunningStage::train, false);
+    services_.consensus.step();
     // A stop is judged on values from the final weights, as in Lightning.
     ask_by_time();
     if (validation_follows(batch_idx, last_batch)) {
       validate();
-      services.consensus.settle();
-    } else if (services.consensus.signal() && services.consensus.stop() && run.may_stop() && may_validate()) {
+      services_.consensus.settle();
+    } else if (services_.consensus.signal() && services_.consensus.stop() && run_.may_stop() && may_validate()) {
       // The resumed run will stop, after the validation that this run would have made.
-      run.validation.pending = !services.finite.stopped();
+      run_.validation.pending = !services_.finite.stopped();
       // The validation comes before the epoch's end.
-      if (last_batch && run.validation.pending) throw Interrupted(*services.consensus.signal());
+      if (last_batch && run_.validation.pending) throw Interrupted(*services_.consensus.signal());
     }
   }
 
@@ -362,87 +345,78 @@ class FitLoop {
   }
 
   void warn_of_no_step(const std::string& when) const {
-    const RunState& run = run_;
-    if (run.handles.empty()) return;
+    if (run_.handles.empty()) return;
     log::warn("trainer.no_step", cat("no optimizer made a step ", when,
-                                     run.step.manual ? ": training_step did not call optimizers(i).step()"
-                                                     : ": training_step returned no loss in any of them"));
+                                     run_.step.manual ? ": training_step did not call optimizers(i).step()"
+                                                      : ": training_step returned no loss in any of them"));
   }
 
   bool read_batch(Loader& loader, int64_t batch_idx) {
-    RunState& run = run_;
-    run.position.reading = batch_idx;
-    const DataWait wait(run.times);
-    const bool there = loader.next(run.position.batch);
-    run.position.reading.reset();
+    run_.position.reading = batch_idx;
+    const DataWait wait(run_.times);
+    const bool there = loader.next(run_.position.batch);
+    run_.position.reading.reset();
     return there;
   }
 
   // Ranks with loaders of unknown length end an epoch when the first of them has no batch left, even if the number of
   // batches is limited.
   bool next_batch(Loader& loader, int64_t batch_idx) {
-    RunState& run = run_;
     const bool there = read_batch(loader, batch_idx);
-    if (run.world_size() == 1 || run.stages[RunningStage::train].sized.front()) return there;
-    if (!run.collectives().any(!there)) return true;
-    if (there) loader.unread(), run.position.batch.clear();
+    if (run_.world_size() == 1 || run_.stages[RunningStage::train].sized.front()) return there;
+    if (!run_.collectives().any(!there)) return true;
+    if (there) loader.unread(), run_.position.batch.clear();
     return false;
   }
 
   // SIGUSR1 announces that the job's time runs out: save, and under Slurm requeue the job.
   void save_for_signal() {
-    RunState& run = run_;
-    Services& services = services_;
-    if (run.checkpoints_allowed && run.counters.global_step > 0 && !services.checkpoints.is_saved()) {
-      services.context.request_checkpoint(checkpoint_of_now(services.context, "SIGUSR1"));
-      services.checkpoints.act_on_requests();
+    if (run_.checkpoints_allowed && run_.counters.global_step > 0 && !services_.checkpoints.is_saved()) {
+      services_.context.request_checkpoint(checkpoint_of_now(services_.context, "SIGUSR1"));
+      services_.checkpoints.act_on_requests();
     }
-    services.checkpoints.wait_for_save();
-    run.print(cat("SIGUSR1: saved, training continues",
-                  services.context.last_checkpoint() ? cat(" (", *services.context.last_checkpoint(), ")") : ""));
+    services_.checkpoints.wait_for_save();
+    run_.print(cat("SIGUSR1: saved, training continues",
+                   services_.context.last_checkpoint() ? cat(" (", *services_.context.last_checkpoint(), ")") : ""));
     const auto job = slurm_job();
-    if (!job || requeued_ || !run.is_global_zero()) return;
+    if (!job || requeued_ || !run_.is_global_zero()) return;
     requeued_ = true;
     const auto failure = slurm_requeue(*job);
     if (failure)
       log::error(cat("job ", *job, " was not requeued: ", *failure));
     else
-      run.print(cat("job ", *job, " was requeued"));
+      run_.print(cat("job ", *job, " was requeued"));
   }
 
   void end_epoch() {
-    RunState& run = run_;
-    Services& services = services_;
-    Progress& progress = run.counters;
+    Progress& progress = run_.counters;
     progress.epochs.processed = progress.epoch + 1;
-    run.collectives().set_activity("the end of an epoch");
-    services.seen.settle();
-    services.rows.settle();
-    services.rank_checks.check_same_ranks();
+    run_.collectives().set_activity("the end of an epoch");
+    services_.seen.settle();
+    services_.rows.settle();
+    services_.rank_checks.check_same_ranks();
     repeatable([&] { end_hooks(); }, /*monitors=*/monitors_.monitors());
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
-    run.window.done = run.window.losses = 0;
-    services.checkpoints.act_on_requests();
+    run_.window.done = run_.window.losses = 0;
+    services_.checkpoints.act_on_requests();
   }
 
   void end_hooks() {
-    RunState& run = run_;
-    Services& services = services_;
     // The module logs its epoch values before callbacks that monitor them decide.
-    run.each_callback(LogScope::train_epoch, [&](Callback& c) {
-      if (c.phase() == Phase::observe) c.on_train_epoch_end(services.context);
+    run_.each_callback(LogScope::train_epoch, [&](Callback& c) {
+      if (c.phase() == Phase::observe) c.on_train_epoch_end(services_.context);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
-    LogStore::Window window = services.logs.close_epoch(RunningStage::train);
-    carry_out(run, services, services.finite.judge_running_window());
-    send_metrics(run, services.logs.take(std::move(window), &run.collectives()), row_place(run));
-    run.each_callback(LogScope::train_epoch, [&](Callback& c) {
-      if (c.phase() != Phase::observe) c.on_train_epoch_end(services.context);
+    LogStore::Window window = services_.logs.close_epoch(RunningStage::train);
+    carry_out(run_, services_, services_.finite.judge_running_window());
+    send_metrics(run_, services_.logs.take(std::move(window), &run_.collectives()), row_place(run_));
+    run_.each_callback(LogScope::train_epoch, [&](Callback& c) {
+      if (c.phase() != Phase::observe) c.on_train_epoch_end(services_.context);
     });
     // In manual optimization the module steps the schedules.
-    if (!run.step.manual) step_schedulers(run, services, ScheduleInterval::epoch, run.counters.epoch + 1);
+    if (!run_.step.manual) step_schedulers(run_, services_, ScheduleInterval::epoch, run_.counters.epoch + 1);
   }
 
   // Closes a window that is shorter than expected, because the data has ended.
@@ -455,22 +429,20 @@ class FitLoop {
   // MonitorError, after which the Trainer saves.
   template <class Between>
   void repeatable(Between between, bool monitors = false) {
-    RunState& run = run_;
-    Services& services = services_;
-    run.step.progress = StepProgress::none;
-    if (run.remembers_batches || monitors) run.rewind_point.take(run, services, logger_states(run));
-    const uint64_t first_ticket = services.checkpoints.next_ticket();
+    run_.step.progress = StepProgress::none;
+    if (run_.remembers_batches || monitors) run_.rewind_point.take(run_, services_, logger_states(run_));
+    const uint64_t first_ticket = services_.checkpoints.next_ticket();
     const auto undo = [&] {
-      if (run.step.progress >= StepProgress::under_way) return;
+      if (run_.step.progress >= StepProgress::under_way) return;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
-      services.checkpoints.discard_requests("a hook or a step between batches has failed",
-                                            run.rewind_point.there() ? first_ticket : 0);
-      if (!run.rewind_point.there()) return;
-      run.rewind_point.restore(run, services);
-      run.rewound = true;
+      services_.checkpoints.discard_requests("a hook or a step between batches has failed",
+                                             run_.rewind_point.there() ? first_ticket : 0);
+      if (!run_.rewind_point.there()) return;
+      run_.rewind_point.restore(run_, services_);
+      run_.rewound = true;
     };
     const auto drop = [&] {
-      if (!run.remembers_batches) run.rewind_point.drop();
+      if (!run_.remembers_batches) run_.rewind_point.drop();
     };
     try {
       between();

@@ -79,32 +79,30 @@ void TrainingStep::before_evaluation() {
 }
 
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
-  RunState& run = run_;
   begin_batch(batch_idx);
-  Batch& batch = run.position.batch;
-  run.position.doing = "on_train_batch_start";
-  run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
-                    [&](Callback& c) { c.on_train_batch_start(services_.context, batch, batch_idx); });
-  ScopeGuard scope(run, LogScope::train_step);
-  const bool skip_rest = run.model->on_train_batch_start(batch, batch_idx) == -1;
-  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
+  Batch& batch = run_.position.batch;
+  run_.position.doing = "on_train_batch_start";
+  run_.each_callback(LogScope::train_step, Hook::on_train_batch_start,
+                     [&](Callback& c) { c.on_train_batch_start(services_.context, batch, batch_idx); });
+  ScopeGuard scope(run_, LogScope::train_step);
+  const bool skip_rest = run_.model->on_train_batch_start(batch, batch_idx) == -1;
+  if (run_.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) train_on(batch, batch_idx, batches_in_epoch);
-  run.position.in_batch = false;
+  run_.position.in_batch = false;
   // Done before the loader creates the next batch, which it may write into the same memory.
   let_go(batch);
   return !skip_rest;
 }
 
 void TrainingStep::begin_batch(int64_t batch_idx) {
-  RunState& run = run_;
-  Progress& progress = run.counters;
-  run.position.batch_idx = batch_idx;
-  Batch& batch = run.position.batch;
-  run.position.in_batch = true;
-  run.position.doing = "the transfer of the batch";
+  Progress& progress = run_.counters;
+  run_.position.batch_idx = batch_idx;
+  Batch& batch = run_.position.batch;
+  run_.position.in_batch = true;
+  run_.position.doing = "the transfer of the batch";
   // What a module or a graph does with gradients is not seen.
-  run.step.progress = run.step.manual || captured_ ? StepProgress::backward : StepProgress::none;
-  run.step.global_step_before = progress.global_step;
+  run_.step.progress = run_.step.manual || captured_ ? StepProgress::backward : StepProgress::none;
+  run_.step.global_step_before = progress.global_step;
   services_.logs.start_batch();
   services_.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;
@@ -112,25 +110,24 @@ void TrainingStep::begin_batch(int64_t batch_idx) {
 
   {
     const HeldBatch as_loaded(batch);  // a hook may replace the batch
-    transfer_batch(run, batch, 0);
-    if (!captured_ || !captured_->reads(batch)) to_memory_format(run, batch);
+    transfer_batch(run_, batch, 0);
+    if (!captured_ || !captured_->reads(batch)) to_memory_format(run_, batch);
   }
   if (debug_) debug_->check_batch(batch);
-  run.position.batch_samples = static_cast<double>(batch.size());
+  run_.position.batch_samples = static_cast<double>(batch.size());
 }
 
 void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
-  RunState& run = run_;
-  Progress& progress = run.counters;
+  Progress& progress = run_.counters;
   ++progress.batches_total.started;
-  run.position.doing = "a wait for earlier steps";
+  run_.position.doing = "a wait for earlier steps";
   run_ahead_.begin_step();
   StepOutput output;
   try {
-    output = run.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    output = run_.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
   } catch (...) {
     // A batch that fails after its step counts. One rank of several cannot save then, nor exchange counts.
-    if (run.step.progress == StepProgress::done && run.world_size() == 1) count_samples(batch);
+    if (run_.step.progress == StepProgress::done && run_.world_size() == 1) count_samples(batch);
     throw;
   }
   run_ahead_.end_step();
@@ -139,10 +136,10 @@ void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional
   count_samples(batch);
   ++progress.batches_total.processed;
   progress.batches.processed = batch_idx + 1;
-  run.position.doing = "on_train_batch_end";
-  run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
-                    [&](Callback& c) { c.on_train_batch_end(services_.context, output, batch, batch_idx); });
-  run.model->on_train_batch_end(output, batch, batch_idx);
+  run_.position.doing = "on_train_batch_end";
+  run_.each_callback(LogScope::train_step, Hook::on_train_batch_end,
+                     [&](Callback& c) { c.on_train_batch_end(services_.context, output, batch, batch_idx); });
+  run_.model->on_train_batch_end(output, batch, batch_idx);
   ++progress.batches_total.completed;
   progress.batches.completed = batch_idx + 1;
 }
@@ -159,102 +156,92 @@ void TrainingStep::count_samples(const Batch& batch) {
 
 void TrainingStep::read_ahead() {
   if (!prefetcher_) return;
-  RunState& run = run_;
-  run.position.reading = run.position.batch_idx + 1;
-  const DataWait wait(run.times);
+  run_.position.reading = run_.position.batch_idx + 1;
+  const DataWait wait(run_.times);
   prefetcher_->read_ahead();
-  run.position.reading.reset();
+  run_.position.reading.reset();
 }
 
 StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
                                         std::optional<int64_t> batches_in_epoch) {
-  RunState& run = run_;
-  Services& services = services_;
   // A window begins here; its real length is known now if the loader's length is.
-  if (run.window.done == 0) {
-    run.window.length = run.window.target;
-    if (batches_in_epoch) run.window.length = std::min(run.window.target, *batches_in_epoch - batch_idx);
+  if (run_.window.done == 0) {
+    run_.window.length = run_.window.target;
+    if (batches_in_epoch) run_.window.length = std::min(run_.window.target, *batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
-  services.checkpoints.before_writes();  // the batch includes the optimizer's step
+  services_.checkpoints.before_writes();  // the batch includes the optimizer's step
   if (auto output = captured_->step(batch, batch_idx)) {
-    ++run.window.losses;
-    if (++run.window.done < run.window.length) return *output;
+    ++run_.window.losses;
+    if (++run_.window.done < run_.window.length) return *output;
     handle_->count_step();
     count_step();
     return *output;
   }
   const std::shared_ptr<void> before_recording = captured_->eager_step(batch);
   Batch in_format = batch;
-  to_memory_format(run, in_format);
+  to_memory_format(run_, in_format);
   return eager_step(in_format, batch_idx);
 }
 
 StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
-  RunState& run = run_;
-  const bool last_of_window = run.window.done + 1 == run.window.length;
+  const bool last_of_window = run_.window.done + 1 == run_.window.length;
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
   if (left_out_) {
     // The window's gradients belong to discarded weights, or to a run that is ending.
     if (handle_) handle_->optimizer().zero_grad();
-    run.window.done = run.window.losses = 0;
+    run_.window.done = run_.window.losses = 0;
     return output;
   }
-  ++run.window.done;
+  ++run_.window.done;
   if (last_of_window) end_window();
   return output;
 }
 
 StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
-  RunState& run = run_;
-  Services& services = services_;
   StepOutput output;
   {
-    const StepState::Allowed actions(run.step, *this);
-    run.position.doing = "training_step";
-    services.finite.begin_manual_batch();
-    run.strategy->before_forward(*run.model, GradSync::now);
-    const auto guard = run.strategy->precision().forward_guard();
-    output = run.model->training_step(batch, batch_idx);
+    const StepState::Allowed actions(run_.step, *this);
+    run_.position.doing = "training_step";
+    services_.finite.begin_manual_batch();
+    run_.strategy->before_forward(*run_.model, GradSync::now);
+    const auto guard = run_.strategy->precision().forward_guard();
+    output = run_.model->training_step(batch, batch_idx);
   }
-  carry_out(run, services, services.finite.end_manual_batch(run.step.progress == StepProgress::done));
-  run.strategy->precision().update();
+  carry_out(run_, services_, services_.finite.end_manual_batch(run_.step.progress == StepProgress::done));
+  run_.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
   // This is one training step, no matter how many optimizers stepped.
-  if (run.step.progress == StepProgress::done || run.handles.empty()) count_step();
-  services.rank_checks.check_same_steps();
+  if (run_.step.progress == StepProgress::done || run_.handles.empty()) count_step();
+  services_.rank_checks.check_same_steps();
   return output;
 }
 
 void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& options) {
-  RunState& run = run_;
-  Services& services = services_;
   refuse_integer_loss(loss);
   if (debug_) debug_->check_loss(loss);
-  if (!carry_out(run, services, services.finite.check_loss(loss))) return;
-  GradientNorm::forget(*run.model);
-  const Tensor scaled = run.strategy->precision().scale(services.finite.shown_in_gradients(loss, options.inputs));
-  backward(scaled, run.step.manual_sync ? GradSync::now : GradSync::deferred, options);
+  if (!carry_out(run_, services_, services_.finite.check_loss(loss))) return;
+  GradientNorm::forget(*run_.model);
+  const Tensor scaled = run_.strategy->precision().scale(services_.finite.shown_in_gradients(loss, options.inputs));
+  backward(scaled, run_.step.manual_sync ? GradSync::now : GradSync::deferred, options);
 }
 
 void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) {
-  RunState& run = run_;
-  Services& services = services_;
   if (optimizer.needs_closure() && !closure)
     throw Error(
         cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
   // In automatic optimization this was done earlier.
-  if (run.step.manual) {
-    services.checkpoints.before_writes();
+  if (run_.step.manual) {
+    services_.checkpoints.before_writes();
     unscale(optimizer);
   }
-  if (run.step.manual &&
-      !carry_out(run, services,
-                 services.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer)))) {
-    run.step.progress = StepProgress::done;  // a step that was skipped is a step of the run
+  if (run_.step.manual &&
+      !carry_out(run_, services_,
+                 services_.finite.check_gradients(optimizer, GradientNorm::take(*run_.model, optimizer)))) {
+    run_.step.progress = StepProgress::done;  // a step that was skipped is a step of the run
     return;
   }
   apply_step(optimizer, optimizer.needs_closure() ? closure : Closure{});
@@ -279,50 +266,44 @@ void TrainingStep::apply_step(Optimizer& optimizer, const Closure& closure) {
 }
 
 void TrainingStep::backward(const Tensor& loss, GradSync sync, const BackwardOptions& options) {
-  RunState& run = run_;
-  Services& services = services_;
-  LightningModule& module = *run.model;
-  run.each_callback(LogScope::train_step, Hook::on_before_backward,
-                    [&](Callback& c) { c.on_before_backward(services.context, loss); });
+  LightningModule& module = *run_.model;
+  run_.each_callback(LogScope::train_step, Hook::on_before_backward,
+                     [&](Callback& c) { c.on_before_backward(services_.context, loss); });
   module.on_before_backward(loss);
-  run.strategy->backward(module, loss, sync, options);
-  run.each_callback(LogScope::train_step, Hook::on_after_backward,
-                    [&](Callback& c) { c.on_after_backward(services.context); });
+  run_.strategy->backward(module, loss, sync, options);
+  run_.each_callback(LogScope::train_step, Hook::on_after_backward,
+                     [&](Callback& c) { c.on_after_backward(services_.context); });
   module.on_after_backward();
   if (debug_) debug_->check_gradients();
 }
 
 void TrainingStep::unscale(Optimizer& optimizer) {
-  RunState& run = run_;
-  Services& services = services_;
-  run.strategy->precision().unscale(optimizer);
-  run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
-                    [&](Callback& c) { c.on_before_optimizer_step(services.context, optimizer); });
-  run.model->on_before_optimizer_step(optimizer);
+  run_.strategy->precision().unscale(optimizer);
+  run_.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
+                     [&](Callback& c) { c.on_before_optimizer_step(services_.context, optimizer); });
+  run_.model->on_before_optimizer_step(optimizer);
 }
 
 StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
-  RunState& run = run_;
-  Services& services = services_;
-  LightningModule& module = *run.model;
-  Precision& precision = run.strategy->precision();
+  LightningModule& module = *run_.model;
+  Precision& precision = run_.strategy->precision();
   StepOutput output;
-  run.position.doing = "training_step";
-  if (run.window.done == 0) services.finite.begin_window();
-  run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
-  if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, RunningStage::train); !parts.empty()) {
-    output = training_step_of_parts(run, parts, batch_idx);
+  run_.position.doing = "training_step";
+  if (run_.window.done == 0) services_.finite.begin_window();
+  run_.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
+  if (const std::vector<MicroBatch> parts = run_.strategy->split(module, batch, RunningStage::train); !parts.empty()) {
+    output = training_step_of_parts(run_, parts, batch_idx);
   } else {
     const auto guard = precision.forward_guard();
     output = module.training_step(batch, batch_idx);
   }
   if (!output.extra.empty()) output.extra = output.extra.detach();
   if (!output.loss.defined()) {
-    if (run.world_size() > 1)
+    if (run_.world_size() > 1)
       throw DistributedError(
           "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
     if (handle_)
-      log::warn("trainer.no_loss", cat("training_step returned no loss (", run.describe_position(),
+      log::warn("trainer.no_loss", cat("training_step returned no loss (", run_.describe_position(),
                                        "): the step skips this batch. Return the loss, unless this is intended"));
     return output;
   }
@@ -336,19 +317,19 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   }
   leaves_.check(output.loss);
   if (debug_) debug_->check_loss(output.loss);
-  if (!carry_out(run, services, services.finite.check_loss(output.loss))) {
+  if (!carry_out(run_, services_, services_.finite.check_loss(output.loss))) {
     left_out_ = true;
     output.loss = output.loss.variable_data();
     return output;
   }
-  run.step.progress = std::max(run.step.progress, StepProgress::backward);
+  run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
   GradientNorm::forget(module);
-  Tensor loss = services.finite.shown_in_gradients(output.loss);
-  if (run.window.length > 1) loss = loss / static_cast<double>(run.window.length);
+  Tensor loss = services_.finite.shown_in_gradients(output.loss);
+  if (run_.window.length > 1) loss = loss / static_cast<double>(run_.window.length);
   loss = precision.scale(loss);
-  run.position.doing = "backward";
+  run_.position.doing = "backward";
   backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
-  ++run.window.losses;
+  ++run_.window.losses;
   // Free the graph now, not when callbacks, or a user who keeps losses, release it. This happens in place, since a
   // second tensor would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
@@ -361,14 +342,13 @@ struct LeftOut {};
 }  // namespace
 
 StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
-  RunState& run = run_;
   StepOutput first;
   bool evaluated = false;
   const Closure closure = [&] {
     // The optimizer evaluates repeatedly, but values that the user logs count once.
     std::optional<ScopeGuard> muted;
     if (evaluated) {
-      muted.emplace(run, LogScope::muted);
+      muted.emplace(run_, LogScope::muted);
       handle_->zero_grad();
     }
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
@@ -381,7 +361,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     if (!evaluated) first = output;
     evaluated = true;
     // The optimizer chooses its step length and termination by the loss, which must be the same on all ranks.
-    return run.collectives().all_reduce(output.loss, ReduceOp::mean);
+    return run_.collectives().all_reduce(output.loss, ReduceOp::mean);
   };
   left_out_ = false;
   services_.checkpoints.before_writes();
@@ -389,46 +369,42 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     step_and_zero(closure);
   } catch (const LeftOut&) {
     // The run ends with the weights of the last finite evaluation.
-    if (run.step.progress == StepProgress::under_way) run.step.progress = StepProgress::done;
+    if (run_.step.progress == StepProgress::under_way) run_.step.progress = StepProgress::done;
     handle_->zero_grad();
   }
   return first;
 }
 
 void TrainingStep::prepare_gradients() {
-  RunState& run = run_;
-  Services& services = services_;
   Optimizer& optimizer = handle_->optimizer();
-  run.position.doing = "optimizer_step";
+  run_.position.doing = "optimizer_step";
   unscale(optimizer);
-  const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
-  const bool logs_norm = run.options.log_grad_norm;
+  const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run_.options.gradient_clip_val.value_or(0) > 0;
+  const bool logs_norm = run_.options.log_grad_norm;
   Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();
-  run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
-  if (Tensor clipped = GradientNorm::take(*run.model, optimizer); clipped.defined()) norm = std::move(clipped);
+  run_.model->configure_gradient_clipping(optimizer, run_.options.gradient_clip_val, clip_algorithm_);
+  if (Tensor clipped = GradientNorm::take(*run_.model, optimizer); clipped.defined()) norm = std::move(clipped);
   if (logs_norm) {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
-    services.context.log("grad_norm", norm, {});
+    services_.context.log("grad_norm", norm, {});
   }
-  makes_step_ = carry_out(run, services, services.finite.check_gradients(optimizer, norm));
+  makes_step_ = carry_out(run_, services_, services_.finite.check_gradients(optimizer, norm));
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {
-  RunState& run = run_;
-  Services& services = services_;
   if (closure) makes_step_ = true;  // the gradients are computed inside it
-  LightningModule& module = *run.model;
+  LightningModule& module = *run_.model;
   Optimizer& optimizer = handle_->optimizer();
   if (makes_step_) {
-    const StepState::Allowed actions(run.step, *this);
-    module.optimizer_step(run.counters.epoch, run.position.batch_idx, *handle_, closure);
+    const StepState::Allowed actions(run_.step, *this);
+    module.optimizer_step(run_.counters.epoch, run_.position.batch_idx, *handle_, closure);
   }
-  run.strategy->precision().update();
+  run_.strategy->precision().update();
   count_step();
-  run.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
-                    [&](Callback& c) { c.on_before_zero_grad(services.context, optimizer); });
+  run_.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
+                     [&](Callback& c) { c.on_before_zero_grad(services_.context, optimizer); });
   module.on_before_zero_grad(optimizer);
-  module.optimizer_zero_grad(run.counters.epoch, run.position.batch_idx, optimizer);
+  module.optimizer_zero_grad(run_.counters.epoch, run_.position.batch_idx, optimizer);
 }
 
 void TrainingStep::count_step() {
@@ -442,24 +418,22 @@ void TrainingStep::count_step() {
 }
 
 void TrainingStep::start_capturing() {
-  RunState& run = run_;
-  Services& services = services_;
   std::optional<std::string> reason =
-      ComponentAccess::overridden(*run.model).exact
+      ComponentAccess::overridden(*run_.model).exact
           ? std::nullopt
           : std::optional<std::string>("the module's class is not known; pass it to fit() with its own type");
-  std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
+  std::unique_ptr<GraphCapture> graph = reason ? nullptr : run_.strategy->make_graph_capture();
   if (!reason && !graph)
-    reason = run.device().is_cuda()
-                 ? cat("strategy ", run.strategy->name(), " computes on several devices in one process")
-                 : cat("only a CUDA device can; this run is on ", run.device().str());
-  if (!reason) reason = cannot_capture(run);
+    reason = run_.device().is_cuda()
+                 ? cat("strategy ", run_.strategy->name(), " computes on several devices in one process")
+                 : cat("only a CUDA device can; this run is on ", run_.device().str());
+  if (!reason) reason = cannot_capture(run_);
   if (reason) {
-    run.captured.refused = *reason;
+    run_.captured.refused = *reason;
     return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
                                                  ". Training continues without CUDA graphs"));
   }
-  captured_ = std::make_unique<CapturedStep>(run, services, std::move(graph),
+  captured_ = std::make_unique<CapturedStep>(run_, services_, std::move(graph),
                                              [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
                                                StepOutput output = forward_backward(batch, batch_idx, last_of_window);
                                                if (!output.loss.defined() || !last_of_window) return output;
@@ -474,30 +448,28 @@ void TrainingStep::start_capturing() {
 }
 
 void TrainingStep::end_window() {
-  RunState& run = run_;
-  Services& services = services_;
   // Batches without a loss do not count in the mean; a window without any is not a step.
-  const int64_t losses = run.window.losses;
+  const int64_t losses = run_.window.losses;
   if (losses == 0 && handle_) {
-    run.window.done = 0;
+    run_.window.done = 0;
     return;
   }
   if (!handle_) {
     // Without an optimizer, the training step is all there is to do.
-    for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
+    for (auto& [name, value] : unique_parameters(*run_.model)) value.mutable_grad().reset();
     return count_step();
   }
   // Each loss was divided by the expected length; the real one is known only now.
-  if (losses != run.window.length) {
+  if (losses != run_.window.length) {
     at::NoGradGuard no_grad;
     // These are the module's gradients: an optimizer with master weights has none yet.
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : handle_->parameters())
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     if (!gradients.empty())
-      at::_foreach_mul_(gradients, static_cast<double>(run.window.length) / static_cast<double>(losses));
+      at::_foreach_mul_(gradients, static_cast<double>(run_.window.length) / static_cast<double>(losses));
   }
-  services.checkpoints.before_writes();
+  services_.checkpoints.before_writes();
   prepare_gradients();
   step_and_zero({});
 }
