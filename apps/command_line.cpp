@@ -175,7 +175,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
 }
 
 /// Verbs that exchange weights with Python, and show the contents of a checkpoint.
-void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
+void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
   CLI::App* exports = app.add_subcommand("export", "Write a checkpoint's weights for Python")->fallthrough();
   exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")
       ->required()
@@ -209,34 +209,27 @@ void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
   inspect->add_flag("--json", out.json, "Print the contents as JSON");
 }
 
-}  // namespace
+// What CLI11 fills in.
+struct Values {
+  std::vector<std::string> files, plugins;
+  std::optional<std::string> report, argument;
+};
 
-CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
-  CommandLine out;
-  for (const std::string& variable : environment) {
-    const size_t equals = variable.find('=');
-    if (equals != std::string::npos)
-      out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
-  }
-  std::vector<std::string> rest = take_overrides(arguments, out);
-
-  CLI::App app("Trains and evaluates LibTorch models from a YAML config.", program_name());
+void declare(CLI::App& app, CommandLine& out, Values& values) {
   app.footer(kFooter);
   app.set_version_flag("--version", "fulgur " FULGUR_VERSION);
   app.require_subcommand(0, 1);
-  std::vector<std::string> files, plugins;
-  std::string report, argument;
-  app.add_option("-c,--config", files, "YAML file; may be given several times, later ones win")
+  app.add_option("-c,--config", values.files, "YAML file; may be given several times, later ones win")
       ->type_name("FILE")
       ->expected(1)
       ->take_all();
-  app.add_option("--plugin", plugins, "Shared library with custom components")
+  app.add_option("--plugin", values.plugins, "Shared library with custom components")
       ->type_name("FILE.so")
       ->expected(1)
       ->take_all();
-  CLI::Option* report_option = app.add_option("--report", report, "Write metrics, counts, paths and times as JSON")
-                                   ->type_name("FILE")
-                                   ->take_last();
+  app.add_option("--report", values.report, "Write metrics, counts, paths and times as JSON")
+      ->type_name("FILE")
+      ->take_last();
   // Read before CLI11 sees the arguments; declared for --help.
   const std::string print_help = "Print the config with all defaults and exit; =comments,skip_null";
   app.add_flag("--print_config", print_help);
@@ -250,10 +243,24 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
   CLI::App* describe =
       app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
-  CLI::Option* kind = list->add_option("kind", argument, "callback, model, data, …");
-  describe->add_option("name", argument, "Name of the component")->required();
-  add_exchange(app, out, argument);
+  list->add_option("kind", values.argument, "callback, model, data, …");
+  describe->add_option("name", values.argument, "Name of the component")->required();
+  add_exchange(app, out, values.argument);
+}
 
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  CommandLine out;
+  for (const std::string& variable : environment) {
+    const size_t equals = variable.find('=');
+    if (equals != std::string::npos)
+      out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
+  }
+  std::vector<std::string> rest = take_overrides(arguments, out);
+  CLI::App app("Trains and evaluates LibTorch models from a YAML config.", program_name());
+  Values values;
+  declare(app, out, values);
   try {
     std::reverse(rest.begin(), rest.end());
     app.parse(rest);
@@ -279,10 +286,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     throw ConfigError(
         "[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the "
         "two");
-  if (*kind || !argument.empty()) out.argument = argument;
-  out.sources.files.assign(files.begin(), files.end());
-  out.plugins.assign(plugins.begin(), plugins.end());
-  if (*report_option) out.report = report;
+  out.argument = values.argument;
+  out.sources.files.assign(values.files.begin(), values.files.end());
+  out.plugins.assign(values.plugins.begin(), values.plugins.end());
+  out.report = values.report;
   return out;
 }
 

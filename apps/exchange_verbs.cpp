@@ -4,6 +4,7 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/weights_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -81,11 +82,11 @@ ExitCode export_checkpoint(const CommandLine& command) {
 
 ExitCode import_weights(const CommandLine& command, const Config& config) {
   const fs::path file = *command.argument;
-  const fs::path output = command.output.value_or(named_after(file, ".ckpt"));
+  const fs::path output = command.output.value_or(named_after(file, run_layout::kExtension));
   // Not strict, since this verb reports the differences itself; the module is then discarded.
   const LoadOptions options{
       .strict = false, .key_prefixes = prefixes_of(command.key_prefixes), .convert_formats = command.convert};
-  if (output.extension() != ".ckpt")
+  if (output.extension() != run_layout::kExtension)
     throw ConfigError(cat("[cli.import] a checkpoint's name must end in .ckpt; --output is '",
                           escape_controls(output.string()), "'."));
   std::error_code ignored;

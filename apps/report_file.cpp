@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "json_text.h"
@@ -93,18 +95,15 @@ std::string report_json(const std::string& verb, const PredictReport& report) {
 
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
                          const std::filesystem::path& run_dir, const std::optional<FitReport>& fit) {
-  const auto target = [&](const char* name) -> std::optional<std::filesystem::path> {
-    const std::filesystem::path folder = run_dir / "checkpoints";
-    std::error_code no_link;
-    const auto name_in_folder = std::filesystem::read_symlink(folder / name, no_link);
-    return run_dir.empty() || no_link ? std::nullopt : std::optional(folder / name_in_folder);
+  const auto target = [&](const char* name) {
+    return run_dir.empty() ? std::nullopt : link_target(run_dir / run_layout::kCheckpoints / name);
   };
   Json json = start(verb, code);
   json["error"] = std::string(error);
   if (fit) add_reached(json, *fit);
   json["run_dir"] = path_of(run_dir);
-  json["last_checkpoint"] = path_of(target("last.ckpt"));
-  json["best_checkpoint"] = path_of(target("best.ckpt"));
+  json["last_checkpoint"] = path_of(target(run_layout::kLast));
+  json["best_checkpoint"] = path_of(target(run_layout::kBest));
   return json_text(json);
 }
 

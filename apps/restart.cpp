@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::cli {
@@ -51,17 +52,17 @@ std::vector<ConfigDifference> continue_after_restart(Config& config, const Proce
   if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
   const fs::path run = newest_run_folder(config);
   // If a process was killed after the run had finished, nothing is left to do.
-  const bool finished = written_since_launch(run / "finished.json");
+  const bool finished = written_since_launch(run / run_layout::kFinished);
   // Anything older than the launch belongs to another run. Each published checkpoint changes its folder.
-  const bool own = finished || place.environment != "launcher" || written_since_launch(run / "checkpoints");
+  const bool own = finished || place.environment != "launcher" || written_since_launch(run / run_layout::kCheckpoints);
   if (!own) return agree_with_checkpoint(config, locks);
   const Config written = config;
   config.ckpt_path = "auto";
   const auto differences = agree_with_checkpoint(config, locks);
   // The checkpoint belongs to another run if this one ended before its first checkpoint.
   std::error_code error;
-  const bool of_this_run = config.ckpt_path != "auto" &&
-                           fs::equivalent(fs::path(*config.ckpt_path).parent_path(), run / "checkpoints", error);
+  const bool of_this_run = config.ckpt_path != "auto" && fs::equivalent(fs::path(*config.ckpt_path).parent_path(),
+                                                                        run / run_layout::kCheckpoints, error);
   if (of_this_run || finished) return differences;
   config = written;
   return agree_with_checkpoint(config, locks);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "formats/safetensors_file.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
 #include "io/hash.h"
@@ -41,12 +42,12 @@ Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   std::error_code ignored;
   if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found) {
-    for (const fs::path& last : {folder / "last.ckpt", folder / "checkpoints" / "last.ckpt"})
+    for (const fs::path& last : {folder / run_layout::kLast, folder / run_layout::kCheckpoints / run_layout::kLast})
       if (fs::exists(last, ignored))
         throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
                                   " is a folder of checkpoints, not a checkpoint; its newest is ",
                                   escape_controls(last.string()), "."));
-    const bool named_as_one = folder.extension() == ".ckpt";
+    const bool named_as_one = folder.extension() == run_layout::kExtension;
     throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
                               named_as_one ? " is an incomplete checkpoint: " : " is not a checkpoint: ", kManifestFile,
                               " is missing.", named_as_one ? "" : nearby_checkpoints(folder)));

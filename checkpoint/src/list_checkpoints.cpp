@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "checked_folder.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
@@ -12,8 +13,6 @@
 namespace fulgur {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr std::string_view kExtension = ".ckpt";
 
 // The number after the last `mark` in a name, if it is there.
 int64_t number_after(std::string_view name, std::string_view mark) {
@@ -42,7 +41,8 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path path = entry->path();
     std::error_code ignored;
-    if (path.extension() != ".ckpt" || entry->is_symlink(ignored) || detail::is_temporary(path.filename().string()))
+    if (path.extension() != run_layout::kExtension || entry->is_symlink(ignored) ||
+        detail::is_temporary(path.filename().string()))
       continue;
     try {
       found.push_back(summarize_checkpoint(path));
@@ -75,7 +75,7 @@ std::vector<fs::path> checkpoints_named(const fs::path& folder, std::string_view
   std::vector<std::pair<fs::file_time_type, fs::path>> found;
   std::error_code error;
   for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
-    if (item->path().extension() != kExtension) continue;
+    if (item->path().extension() != run_layout::kExtension) continue;
     // A name that itself ends with `-vN` is a name, too.
     if (item->path().stem() != name && checkpoint_name(item->path()) != name) continue;
     // Without this file it is not a checkpoint, whatever its name.

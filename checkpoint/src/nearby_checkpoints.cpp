@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/text.h"
 #include "io/folder_names.h"
 #include "io/manifest.h"
@@ -25,8 +26,8 @@ std::vector<fs::path> checkpoints_directly_in(const fs::path& folder) {
   std::error_code error, ignored;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path& path = entry->path();
-    if (path.extension() == ".ckpt" && !entry->is_symlink(ignored) && !is_temporary(path.filename().string()) &&
-        fs::is_regular_file(path / kManifestFile, ignored))
+    if (path.extension() == run_layout::kExtension && !entry->is_symlink(ignored) &&
+        !is_temporary(path.filename().string()) && fs::is_regular_file(path / kManifestFile, ignored))
       found.push_back(path);
   }
   std::sort(found.begin(), found.end(), higher);
@@ -35,7 +36,7 @@ std::vector<fs::path> checkpoints_directly_in(const fs::path& folder) {
 
 std::vector<fs::path> checkpoints_of(const fs::path& folder) {
   std::vector<fs::path> found = checkpoints_directly_in(folder);
-  return found.empty() ? checkpoints_directly_in(folder / "checkpoints") : found;
+  return found.empty() ? checkpoints_directly_in(folder / run_layout::kCheckpoints) : found;
 }
 
 // Those of the folder, or else of the run folders in it, the newest first.
@@ -74,7 +75,7 @@ std::string nearby_checkpoints(const fs::path& wanted) {
     found = checkpoints_below(folder);
     const std::string name = folder.filename().string();
     // Only from within a run folder are other folders of interest.
-    if (!found.empty() || !(name == "checkpoints" || name.starts_with("version_"))) break;
+    if (!found.empty() || !(name == run_layout::kCheckpoints || name.starts_with("version_"))) break;
     folder = above(folder);
   }
   if (found.empty()) return {};

@@ -9,6 +9,7 @@
 #include "formats/safetensors_file.h"
 #include "formats/state_json.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/system/no_signals.h"
 #include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
@@ -143,7 +144,7 @@ fs::path publish(const fs::path& temporary, const fs::path& folder) {
       if (detail::system_calls().rename(temporary.c_str(), path.c_str()) == 0) return path;
       if (errno != ENOTEMPTY && errno != EEXIST) detail::throw_errno("publishing", path, errno);
     }
-    path = folder.parent_path() / cat(folder.stem(), "-v", version, ".ckpt");
+    path = folder.parent_path() / cat(folder.stem(), "-v", version, run_layout::kExtension);
   }
 }
 

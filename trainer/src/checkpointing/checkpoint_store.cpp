@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "services/nonfinite_policy.h"
@@ -278,7 +279,7 @@ void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t 
   take_over(path, state.at("kept"));
   last_ = resumed_path_ = path;
   first_own_ticket_ = next_ticket_;
-  if (const auto best = link_target(folder / "best.ckpt")) best_ = plain(*best);
+  if (const auto best = link_target(folder / run_layout::kBest)) best_ = plain(*best);
   for (const StateTree& request : pending) requests_.push_back(to_request(request));
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
@@ -318,7 +319,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   // The result of the previous checkpoint is part of this one's state, at the same step in every run.
   wait_for_save();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
-  folder += ".ckpt";
+  folder += run_layout::kExtension;
   folder = plain(folder);
   CheckpointInfo info{.ticket = ticket,
                       .path = folder,
@@ -421,12 +422,12 @@ void CheckpointStore::publish(CheckpointInfo& info) {
   const CheckpointRequest& request = info.request;
   try {
     if (!request.weights_only) {
-      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "last.ckpt", info.path);
+      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / run_layout::kLast, info.path);
       last_ = info.path;
     }
     if (takes_best(request)) {
       best_owner_ = BestOwner{request.owner, request.score.has_value()};
-      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "best.ckpt", info.path);
+      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / run_layout::kBest, info.path);
       best_ = info.path;
     }
   } catch (const CheckpointError& error) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
@@ -42,7 +43,7 @@ bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, 
 // The run in the folder if it has finished, and would again finish under these options.
 std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerOptions& options) {
   const fs::path folder = fs::absolute(given).lexically_normal();
-  const auto text = read_regular_file(folder / kFinishedMark);
+  const auto text = read_regular_file(folder / run_layout::kFinished);
   if (!text) return std::nullopt;
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("reason") || !json["reason"].is_string() || !json.contains("epochs") ||
@@ -53,8 +54,8 @@ std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerO
                              .reason = json["reason"],
                              .epochs = json["epochs"],
                              .global_step = json["global_step"],
-                             .last_checkpoint = link_target(checkpoint_folder_of(folder) / "last.ckpt"),
-                             .best_checkpoint = link_target(checkpoint_folder_of(folder) / "best.ckpt")};
+                             .last_checkpoint = link_target(checkpoint_folder_of(folder) / run_layout::kLast),
+                             .best_checkpoint = link_target(checkpoint_folder_of(folder) / run_layout::kBest)};
   if (has_more_to_do(options, finished, json["fit_time_s"])) return std::nullopt;
   return finished;
 }
@@ -84,7 +85,7 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
                          const fs::path& config_folder) {
   if (choice != "last" && choice != "best") return choice;
-  const std::string link = choice + ".ckpt";
+  const std::string link = choice + run_layout::kExtension;
   if (has_checkpoint_folder(config_folder)) {
     const fs::path path = checkpoint_folder_of(config_folder) / link;
     if (fs::exists(path)) return path;
@@ -95,7 +96,7 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
     const fs::path folder = checkpoint_folder_of(run_dir);
     if (fs::exists(folder / link)) return folder / link;
     // A newer run that has checkpoints but no best one must not be skipped silently.
-    if (fs::exists(folder / "last.ckpt"))
+    if (fs::exists(folder / run_layout::kLast))
       throw CheckpointError(
           cat("[trainer.ckpt_path] ", folder, " has no ", link,
               ": its run has no ModelCheckpoint that keeps the best (save_top_k), or never logged its monitor. Use "
@@ -112,7 +113,7 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
   const fs::path checkpoints = checkpoint_folder_of(run_dir);
   auto summaries = list_checkpoints(checkpoints);
   // If the checkpoints are elsewhere (ModelCheckpoint.dirpath), the run's folder has links to them.
-  for (const char* name : {"last.ckpt", "best.ckpt"}) {
+  for (const char* name : {run_layout::kLast, run_layout::kBest}) {
     const auto target = link_target(checkpoints / name);
     std::error_code error;
     if (!target || fs::equivalent(target->parent_path(), checkpoints, error)) continue;
@@ -160,7 +161,8 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
 std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal().parent_path();
   std::error_code error;
-  if (folder.filename() != "checkpoints" || !fs::is_regular_file(folder.parent_path() / "config.yaml", error))
+  if (folder.filename() != run_layout::kCheckpoints ||
+      !fs::is_regular_file(folder.parent_path() / run_layout::kConfig, error))
     return std::nullopt;
   return folder.parent_path();
 }
@@ -208,13 +210,13 @@ bool is_of_limit(std::string_view stop_reason) {
 
 bool is_marked_finished(const fs::path& run_dir) {
   std::error_code error;
-  return fs::exists(run_dir / kFinishedMark, error);
+  return fs::exists(run_dir / run_layout::kFinished, error);
 }
 
 void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s) {
   if (run_dir.empty()) return;
-  check_replaceable(run_dir / kFinishedMark);
-  std::ofstream file(run_dir / kFinishedMark);
+  check_replaceable(run_dir / run_layout::kFinished);
+  std::ofstream file(run_dir / run_layout::kFinished);
   file << nlohmann::ordered_json{{"reason", reason},
                                  {"epochs", progress.epochs.completed},
                                  {"global_step", progress.global_step},
@@ -225,7 +227,7 @@ void mark_finished(const fs::path& run_dir, const std::string& reason, const Pro
 
 void unmark_finished(const fs::path& run_dir) {
   std::error_code error;
-  fs::remove(run_dir / kFinishedMark, error);
+  fs::remove(run_dir / run_layout::kFinished, error);
 }
 
 std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const TrainerComponents& components) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -40,7 +41,7 @@ bool has_checkpoint(const fs::path& run_dir) {
        entry.increment(error)) {
     // A link may point to a checkpoint elsewhere (ModelCheckpoint.dirpath); a link without a target does not count.
     std::error_code ignored;
-    if (entry->path().extension() == ".ckpt" && fs::exists(entry->path(), ignored)) return true;
+    if (entry->path().extension() == run_layout::kExtension && fs::exists(entry->path(), ignored)) return true;
   }
   return false;
 }
@@ -115,7 +116,7 @@ std::vector<fs::path> run_folders(const fs::path& root, const RunName& name) {
   return folders;
 }
 
-fs::path checkpoint_folder_of(const fs::path& run_dir) { return run_dir / "checkpoints"; }
+fs::path checkpoint_folder_of(const fs::path& run_dir) { return run_dir / run_layout::kCheckpoints; }
 
 bool has_checkpoint_folder(const fs::path& run_dir) {
   std::error_code error;

@@ -52,7 +52,4 @@ std::filesystem::path checkpoint_folder_of(const std::filesystem::path& run_dir)
 /// Whether `run_dir` is the folder of a fit, which has a folder for checkpoints. False for an empty path.
 bool has_checkpoint_folder(const std::filesystem::path& run_dir);
 
-/// The marker of a finished run.
-inline constexpr const char* kFinishedMark = "finished.json";
-
 }  // namespace fulgur::detail

@@ -6,6 +6,7 @@
 #include "checkpointing/resume.h"
 #include "checkpointing/run_checkpoint.h"
 #include "failures/failure_report.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/state/rng.h"
@@ -237,7 +238,7 @@ void RunSetup::save_config() {
   run_.description.devices = hardware_->devices.describe();
   run_.description.threads = hardware_->threads;
   if (run_.run_dir.empty() || !run_.is_global_zero()) return;
-  const fs::path path = run_.run_dir / "config.yaml", temporary = run_.run_dir / ".config.yaml.tmp";
+  const fs::path path = run_.run_dir / run_layout::kConfig, temporary = run_.run_dir / ".config.yaml.tmp";
   std::error_code error;
   fs::remove(temporary, error);  // a process that died may have left it; a fifo in its place would block
   std::ofstream file(temporary);
