@@ -2,6 +2,11 @@
 # header serves libraries and programs.
 add_compile_options(-fPIC)
 
+# g++ collects the garbage of its heap again and again, which takes an eighth of its time. From 1 GiB on it still does.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1048576>)
+endif()
+
 add_library(fulgur_warnings INTERFACE)
 target_compile_options(fulgur_warnings INTERFACE -Wall -Wextra -Wshadow
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)

@@ -10,10 +10,21 @@ CheckpointRanking::Place CheckpointRanking::place_of(std::optional<double> score
   if (!by_score_) return {.keep = ranks, .best = ranks, .score = {}};
   if (!score) return {};
   const double value = std::isnan(*score) ? worst_value(mode_) : *score;
-  const bool full = top_k_ > 0 && standing_.kept.size() >= static_cast<size_t>(top_k_);
-  return {.keep = ranks && (!full || is_better(mode_, value, standing_.kept.back().score)),
+  const std::optional<double> last = last_kept_score();
+  return {.keep = ranks && (!last || is_better(mode_, value, *last)),
           .best = ranks && (!standing_.best_score || is_better(mode_, value, *standing_.best_score)),
           .score = value};
+}
+
+// What is still being written counts, so that the decision does not depend on when it is complete.
+std::optional<double> CheckpointRanking::last_kept_score() const {
+  std::vector<double> scores;
+  for (const Kept& item : standing_.kept) scores.push_back(item.score);
+  for (const auto& [ticket, score] : standing_.pending) scores.push_back(score.value_or(0));
+  if (top_k_ <= 0 || scores.size() < static_cast<size_t>(top_k_)) return std::nullopt;
+  const auto last = scores.begin() + (top_k_ - 1);
+  std::nth_element(scores.begin(), last, scores.end(), [&](double a, double b) { return is_better(mode_, a, b); });
+  return *last;
 }
 
 void CheckpointRanking::requested(uint64_t ticket, const Place& place) {

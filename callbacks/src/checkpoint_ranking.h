@@ -54,6 +54,9 @@ class CheckpointRanking {
   void restore(Standing standing) { standing_ = std::move(standing); }
 
  private:
+  /// The score that a further checkpoint must surpass; nullopt if there is room for it.
+  std::optional<double> last_kept_score() const;
+
   bool by_score_;
   MonitorMode mode_;
   int64_t top_k_;

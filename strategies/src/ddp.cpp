@@ -143,9 +143,9 @@ void DDPStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
 
 void DDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   if (!group_) return;
-  graph_is_recorded_ = false;
   optimizers_ = optimizers;
-  std::vector<std::vector<NamedParameter>> shares;
+  std::vector<std::vector<NamedParameter>>& shares = shares_to_reduce_;
+  shares.clear();
   const auto all = unique_parameters(module);
   const auto learns = [&](const Tensor& value) { return value.requires_grad(); };
   if (module.automatic_optimization() || optimizers.size() < 2) {
@@ -170,24 +170,30 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
     }
   }
   std::erase_if(shares, [](const auto& share) { return share.empty(); });
+  reducers_.clear();
+  if (!options_.static_graph) make_reducers();
+  if (place_.world_size > 1 && !module.automatic_optimization())
+    unsynced_ = std::make_unique<detail::UnsyncedGradients>(all);
+}
+
+void DDPStrategy::make_reducers() {
+  std::vector<std::vector<NamedParameter>> shares = std::exchange(shares_to_reduce_, {});
   Options options = options_;
   // Parameters unused here belong to other optimizers' backwards, so that is not an error.
   if (shares.size() > 1) options.find_unused_parameters = true;
-  reducers_.clear();
   for (size_t i = 0; i < shares.size(); ++i) {
     detail::Buckets buckets;
     if (loaded_buckets_.size() == shares.size()) buckets = loaded_buckets_[i];
     reducers_.push_back(std::make_unique<detail::GradientReducer>(*group_, std::move(shares[i]), options, buckets));
   }
   loaded_buckets_.clear();
-  if (place_.world_size > 1 && !module.automatic_optimization())
-    unsynced_ = std::make_unique<detail::UnsyncedGradients>(all);
 }
 
 void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("training_step");
   try {
+    if (sync == GradSync::now && !shares_to_reduce_.empty()) make_reducers();
     for (auto& reducer : reducers_) reducer->before_forward();
   } catch (...) {
     group_->rethrow("ddp");
@@ -214,7 +220,7 @@ void DDPStrategy::before_evaluation(LightningModule& module) {
   if (!group_) return;
   group_->collectives().set_activity("evaluation");
   // In a fit, the first step, which may be slow, is still to come; outside a fit, start-up is over.
-  if (reducers_.empty()) group_->use_short_timeout();
+  if (reducers_.empty() && shares_to_reduce_.empty()) group_->use_short_timeout();
   if (!options_.broadcast_buffers) return;
   // Within a window each rank continues with its own buffers.
   if (has_own_buffers() && kept_buffers_.empty())
@@ -225,10 +231,7 @@ void DDPStrategy::before_evaluation(LightningModule& module) {
 void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
   if (!group_) return module.backward(loss, options);
   if (unsynced_) unsynced_->before_backward();
-  // A static graph is recorded in the first backward, which exchanges gradients; those that later batches of the window
-  // add are averaged at its end.
-  const bool records_graph = options_.static_graph && !std::exchange(graph_is_recorded_, true);
-  if (sync == GradSync::deferred && !records_graph) {
+  if (sync == GradSync::deferred) {
     module.backward(loss, options);
     if (unsynced_) unsynced_->after_backward(/*exchanged=*/false);
     return;
@@ -309,16 +312,19 @@ void DDPStrategy::check_same_ranks(LightningModule& module, const std::vector<Op
 
 StateTree DDPStrategy::state() const {
   StateTree::List reducers;
-  for (const auto& reducer : reducers_) {
+  const auto add = [&](size_t parameters, const detail::Buckets& of_reducer) {
     StateTree::List buckets;
-    for (const auto& bucket : reducer->buckets()) {
+    for (const auto& bucket : of_reducer) {
       StateTree::List indices;
       for (const int64_t index : bucket) indices.emplace_back(index);
       buckets.emplace_back(std::move(indices));
     }
-    reducers.push_back(StateTree::map(
-        {{"parameters", static_cast<int64_t>(reducer->parameters().size())}, {"buckets", std::move(buckets)}}));
-  }
+    reducers.push_back(
+        StateTree::map({{"parameters", static_cast<int64_t>(parameters)}, {"buckets", std::move(buckets)}}));
+  };
+  for (const auto& reducer : reducers_) add(reducer->parameters().size(), reducer->buckets());
+  if (loaded_buckets_.size() == shares_to_reduce_.size())
+    for (size_t i = 0; i < loaded_buckets_.size(); ++i) add(shares_to_reduce_[i].size(), loaded_buckets_[i]);
   StateTree::List buffers;
   if (has_own_buffers() && module_)
     for (const Tensor& buffer : kept_buffers_.empty() ? own_buffers(*module_) : kept_buffers_)
@@ -372,6 +378,7 @@ void DDPStrategy::abandon() noexcept {
   // First, since destructors may wait for the device, and the device for other ranks.
   if (group_) group_->abort();
   reducers_.clear();
+  shares_to_reduce_.clear();
   unsynced_.reset();
   group_.reset();
 }
@@ -379,6 +386,7 @@ void DDPStrategy::abandon() noexcept {
 void DDPStrategy::teardown() noexcept {
   unsync_norms();
   reducers_.clear();
+  shares_to_reduce_.clear();
   kept_buffers_.clear();
   syncs_buffers_next_ = true;
   unsynced_.reset();

@@ -34,12 +34,17 @@ DeviceUtilization::~DeviceUtilization() {
 }
 
 void DeviceUtilization::sample() {
-  const c10::impl::VirtualGuardImpl guard(devices_.front().type());
-  while (!ends_) {
-    for (size_t i = 0; i < devices_.size(); ++i)
-      if (!guard.queryStream(guard.getDefaultStream(devices_[i]))) ++seen_busy_[i];
-    ++looks_;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  // A device that has failed ends the run on its own thread.
+  try {
+    const c10::impl::VirtualGuardImpl guard(devices_.front().type());
+    while (!ends_) {
+      for (size_t i = 0; i < devices_.size(); ++i)
+        if (!guard.queryStream(guard.getDefaultStream(devices_[i]))) ++seen_busy_[i];
+      ++looks_;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  } catch (const std::exception&) {
+    // The shares are those until now.
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/generators/catch_generators.hpp>
+#include <functional>
 #include <set>
 
 #include "data_support.h"
@@ -116,6 +117,29 @@ TEST_CASE("combined streams end as their mode says, with no size known") {
   }
   // One stream is enough for the size to be unknown.
   CHECK_FALSE(CombinedLoader({{"a", loader_of(4)}, {"b", stream(6)}}, CombinedMode::min_size).size().has_value());
+}
+
+TEST_CASE("inside an epoch only the same kind of loader continues; after it, any") {
+  const std::vector<std::function<std::shared_ptr<Loader>()>> kinds{
+      [] { return loader_of(12, true); }, [] { return stream(12); }, [] { return both(CombinedMode::sequential); }};
+  for (size_t from = 0; from < kinds.size(); ++from)
+    for (size_t to = 0; to < kinds.size(); ++to) {
+      CAPTURE(from, to);
+      const auto before = kinds[from](), after = kinds[to]();
+      Batch batch;
+      before->start_epoch(3);
+      REQUIRE(before->next(batch));
+      after->load_state(before->state());
+      if (from == to) {
+        CHECK_NOTHROW(after->start_epoch(3));
+        continue;
+      }
+      CHECK_THAT(message_of<CheckpointError>([&] { after->start_epoch(3); }),
+                 ContainsSubstring("inside epoch 3, which another kind of loader was reading"));
+      after->load_state(before->state());
+      CHECK_NOTHROW(after->start_epoch(4));
+      CHECK(after->next(batch));
+    }
 }
 
 TEST_CASE("a combined loader gives each of its loaders seed and share") {

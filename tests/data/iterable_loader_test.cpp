@@ -96,6 +96,22 @@ TEST_CASE("a stream resumes after what was given out, whatever was read ahead") 
   }
 }
 
+TEST_CASE("the batch size of a stream may change between epochs, not inside one") {
+  const auto make = [](int64_t batch_size) {
+    return std::make_unique<IterableLoader>(std::make_shared<Counter>(8),
+                                            IterableLoaderOptions{.batch_size = batch_size});
+  };
+  const auto before = make(4);
+  before->start_epoch(0);
+  CHECK(drain(*before) == range(0, 8));
+  const auto next = make(2), same = make(2);
+  next->load_state(before->state());
+  CHECK_NOTHROW(next->start_epoch(1));
+  same->load_state(before->state());
+  CHECK_THAT(message_of<CheckpointError>([&] { same->start_epoch(0); }),
+             ContainsSubstring("batches of 4, the run has 2"));
+}
+
 TEST_CASE("F36: an error of a stream comes in order and is not consumed; threads end") {
   const int64_t before = thread_count();
   for (const int64_t workers : {0, 1}) {

@@ -92,6 +92,18 @@ TEST_CASE("on a GPU, a kernel's assertion ends the run cleanly, and what was sav
     CHECK(entry.path().extension() == ".ckpt");  // no half one
 }
 
+TEST_CASE("on two GPUs, a kernel's assertion ends a run whose layers are placed on them with 1", "[gpu]") {
+  require_gpus(2);
+  const TemporaryFolder folder;
+  const Finished run =
+      trainer(on_cuda(2, {"--trainer.strategy", "model_parallel", "--trainer.devices", "2", "--model.spread", "true",
+                          "--model.trouble", "device_assert", "--model.trouble_rank", "0"}),
+              {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "device-side assert"));
+}
+
 TEST_CASE("on a GPU, running out of memory is reported with its place, the device's counts and what to do", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;

@@ -29,6 +29,7 @@ TEST_CASE("ddp: a resume over as many ranks is exact, inside an accumulation win
   const int world = GENERATE(2, 3);
   // After the first step LibTorch orders its buckets again.
   const std::string cut_at = GENERATE("1", "7");
+  const std::string static_graph = cut_at == "7" ? "true" : "false";
   const std::vector<std::string> options{"--trainer.accumulate_grad_batches",
                                          "2",
                                          "--model.dropout",
@@ -41,6 +42,8 @@ TEST_CASE("ddp: a resume over as many ranks is exact, inside an accumulation win
                                          "0.01",
                                          "--trainer.strategy.bucket_cap_mb",
                                          "0.0001",
+                                         "--trainer.strategy.static_graph",
+                                         static_graph,
                                          "--data.num_train",
                                          "120"};
   const TemporaryFolder whole, parts;

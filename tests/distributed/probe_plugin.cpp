@@ -53,6 +53,7 @@ class ProbeNet : public fulgur::LightningModule {
     double dropout = 0;
     bool norm = false;
     bool spare = false;
+    bool spread = false;
     std::string trouble = "none";
     int64_t trouble_rank = 1;
     int64_t trouble_step = 3;
@@ -62,6 +63,7 @@ class ProbeNet : public fulgur::LightningModule {
       f(dropout, "dropout", "Share of hidden values set to zero.");
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
+      f(spread, "spread", "The last layer is on the second GPU, for model_parallel.");
       f(trouble, "trouble", "What happens.")
           .one_of({"none",
                    "skip_epoch",
@@ -121,6 +123,9 @@ class ProbeNet : public fulgur::LightningModule {
 
   void configure_model() override {
     if (options_.trouble == "shape" && here()) register_parameter("extra", at::full({2}, 1.0));
+    if (!options_.spread) return;
+    first_->to(at::Device(at::kCUDA, 0));
+    last_->to(at::Device(at::kCUDA, 1));
   }
 
   Tensor forward(const Tensor& x) {
@@ -128,7 +133,7 @@ class ProbeNet : public fulgur::LightningModule {
     if (options_.norm) h = norm_(h);
     h = at::tanh(h);
     if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
-    return last_(h);
+    return last_(h.to(last_->weight.device()));
   }
 
   // Between steps, of which captured ones do not run training_step.
@@ -158,7 +163,7 @@ class ProbeNet : public fulgur::LightningModule {
       if (options_.trouble == "no_loss") return Tensor();
       make_trouble();
     }
-    Tensor out = forward(x), target = y;
+    Tensor out = forward(x), target = y.to(out.device());
     if (options_.trouble == "nan_buffer" && now)
       norm_->running_mean.variable_data().fill_(std::numeric_limits<double>::quiet_NaN());
     if (options_.gathers) {
@@ -207,7 +212,8 @@ class ProbeNet : public fulgur::LightningModule {
 
   fulgur::Outputs evaluate(const Batch& batch, const char* name) {
     const auto [x, y] = batch.unpack<2>();
-    log(name, at::mse_loss(forward(x), y));
+    const Tensor out = forward(x);
+    log(name, at::mse_loss(out, y.to(out.device())));
     return {};
   }
 

@@ -5,6 +5,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "loading/other_loader.h"
 
 namespace fulgur {
 namespace {
@@ -71,6 +72,8 @@ bool CombinedLoader::keep_order() {
 }
 
 void CombinedLoader::start_epoch(int64_t epoch) {
+  if (epoch_of_other_loader_ == epoch) refuse_state_of_other_loader("data.CombinedLoader", epoch);
+  epoch_of_other_loader_.reset();
   epoch_ = epoch;
   over_ = false;
   stale_ = true;
@@ -205,6 +208,8 @@ StateTree CombinedLoader::collect() const {
 StateTree CombinedLoader::state() const { return loaded_ ? *loaded_ : position_; }
 
 void CombinedLoader::load_state(const StateTree& state) {
+  epoch_of_other_loader_ = epoch_of_other_loader(state, LoaderKind::combined);
+  if (epoch_of_other_loader_) return loaded_.reset();
   const int64_t epoch = state.at("epoch").as_int(), batches = state.at("batches").as_int(),
                 current = state.at("current").as_int();
   for (const auto& part : state.at("loaders").as_list()) {

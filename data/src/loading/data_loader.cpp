@@ -11,6 +11,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/samplers.h"
+#include "loading/other_loader.h"
 #include "reading/batch_buffers.h"
 #include "reading/batch_task.h"
 #include "reading/batch_worker_pool.h"
@@ -87,6 +88,7 @@ struct DataLoader::Impl {
   EpochPosition scheduled;  ///< given to the workers
   std::optional<EpochPosition> before_last, loaded;
   std::optional<OrderFacts> order_of_loaded;
+  std::optional<int64_t> epoch_of_other_loader;  // the loaded state is one of another kind of loader
   bool started = false;
   bool stale = false;  ///< the prefetched batches no longer follow `position`
 
@@ -499,6 +501,8 @@ void DataLoader::share_evenly(UnevenShares rest) {
 void DataLoader::start_epoch(int64_t epoch) {
   Impl& m = *impl_;
   m.forget_ahead();
+  if (m.epoch_of_other_loader == epoch) refuse_state_of_other_loader("data.DataLoader", epoch);
+  m.epoch_of_other_loader.reset();
   EpochPosition start{.epoch = epoch};
   if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
   m.context.epoch = epoch;
@@ -596,6 +600,8 @@ StateTree DataLoader::reshard_state(const StateTree& state, int64_t from) const 
 }
 
 void DataLoader::load_state(const StateTree& state) {
+  impl_->epoch_of_other_loader = epoch_of_other_loader(state, LoaderKind::indexed);
+  if (impl_->epoch_of_other_loader) return impl_->loaded.reset();
   EpochPosition position = position_in(state);
   // The samples are decisive: with another batch size, the remaining samples determine the number of batches left.
   if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size())

@@ -5,6 +5,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "loading/other_loader.h"
 #include "reading/single_thread_guard.h"
 #include "reading/stream_reader.h"
 #include "sampling/epoch_plan.h"
@@ -21,6 +22,8 @@ struct IterableLoader::Impl {
   SampleContext context;
   Position position;
   std::optional<Position> before_last, loaded;
+  int64_t loaded_batch_size = 0;
+  std::optional<int64_t> epoch_of_other_loader;  // the loaded state is one of another kind of loader
   std::unique_ptr<StreamReader> reader;
   bool started = false, stale = false, at_end = false;
 
@@ -96,10 +99,18 @@ void IterableLoader::start_epoch(int64_t epoch) {
   m.context.epoch = epoch;
   Impl::Position start;
   start.epoch = epoch;
-  if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
+  if (m.epoch_of_other_loader == epoch) refuse_state_of_other_loader("data.IterableLoader", epoch);
+  if (m.loaded && m.loaded->epoch == epoch) {
+    start = *m.loaded;
+    if (start.batches > 0 && m.loaded_batch_size != m.options.batch_size)
+      throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of batches of ",
+                                m.loaded_batch_size, ", the run has ", m.options.batch_size,
+                                "; iterable data resumes only with the same batch size."));
+  }
   m.position = std::move(start);
   m.go_to_position();
   m.loaded.reset();
+  m.epoch_of_other_loader.reset();
   m.before_last.reset();
   m.started = true;
 }
@@ -158,6 +169,8 @@ StateTree IterableLoader::state() const {
 }
 
 void IterableLoader::load_state(const StateTree& state) {
+  impl_->epoch_of_other_loader = epoch_of_other_loader(state, LoaderKind::iterable);
+  if (impl_->epoch_of_other_loader) return impl_->loaded.reset();
   Impl::Position p;
   p.epoch = state.at("epoch").as_int();
   p.batches = state.at("batches").as_int();
@@ -166,10 +179,7 @@ void IterableLoader::load_state(const StateTree& state) {
   if (p.epoch < 0 || p.batches < 0 || p.samples < 0)
     throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ",
                               p.batches, ", sample ", p.samples, "."));
-  if (p.batches > 0 && state.contains("batch_size") && state.at("batch_size").as_int() != impl_->options.batch_size)
-    throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of batches of ",
-                              state.at("batch_size").as_int(), ", the run has ", impl_->options.batch_size,
-                              "; iterable data resumes only with the same batch size."));
+  impl_->loaded_batch_size = state.contains("batch_size") ? state.at("batch_size").as_int() : impl_->options.batch_size;
   impl_->loaded = std::move(p);
 }
 

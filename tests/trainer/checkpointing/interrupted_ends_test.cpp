@@ -294,6 +294,88 @@ TEST_CASE("an epoch whose rest is skipped has no validation, also after an excep
   CHECK(rows(folder) == rows(quiet_folder));
 }
 
+TEST_CASE("a signal while a callback has exchanged the weights for a validation saves the run's own weights") {
+  // Weight averaging, in short.
+  struct Averaging : Callback {
+    std::vector<Tensor> average, own;
+    int64_t validated = 0;
+    int raise_in = -1;  // batch of the third validation
+    StateTree state() const override {
+      return StateTree::map({{"average", StateTree::List(average.begin(), average.end())}});
+    }
+    void load_state(const StateTree& state) override {
+      average.clear();
+      for (const auto& item : state.at("average").as_list()) average.push_back(item.tensor().clone());
+    }
+    static std::vector<Tensor> parameters(RunContext& run) {
+      std::vector<Tensor> all;
+      for (const Tensor& parameter : run.module().parameters()) all.push_back(parameter.detach());
+      return all;
+    }
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+      const std::vector<Tensor> now = parameters(run);
+      for (size_t i = 0; i < now.size(); ++i) {
+        if (average.size() == i) average.push_back(now[i].clone());
+        average[i].mul_(0.5).add_(now[i], 0.5);
+      }
+    }
+    void exchange(RunContext& run, std::vector<Tensor>& with) {
+      const at::NoGradGuard no_gradients;
+      const std::vector<Tensor> now = parameters(run);
+      for (size_t i = 0; i < now.size(); ++i) now[i].copy_(with[i]);
+    }
+    void on_validation_start(RunContext& run) override {
+      if (run.sanity_checking()) return;
+      own.clear();
+      for (const Tensor& value : parameters(run)) own.push_back(value.clone());
+      exchange(run, average);
+      ++validated;
+    }
+    void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t batch_idx, int64_t) override {
+      if (validated == 3 && batch_idx == raise_in) std::raise(SIGTERM);
+    }
+    void on_validation_end(RunContext& run) override {
+      if (!run.sanity_checking()) exchange(run, own);
+    }
+  };
+  const auto often = [](TrainerOptions& options) { options.val_check_interval = 2; };
+  const auto averaging = [&](int raise_in, const std::shared_ptr<AtHooks>& hooks = nullptr) {
+    const auto callback = std::make_shared<Averaging>();
+    callback->raise_in = raise_in;
+    return [=](TrainerOptions& options, TrainerComponents& components) {
+      components.add(callback);
+      with(hooks, often)(options, components);
+    };
+  };
+  const TemporaryFolder quiet_folder;
+  const auto whole = seeded<SelfPlanned>(0.3);
+  fit(quiet_folder, {.change = averaging(-1), .module = whole});
+  const auto check = [&](std::function<void(TrainerOptions&, TrainerComponents&)> change) {
+    const TemporaryFolder folder;
+    CHECK(fit(folder, {.change = std::move(change), .module = seeded<SelfPlanned>(0.3)}).stop_reason == "signal 15");
+    const auto resumed = seeded<SelfPlanned>(0.3);
+    fit(folder, {.from = "auto", .change = averaging(-1), .module = resumed});
+    CHECK(same_weights(weights(*resumed), weights(*whole)));
+    CHECK(rows(folder) == rows(quiet_folder));
+  };
+  SECTION("before the validation") {
+    for (const int64_t step : {14, 20}) {
+      CAPTURE(step);
+      const auto stopping = std::make_shared<AtHooks>();
+      stopping->batch_end = [=](RunContext& run) {
+        if (run.progress().global_step == step) std::raise(SIGTERM);
+      };
+      check(averaging(-1, stopping));
+    }
+  }
+  SECTION("in the validation") {
+    for (const int batch : {0, 1}) {
+      CAPTURE(batch);
+      check(averaging(batch));
+    }
+  }
+}
+
 TEST_CASE("a checkpoint that was requested before a signal is the last one of the fit") {
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 10;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "checkpointing/resume.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text/errors.h"
 #include "support/temporary_folder.h"
 
@@ -63,6 +64,28 @@ TEST_CASE("last and best: the config's own run folder first, then the newest run
   CHECK(find_checkpoint("last", folder.path(), {.name = "logs", .version = 0}, {}) == v0 / "checkpoints/last.ckpt");
   CHECK_THROWS_WITH(find_checkpoint("last", folder.path(), {.name = "logs", .version = 10}, {}),
                     ContainsSubstring("version_10 has no checkpoint 'last'"));
+}
+
+TEST_CASE("last is the newest checkpoint, also if a process was killed before it had linked to it") {
+  const test::TemporaryFolder folder;
+  const fs::path checkpoints = folder / "logs/version_0/checkpoints";
+  fs::create_directories(checkpoints);
+  const auto save = [&](const char* name, int64_t counter, bool weights_only) {
+    CheckpointContent content;
+    content.state["progress"] = StateTree::map({{"global_step", 12}, {"epoch", 3}});
+    content.optimizers = weights_only ? StateTree(nullptr) : StateTree(StateTree::List());
+    content.origin.save_counter = counter;
+    write_checkpoint(checkpoints / name, content);
+  };
+  const auto last = [&] { return find_checkpoint("last", folder.path(), {.name = "logs"}, {}); };
+  save("a.ckpt", 1, false);
+  CHECK(last() == checkpoints / "a.ckpt");
+  fs::create_symlink("a.ckpt", checkpoints / "last.ckpt");
+  CHECK(last() == checkpoints / "last.ckpt");
+  save("c.ckpt", 3, true);  // weights alone
+  CHECK(last() == checkpoints / "last.ckpt");
+  save("b.ckpt", 2, false);
+  CHECK(last() == checkpoints / "b.ckpt");
 }
 
 }  // namespace run_folder_test

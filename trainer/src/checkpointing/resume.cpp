@@ -82,19 +82,45 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
                               [&](const fs::path& folder) { return finished_run_in(folder, options).has_value(); });
 }
 
+namespace {
+
+// The checkpoint that `last` means in the folder of a run: what the link points to, or a newer one, to which a process
+// that was killed had not linked yet.
+std::optional<fs::path> last_in(const fs::path& folder) {
+  const fs::path link = folder / run_layout::kLast;
+  std::optional<CheckpointSummary> newest;
+  for (CheckpointSummary& summary : list_checkpoints(folder)) {
+    if (summary.problem || summary.weights_only) continue;
+    if (!newest || summary.origin.save_counter > newest->origin.save_counter) newest = std::move(summary);
+  }
+  if (!fs::exists(link)) return newest ? std::optional(newest->path) : std::nullopt;
+  if (!newest) return link;
+  try {
+    return summarize_checkpoint(link).origin.save_counter < newest->origin.save_counter ? newest->path : link;
+  } catch (const CheckpointError&) {
+    return link;  // whoever loads it reports its damage
+  }
+}
+
+}  // namespace
+
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
                          const fs::path& config_folder) {
   if (choice != "last" && choice != "best") return choice;
   const std::string link = choice + run_layout::kExtension;
+  const auto chosen_in = [&](const fs::path& run_dir) -> std::optional<fs::path> {
+    const fs::path folder = checkpoint_folder_of(run_dir);
+    if (choice == "last") return last_in(folder);
+    return fs::exists(folder / link) ? std::optional(folder / link) : std::nullopt;
+  };
   if (has_checkpoint_folder(config_folder)) {
-    const fs::path path = checkpoint_folder_of(config_folder) / link;
-    if (fs::exists(path)) return path;
+    if (auto path = chosen_in(config_folder)) return *path;
     throw CheckpointError(
         cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
   }
   for (const fs::path& run_dir : run_folders(root, name)) {
     const fs::path folder = checkpoint_folder_of(run_dir);
-    if (fs::exists(folder / link)) return folder / link;
+    if (auto path = chosen_in(run_dir)) return *path;
     // A newer run that has checkpoints but no best one must not be skipped silently.
     if (fs::exists(folder / run_layout::kLast))
       throw CheckpointError(

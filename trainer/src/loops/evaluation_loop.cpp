@@ -18,6 +18,7 @@
 #include "predictions/predictions.h"
 #include "process/signals.h"
 #include "run/batch_transfer.h"
+#include "run/weight_versions.h"
 
 namespace fulgur::detail {
 namespace {
@@ -153,8 +154,9 @@ class NoGradients {
 // others.
 class Rounds {
  public:
-  Rounds(RunState& run, Services& services, std::optional<int64_t> batches)
-      : run_(run), services_(services), together_(run.world_size() > 1) {
+  // `abandons`: a signal ends the evaluation before its next batch.
+  Rounds(RunState& run, Services& services, std::optional<int64_t> batches, bool abandons)
+      : run_(run), services_(services), together_(run.world_size() > 1), abandons_(abandons) {
     if (!together_) return;
     const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
     if (most[0] == 0) count_ = most[1];
@@ -167,19 +169,20 @@ class Rounds {
   }
   // Called before a batch of this rank is evaluated.
   void before_batch() const {
-    if (run_.world_size() > 1) return;
+    if (run_.world_size() > 1 || !abandons_) return;
     if (const auto signal = signals::received()) throw Interrupted(*signal);
   }
   void end_round() const {
     if (!together_) return;
     services_.consensus.step();
-    if (const auto signal = services_.consensus.signal()) throw Interrupted(*signal);
+    const auto signal = services_.consensus.signal();
+    if (signal && abandons_) throw Interrupted(*signal);
   }
 
  private:
   RunState& run_;
   Services& services_;
-  bool together_;
+  bool together_, abandons_;
   std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
 };
 
@@ -220,11 +223,7 @@ class EvaluationPass {
   int64_t run(std::optional<int64_t> batch_limit) {
     const FailureGuard noted(run_);
     services_.consensus.change_pace();
-    call_module(LogScope::forbidden, hooks_.model_eval);
-    call_callbacks(hooks_.start);
-    call_module(epoch_scope_, hooks_.module_start);
-    call_callbacks(hooks_.epoch_start);
-    call_module(epoch_scope_, hooks_.module_epoch_start);
+    call_start_hooks();
     const StageLoaders& loaders = run_.stages[stage_];
     run_.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
     for (size_t l = 0; l < loaders.loaders.size(); ++l) {
@@ -244,6 +243,18 @@ class EvaluationPass {
   }
 
  private:
+  void call_start_hooks() {
+    std::optional<WeightVersions> weights;
+    if (run_.fn == TrainerFn::fit) weights.emplace(module_);
+    call_module(LogScope::forbidden, hooks_.model_eval);
+    call_callbacks(hooks_.start);
+    call_module(epoch_scope_, hooks_.module_start);
+    call_callbacks(hooks_.epoch_start);
+    call_module(epoch_scope_, hooks_.module_epoch_start);
+    // A hook has exchanged the weights for this validation, as weight averaging does, and puts the run's weights back
+    // at the end: until then, nothing can be saved.
+    if (weights) abandons_ = !run_.collectives().any(weights->changed());
+  }
   void call_module(LogScope scope, void (LightningModule::*hook)()) {
     ScopeGuard guard(run_, scope);
     (module_.*hook)();
@@ -256,7 +267,7 @@ class EvaluationPass {
     run_.position.loader_idx = static_cast<int64_t>(index);
     loader.start_epoch(run_.counters.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    const Rounds rounds(run_, services_, limit);
+    const Rounds rounds(run_, services_, limit, abandons_);
     bool more = true;
     for (int64_t i = 0;; ++i) {
       run_.position.reading = i;
@@ -328,6 +339,7 @@ class EvaluationPass {
   HeldBatch held_;
   Batch& batch_ = held_.get();
   int64_t samples_ = 0;
+  bool abandons_ = true;
 };
 
 // Splits `name/dataloader_idx_2` into the columns of the report.

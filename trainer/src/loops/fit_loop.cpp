@@ -122,6 +122,8 @@ class FitLoop {
       run_.request_stop("max_time");
   }
 
+  bool stop_follows() const { return services_.consensus.stop() && run_.may_stop(); }
+
   // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
   bool stops() const {
     return services_.consensus.stop() && run_.may_stop() && !services_.consensus.signal() &&
@@ -295,14 +297,15 @@ class FitLoop {
     services_.consensus.step();
     // A stop is judged on values from the final weights, as in Lightning.
     ask_by_time();
-    if (validation_follows(batch_idx, last_batch)) {
+    const auto signal = services_.consensus.signal();
+    if (!signal && validation_follows(batch_idx, last_batch)) {
       validate();
       services_.consensus.settle();
-    } else if (services_.consensus.signal() && services_.consensus.stop() && run_.may_stop() && may_validate()) {
-      // The resumed run will stop, after the validation that this run would have made.
+    } else if (signal && (validation_due(batch_idx, last_batch) || (stop_follows() && may_validate()))) {
+      // The resumed run makes the validation, and a stop that was requested comes after it.
       run_.validation.pending = !services_.finite.stopped();
       // The validation comes before the epoch's end.
-      if (last_batch && run_.validation.pending) throw Interrupted(*services_.consensus.signal());
+      if (last_batch && run_.validation.pending) throw Interrupted(*signal);
     }
   }
 

@@ -126,9 +126,10 @@ void end_fit(RunState& run, Services& services) {
   services.checkpoints.act_on_requests();
   services.checkpoints.wait_for_save();
   if (!last_state_is_saved(run, services))
-    log::warn("trainer.not_finished",
-              "the final checkpoint was not written, so the run does not count as finished: --resume trains again from "
-              "the last one");
+    log::warn(
+        "trainer.not_finished",
+        cat("the final checkpoint was not written, so the run does not count as finished: --resume trains again from ",
+            services.context.last_checkpoint() ? "the last one" : "the start, since there is no other"));
   else if (!services.finite.stopped() && run.is_global_zero())
     mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
 }

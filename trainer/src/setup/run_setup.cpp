@@ -125,7 +125,8 @@ void RunSetup::create_run_folder(ResumePlan& resume) {
   for (const auto& logger : run_.active_loggers) {
     const auto other = logger->run_name();
     const auto other_version = logger->run_version();
-    if ((other && *other != name.name) || (other_version && other_version != name.version))
+    const bool has_other_name = other && *other != name.name && *other != kDefaultRunName;
+    if (has_other_name || (other_version && other_version != name.version))
       throw ConfigError(
           "[trainer.logger] loggers request different run folders; only the name and version of the first logger "
           "are used. Set them in only one logger.");

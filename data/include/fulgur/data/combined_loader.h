@@ -66,6 +66,7 @@ class FULGUR_API CombinedLoader : public Loader {
   bool stale_ = false;  ///< the parts are not at `position_`
   StateTree position_;  ///< after the batch that was returned last
   std::optional<StateTree> before_last_, loaded_;
+  std::optional<int64_t> epoch_of_other_loader_;  // the loaded state is one of another kind of loader
 };
 
 }  // namespace fulgur

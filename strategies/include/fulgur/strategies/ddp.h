@@ -91,6 +91,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   bool has_own_buffers() const;
   void put_back_buffers(const LightningModule& module);
   void unsync_norms() noexcept;
+  void make_reducers();
 
   Options options_;
   ProcessPlace place_;
@@ -102,10 +103,12 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
+  /// Parameters of the reducers to come: with static_graph, LibTorch takes the first backward after their creation for
+  /// that of the graph, and exchanges gradients in it. So they are created when a window ends.
+  std::vector<std::vector<NamedParameter>> shares_to_reduce_;
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< used with manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;
-  bool graph_is_recorded_ = false;    // static_graph
   std::vector<Tensor> kept_buffers_;  // this rank's buffers of the current window, while an evaluation uses rank 0's
 };
 
