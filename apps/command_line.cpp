@@ -44,6 +44,7 @@ struct Short {
   const char* doc;
 };
 constexpr Short kShorts[] = {
+    {"ckpt_path", "ckpt_path", nullptr, "Load a checkpoint: last, best or a path"},
     {"resume", "ckpt_path", "auto",
      "fit: resume from the newest checkpoint that verifies, if there is one (ckpt_path: auto)"},
     {"allow-config-change", "load.allow_config_change", "true",
@@ -163,7 +164,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
   if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--report");
   if (is_run({"fit", "validate", "test", "predict", "config"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
-  if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--verify");
+  if (is_run({"fit", "validate", "test", "predict"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
   std::vector<const CLI::Option*> options = verb.get_options();
   for (const std::string& name : names) options.push_back(app.get_option(name));
   const std::shared_ptr<CLI::FormatterBase> formatter = verb.get_formatter();

@@ -9,19 +9,23 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_config.h"
 
 namespace fulgur::cli {
 
 namespace {
 
-/// The data exports values only after its setup, and the model may need them for its construction.
-void fill_links(Config& config, DataModule* data, TrainerFn fn) {
-  if (config.link.empty()) return;
+/// The data exports values only after its setup, and the model may need them for its construction. True if the data is
+/// set up now, from the checkpoint's state if there is one.
+bool fill_links(Config& config, DataModule* data, TrainerFn fn) {
+  if (config.link.empty()) return false;
   if (data == nullptr)
     throw ConfigError("[config] link needs a data module to take values from; none is configured. Set `data`.");
   data->prepare_data();
+  if (const auto state = data_state_in_checkpoint(config)) data->load_state(*state);
   data->setup(fn);
   apply_links(config, data->exported_values());
+  return true;
 }
 
 /// The model's options that are numbers or lists of numbers; `zeros` receives those that contain a 0.
@@ -79,12 +83,14 @@ PreparedRun prepare(Config config, TrainerFn fn) {
   }
   log::silence(config.silence);
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
-  fill_links(config, data.get(), fn);
+  const bool set_up = fill_links(config, data.get(), fn);
   // Before the module is created: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config);
   trainer.prepare_process();
   std::shared_ptr<LightningModule> module = make_module(config.model);
-  return {std::move(trainer), std::move(module), data ? DataSource(std::move(data)) : DataSource()};
+  DataSource source = data ? DataSource(std::move(data)) : DataSource();
+  if (set_up) source.set_up_for = fn;
+  return {std::move(trainer), std::move(module), std::move(source)};
 }
 
 }  // namespace fulgur::cli

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "fulgur/checkpoint/run_layout.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::cli {
@@ -46,7 +47,27 @@ bool written_since_launch(const fs::path& file) {
   return ::stat(file.c_str(), &status) == 0 && seconds(status.st_mtim) >= launched_s();
 }
 
+// What `load` leaves out is left out when a run starts from a checkpoint, not when it continues.
+void load_everything(CheckpointLoading& load) {
+  load.weights_only = false;
+  load.optimizer = load.lr_scheduler = load.loops = load.rng = true;
+}
+
 }  // namespace
+
+std::vector<ConfigDifference> resume_or_start(Config& config, const Config& start,
+                                              const std::function<std::vector<ConfigDifference>(Config&)>& agree) {
+  load_everything(config.load);
+  const auto differences = agree(config);
+  // A finished run has nothing to resume, and is not started again.
+  const fs::path run = newest_run_folder(config);
+  std::error_code error;
+  const bool starts = config.ckpt_path == "auto" && (run.empty() || !fs::exists(run / run_layout::kFinished, error));
+  if (!starts || !start.ckpt_path) return differences;
+  log::info(cat("resume: there is no run to resume; this one starts from ckpt_path: ", *start.ckpt_path));
+  config = start;
+  return agree(config);
+}
 
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks) {
   if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
@@ -58,6 +79,7 @@ std::vector<ConfigDifference> continue_after_restart(Config& config, const Proce
   if (!own) return agree_with_checkpoint(config, locks);
   const Config written = config;
   config.ckpt_path = "auto";
+  load_everything(config.load);
   const auto differences = agree_with_checkpoint(config, locks);
   // The checkpoint belongs to another run if this one ended before its first checkpoint.
   std::error_code error;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "fulgur/core/contracts/process_place.h"
@@ -12,5 +13,11 @@ namespace fulgur::cli {
 /// finished since then; else as at the first start. Under torchrun the newest checkpoint counts however old it is,
 /// since an agent may join late. Looks only at files, so that all ranks decide the same.
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks);
+
+/// Decides from where a fit with `--resume` continues: `config` has `ckpt_path: auto`, and `start` is the same config
+/// without `--resume`. If there is a run to resume, all of it is loaded, whatever `load` says about the start. If there
+/// is none, the run starts like `start`.
+std::vector<ConfigDifference> resume_or_start(Config& config, const Config& start,
+                                              const std::function<std::vector<ConfigDifference>(Config&)>& agree);
 
 }  // namespace fulgur::cli

@@ -40,13 +40,23 @@ void report_differences(const std::vector<ConfigDifference>& differences, const 
                 "checkpoint with --ckpt_path"));
 }
 
+// The sources without what `--resume` adds to them.
+ConfigSources without_resume(ConfigSources sources) {
+  std::erase_if(sources.overrides, [](const auto& item) { return item.first == "ckpt_path" && item.second == "auto"; });
+  return sources;
+}
+
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
   // Rank 0 decides from which checkpoint the run resumes, and reports it.
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
-  const auto differences = place && place->restarts > 0 ? continue_after_restart(config, *place, first_rank)
-                                                        : agree_with_checkpoint(config, first_rank);
+  const auto agree = [&](Config& with) {
+    return place && place->restarts > 0 ? continue_after_restart(with, *place, first_rank)
+                                        : agree_with_checkpoint(with, first_rank);
+  };
+  const auto differences =
+      command.resume ? resume_or_start(config, load_config(without_resume(command.sources)), agree) : agree(config);
   report_differences(differences, config);
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit);
   const auto watched = failure.watch(run.trainer);

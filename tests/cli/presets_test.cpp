@@ -132,6 +132,33 @@ TEST_CASE(
   CHECK((run("every_3") == plain));
 }
 
+TEST_CASE("a checkpoint's vocabulary is used for another text, with links too") {
+  const TemporaryFolder folder;
+  std::string learned, other;
+  for (int i = 0; i < 400; ++i) learned += "to be or not to be. ";
+  for (int i = 0; i < 400; ++i) other += "be to ";
+  write_text(folder / "learned.txt", learned);
+  write_text(folder / "other.txt", other);
+  const auto run = [&](const char* text, std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--trainer.default_root_dir", folder.path().string(), "--trainer.num_threads",
+                                       "1", "--data.block_size", "16"});
+    return trainer(arguments, {.folder = folder.path(), .environment = {"FULGUR_TEXT=" + (folder / text).string()}});
+  };
+  const std::string config = (configs() / "gpt_shakespeare.yaml").string();
+  const Finished fitted = run("learned.txt", {"fit", "--config", config, "--trainer.max_steps", "3", "--model.n_embd",
+                                              "32", "--data.samples_per_epoch", "96"});
+  INFO(fitted.err);
+  REQUIRE(fitted.exit_code == 0);
+  const Finished tested = run("other.txt", {"test", "--config", config, "--ckpt_path", "last", "--model.n_embd", "32"});
+  INFO(tested.err);
+  CHECK(tested.exit_code == 0);
+  // The saved config has the linked values, too.
+  const Finished again = run("other.txt", {"test", "--config", (folder / "fulgur_logs/version_0/config.yaml").string(),
+                                           "--ckpt_path", "last", "--data.path", (folder / "other.txt").string()});
+  INFO(again.err);
+  CHECK(again.exit_code == 0);
+}
+
 TEST_CASE("seq2seq_reversal.yaml learns to reverse sequences that it has not seen") {
   const TemporaryFolder folder;
   const std::vector<std::string> base{"--config",

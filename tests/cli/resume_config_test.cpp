@@ -161,6 +161,44 @@ TEST_CASE("F16 an option that is new in the module since the checkpoint: refused
   CHECK(says(continued.err, "14 steps"));
 }
 
+TEST_CASE("--resume continues all of a run, and starts it from the config's ckpt_path if there is none") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  write_text(folder / "fine.yaml",
+             "ckpt_path: base/fulgur_logs/version_0/checkpoints/last.ckpt\n"
+             "load: {weights_only: true}\n"
+             "trainer: {default_root_dir: fine, max_steps: 5}\n");
+  const auto fit = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"fit", "-c", "c.yaml"});
+    Finished end = trainer(arguments, {.folder = folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    return end.err + end.out;
+  };
+  fit({"--trainer.default_root_dir", "base"});
+  const std::string started = fit({"-c", "fine.yaml", "--resume"});
+  CHECK(says(started, "there is no run to resume; this one starts from ckpt_path: base/"));
+  CHECK(says(started, ", 5 steps"));
+  const auto run = folder / "fine/fulgur_logs/version_0";
+  const auto first = fulgur::read_checkpoint(run / "checkpoints/last.ckpt");
+  CHECK(first.state.at("progress").at("global_step").as_int() == 5);
+  const std::string resumed = fit({"-c", "fine.yaml", "--resume", "--trainer.max_steps", "9"});
+  CHECK_FALSE(says(resumed, "there is no run to resume"));
+  CHECK(says(resumed, ", 9 steps"));
+  CHECK_FALSE(std::filesystem::exists(folder / "fine/fulgur_logs/version_1"));
+  CHECK(says(fit({"-c", "fine.yaml", "--resume", "--trainer.max_steps", "9"}), "nothing to resume"));
+}
+
+TEST_CASE("fast_dev_run tries the loops from the start with a checkpoint's weights") {
+  const Stopped run;
+  const Finished end = trainer({"fit", "-c", "c.yaml", "--ckpt_path", "last", "--trainer.fast_dev_run", "2"},
+                               {.folder = run.folder.path()});
+  INFO(end.err);
+  CHECK(end.exit_code == 0);
+  CHECK(says(end.err + end.out, "the loops begin at step 0"));
+  CHECK(says(end.err + end.out, ", 2 steps"));
+}
+
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);

@@ -1,5 +1,9 @@
 // What strategies and precisions launch on GPUs, and on which streams.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -73,6 +77,24 @@ TEST_CASE("on GPUs, the threads of dp compute on the caller's current streams", 
   });
   CHECK(seen == side);
   CHECK(sum.item<float>() == 8 * 1024);
+}
+
+TEST_CASE("on two GPUs, an operation on a list computes each tensor in the order of its own device", "[gpu]") {
+  require_gpus(2);
+  std::vector<Tensor> from, to;
+  for (const int index : {0, 1, 0, 1}) {
+    const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+    from.push_back(at::full({64}, 1.5, at::device(device).dtype(at::kBFloat16)));
+    to.push_back(at::zeros({64}, at::device(device)));
+  }
+  at::_foreach_copy_(to, from);
+  at::_foreach_mul_(to, std::vector<at::Scalar>{1, 2, 3, 4});
+  at::_foreach_add_(to, 0.5);
+  for (size_t i = 0; i < to.size(); ++i) {
+    CAPTURE(i);
+    // Read on its own device's stream.
+    CHECK(to[i].sum().item<double>() == 64 * (1.5 * static_cast<double>(i + 1) + 0.5));
+  }
 }
 
 }  // namespace device_work_test

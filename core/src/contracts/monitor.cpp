@@ -39,7 +39,7 @@ std::string monitor_not_logged(std::string_view monitor, const RunContext& run) 
   if (!run.has_validation())
     text +=
         " No validation runs in this fit: there is no validation data, no validation_step, or limit_val_batches is 0.";
-  else if (run.progress().validations == 0)
+  else if (run.progress().validations == 0 && !run.sanity_checking())
     text += " No validation has run yet.";
   return text;
 }

@@ -240,6 +240,13 @@ bool check_alternatives(const ConfigNode& node, const TypeInfo& type, Problems& 
   return false;
 }
 
+// The nearest of the names, or all of them if none is near and they are few.
+std::string known_keys(const std::string& key, const std::vector<std::string>& names) {
+  constexpr size_t kFew = 20;
+  std::string hint = did_you_mean(key, names);
+  return !hint.empty() || names.size() > kFew ? hint : cat("; there are: ", join(names));
+}
+
 }  // namespace
 
 std::string type_text(const TypeInfo& type) {
@@ -311,7 +318,7 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
       else if (names.empty())
         problems.add(where, key_path, "unknown key; there are no options here");
       else
-        problems.add(where, key_path, "unknown key" + did_you_mean(key, names));
+        problems.add(where, key_path, "unknown key" + known_keys(key, names));
       continue;
     }
     const Field& field = *found->second;

@@ -11,8 +11,8 @@ namespace fulgur {
 
 enum class LoaderKind { indexed, iterable, combined };
 
-/// The epoch of a loader's state that another kind of loader saved; nullopt if it is one of `kind`. Only the same kind of
-/// loader can continue inside that epoch.
+/// The epoch of a loader's state that another kind of loader saved; nullopt if it is one of `kind`. Only the same kind
+/// of loader can continue inside that epoch.
 inline std::optional<int64_t> epoch_of_other_loader(const StateTree& state, LoaderKind kind) {
   const LoaderKind saved = state.contains("loaders")   ? LoaderKind::combined
                            : state.contains("dataset") ? LoaderKind::iterable

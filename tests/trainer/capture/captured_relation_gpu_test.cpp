@@ -126,6 +126,21 @@ struct Keeping : Callback {
   std::vector<Batch> kept;
 };
 
+// A mean of the outputs in a buffer, which `in_step` replaces in each step.
+struct Averaging : Chosen {
+  Averaging() { average = register_buffer("average", at::zeros({2})); }
+  StepOutput training_step(const Batch& batch, int64_t i) override {
+    const Tensor mean = forward(batch[0]).detach().mean(0);
+    if (in_step)
+      average.set_data(average * 0.75 + mean * 0.25);
+    else
+      average.mul_(0.75).add_(mean, 0.25);
+    return Chosen::training_step(batch, i);
+  }
+  Tensor average;
+  static inline bool in_step = false;
+};
+
 Outcome<Chosen> run(const Choices& choices, bool captures) {
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
@@ -214,6 +229,53 @@ TEST_CASE("on a GPU, cuda_graph follows schedules that cycle the momentum like e
   for (const auto& [name, value] : plain.weights) {
     CAPTURE(name);
     CHECK(at::allclose(value, captured.weights.at(name), 1e-3, choices.optimizer == "Muon" ? 5e-3 : 1e-4));
+  }
+}
+
+// What a callback or the step itself changes on the host between launches.
+TEST_CASE("on a GPU, captured steps follow numbers of the optimizer and memory that are exchanged, or say why not",
+          "[gpu]") {
+  require_gpus(1);
+  struct Changing : Callback {
+    std::string what;
+    explicit Changing(std::string kind) : what(std::move(kind)) {}
+    void on_train_batch_start(RunContext& run, const Batch&, int64_t) override {
+      if (run.progress().global_step != 12) return;
+      Optimizer& optimizer = *run.optimizers().front();
+      if (what == "weight_decay")
+        for (ParamGroup& group : optimizer.groups()) group.weight_decay = 0.5;
+      if (what == "momentum") optimizer.set_momentum(0.25);
+      if (what == "parameters")
+        for (Tensor parameter : run.module().parameters()) parameter.set_data(parameter.detach().clone());
+      if (what == "buffer")
+        for (Tensor buffer : run.module().buffers()) buffer.set_data(buffer.clone());
+    }
+  };
+  Choices choices(1);
+  choices.precision = "32-true";
+  choices.clip = "none";
+  choices.every = 1;
+  choices.schedule = 0;
+  choices.dropout = 0;
+  const std::string what = GENERATE("weight_decay", "momentum", "parameters", "buffer", "step");
+  choices.optimizer = what == "momentum" ? "SGD" : "AdamW";
+  Chosen::now = &choices;
+  Averaging::in_step = what == "step";
+  const auto run = [&](bool captures) {
+    const TemporaryFolder folder;
+    return fit<Averaging>(three_epochs_on_cuda(folder), captures, [&](TrainerComponents& components) {
+      by_device(components);
+      components.add(std::make_shared<Changing>(what));
+    });
+  };
+  const auto plain = run(false), captured = run(true);
+  CAPTURE(what, captured.told);
+  CHECK(same_weights(plain.weights, captured.weights));
+  if (what == "step") {
+    CHECK(captured.report.captured_batches == 0);
+    CHECK_THAT(captured.told, ContainsSubstring("replaces the memory of 'average'"));
+  } else {
+    CHECK(captured.report.captured_batches > 10);
   }
 }
 

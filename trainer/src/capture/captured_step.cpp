@@ -39,7 +39,8 @@ CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<Gr
       body_(std::move(body)) {
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   planned.optimizer->keep_rates_on_device();
-  if (schedules_momentum(planned)) optimizer_->keep_momentum_on_device();
+  momentum_on_device_ = schedules_momentum(planned);
+  if (momentum_on_device_) optimizer_->keep_momentum_on_device();
 }
 
 CapturedStep::~CapturedStep() {
@@ -81,6 +82,7 @@ void CapturedStep::start_over() {
   warm_ups_ = windows_ = pool_bytes_ = 0;
   recordings_ = {};
   window_gradients_.clear();
+  held_.clear();
   logged_ = {};
   changing_.reset();
 }
@@ -145,12 +147,43 @@ void CapturedStep::remember_modes() {
     const bool training = part->is_training();
     training_.emplace_back(std::move(part), training);
   }
+  held_.clear();
+  for (const auto& [name, value] : unique_parameters(*run_.model)) held_.push_back({name, value, value.detach()});
+  for (const auto& item : run_.model->named_buffers())
+    if (item.value().defined()) held_.push_back({item.key(), item.value(), item.value().detach()});
   layout_ = optimizer_->layout();
+  optimizer_numbers_.clear();
+  each_optimizer_number([this](std::optional<double> number) { optimizer_numbers_.push_back(number); });
   accumulation_ = run_.window.target;
 }
 
+template <class Use>
+void CapturedStep::each_optimizer_number(Use use) const {
+  const Optimizer& optimizer = *run_.plan.optimizers.front().optimizer;
+  use(momentum_on_device_ ? std::nullopt : optimizer.momentum());
+  for (const ParamGroup& group : optimizer.groups()) use(optimizer.weight_decay(group));
+}
+
+bool CapturedStep::optimizer_numbers_changed() const {
+  size_t place = 0;
+  bool same = true;
+  each_optimizer_number([&](std::optional<double> number) {
+    same = same && place < optimizer_numbers_.size() && optimizer_numbers_[place] == number;
+    ++place;
+  });
+  return !same || place != optimizer_numbers_.size();
+}
+
+std::optional<std::string> CapturedStep::replaced_memory() const {
+  const auto found = std::find_if(held_.begin(), held_.end(), [](const Held& held) {
+    return held.tensor.has_storage() && held.tensor.const_data_ptr() != held.memory.const_data_ptr();
+  });
+  return found == held_.end() ? std::nullopt : std::optional(found->name);
+}
+
 bool CapturedStep::out_of_date() const {
-  return layout_ != optimizer_->layout() || accumulation_ != run_.window.target ||
+  return layout_ != optimizer_->layout() || accumulation_ != run_.window.target || optimizer_numbers_changed() ||
+         replaced_memory() ||
          std::any_of(learning_.begin(), learning_.end(),
                      [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
          std::any_of(training_.begin(), training_.end(),
@@ -240,8 +273,13 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   pool_bytes_ += std::max<int64_t>(reserved() - reserved_before, 0);
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
-  if (changing_ || rate || !recording.output.loss.defined()) {
+  const auto replaced = replaced_memory();
+  if (changing_ || rate || replaced || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
+    if (replaced)
+      return give_up(cat("the step replaces the memory of '", *replaced,
+                         "' (set_data): write into it in place, as copy_ does")),
+             false;
     if (changing_) return give_up_for_number(run_.counters.global_step), false;
     return give_up(rate ? *rate : "training_step returned no loss"), false;
   }
@@ -261,6 +299,10 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
   services_.logs.take_recording();
   services_.logs.take_noted();
   run_.strategy->precision().abandon_step();
+  // Memory that the recording allocated has no values.
+  for (const Held& held : held_)
+    if (held.tensor.has_storage() && held.tensor.const_data_ptr() != held.memory.const_data_ptr())
+      Tensor(held.tensor).set_data(held.memory);
   run_.plan.optimizers.front().optimizer->zero_grad();
   set_gradients(gradients);
   GradientNorm::forget(*run_.model);

@@ -72,8 +72,15 @@ class CapturedStep {
   void copy_batches();
   void remember_modes();
   /// Whether, since the first recording, parameters were frozen or unfrozen, layers changed mode, the optimizer's
-  /// tensors were replaced, or the window length changed.
+  /// tensors or numbers, the memory of a parameter or buffer, or the window length changed.
   bool out_of_date() const;
+  /// The optimizer's numbers that a recording contains: the weight decay of each group, and the momentum if it is not
+  /// read from the device.
+  template <class Use>
+  void each_optimizer_number(Use use) const;
+  bool optimizer_numbers_changed() const;
+  /// The name of a parameter or buffer whose memory was replaced since the first recording began.
+  std::optional<std::string> replaced_memory() const;
   std::vector<Tensor> gradients() const;
   void set_gradients(const std::vector<Tensor>& gradients) const;
   bool gradients_are(const std::vector<Tensor>& others) const;
@@ -109,6 +116,13 @@ class CapturedStep {
   // mode, the optimizer's tensors, the window length.
   std::vector<std::pair<Tensor, bool>> learning_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> training_;
+  struct Held {
+    std::string name;
+    Tensor tensor, memory;  // `memory` refers to the memory that the recordings use
+  };
+  std::vector<Held> held_;  // the parameters and buffers
+  std::vector<std::optional<double>> optimizer_numbers_;
+  bool momentum_on_device_ = false;
   int64_t layout_ = 0, accumulation_ = 1;
   std::vector<Tensor> window_gradients_;
   // What eager steps logged, within a window and at its end.

@@ -247,6 +247,19 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   return differences;
 }
 
+std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
+  // `auto` is left if there is nothing to resume.
+  if (!config.ckpt_path || *config.ckpt_path == "auto") return std::nullopt;
+  const std::filesystem::path path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
+                                                             detail::run_name(config.trainer, {}), config.folder);
+  const auto& verified = config.verified_checkpoint;
+  const StateTree state =
+      verified && verified->content && verified->path == path ? verified->content->state : read_checkpoint_state(path);
+  if (!state.is_map() || !state.contains(detail::checkpoint_keys::kData)) return std::nullopt;
+  const StateTree& data = state.at(detail::checkpoint_keys::kData);
+  return data.is_null() ? std::nullopt : std::optional(data);
+}
+
 std::filesystem::path newest_run_folder(const Config& config) {
   if (detail::has_checkpoint_folder(config.folder)) return config.folder;
   return detail::newest_run_folder(config.trainer.default_root_dir, detail::run_name(config.trainer, {}));

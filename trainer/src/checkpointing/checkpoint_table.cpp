@@ -183,7 +183,7 @@ const CheckpointEntry kEntries[] = {
      .with_weights = true},
     {.key = checkpoint_keys::kMetrics, .phase = P::facts,
      .save = published_metrics, .late = published_metrics, .with_weights = true},
-    {.key = "data", .phase = P::data,
+    {.key = checkpoint_keys::kData, .phase = P::data,
      .save = [](Collecting& c) -> StateTree { return c.run.data.module ? c.run.data.module->state() : nullptr; },
      .load = [](Restoring& r, const StateTree& value) {
        if (r.run.data.module && !value.is_null()) r.run.data.module->load_state(value);

@@ -87,6 +87,10 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
                                    run.load.verify);
   // Imported weights start a new run, no matter where they are.
   if (plan.content && plan.content->state.contains(checkpoint_keys::kImported)) run.load.weights_only = true;
+  if (plan.content && run.fn == TrainerFn::fit && run.fast_dev_run() && run.load.loads_loops()) {
+    run.load.loops = false;
+    run.print("fast_dev_run: the weights and optimizers of the checkpoint are loaded, and the loops begin at step 0");
+  }
   if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;
   plan.unfinished = plan.run_dir && run.is_global_zero() && !is_marked_finished(*plan.run_dir);
   if (!plan.run_dir || run.fast_dev_run() || run.options.barebones) plan.lock.reset();

@@ -177,10 +177,13 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
   } catch (const MonitorError& error) {
     const auto saved = save_despite_missing_metric(run, services);
     if (!saved) throw;
-    throw MonitorError(
-        cat(error.what(), " What was trained until then is saved in ", *saved,
-            ": with the name of a logged metric, --resume continues from there (for lr_scheduler_monitor, with "
-            "--allow-config-change). Metrics that the module did not log in this epoch stay missing there."));
+    throw MonitorError(cat(
+        error.what(), " What was trained until then is saved in ", *saved,
+        ". If only the name is wrong, correct it and use --resume (with --allow-config-change if it is an option of "
+        "the "
+        "schedule or the module). If the module did not log the metric, correct the module and start again, or keep "
+        "what was learned with --ckpt_path ",
+        *saved, " --load.loops false."));
   }
   end_fit(run, services);
   result.fill(run, services, run.stop_reason.value_or(""));

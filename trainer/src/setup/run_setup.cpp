@@ -55,7 +55,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
 
 void RunSetup::load_data(ResumePlan& resume) {
   prepare_data();
-  if (run_.data.module) {
+  if (run_.data.module && run_.data.set_up_for != run_.fn) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     resume.load(LoadPhase::data, run_, services_);
     run_.position.doing = "setup of the data module";
@@ -185,7 +185,9 @@ void RunSetup::start() {
 void RunSetup::prepare_data() {
   const ProcessPlace& place = run_.strategy->place();
   const auto mine = [&](bool per_node) { return per_node ? place.local_rank == 0 : place.rank == 0; };
-  if (run_.data.module && mine(run_.data.module->prepare_data_per_node())) run_.data.module->prepare_data();
+  const bool prepared = run_.data.set_up_for == run_.fn;
+  if (run_.data.module && !prepared && mine(run_.data.module->prepare_data_per_node()))
+    run_.data.module->prepare_data();
   if (mine(run_.model->prepare_data_per_node())) run_.model->prepare_data();
   run_.collectives().barrier("prepare_data of the first process of each node");
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ struct FULGUR_API ConfigDifference {
 /// several ranks, only the first rank does. Throws a CheckpointError listing all differences of the model, which are
 /// not allowed, and for a checkpoint that cannot be read.
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
+
+/// The state of the data module in the checkpoint that a run of `config` will load; nullopt if it loads none, or one
+/// without such a state. Call `agree_with_checkpoint` first for a fit. Throws a CheckpointError if there is no such
+/// checkpoint.
+FULGUR_API std::optional<StateTree> data_state_in_checkpoint(const Config& config);
 
 /// The run folder in which `ckpt_path: auto` looks first: the config's own, else the version that its logger names, or
 /// the newest; empty if no run folder exists. It may have nothing to resume from.

@@ -61,6 +61,9 @@ struct FULGUR_API TrainerComponents {
 struct FULGUR_API DataSource {
   std::shared_ptr<DataModule> module;
   Loaders train, validation, test, predict;
+  /// The data module's `prepare_data` and `setup` have been called for this function, with the checkpoint's state: the
+  /// Trainer does not call them again.
+  std::optional<TrainerFn> set_up_for = {};
   DataSource() = default;
   DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}
   /// A data module whose class is known at compile time: unless it overrides a transfer hook, its batches are

@@ -23,7 +23,8 @@ class FULGUR_API DataModule : public Stateful {
   virtual void prepare_data() {}
   /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
   virtual bool prepare_data_per_node() const { return true; }
-  /// Reads what `fn` needs; called on every process, and again for another `fn`.
+  /// Reads what `fn` needs; called on every process, after the checkpoint's state is loaded, and again for another
+  /// `fn`.
   virtual void setup(TrainerFn fn);
   /// Loaders of each stage; empty if there are none. Validation, test and predict may have several.
   virtual Loaders train_dataloader() { return {}; }
