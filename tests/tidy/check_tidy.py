@@ -52,7 +52,7 @@ def clang_flags(command):
             flags += [part for name in INCLUDE.findall(read(header)) for part in ("-include", name)]
         elif word in ("-isystem", "-idirafter"):
             flags += [word, next(words)]
-        elif not re.match(r"-W|-O|-fpch|-fno-omit|-fsanitize|.*/cc$|.*c\+\+$", word):
+        elif not re.match(r"-W|-O|--param|-fpch|-fno-omit|-fsanitize|.*/cc$|.*c\+\+$", word):
             flags.append(word)
     return flags + ["-Wall", "-Wextra"]
 

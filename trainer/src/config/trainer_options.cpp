@@ -207,10 +207,10 @@ void TrainerOptions::fields(Fields& f) {
   f(precision, "precision",
     "Precision of weights and computation; 16, bf16, 32 and 64 stand for 16-mixed, bf16-mixed, 32-true and 64-true.");
 
-  f(max_epochs, "max_epochs", "Epochs to train; -1: no limit; null: 1000 if max_steps sets no limit either.")
+  f(max_epochs, "max_epochs", "Epochs to train; -1: no limit; null: 1000 if neither max_steps nor max_time sets a limit.")
       .at_least(-1);
   f(max_steps, "max_steps",
-    "Optimizer steps to train; -1: no limit. Whichever of epochs and steps is reached first ends the run.")
+    "Training steps; -1: no limit. Whichever of epochs and steps is reached first ends the run.")
       .at_least(-1);
   f(min_epochs, "min_epochs", "A requested stop (early stopping, max_time) waits until this many epochs are done.")
       .at_least(1);
