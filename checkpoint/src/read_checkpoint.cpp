@@ -23,13 +23,12 @@ void throw_problems(const fs::path& path, const CheckedFolder& folder, Checkpoin
   const bool unneeded = parts != CheckpointParts::all &&
                         std::all_of(folder.problems().begin(), folder.problems().end(),
                                     [](const auto& problem) { return problem.file == detail::kOptimizerFile; });
-  throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n",
-                            detail::text_of(folder.problems()),
-                            "\nUse another checkpoint of the run, or restore this one from a copy.",
-                            unneeded ? cat(" If only the weights are needed, --verify needed (load.verify) reads them "
-                                           "without ",
-                                           detail::kOptimizerFile, ".")
-                                     : ""));
+  throw CheckpointError(
+      cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems()),
+          "\nUse another checkpoint of the run, or restore this one from a copy.",
+          unneeded ? cat(" With --verify needed (load.verify), fit, validate, test and predict do not read ",
+                         detail::kOptimizerFile, " if they do not need it.")
+                   : ""));
 }
 
 }  // namespace
