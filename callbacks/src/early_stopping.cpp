@@ -23,7 +23,7 @@ void EarlyStopping::Options::fields(Fields& f) {
   f(stopping_threshold, "stopping_threshold", "Stop as soon as the metric is better than this.");
   f(divergence_threshold, "divergence_threshold", "Stop as soon as the metric is worse than this.");
   f(check_on_train_epoch_end, "check_on_train_epoch_end",
-    "Check at the end of the training epoch (true) or of validation (false); default: depends on how often validation "
+    "Check at the end of the training epoch (true) or of validation (false); null: depends on how often validation "
     "runs.");
   f(log_rank_zero_only, "log_rank_zero_only", "Print verbose lines on rank 0 only.");
 }

@@ -10,7 +10,7 @@
 namespace fulgur {
 
 void LearningRateMonitor::Options::fields(Fields& f) {
-  f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.");
+  f(logging_interval, "logging_interval", "When rates are logged; null: as often as each schedule changes them.");
   f(log_momentum, "log_momentum", "Also log the momentum, or the first beta, of optimizers that have one.");
   f(log_weight_decay, "log_weight_decay", "Also log the weight decay of optimizers that have one.");
   f(log_key_prefix, "log_key_prefix", "Prefix of each key.");

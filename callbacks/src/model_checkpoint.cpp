@@ -13,9 +13,9 @@
 namespace fulgur {
 
 void ModelCheckpoint::Options::fields(Fields& f) {
-  f(dirpath, "dirpath", "Folder of the checkpoints; default: checkpoints/ in the run folder.");
-  f(filename, "filename", "Name template such as {epoch}-{val_loss:.2f}; default: {epoch}-{step}.");
-  f(monitor, "monitor", "Metric that ranks checkpoints; default: none, the newest is the best.");
+  f(dirpath, "dirpath", "Folder of the checkpoints; null: checkpoints/ in the run folder.");
+  f(filename, "filename", "Name template such as {epoch}-{val_loss:.2f}; null: {epoch}-{step}.");
+  f(monitor, "monitor", "Metric that ranks checkpoints; null: the newest is the best.");
   f(mode, "mode", "Whether a small or a large value of the monitored metric is better.");
   f(verbose, "verbose", "Print a line for each checkpoint.");
   f(save_last, "save_last", "Also keep the newest checkpoint, which last.ckpt points to.");
@@ -28,7 +28,7 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(every_n_epochs, "every_n_epochs", "Save every N epochs; default 1 if no other trigger is set.").at_least(1);
   f(every, "every", "Save each time this much of the run has passed, in any unit: 500st, 2ep, 30min, 0.1dur.");
   f(save_on_train_epoch_end, "save_on_train_epoch_end",
-    "Save at the end of the training epoch (true) or of validation (false); default: depends on how often validation "
+    "Save at the end of the training epoch (true) or of validation (false); null: depends on how often validation "
     "runs.");
   f(save_on_exception, "save_on_exception", "Also save when the fit fails; on a signal the Trainer saves anyway.");
 }

@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 void OnExceptionCheckpoint::Options::fields(Fields& f) {
   f(dirpath, "dirpath",
-    "Folder of the checkpoint, the same for all runs; default: checkpoints/ in the run folder, from which no run "
+    "Folder of the checkpoint, the same for all runs; null: checkpoints/ in the run folder, from which no run "
     "resumes automatically.");
   f(filename, "filename", "Name of the checkpoint, without .ckpt.");
 }

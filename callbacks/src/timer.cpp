@@ -6,7 +6,7 @@
 namespace fulgur {
 
 void Timer::Options::fields(Fields& f) {
-  f(duration, "duration", "Training time after which the fit ends, such as 90min; default: no limit.")
+  f(duration, "duration", "Training time after which the fit ends, such as 90min; null: no limit.")
       .units({"s", "min", "h"});
   f(interval, "interval", "When the time is checked: after each step, or each epoch.");
   f(verbose, "verbose", "Print a line when the time is over.");

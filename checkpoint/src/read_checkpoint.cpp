@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <exception>
 
 #include "checked_folder.h"
@@ -17,11 +18,17 @@ detail::TensorMap by_name(NamedTensors tensors) {
   return map;
 }
 
-void throw_problems(const fs::path& path, const CheckedFolder& folder) {
+void throw_problems(const fs::path& path, const CheckedFolder& folder, CheckpointParts parts) {
   if (folder.problems().empty()) return;
-  throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n",
-                            detail::text_of(folder.problems()),
-                            "\nUse another checkpoint of the run, or restore this one from a copy."));
+  const bool unneeded = parts != CheckpointParts::all &&
+                        std::all_of(folder.problems().begin(), folder.problems().end(),
+                                    [](const auto& problem) { return problem.file == detail::kOptimizerFile; });
+  throw CheckpointError(
+      cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems()),
+          "\nUse another checkpoint of the run, or restore this one from a copy.",
+          unneeded ? cat(" With --verify needed (load.verify), fit, validate, test and predict do not read ",
+                         detail::kOptimizerFile, " if they do not need it.")
+                   : ""));
 }
 
 }  // namespace
@@ -29,7 +36,7 @@ void throw_problems(const fs::path& path, const CheckedFolder& folder) {
 CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify) {
   CheckedFolder folder(path);
   if (verify == Verify::whole) folder.check_names_and_sizes();
-  throw_problems(path, folder);
+  throw_problems(path, folder, parts);
   CheckpointContent content;
   content.origin = folder.manifest().origin;
   const bool with_optimizers = parts == CheckpointParts::all;
@@ -42,7 +49,7 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
     optimizer_tensors = by_name(folder.read_tensors(detail::kOptimizerFile).tensors);
   else if (verify == Verify::whole)
     folder.check_contents(detail::kOptimizerFile);
-  throw_problems(path, folder);
+  throw_problems(path, folder, parts);
   content.module = std::move(weights.tensors);
   for (const auto& [key, value] : weights.metadata)
     if (key.starts_with("alias:")) content.aliases.emplace(key.substr(6), value);
@@ -63,7 +70,7 @@ StateTree read_checkpoint_state(const fs::path& path) {
   if (folder.manifest().files.contains(detail::kStateTensorsFile))
     tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
   const std::string text = folder.read_text(detail::kStateFile);
-  throw_problems(path, folder);
+  throw_problems(path, folder, CheckpointParts::all);
   return detail::decode_state(text, CheckpointParts::weights_and_state, {}, tensors).state;
 }
 

@@ -234,6 +234,7 @@ TEST_CASE("verify needed tests a checkpoint whose optimizer is damaged; whole do
   const Finished whole = trainer({"test", "-c", "c.yaml", "--ckpt_path", "last"}, {.folder = run.folder.path()});
   CHECK(whole.exit_code == 4);
   CHECK(says(whole.err, "optimizer.safetensors"));
+  CHECK(says(whole.err, "--verify needed"));
   CHECK(trainer({"test", "-c", "c.yaml", "--ckpt_path", "last", "--verify", "needed"}, {.folder = run.folder.path()})
             .exit_code == 0);
 }

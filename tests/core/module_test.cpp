@@ -141,7 +141,7 @@ TEST_CASE("parameter_groups takes what is trained under a prefix, with the names
   CHECK(a[0].params.at(0).is_same(net.a->weight));
   CHECK(parameter_groups(net, "")[0].names == trainable_groups(net)[0].names);
   CHECK_THROWS_WITH(parameter_groups(net, "generator."),
-                    ContainsSubstring("begins with 'generator.'") && ContainsSubstring("Names begin with: a., b.."));
+                    ContainsSubstring("begins with 'generator.'") && ContainsSubstring("Names begin with 'a.', 'b.'."));
 }
 
 TEST_CASE("convert_floating leaves integer buffers alone") {

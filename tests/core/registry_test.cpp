@@ -93,7 +93,7 @@ TEST_CASE("options of a component are checked at once") {
   CHECK(read_report(dog(ConfigNode::map({{"legs", ConfigNode::integer(-1)}}))) ==
         "pet.init_args.legs: must be at least 0; got -1");
   CHECK(read_report(dog(ConfigNode::map({{"lges", ConfigNode::integer(1)}}))) ==
-        "pet.init_args.lges: unknown key; did you mean 'legs'?");
+        "pet.init_args.lges: unknown key; did you mean 'legs'? `describe Dog` lists the options of this class");
   CHECK(read_report(dog(ConfigNode::null())).empty());
   CHECK(read_report(dog(ConfigNode::list())).find("expected a map of options") != std::string::npos);
   ConfigNode beside = dog(ConfigNode::map());

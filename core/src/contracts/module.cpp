@@ -284,14 +284,14 @@ std::vector<ParamGroup> parameter_groups(const torch::nn::Module& module, std::s
   const ParamGroup all = std::exchange(groups.front(), {});
   std::set<std::string> first_parts;
   for (size_t i = 0; i < all.names.size(); ++i) {
-    first_parts.insert(all.names[i].substr(0, all.names[i].find('.') + 1));
+    first_parts.insert(cat("'", all.names[i].substr(0, all.names[i].find('.') + 1), "'"));
     if (!all.names[i].starts_with(prefix)) continue;
     groups.front().params.push_back(all.params[i]);
     groups.front().names.push_back(all.names[i]);
   }
   if (groups.front().params.empty())
     throw ConfigError(cat("[core.parameter_groups] no trainable parameter has a name that begins with '", prefix,
-                          "'. Names begin with: ", join({first_parts.begin(), first_parts.end()}), "."));
+                          "'. Names begin with ", join({first_parts.begin(), first_parts.end()}), "."));
   return groups;
 }
 

@@ -34,17 +34,27 @@ void Optimizer::check_rates(std::optional<int64_t> steps) const {
 
 void Optimizer::attach(std::vector<ParamGroup> groups) {
   groups = arrange(std::move(groups));
-  std::unordered_map<const void*, std::string> seen;
+  struct Place {
+    size_t group;
+    std::string name;
+  };
+  std::unordered_map<const void*, Place> seen;
   size_t count = 0;
-  for (ParamGroup& group : groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    ParamGroup& group = groups[g];
     if (group.names.size() != group.params.size())
       throw ConfigError(cat("[core.Optimizer.attach] each parameter needs its name; got ", group.params.size(),
                             " parameters and ", group.names.size(), " names."));
     for (size_t i = 0; i < group.params.size(); ++i) {
-      const auto [place, is_new] = seen.emplace(group.params[i].unsafeGetTensorImpl(), group.names[i]);
+      const auto [place, is_new] = seen.emplace(group.params[i].unsafeGetTensorImpl(), Place{g, group.names[i]});
+      const Place& other = place->second;
+      if (!is_new && other.name == group.names[i] && other.group != g)
+        throw ConfigError(cat("[core.Optimizer.attach] a parameter may appear only once in the groups; '", other.name,
+                              "' is in ", group_text(other.group, groups[other.group].name), " and in ",
+                              group_text(g, group.name), ". Put it in one of them."));
       if (!is_new)
         throw ConfigError(cat("[core.Optimizer.attach] a parameter may appear only once in the groups; '",
-                              group.names[i], "' and '", place->second,
+                              group.names[i], "' and '", other.name,
                               "' are the same tensor. Use unique_parameters(module)."));
       if (!group.params[i].is_leaf())
         throw ConfigError(

@@ -176,7 +176,10 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   }
   const std::string chosen = name != nullptr ? name->text() : class_path_;
   if (chosen.empty()) {
-    problems.add(node.where, path, cat("no ", kind_, " is chosen; set class_path to its name"));
+    const bool given = node.where.source == "command line";
+    problems.add(node.where, path,
+                 cat("no ", kind_, " is chosen; ",
+                     given ? cat("name the class with --", path, " NAME") : "set class_path to its name"));
     return false;
   }
   const ComponentInfo* info = component_registry(kind_).find(chosen);
@@ -188,6 +191,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   std::unique_ptr<AnyOptions> options = info->make_options();
   Fields fields;
   options->fields(fields);
+  fields.class_name = info->name;
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
     const bool is_option =

@@ -21,7 +21,7 @@ std::optional<int64_t> BatchLimit::resolve(std::optional<int64_t> available, std
   const auto batches = static_cast<int64_t>(static_cast<double>(*available) * fraction);
   if (batches == 0 && *available > 0) {
     throw ConfigError(cat("[trainer.", option, "] must leave at least one batch; got ", fraction, " of ", *available,
-                          " batches. Give at least ", 1.0 / static_cast<double>(*available),
+                          " batches. Give at least ", std::ceil(1e4 / static_cast<double>(*available)) / 1e4,
                           ", or a number of batches."));
   }
   return batches;

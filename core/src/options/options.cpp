@@ -247,6 +247,21 @@ std::string known_keys(const std::string& key, const std::vector<std::string>& n
   return !hint.empty() || names.size() > kFew ? hint : cat("; there are: ", join(names));
 }
 
+std::string unknown_key(const std::string& key, const std::vector<std::string>& names, const std::string& class_name) {
+  const std::string hint = known_keys(key, names);
+  if (class_name.empty()) return "unknown key" + hint;
+  return cat("unknown key", as_sentence(hint), "`describe ", class_name, "` lists the options of this class");
+}
+
+/// One type of several: the conditions on a list stand in parentheses, so that they are not taken for those of the
+/// rest.
+std::string alternative_text(const TypeInfo& part) {
+  std::string text = type_text(part);
+  const bool is_list = part.kind == Kind::list && !part.parts.empty() && part.parts[0].choices.empty();
+  const size_t comma = is_list ? text.find(", ") : std::string::npos;
+  return comma == std::string::npos ? text : text.replace(comma, 2, " (") + ")";
+}
+
 }  // namespace
 
 std::string type_text(const TypeInfo& type) {
@@ -260,7 +275,7 @@ std::string type_text(const TypeInfo& type) {
       if (part.choices.size() == 1)
         parts.push_back(part.choices[0]);
       else
-        parts.push_back(range.empty() ? type_text(part) : cat(part.name, " (", range, ")"));
+        parts.push_back(range.empty() ? alternative_text(part) : cat(part.name, " (", range, ")"));
     }
     text = join(parts, " or ");
   } else if (type.kind == Kind::list && !type.parts.empty()) {
@@ -316,9 +331,11 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
       if (hint)
         problems.add(where, key_path, "unknown key; " + *hint);
       else if (names.empty())
-        problems.add(where, key_path, "unknown key; there are no options here");
+        problems.add(where, key_path,
+                     class_name.empty() ? "unknown key; there are no options here"
+                                        : cat("unknown key; ", class_name, " has no options"));
       else
-        problems.add(where, key_path, "unknown key" + known_keys(key, names));
+        problems.add(where, key_path, unknown_key(key, names, class_name));
       continue;
     }
     const Field& field = *found->second;

@@ -90,7 +90,7 @@ TEST_CASE("short forms name a component and its options") {
 }
 
 TEST_CASE("F42 an override of a missing key is an error that says so") {
-  CHECK(says(load_error("", {{"model.rate", "1"}}), "no model is chosen"));
+  CHECK(says(load_error("", {{"model.rate", "1"}}), "no model is chosen; name the class with --model NAME"));
   CHECK(says(load_error("", {{"trainer.max_epoch", "3"}}),
              "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"));
   CHECK(says(load_error(kModel, {{"model.rtae", "3"}}), "model.init_args.rtae: unknown key; did you mean 'rate'?"));

@@ -61,8 +61,8 @@ std::string describe(const std::string& name) {
 std::string list(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
   if (wanted && std::find(kinds.begin(), kinds.end(), *wanted) == kinds.end()) {
-    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", as_sentence(did_you_mean(*wanted, kinds)), "There is ",
-                          join(kinds), "."));
+    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", as_sentence(did_you_mean(*wanted, kinds)),
+                          "The kinds are ", join(kinds), "."));
   }
   std::string out;
   for (const std::string& kind : kinds) {

@@ -116,6 +116,8 @@ class FULGUR_API Fields {
 
   /// A hint for keys that are valid elsewhere (`gpus`), or nullopt. Used by TrainerOptions.
   std::function<std::optional<std::string>(std::string_view key)> hint_for_unknown;
+  /// The class whose options these are, which messages about unknown keys name; empty if they belong to none.
+  std::string class_name;
 
  private:
   Field& append(std::string_view name, std::string_view doc, TypeInfo type);
