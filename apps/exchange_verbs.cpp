@@ -97,7 +97,10 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   if (!weights.left_out.empty())
     log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out),
                   ". Resuming a Python run is not possible; its weights are imported."));
-  const PreparedRun run = prepare(config, TrainerFn::fit);
+  // The module's weights come from the file, so nothing is taken from a checkpoint that the config names.
+  Config without_checkpoint = config;
+  without_checkpoint.ckpt_path.reset();
+  const PreparedRun run = prepare(std::move(without_checkpoint), TrainerFn::fit);
   run.module->configure_model();
   std::string line;
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);

@@ -51,6 +51,9 @@ bool written_since_launch(const fs::path& file) {
 void load_everything(CheckpointLoading& load) {
   load.weights_only = false;
   load.optimizer = load.lr_scheduler = load.loops = load.rng = true;
+  // They adapt another run's weights, and are refused together with the state of the optimizer.
+  load.strict = true;
+  load.key_prefixes.clear();
 }
 
 }  // namespace
@@ -60,13 +63,16 @@ std::vector<ConfigDifference> resume_or_start(Config& config, const Config& star
   load_everything(config.load);
   const auto differences = agree(config);
   // A finished run has nothing to resume, and is not started again.
-  const fs::path run = newest_run_folder(config);
-  std::error_code error;
-  const bool starts = config.ckpt_path == "auto" && (run.empty() || !fs::exists(run / run_layout::kFinished, error));
-  if (!starts || !start.ckpt_path) return differences;
+  const bool starts = config.ckpt_path == "auto" && !run_has_finished(config);
+  if (!starts || !start.ckpt_path || *start.ckpt_path == "auto") {
+    config.written_start = {start.ckpt_path, start.load};
+    return differences;
+  }
   log::info(cat("resume: there is no run to resume; this one starts from ckpt_path: ", *start.ckpt_path));
   config = start;
-  return agree(config);
+  const auto differences_from_start = agree(config);
+  config.begins_again = true;
+  return differences_from_start;
 }
 
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks) {
@@ -85,6 +91,7 @@ std::vector<ConfigDifference> continue_after_restart(Config& config, const Proce
   std::error_code error;
   const bool of_this_run = config.ckpt_path != "auto" && fs::equivalent(fs::path(*config.ckpt_path).parent_path(),
                                                                         run / run_layout::kCheckpoints, error);
+  config.written_start = {written.ckpt_path, written.load};
   if (of_this_run || finished) return differences;
   config = written;
   return agree_with_checkpoint(config, locks);

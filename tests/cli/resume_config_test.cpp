@@ -161,12 +161,12 @@ TEST_CASE("F16 an option that is new in the module since the checkpoint: refused
   CHECK(says(continued.err, "14 steps"));
 }
 
-TEST_CASE("--resume continues all of a run, and starts it from the config's ckpt_path if there is none") {
+TEST_CASE("a fit with --resume continues all of a run, and starts it from the config's ckpt_path if there is none") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   write_text(folder / "fine.yaml",
              "ckpt_path: base/fulgur_logs/version_0/checkpoints/last.ckpt\n"
-             "load: {weights_only: true}\n"
+             "load: {weights_only: true, strict: false}\n"
              "trainer: {default_root_dir: fine, max_steps: 5}\n");
   const auto fit = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"fit", "-c", "c.yaml"});
@@ -184,9 +184,52 @@ TEST_CASE("--resume continues all of a run, and starts it from the config's ckpt
   CHECK(first.state.at("progress").at("global_step").as_int() == 5);
   const std::string resumed = fit({"-c", "fine.yaml", "--resume", "--trainer.max_steps", "9"});
   CHECK_FALSE(says(resumed, "there is no run to resume"));
+  // The saved config describes the whole run, which started from the other's weights.
+  const std::string saved = read_text(run / "config.yaml");
+  CHECK(says(saved, "ckpt_path: base/fulgur_logs/version_0/checkpoints/last.ckpt"));
+  CHECK(says(saved, "weights_only: true"));
   CHECK(says(resumed, ", 9 steps"));
   CHECK_FALSE(std::filesystem::exists(folder / "fine/fulgur_logs/version_1"));
   CHECK(says(fit({"-c", "fine.yaml", "--resume", "--trainer.max_steps", "9"}), "nothing to resume"));
+  // An evaluation has a newer folder, and the run is still finished.
+  REQUIRE(trainer({"test", "-c", "c.yaml", "-c", "fine.yaml"}, {.folder = folder.path()}).exit_code == 0);
+  REQUIRE(std::filesystem::exists(folder / "fine/fulgur_logs/version_1"));
+  CHECK(says(fit({"-c", "fine.yaml", "--resume", "--trainer.max_steps", "9"}), "nothing to resume"));
+  CHECK_FALSE(std::filesystem::exists(folder / "fine/fulgur_logs/version_2"));
+}
+
+TEST_CASE("with ckpt_path auto in the config a run continues completely, too, whatever load says") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", std::string(kConfig) + "ckpt_path: auto\nload: {weights_only: true}\n");
+  for (const char* steps : {"5", "9"}) {
+    const Finished end = trainer({"fit", "-c", "c.yaml", "--trainer.max_steps", steps}, {.folder = folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    CHECK(says(end.err, std::string(", ") + steps + " steps"));
+  }
+  CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_1"));
+}
+
+TEST_CASE(
+    "a run from ckpt_path that ended before its first checkpoint begins again in the folder that its logger names") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  write_text(
+      folder / "fine.yaml",
+      "ckpt_path: base/fulgur_logs/version_0/checkpoints/last.ckpt\n"
+      "load: {weights_only: true}\n"
+      "trainer: {default_root_dir: fine, max_steps: 5, logger: {class_path: CsvLogger, init_args: {version: 7}}}\n");
+  REQUIRE(trainer({"fit", "-c", "c.yaml", "--trainer.default_root_dir", "base"}, {.folder = folder.path()}).exit_code ==
+          0);
+  const fs::path run = folder / "fine/fulgur_logs/version_7";
+  fs::create_directories(run / "checkpoints");
+  const Finished resumed = trainer({"fit", "-c", "c.yaml", "-c", "fine.yaml", "--resume"}, {.folder = folder.path()});
+  INFO(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(says(resumed.err, ", 5 steps"));
+  CHECK(fs::exists(run / "checkpoints/last.ckpt"));
+  // Without --resume a folder that exists is refused.
+  CHECK(trainer({"fit", "-c", "c.yaml", "-c", "fine.yaml"}, {.folder = folder.path()}).exit_code == 2);
 }
 
 TEST_CASE("fast_dev_run tries the loops from the start with a checkpoint's weights") {

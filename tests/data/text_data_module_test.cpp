@@ -176,6 +176,26 @@ TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   by_bytes.load_state(by_bytes.state());
 }
 
+TEST_CASE("a vocabulary that is loaded before setup is that of the text, whatever characters the text has") {
+  const std::string text = "abca bcab cabc abca bcab cabc abca bcab cabc";
+  File file(text, TextDataModule::Tokens::characters);
+  file.options.block_size = 2;
+  TextDataModule data(file.options);
+  data.load_state(StateTree::map({{"vocabulary", " Zabcd"}}));
+  data.setup(TrainerFn::test);
+  CHECK(data.exported_values().at("vocab_size").as_int() == 6);
+  CHECK(data.vocabulary().decode(all_of(data, RunningStage::validate).first) == text.substr(31, 2));
+  TextDataModule lacking(file.options);
+  lacking.load_state(StateTree::map({{"vocabulary", "ab"}}));
+  CHECK_THAT(message_of<CheckpointError>([&] { lacking.setup(TrainerFn::test); }),
+             ContainsSubstring("must not have characters missing from the checkpoint's vocabulary"));
+  TextDataModule of_characters(file.options);
+  CHECK_THAT(message_of<CheckpointError>([&] {
+               of_characters.load_state(StateTree::map({{"vocabulary", ""}}));
+             }),
+             ContainsSubstring("trained on, byte; they are char"));
+}
+
 TEST_CASE("texts that cannot be used are named") {
   File file(counted());
   const auto error = [&] { return message_of<DataError>([&] { file.made(); }); };

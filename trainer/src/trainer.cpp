@@ -82,12 +82,26 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
+namespace {
+
+// The config that a run saves.
+ConfigNode config_to_save(const Config& config) {
+  if (!config.written_start) return config.write();
+  Config saved = config;
+  saved.ckpt_path = config.written_start->ckpt_path;
+  saved.load = config.written_start->load;
+  return saved.write();
+}
+
+}  // namespace
+
 Trainer Trainer::from_config(const Config& config) {
   TrainerComponents components;
-  components.config = config.write();
+  components.config = config_to_save(config);
   components.config_folder = config.folder;
   components.load = config.load;
   components.verified_checkpoint = config.verified_checkpoint;
+  components.begins_again = config.begins_again;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,

@@ -37,11 +37,22 @@ std::string read_all(const std::filesystem::path& path) {
   return text;
 }
 
+Tensor encode_with_loaded(const TextVocabulary& loaded, const std::string& text) {
+  try {
+    return loaded.encode(text);
+  } catch (const DataError& error) {
+    throw CheckpointError(
+        cat("[data.TextDataModule] the text must not have characters missing from the checkpoint's vocabulary. ",
+            error.what()));
+  }
+}
+
 }  // namespace
 
 struct TextDataModule::Impl {
   Options options;
   TextVocabulary vocabulary = TextVocabulary::bytes();
+  bool vocabulary_is_loaded = false;  ///< from a checkpoint
   Tensor tokens;
   std::array<int64_t, 4> cuts{};  ///< positions at which training, validation and test begin, and the end
 
@@ -49,8 +60,8 @@ struct TextDataModule::Impl {
 
   void read() {
     const std::string text = read_all(options.path);
-    if (!by_bytes()) vocabulary = TextVocabulary::characters_of(text);
-    tokens = vocabulary.encode(text);
+    if (!by_bytes() && !vocabulary_is_loaded) vocabulary = TextVocabulary::characters_of(text);
+    tokens = vocabulary_is_loaded ? encode_with_loaded(vocabulary, text) : vocabulary.encode(text);
     const int64_t count = tokens.numel();
     const auto part = [&](double fraction) {
       return static_cast<int64_t>(std::llround(fraction * static_cast<double>(count)));
@@ -145,21 +156,14 @@ StateTree TextDataModule::state() const { return StateTree::map({{"vocabulary", 
 void TextDataModule::load_state(const StateTree& state) {
   if (!state.contains("vocabulary")) return;
   const std::string& characters = state.at("vocabulary").as_string();
-  if (characters == impl_->vocabulary.characters()) return;
-  if (characters.empty() || impl_->by_bytes())
+  if (characters.empty() != impl_->by_bytes())
     throw CheckpointError(cat("[data.TextDataModule] tokens must be what the checkpoint was trained on, ",
                               characters.empty() ? "byte" : "char", "; they are ", enum_text(impl_->options.tokens),
                               "."));
+  if (characters == impl_->vocabulary.characters()) return;
   TextVocabulary loaded = TextVocabulary::characters_of(characters);
   if (impl_->tokens.defined()) {
-    Tensor numbers;
-    try {
-      numbers = loaded.encode(impl_->vocabulary.characters());
-    } catch (const DataError& error) {
-      throw CheckpointError(
-          cat("[data.TextDataModule] the text must not have characters missing from the checkpoint's vocabulary. ",
-              error.what()));
-    }
+    const Tensor numbers = encode_with_loaded(loaded, impl_->vocabulary.characters());
     // In place: existing loaders read the same tokens.
     const Tensor again = numbers.index_select(0, impl_->tokens.to(at::kInt));
     if (again.scalar_type() == impl_->tokens.scalar_type())
@@ -168,6 +172,7 @@ void TextDataModule::load_state(const StateTree& state) {
       impl_->tokens.set_data(again);
   }
   impl_->vocabulary = std::move(loaded);
+  impl_->vocabulary_is_loaded = true;
 }
 
 const TextVocabulary& TextDataModule::vocabulary() const { return impl_->vocabulary; }

@@ -155,7 +155,7 @@ TEST_CASE("components are listed and described") {
   CHECK_FALSE(says(list_components("callback"), "ConfigModel"));
   CHECK(says(list_components("callback"), "A callback of the tests."));
   const std::string message = test::message_of<ConfigError>([] { list_components("callbacks"); });
-  CHECK(says(message, "did you mean 'callback'? There is"));
+  CHECK(says(message, "did you mean 'callback'? The kinds are"));
 
   const std::string model = describe_component("ConfigModel");
   CHECK(says(model, "ConfigModel (model)"));

@@ -260,6 +260,12 @@ std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
   return data.is_null() ? std::nullopt : std::optional(data);
 }
 
+bool run_has_finished(const Config& config) {
+  TrainerComponents components;
+  components.config_folder = config.folder;
+  return detail::find_finished_run(config.trainer, components).has_value();
+}
+
 std::filesystem::path newest_run_folder(const Config& config) {
   if (detail::has_checkpoint_folder(config.folder)) return config.folder;
   return detail::newest_run_folder(config.trainer.default_root_dir, detail::run_name(config.trainer, {}));

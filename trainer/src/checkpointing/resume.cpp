@@ -88,6 +88,8 @@ namespace {
 // that was killed had not linked yet.
 std::optional<fs::path> last_in(const fs::path& folder) {
   const fs::path link = folder / run_layout::kLast;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return std::nullopt;
   std::optional<CheckpointSummary> newest;
   for (CheckpointSummary& summary : list_checkpoints(folder)) {
     if (summary.problem || summary.weights_only) continue;

@@ -207,7 +207,8 @@ void TrainerOptions::fields(Fields& f) {
   f(precision, "precision",
     "Precision of weights and computation; 16, bf16, 32 and 64 stand for 16-mixed, bf16-mixed, 32-true and 64-true.");
 
-  f(max_epochs, "max_epochs", "Epochs to train; -1: no limit; null: 1000 if neither max_steps nor max_time sets a limit.")
+  f(max_epochs, "max_epochs",
+    "Epochs to train; -1: no limit; null: 1000 if neither max_steps nor max_time sets a limit.")
       .at_least(-1);
   f(max_steps, "max_steps",
     "Training steps; -1: no limit. Whichever of epochs and steps is reached first ends the run.")

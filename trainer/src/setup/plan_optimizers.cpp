@@ -159,8 +159,8 @@ void plan_optimizers(RunState& run, Services& services) {
   run.lr_factor = lr_factor(run, length);
   if (run.lr_factor != 1)
     run.print(cat("learning rates: × ", run.lr_factor, " (scale_lr: ", enum_text(run.options.scale_lr),
-                  ", global batch ", format_fixed(*length.samples_per_step, 0), ", base_batch_size ", *run.options.base_batch_size,
-                  ")"));
+                  ", global batch ", format_fixed(*length.samples_per_step, 0), ", base_batch_size ",
+                  *run.options.base_batch_size, ")"));
   for (auto& planned : run.plan.optimizers) {
     if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
     prepare_optimizer(run, *planned.optimizer);

@@ -23,6 +23,14 @@ void report_search(const RunState& run, const ResolvedCheckpoint& resolved, Resu
   run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
 }
 
+// The folder of the version that a logger names, if a fit ended there before its first checkpoint.
+std::optional<fs::path> folder_without_checkpoint(const RunState& run) {
+  const RunName name = run_name(run.options, run.components);
+  if (!name.version) return std::nullopt;
+  const auto found = newest_run_to_resume(run.options.default_root_dir, name, [](const fs::path&) { return false; });
+  return found ? std::optional(found->folder) : std::nullopt;
+}
+
 // The checkpoint of rank 0, and the run folder that it was read from or that the run begins again in.
 void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest,
                        ResumePlan& plan) {
@@ -54,7 +62,8 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
 }  // namespace
 
 Restoring ResumePlan::restoring(RunState& run, Services& services) {
-  resumed = {.path = *checkpoint, .same_run = run_dir && !run.run_dir.empty(), .unfinished = unfinished};
+  resumed = {
+      .path = *checkpoint, .same_run = run_dir && !begins_again && !run.run_dir.empty(), .unfinished = unfinished};
   return {.run = run, .services = services, .content = *content, .load = run.load, .checkpoint = &resumed};
 }
 
@@ -67,7 +76,10 @@ void ResumePlan::load(LoadPhase phase, RunState& run, Services& services) {
 ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& choice,
                        const LatestCheckpoints& latest) {
   ResumePlan plan;
-  if (run.is_global_zero()) choose_checkpoint(run, choice, latest, plan);
+  if (run.is_global_zero()) {
+    choose_checkpoint(run, choice, latest, plan);
+    if (run.components.begins_again) plan.restarted_run_dir = folder_without_checkpoint(run);
+  }
   if (run.world_size() > 1) {
     const auto follow = [&](std::optional<fs::path>& own) {
       const std::string path = run.collectives().broadcast_text(own ? own->string() : std::string(), 0);
@@ -91,8 +103,10 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
     run.load.loops = false;
     run.print("fast_dev_run: the weights and optimizers of the checkpoint are loaded, and the loops begin at step 0");
   }
-  if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;
-  plan.unfinished = plan.run_dir && run.is_global_zero() && !is_marked_finished(*plan.run_dir);
+  if (plan.content && run.load.loads_loops()) plan.run_dir = plan.checkpoint_run_dir;
+  plan.begins_again = !plan.run_dir && plan.restarted_run_dir;
+  if (plan.begins_again) plan.run_dir = plan.restarted_run_dir;
+  plan.unfinished = plan.run_dir && !plan.begins_again && run.is_global_zero() && !is_marked_finished(*plan.run_dir);
   if (!plan.run_dir || run.fast_dev_run() || run.options.barebones) plan.lock.reset();
   return plan;
 }

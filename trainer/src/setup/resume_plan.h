@@ -22,7 +22,8 @@ struct ResumePlan {
   /// The run folder that contains the checkpoint, or a link to it; the folder in which a fit begins again if its
   /// version has no checkpoint yet; and the folder that this run continues in.
   std::optional<std::filesystem::path> checkpoint_run_dir, restarted_run_dir, run_dir;
-  bool unfinished = false;  ///< the run in `run_dir` was not marked as finished; on rank 0
+  bool begins_again = false;  ///< `run_dir` is `restarted_run_dir`: nothing in it is continued
+  bool unfinished = false;    ///< the run in `run_dir` was not marked as finished; on rank 0
   std::optional<RunLock> lock;
   ResumedCheckpoint resumed = {};
 

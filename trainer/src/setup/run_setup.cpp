@@ -156,8 +156,9 @@ void RunSetup::create_run_folder(ResumePlan& resume) {
   std::optional<int64_t> resume_step;
   if (resume.run_dir) {
     // No files are kept of a fit that begins again.
-    resume_step = resume.content ? resume.content->state.at(checkpoint_keys::kProgress).at("global_step").as_int() : -1;
-    resume.load(LoadPhase::loggers, run_, services_);
+    resume_step =
+        !resume.begins_again ? resume.content->state.at(checkpoint_keys::kProgress).at("global_step").as_int() : -1;
+    if (!resume.begins_again) resume.load(LoadPhase::loggers, run_, services_);
     remove_leftovers(services_.context.checkpoint_dir());
     unmark_finished(run_.run_dir);
   }

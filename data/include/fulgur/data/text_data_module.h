@@ -19,7 +19,8 @@ namespace fulgur {
 /// overlap; the remainder of a part is not used.
 ///
 /// Exported values: `vocab_size`, `block_size`, `vocabulary` (the characters; empty for bytes). The vocabulary is that
-/// of the whole file and is saved in the checkpoint; after loading a checkpoint its vocabulary is used.
+/// of the whole file and is saved in the checkpoint; a vocabulary that is loaded from a checkpoint, before or after
+/// `setup`, is used instead.
 class FULGUR_API TextDataModule : public DataModule {
  public:
   enum class Tokens { characters, bytes };
@@ -49,7 +50,7 @@ class FULGUR_API TextDataModule : public DataModule {
   ~TextDataModule() override;
 
   /// Throws a DataError for a file that cannot be read, is empty, is not UTF-8 (`tokens: char`), or is too short for a
-  /// window in each part.
+  /// window in each part, and a CheckpointError if a vocabulary was loaded that lacks characters of the file.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;

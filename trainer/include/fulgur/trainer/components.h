@@ -55,6 +55,9 @@ struct FULGUR_API TrainerComponents {
   std::optional<uint64_t> seed;
   /// The checkpoint that `agree_with_checkpoint` has read: the first fit takes it from here if it loads this one.
   std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
+  /// A fit begins again in the folder of the version that a logger names, if another fit ended there before its first
+  /// checkpoint; otherwise a folder that exists is an error.
+  bool begins_again = false;
 };
 
 /// The source of the data: a DataModule, or plain loaders.

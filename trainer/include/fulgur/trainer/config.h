@@ -35,6 +35,12 @@ struct FULGUR_API FieldTraits<SeedChoice> {
   static ConfigNode write(const SeedChoice& value);
 };
 
+/// Where a fit starts, as the user wrote it: the options `ckpt_path` and `load` of a config.
+struct FULGUR_API WrittenStart {
+  std::optional<std::string> ckpt_path;
+  CheckpointLoading load;
+};
+
 /// The config of a run, typed and validated.
 struct FULGUR_API Config {
   SeedChoice seed_everything;
@@ -66,6 +72,14 @@ struct FULGUR_API Config {
 
   /// Not an option: the checkpoint that `agree_with_checkpoint` has read in order to choose it, for the first fit.
   std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
+
+  /// Not an option: `--resume` found no checkpoint. If a logger names the version, and a fit ended in its folder before
+  /// its first checkpoint, the fit begins again in that folder.
+  bool begins_again = false;
+
+  /// Not an option: the start of the run, if a resume has replaced it in this config. The run saves this one, so that
+  /// the saved config describes the whole run.
+  std::optional<WrittenStart> written_start;
 };
 
 /// The config files, and the settings that the command line and the environment add to them.
