@@ -10,6 +10,8 @@
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/loggers/csv_logger.h"
+#include "fulgur/loggers/jsonl_logger.h"
 #include "trainer/loops/recorder.h"
 
 namespace logging_rules_test {
@@ -297,6 +299,27 @@ TEST_CASE("a metric of steps and epochs is the epoch's once that has ended, what
     if (every == 1) of_each_step = watcher->ended;
     CHECK(watcher->ended == of_each_step);
   }
+}
+
+TEST_CASE("the first logger alone names the run; another name of a later one is refused") {
+  const auto run = [](std::vector<std::shared_ptr<Logger>> loggers) {
+    const TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 1;
+    TrainerComponents components;
+    components.loggers = std::move(loggers);
+    const FitReport report =
+        Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0, 4));
+    return report.run_dir.lexically_relative(folder.path()).string();
+  };
+  const auto csv = [](const std::string& name) {
+    CsvLogger::Options options;
+    options.name = name;
+    return std::make_shared<CsvLogger>(options);
+  };
+  CHECK(run({csv("mine"), std::make_shared<JsonlLogger>()}) == "mine/version_0");
+  CHECK(run({csv("mine"), csv("mine")}) == "mine/version_0");
+  CHECK_THROWS_WITH(run({csv("mine"), csv("other")}), ContainsSubstring("only the name and version of the first"));
 }
 
 }  // namespace logging_rules_test
