@@ -22,6 +22,7 @@ using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
 using torch::autograd::Engine;
 
+#ifdef FULGUR_WITH_CUDA
 namespace {
 
 std::vector<std::string> loaded_libraries() {
@@ -36,6 +37,7 @@ std::vector<std::string> loaded_libraries() {
 }
 
 }  // namespace
+#endif
 
 TEST_CASE("FULGUR_REQUIRE_GPU makes a missing GPU a failure") {
   CHECK(check_gpus(0, 1, nullptr) == GpuCheck::skip);
