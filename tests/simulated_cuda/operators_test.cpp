@@ -400,6 +400,54 @@ TEST_CASE("an operation waits for work before it that waits for others, in every
   CHECK(at::equal(z.cpu(), at::full({8, 4}, 8.F)));
 }
 
+TEST_CASE("an operation on a list of several devices computes each tensor in the order of its own device", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2, 3));
+  const auto several = [](at::ScalarType type) {
+    Tensors list;
+    for (const int index : {0, 1, 0, 1}) {
+      const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+      list.push_back(at::full({64}, 1.5, at::device(device).dtype(type)));
+    }
+    return list;
+  };
+  const auto first_of = [](const Tensor& value) { return value[0].item<float>(); };
+  const Tensors from = several(at::kBFloat16), to = several(at::kFloat);
+  at::_foreach_zero_(to);
+  at::_foreach_copy_(to, from);
+  at::_foreach_mul_(to, std::vector<at::Scalar>{1, 2, 3, 4});
+  at::_foreach_add_(to, 0.5);
+  const Tensors products = at::_foreach_mul(to, 2);
+  // Later work on each device must not reach what the operations before it read.
+  for (const Tensor& value : from) value.fill_(100);
+  for (const Tensor& value : to) value.fill_(100);
+  for (size_t i = 0; i < products.size(); ++i) {
+    CAPTURE(i);
+    CHECK(products[i].device() == to[i].device());
+    CHECK(first_of(products[i]) == 2 * (1.5F * static_cast<float>(i + 1) + 0.5F));
+  }
+  // Between two lists that each lie on one device.
+  const Tensors left{at::full({64}, 1.F, kGpu), at::full({64}, 2.F, kGpu)}, right{to[1], to[3]};
+  at::_foreach_copy_(right, left);
+  for (const Tensor& value : left) value.fill_(100);
+  CHECK(first_of(right[0]) == 1);
+  CHECK(first_of(right[1]) == 2);
+}
+
+TEST_CASE("an operation on a list of the host and several devices computes all of it", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2, 3));
+  Tensors mixed;
+  for (const at::Device device : {at::Device(at::kCPU), kGpu, at::Device(at::kCUDA, 1)})
+    mixed.push_back(at::full({64}, 1.F, at::device(device)));
+  at::_foreach_add_(mixed, std::vector<at::Scalar>{1, 2, 3});
+  Tensors on_host;
+  for (size_t i = 0; i < mixed.size(); ++i) on_host.push_back(at::zeros({64}));
+  at::_foreach_copy_(on_host, mixed);
+  for (size_t i = 0; i < mixed.size(); ++i) {
+    CAPTURE(i);
+    CHECK(at::equal(on_host[i], at::full({64}, static_cast<float>(i) + 2)));
+  }
+}
+
 TEST_CASE("operations without a twin are refused, not computed wrongly", "[gpu]") {
   const Tensor a = at::ones({16, 16}, at::TensorOptions(kGpu).dtype(at::kHalf));
   CHECK_THROWS_AS(at::mm(a, a, at::kFloat), c10::NotImplementedError);

@@ -9,9 +9,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <sstream>
 
 #include "cpu_views.h"
@@ -182,27 +182,18 @@ struct ResultOnDevice {
   }
 };
 
-// The places in the first list of tensors by their device.
-std::map<c10::DeviceIndex, std::vector<size_t>> places_by_device(const std::vector<c10::IValue>& arguments) {
-  std::map<c10::DeviceIndex, std::vector<size_t>> places;
+// Whether the lists of tensors among the arguments lie on more than one device.
+bool lists_span_devices(const std::vector<c10::IValue>& arguments) {
+  std::optional<c10::Device> first;
+  bool several = false;
   for (const c10::IValue& argument : arguments) {
     if (!argument.isTensorList()) continue;
-    const auto tensors = argument.toTensorVector();
-    for (size_t i = 0; i < tensors.size(); ++i)
-      if (tensors[i].defined() && tensors[i].is_cuda()) places[tensors[i].device().index()].push_back(i);
-    break;
+    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      if (!first) first = tensor.device();
+      several |= tensor.device() != *first;
+    });
   }
-  return places;
-}
-
-// A list of `size` elements with only those in `places`; any other value as it is.
-c10::IValue part_of(const c10::IValue& value, size_t size, const std::vector<size_t>& places) {
-  if (!value.isList()) return value;
-  const auto all = value.toList();
-  if (all.size() != size) return value;
-  c10::impl::GenericList part(all.elementType());
-  for (const size_t place : places) part.push_back(all.get(place));
-  return part;
+  return several;
 }
 
 bool runs_later() { return simulated_cuda_runs_later(c10::cuda::getCurrentCUDAStream().stream()) != 0; }
@@ -279,13 +270,13 @@ void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     return instead(op, stack, arguments, Mode::synchronizing);
   }
   if (!strided || !on_cuda || inside_a_kernel()) return cuda_kernel_.callBoxed(op, keys, stack);
+  // LibTorch computes such a list tensor by tensor, each on the current stream of its own device. The CPU's kernel
+  // calls the same operations.
+  if (op.operator_name().name.rfind("aten::_foreach_", 0) == 0 && lists_span_devices(arguments))
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   if (description_.mode == Mode::instead || description_.mode == Mode::synchronizing) {
     const c10::cuda::CUDAGuard guard(device);
     return instead(op, stack, arguments, description_.mode);
-  }
-  if (op.schema().returns().empty() && op.operator_name().name.find("_foreach_") != std::string::npos) {
-    const auto places = places_by_device(arguments);
-    if (places.size() > 1) return for_each_device(op, keys, stack, arguments, places);
   }
   const size_t below = stack->size() - count;
   try {
@@ -296,19 +287,6 @@ void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     const c10::cuda::CUDAGuard guard(device);
     instead(op, stack, arguments, Mode::synchronizing);
   }
-}
-
-// LibTorch computes a list over several devices tensor by tensor, each on its own device's stream.
-void Operator::for_each_device(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
-                               const std::vector<c10::IValue>& arguments, const PlacesByDevice& places) {
-  size_t size = 0;
-  for (const auto& [device, of_device] : places) size += of_device.size();
-  for (const auto& [device, of_device] : places) {
-    Stack part;
-    for (const c10::IValue& argument : arguments) part.push_back(part_of(argument, size, of_device));
-    (*this)(op, keys, &part);
-  }
-  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end());
 }
 
 void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,

@@ -3,7 +3,6 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -25,9 +24,6 @@ class Operator : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
-  using PlacesByDevice = std::map<c10::DeviceIndex, std::vector<size_t>>;
-  void for_each_device(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
-                       const std::vector<c10::IValue>& arguments, const PlacesByDevice& places);
   void beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
               const std::vector<c10::IValue>& arguments, c10::Device device);
   void instead(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::vector<c10::IValue>& arguments,

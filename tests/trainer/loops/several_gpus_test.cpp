@@ -60,6 +60,25 @@ TEST_CASE("on GPUs, dp, model_parallel and hybrid on several equal one", "[gpu]"
     CHECK(largest_difference(one.weights, train<Pair>(options, {}, data()).weights) < 1e-5);
 }
 
+// The gradients and the weights of both devices are each copied as one list.
+TEST_CASE("on two GPUs, model_parallel in bf16-true with master weights equals one GPU", "[gpu]") {
+  require_gpus(2);
+  const TemporaryFolder folder;
+  const auto weights_of = [](TrainerOptions options, int devices) {
+    options = on_gpus(std::move(options), devices);
+    options.gradient_clip_val.reset();  // the norm over two devices is added up in another order
+    Problems problems;
+    options.precision.read(parse_yaml("{class_path: bf16-true, init_args: {master_weights: true}}", "test", problems),
+                           problems, "trainer.precision");
+    problems.throw_if_any();
+    return train<Pair>(options, {}, regression_data(13 * 24 + 3, 20, 13)).weights;
+  };
+  const auto one = weights_of(quiet(folder), 1),
+             two = weights_of(
+                 placed(folder, "model_parallel", 2, "{placement: {encoder: 0, decoder: 1}, micro_batches: 1}"), 2);
+  CHECK(largest_difference(one, two) == 0);
+}
+
 TEST_CASE("on two GPUs, a device without an index is cuda:1 in a run on cuda:1", "[gpu]") {
   require_gpus(2);
   check_second_device("cuda", at::kCUDA);
