@@ -15,8 +15,8 @@ namespace fulgur::cli {
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks);
 
 /// Decides from where a fit with `ckpt_path: auto` continues; with `--resume`, `start` is the same config without it.
-/// If there is a run to resume, all of it is loaded, whatever `load` says about the start. If there is none, the run
-/// starts like `start`.
+/// If there is a run to resume, all of it is loaded, whatever `load` says about the start. Otherwise the run starts
+/// like `start`.
 std::vector<ConfigDifference> resume_or_start(Config& config, const Config& start,
                                               const std::function<std::vector<ConfigDifference>(Config&)>& agree);
 

@@ -55,9 +55,11 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
     return place && place->restarts > 0 ? continue_after_restart(with, *place, first_rank)
                                         : agree_with_checkpoint(with, first_rank);
   };
-  const bool resumes = command.resume || config.ckpt_path == "auto";
-  const Config start = command.resume ? load_config(without_resume(command.sources)) : config;
-  const auto differences = resumes ? resume_or_start(config, start, agree) : agree(config);
+  const auto resume = [&] {
+    const Config start = command.resume ? load_config(without_resume(command.sources)) : config;
+    return resume_or_start(config, start, agree);
+  };
+  const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
   report_differences(differences, config);
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit);
   const auto watched = failure.watch(run.trainer);

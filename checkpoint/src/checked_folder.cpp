@@ -22,11 +22,11 @@ void check_is_folder(const fs::path& folder) {
   std::error_code error;
   const auto status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found) {
-    std::string missing = fs::is_symlink(fs::symlink_status(folder, error))
-                              ? " is a link to a path that does not exist. "
-                              : " does not exist" + as_sentence(did_you_mean(shown, {"best", "last"}));
-    missing.pop_back();
-    throw CheckpointError(cat("[checkpoint.read] ", shown, missing, nearby_checkpoints(folder),
+    const bool is_link = fs::is_symlink(fs::symlink_status(folder, error));
+    const std::string hint = is_link ? "" : did_you_mean(shown, {"best", "last"});
+    throw CheckpointError(cat("[checkpoint.read] ", shown,
+                              is_link ? " is a link to a path that does not exist" : " does not exist",
+                              hint.empty() ? "." : hint, nearby_checkpoints(folder),
                               " Give the path of a checkpoint; ckpt_path may also be last or best."));
   }
   if (status.type() == fs::file_type::none || status.type() == fs::file_type::unknown)

@@ -10,7 +10,7 @@ import check_architecture  # noqa: E402
 
 HEADER = "#pragma once\n"
 
-NCCL = "simulated_cuda/src/nccl"
+NCCL = "simulated_cuda/src/nccl/"
 INTERNAL = "core/internal/fulgur/core/hidden.h"
 # (file, text, words that the report must have; None: no report)
 CASES = [
@@ -28,9 +28,9 @@ CASES = [
     ("models/src/a.cpp", '#include "fulgur/optim/adam.h"\n', "models/ does not include optim/"),
     ("simulated_cuda/src/runtime/a.cpp", '#include "fulgur/core/contracts/module.h"\n', "simulated_cuda/ does not include core/"),
     ("simulated_cuda/src/runtime/a.cpp", '#include <cuda_runtime.h>\n#include "fulgur/simulated_cuda/simulated_cuda.h"\n', None),
-    (NCCL + "/ranks/a.h", '#include "work/job.h"\n', "simulated_cuda/src/nccl/ranks/ does not include work/"),
-    (NCCL + "/work/a.h", '#include "ranks/report.h"\n', None),
-    (NCCL + "/a.cpp", '#include "work/job.h"\n', None),
+    (NCCL + "ranks/a.h", '#include "work/job.h"\n', "simulated_cuda/src/nccl/ranks/ does not include work/"),
+    (NCCL + "work/a.h", '#include "ranks/report.h"\n', None),
+    (NCCL + "a.cpp", '#include "work/job.h"\n', None),
     ("apps/a.cpp", '#include "fulgur/simulated_cuda/simulated_cuda.h"\n', "apps/ does not include simulated_cuda/ (it may: all except"),
     ("docs/a.md", "`core/nothing.h`", "there is no file core/nothing.h"),
     ("docs/a.md", "`fulgur/core/nothing.h`", "there is no file fulgur/core/nothing.h"),

@@ -161,7 +161,7 @@ TEST_CASE("F16 an option that is new in the module since the checkpoint: refused
   CHECK(says(continued.err, "14 steps"));
 }
 
-TEST_CASE("a fit with --resume continues all of a run, and starts it from the config's ckpt_path if there is none") {
+TEST_CASE("a fit with --resume continues all of a run, otherwise starts it from the config's ckpt_path") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   write_text(folder / "fine.yaml",

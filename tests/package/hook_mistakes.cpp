@@ -1,4 +1,4 @@
-// Hooks that classes miss by their arguments: the compiler names what was expected. Without MISTAKES there is none.
+// Hooks that classes miss by their arguments: the compiler names what was expected. Without MISTAKES the file compiles.
 #include <fulgur/trainer/load_from_checkpoint.h>
 #include <fulgur/trainer/trainer.h>
 

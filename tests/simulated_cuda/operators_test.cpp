@@ -400,7 +400,7 @@ TEST_CASE("an operation waits for work before it that waits for others, in every
   CHECK(at::equal(z.cpu(), at::full({8, 4}, 8.F)));
 }
 
-TEST_CASE("an operation on a list of several devices computes each tensor in the order of its own device", "[gpu]") {
+TEST_CASE("an operation on a list of several devices computes each tensor on the stream of its device", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2, 3));
   const auto several = [](at::ScalarType type) {
     Tensors list;

@@ -79,7 +79,7 @@ TEST_CASE("on GPUs, the threads of dp compute on the caller's current streams", 
   CHECK(sum.item<float>() == 8 * 1024);
 }
 
-TEST_CASE("on two GPUs, an operation on a list computes each tensor in the order of its own device", "[gpu]") {
+TEST_CASE("on two GPUs, an operation on a list computes each tensor on the stream of its device", "[gpu]") {
   require_gpus(2);
   std::vector<Tensor> from, to;
   for (const int index : {0, 1, 0, 1}) {

@@ -72,8 +72,7 @@ bool CombinedLoader::keep_order() {
 }
 
 void CombinedLoader::start_epoch(int64_t epoch) {
-  if (epoch_of_other_loader_ == epoch) refuse_state_of_other_loader("data.CombinedLoader", epoch);
-  epoch_of_other_loader_.reset();
+  leave_other_loader(epoch_of_other_loader_, "data.CombinedLoader", epoch);
   epoch_ = epoch;
   over_ = false;
   stale_ = true;

@@ -501,8 +501,7 @@ void DataLoader::share_evenly(UnevenShares rest) {
 void DataLoader::start_epoch(int64_t epoch) {
   Impl& m = *impl_;
   m.forget_ahead();
-  if (m.epoch_of_other_loader == epoch) refuse_state_of_other_loader("data.DataLoader", epoch);
-  m.epoch_of_other_loader.reset();
+  leave_other_loader(m.epoch_of_other_loader, "data.DataLoader", epoch);
   EpochPosition start{.epoch = epoch};
   if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
   m.context.epoch = epoch;

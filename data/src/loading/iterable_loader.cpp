@@ -99,7 +99,7 @@ void IterableLoader::start_epoch(int64_t epoch) {
   m.context.epoch = epoch;
   Impl::Position start;
   start.epoch = epoch;
-  if (m.epoch_of_other_loader == epoch) refuse_state_of_other_loader("data.IterableLoader", epoch);
+  leave_other_loader(m.epoch_of_other_loader, "data.IterableLoader", epoch);
   if (m.loaded && m.loaded->epoch == epoch) {
     start = *m.loaded;
     if (start.batches > 0 && m.loaded_batch_size != m.options.batch_size)
@@ -110,7 +110,6 @@ void IterableLoader::start_epoch(int64_t epoch) {
   m.position = std::move(start);
   m.go_to_position();
   m.loaded.reset();
-  m.epoch_of_other_loader.reset();
   m.before_last.reset();
   m.started = true;
 }

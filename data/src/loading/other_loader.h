@@ -20,7 +20,10 @@ inline std::optional<int64_t> epoch_of_other_loader(const StateTree& state, Load
   return saved == kind ? std::nullopt : std::optional(state.at("epoch").as_int());
 }
 
-[[noreturn]] inline void refuse_state_of_other_loader(std::string_view loader, int64_t epoch) {
+/// Call at the start of `epoch`: throws a CheckpointError if the loaded state, of `other`, is inside it; else forgets
+/// it.
+inline void leave_other_loader(std::optional<int64_t>& other, std::string_view loader, int64_t epoch) {
+  if (other != epoch) return other.reset();
   throw CheckpointError(cat("[", loader, "] the checkpoint was saved inside epoch ", epoch,
                             ", which another kind of loader was reading (a DataLoader, an IterableLoader or several "
                             "combined): its position means nothing here. Resume with the same kind of loader, or from "

@@ -270,7 +270,7 @@ void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     return instead(op, stack, arguments, Mode::synchronizing);
   }
   if (!strided || !on_cuda || inside_a_kernel()) return cuda_kernel_.callBoxed(op, keys, stack);
-  // LibTorch computes such a list tensor by tensor, each on the current stream of its own device. The CPU's kernel
+  // LibTorch computes such a list tensor by tensor, each on the current stream of its device. The CPU's kernel
   // calls the same operations.
   if (op.operator_name().name.rfind("aten::_foreach_", 0) == 0 && lists_span_devices(arguments))
     return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);

@@ -175,9 +175,7 @@ bool CapturedStep::optimizer_numbers_changed() const {
 }
 
 std::optional<std::string> CapturedStep::replaced_memory() const {
-  const auto found = std::find_if(held_.begin(), held_.end(), [](const Held& held) {
-    return held.tensor.has_storage() && held.tensor.const_data_ptr() != held.memory.const_data_ptr();
-  });
+  const auto found = std::find_if(held_.begin(), held_.end(), [](const Held& held) { return held.is_replaced(); });
   return found == held_.end() ? std::nullopt : std::optional(found->name);
 }
 
@@ -301,8 +299,7 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
   run_.strategy->precision().abandon_step();
   // Memory that the recording allocated has no values.
   for (const Held& held : held_)
-    if (held.tensor.has_storage() && held.tensor.const_data_ptr() != held.memory.const_data_ptr())
-      Tensor(held.tensor).set_data(held.memory);
+    if (held.is_replaced()) Tensor(held.tensor).set_data(held.memory);
   run_.plan.optimizers.front().optimizer->zero_grad();
   set_gradients(gradients);
   GradientNorm::forget(*run_.model);

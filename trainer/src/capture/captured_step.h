@@ -119,6 +119,7 @@ class CapturedStep {
   struct Held {
     std::string name;
     Tensor tensor, memory;  // `memory` refers to the memory that the recordings use
+    bool is_replaced() const { return tensor.has_storage() && tensor.const_data_ptr() != memory.const_data_ptr(); }
   };
   std::vector<Held> held_;  // the parameters and buffers
   std::vector<std::optional<double>> optimizer_numbers_;

@@ -125,10 +125,7 @@ class FitLoop {
   bool stop_follows() const { return services_.consensus.stop() && run_.may_stop(); }
 
   // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
-  bool stops() const {
-    return services_.consensus.stop() && run_.may_stop() && !services_.consensus.signal() &&
-           !services_.finite.stopped();
-  }
+  bool stops() const { return stop_follows() && !services_.consensus.signal() && !services_.finite.stopped(); }
 
   bool stop(const char* limit) {
     // A limit is reported as the reason even if a stop held up by min_epochs is pending.

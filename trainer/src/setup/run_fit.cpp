@@ -180,8 +180,8 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
     throw MonitorError(cat(
         error.what(), " What was trained until then is saved in ", *saved,
         ". If only the name is wrong, correct it and use --resume (with --allow-config-change if it is an option of "
-        "the "
-        "schedule or the module). If the module did not log the metric, correct the module and start again, or keep "
+        "the schedule or the module). If the module did not log the metric, correct the module and start again, or "
+        "keep "
         "what was learned with --ckpt_path ",
         *saved, " --load.loops false."));
   }

@@ -174,8 +174,7 @@ void set_up_data(RunState& run) {
         throw ConfigError(
             run.data.module
                 ? "[trainer.fit] the data module has no training data: its train_dataloader() returned no loader. "
-                  "Return "
-                  "one (for a TensorDataModule: call set_data)."
+                  "Return one (for a TensorDataModule: call set_data)."
                 : "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
       if (!o.limit_val_batches.is_zero())
         set_up_stage(run, RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
