@@ -1,11 +1,14 @@
 #include "prepared_run.h"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <new>
 
 #include "fulgur/core/system/program_name.h"
+#include "fulgur/core/system/unique_fd.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -15,13 +18,27 @@ namespace fulgur::cli {
 
 namespace {
 
+/// Calls `prepare_data`. The processes of a run have no process group yet, so that none can wait for the first of its
+/// node; they take turns instead, by a lock of the folder that they share.
+void prepare_in_turn(DataModule& data, const std::filesystem::path& root, bool several) {
+  detail::UniqueFd turn;
+  if (several) {
+    std::error_code error;
+    std::filesystem::create_directories(root, error);
+    turn = detail::UniqueFd(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    // A file system without locks gives no turns.
+    if (turn.get() >= 0) static_cast<void>(::flock(turn.get(), LOCK_EX));
+  }
+  data.prepare_data();
+}
+
 /// The data exports values only after its setup, and the model may need them for its construction. True if the data is
 /// set up now, from the checkpoint's state if there is one.
-bool fill_links(Config& config, DataModule* data, TrainerFn fn) {
+bool fill_links(Config& config, DataModule* data, TrainerFn fn, bool several) {
   if (config.link.empty()) return false;
   if (data == nullptr)
     throw ConfigError("[config] link needs a data module to take values from; none is configured. Set `data`.");
-  data->prepare_data();
+  prepare_in_turn(*data, config.trainer.default_root_dir, several);
   if (const auto state = data_state_in_checkpoint(config)) data->load_state(*state);
   data->setup(fn);
   apply_links(config, data->exported_values());
@@ -74,7 +91,7 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model)
 
 }  // namespace
 
-PreparedRun prepare(Config config, TrainerFn fn) {
+PreparedRun prepare(Config config, TrainerFn fn, bool several) {
   if (!config.model) {
     throw ConfigError(cat("[cli] ", name_of(fn),
                           " needs a model; the config names none. Give --config FILE or --model NAME; "
@@ -83,7 +100,7 @@ PreparedRun prepare(Config config, TrainerFn fn) {
   }
   log::silence(config.silence);
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
-  const bool set_up = fill_links(config, data.get(), fn);
+  const bool set_up = fill_links(config, data.get(), fn, several);
   // Before the module is created: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config);
   trainer.prepare_process();

@@ -13,7 +13,8 @@ struct PreparedRun {
   DataSource data;
 };
 
-/// Creates the parts, after links to values of the data were filled. Throws a ConfigError if the config names no model.
-PreparedRun prepare(Config config, TrainerFn fn);
+/// Creates the parts, after links to values of the data were filled. `several`: other processes of the same run do so
+/// too; they prepare the data one after another. Throws a ConfigError if the config names no model.
+PreparedRun prepare(Config config, TrainerFn fn, bool several = false);
 
 }  // namespace fulgur::cli

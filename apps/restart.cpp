@@ -56,17 +56,26 @@ void load_everything(CheckpointLoading& load) {
   load.key_prefixes.clear();
 }
 
+// Whether the newest run is the one from which `start` begins another (fine-tuning), which has no checkpoint yet.
+bool newest_run_is_the_base_of(const Config& start) {
+  const auto& path = start.ckpt_path;
+  if (!path || *path == "auto" || *path == "last" || *path == "best" || start.load.loads_loops()) return false;
+  return resumes_run_of(*path, start);
+}
+
 }  // namespace
 
 std::vector<ConfigDifference> resume_or_start(Config& config, const Config& start,
                                               const std::function<std::vector<ConfigDifference>(Config&)>& agree) {
-  load_everything(config.load);
-  const auto differences = agree(config);
-  // A finished run has nothing to resume, and is not started again.
-  const bool starts = config.ckpt_path == "auto" && !run_has_finished(config);
-  if (!starts || !start.ckpt_path || *start.ckpt_path == "auto") {
-    config.written_start = {start.ckpt_path, start.load};
-    return differences;
+  if (!newest_run_is_the_base_of(start)) {
+    load_everything(config.load);
+    const auto differences = agree(config);
+    // A finished run has nothing to resume, and is not started again.
+    const bool starts = config.ckpt_path == "auto" && !run_has_finished(config);
+    if (!starts || !start.ckpt_path || *start.ckpt_path == "auto") {
+      config.written_start = {start.ckpt_path, start.load};
+      return differences;
+    }
   }
   log::info(cat("resume: there is no run to resume; this one starts from ckpt_path: ", *start.ckpt_path));
   config = start;
@@ -82,7 +91,7 @@ std::vector<ConfigDifference> continue_after_restart(Config& config, const Proce
   const bool finished = written_since_launch(run / run_layout::kFinished);
   // Anything older than the launch belongs to another run. Each published checkpoint changes its folder.
   const bool own = finished || place.environment != "launcher" || written_since_launch(run / run_layout::kCheckpoints);
-  if (!own) return agree_with_checkpoint(config, locks);
+  if (!own || newest_run_is_the_base_of(config)) return agree_with_checkpoint(config, locks);
   const Config written = config;
   config.ckpt_path = "auto";
   load_everything(config.load);

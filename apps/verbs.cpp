@@ -61,7 +61,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   };
   const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
   report_differences(differences, config);
-  PreparedRun run = prepare(config, fulgur::TrainerFn::fit);
+  PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
@@ -78,9 +78,10 @@ void warn_of_untrained(const Config& config) {
               "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
 }
 
-ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, FailureReport& failure) {
+ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, bool several,
+                  FailureReport& failure) {
   warn_of_untrained(config);
-  PreparedRun run = prepare(config, verb);
+  PreparedRun run = prepare(config, verb, several);
   const auto watched = failure.watch(run.trainer);
   const bool validates = verb == fulgur::TrainerFn::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
@@ -93,9 +94,9 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Trai
   return report.exit_code;
 }
 
-ExitCode predict(const CommandLine& command, const Config& config, FailureReport& failure) {
+ExitCode predict(const CommandLine& command, const Config& config, bool several, FailureReport& failure) {
   warn_of_untrained(config);
-  PreparedRun run = prepare(config, fulgur::TrainerFn::predict);
+  PreparedRun run = prepare(config, fulgur::TrainerFn::predict, several);
   const auto watched = failure.watch(run.trainer);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
@@ -148,9 +149,10 @@ ExitCode run_trainer(const CommandLine& command, const std::string& program,
     }
     if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
     if (command.verb == "fit") return fit(command, config, place, failure);
-    if (command.verb == "validate") return evaluate(command, config, fulgur::TrainerFn::validate, failure);
-    if (command.verb == "test") return evaluate(command, config, fulgur::TrainerFn::test, failure);
-    return predict(command, config, failure);
+    const bool several = place.has_value();
+    if (command.verb == "validate") return evaluate(command, config, fulgur::TrainerFn::validate, several, failure);
+    if (command.verb == "test") return evaluate(command, config, fulgur::TrainerFn::test, several, failure);
+    return predict(command, config, several, failure);
   } catch (...) {
     if (!place || place->rank == 0) failure.write(launches);
     throw;

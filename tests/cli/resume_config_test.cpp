@@ -240,6 +240,39 @@ TEST_CASE("fast_dev_run tries the loops from the start with a checkpoint's weigh
   CHECK(end.exit_code == 0);
   CHECK(says(end.err + end.out, "the loops begin at step 0"));
   CHECK(says(end.err + end.out, ", 2 steps"));
+  // The run has finished, and is tried all the same.
+  const Finished tried =
+      trainer({"fit", "-c", "c.yaml", "--resume", "--trainer.fast_dev_run", "2"}, {.folder = run.folder.path()});
+  INFO(tried.err);
+  CHECK(tried.exit_code == 0);
+  CHECK(says(tried.err + tried.out, ", 2 steps"));
+}
+
+TEST_CASE("--resume takes the run from which the config starts another for its base, not for the run to resume") {
+  const Stopped base;
+  write_text(base.folder / "fine.yaml",
+             "ckpt_path: fulgur_logs/version_0/checkpoints/last.ckpt\n"
+             "load: {weights_only: true}\n");
+  const auto fit = [&](const char* steps) {
+    Finished end = trainer({"fit", "-c", "c.yaml", "-c", "fine.yaml", "--resume", "--trainer.max_steps", steps},
+                           {.folder = base.folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    return end.err + end.out;
+  };
+  CHECK(says(fit("5"), "there is no run to resume; this one starts from ckpt_path"));
+  const std::string resumed = fit("9");
+  CHECK_FALSE(says(resumed, "there is no run to resume"));
+  CHECK(says(resumed, ", 9 steps"));
+  const auto steps_of = [&](const char* version) {
+    return fulgur::read_checkpoint(base.folder / "fulgur_logs" / version / "checkpoints/last.ckpt")
+        .state.at("progress")
+        .at("global_step")
+        .as_int();
+  };
+  CHECK(steps_of("version_0") == 12);
+  CHECK(steps_of("version_1") == 9);
+  CHECK_FALSE(fs::exists(base.folder / "fulgur_logs/version_2"));
 }
 
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {

@@ -292,4 +292,27 @@ TEST_CASE("ddp: prepare_data runs in the first process of a node only") {
   CHECK_FALSE(says(read_text(run_folder(folder.path()) / "rank_1.log"), "prepare_data was called"));
 }
 
+TEST_CASE("ddp: with a link, each process prepares the data, one after another, and sets it up once, after its state") {
+  const TemporaryFolder folder;
+  write_text(folder / "link.yaml", "link: {model.hidden: data.width}\n");
+  const auto fit = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"-c", "link.yaml", "--data.slow", "true"});
+    const auto runs = run_ranks({.count = 3, .folder = folder.path()}, probe("fit", 3, 24, more));
+    REQUIRE(all_exit(runs, 0));
+    return runs[0].err;
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    size_t found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const std::string first = fit({"--trainer.max_steps", "1"});
+  CHECK(count(first, "setup was called") == 1);
+  CHECK_FALSE(says(first, "load_state"));
+  const std::string resumed = fit({"--trainer.max_steps", "2", "--resume"});
+  CHECK(count(resumed, "setup was called") == 1);
+  CHECK(says(resumed, "load_state before setup"));
+  CHECK_FALSE(says(resumed, "load_state after setup"));
+}
+
 }  // namespace ddp_data_test

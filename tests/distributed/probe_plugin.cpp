@@ -29,12 +29,15 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <new>
+#include <stdexcept>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -507,7 +510,7 @@ class ProbeData : public fulgur::DataModule {
  public:
   struct Options {
     int64_t num_train = 64, num_eval = 32, batch_size = 8, second = 0;
-    bool shuffle = true, selfish = false;
+    bool shuffle = true, selfish = false, slow = false;
     int64_t num_workers = 0;
     std::vector<int64_t> stream;
     std::string eval = "set", other_on_rank_1 = "none";
@@ -519,6 +522,7 @@ class ProbeData : public fulgur::DataModule {
       f(batch_size, "batch_size", "Samples of a batch.");
       f(shuffle, "shuffle", "In a new order each epoch.");
       f(selfish, "selfish", "A sampler that gives all samples to every rank.");
+      f(slow, "slow", "Prepares its data slowly, has a state, and tells what is called.");
       f(num_workers, "num_workers", "Threads that read ahead.");
       f(second, "second", "Samples of a second training loader.");
       f(eval, "eval", "How the samples of evaluations come to the ranks.")
@@ -528,7 +532,26 @@ class ProbeData : public fulgur::DataModule {
   };
   explicit ProbeData(const Options& options) : options_(options) {}
 
-  void prepare_data() override { fulgur::log::info("prepare_data was called"); }
+  void prepare_data() override {
+    fulgur::log::info("prepare_data was called");
+    if (!options_.slow) return;
+    // Two processes at once are an error.
+    if (!std::filesystem::create_directory("preparing")) throw std::runtime_error("the data is being prepared");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::filesystem::remove("preparing");
+  }
+
+  void load_state(const fulgur::StateTree&) override {
+    fulgur::log::info(is_set_up_ ? "load_state after setup" : "load_state before setup");
+  }
+  fulgur::StateTree state() const override {
+    return options_.slow ? fulgur::StateTree::map({{"seen", true}}) : fulgur::StateTree();
+  }
+  void setup(fulgur::TrainerFn) override {
+    if (options_.slow) fulgur::log::info("setup was called");
+    is_set_up_ = true;
+  }
+  fulgur::StateTree exported_values() const override { return fulgur::StateTree::map({{"width", 5}}); }
 
   fulgur::Loaders loaders(fulgur::RunningStage stage) override {
     const bool train = stage == fulgur::RunningStage::train;
@@ -576,6 +599,7 @@ class ProbeData : public fulgur::DataModule {
 
  private:
   Options options_;
+  bool is_set_up_ = false;
 };
 FULGUR_REGISTER(fulgur::DataModule, ProbeData, "A little regression.");
 

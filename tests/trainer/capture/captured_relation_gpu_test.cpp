@@ -240,11 +240,14 @@ TEST_CASE("on a GPU, captured steps follow numbers of the optimizer and memory t
     std::string what;
     explicit Changing(std::string kind) : what(std::move(kind)) {}
     void on_train_batch_start(RunContext& run, const Batch&, int64_t) override {
-      if (run.progress().global_step != 12) return;
       Optimizer& optimizer = *run.optimizers().front();
+      if (what == "weight decay in each step")
+        for (ParamGroup& group : optimizer.groups())
+          group.weight_decay = 0.5 / static_cast<double>(1 + run.progress().global_step);
+      if (run.progress().global_step != 12) return;
       if (what == "weight_decay")
         for (ParamGroup& group : optimizer.groups()) group.weight_decay = 0.5;
-      if (what == "momentum") optimizer.set_momentum(0.25);
+      if (what == "momentum" || what == "beta") optimizer.set_momentum(0.25);
       if (what == "parameters")
         for (Tensor parameter : run.module().parameters()) parameter.set_data(parameter.detach().clone());
       if (what == "buffer")
@@ -257,7 +260,8 @@ TEST_CASE("on a GPU, captured steps follow numbers of the optimizer and memory t
   choices.every = 1;
   choices.schedule = 0;
   choices.dropout = 0;
-  const std::string what = GENERATE("weight_decay", "momentum", "parameters", "buffer", "step");
+  const std::string what =
+      GENERATE("weight_decay", "weight decay in each step", "momentum", "beta", "parameters", "buffer", "step");
   choices.optimizer = what == "momentum" ? "SGD" : "AdamW";
   Chosen::now = &choices;
   Averaging::in_step = what == "step";
@@ -274,6 +278,9 @@ TEST_CASE("on a GPU, captured steps follow numbers of the optimizer and memory t
   if (what == "step") {
     CHECK(captured.report.captured_batches == 0);
     CHECK_THAT(captured.told, ContainsSubstring("replaces the memory of 'average'"));
+  } else if (what == "weight decay in each step") {
+    CHECK(captured.report.captured_batches == 0);
+    CHECK_THAT(captured.told, ContainsSubstring("the weight decay or the momentum of AdamW changes in each step"));
   } else {
     CHECK(captured.report.captured_batches > 10);
   }

@@ -174,6 +174,19 @@ bool CapturedStep::optimizer_numbers_changed() const {
   return !same || place != optimizer_numbers_.size();
 }
 
+bool CapturedStep::optimizer_numbers_keep_changing() {
+  size_t place = 0;
+  const bool is_first = window_numbers_.empty();
+  bool changed = false;
+  each_optimizer_number([&](std::optional<double> number) {
+    if (place == window_numbers_.size()) window_numbers_.push_back(number);
+    if (std::exchange(window_numbers_[place], number) != number) changed = true;
+    ++place;
+  });
+  number_changes_ = changed && !is_first ? number_changes_ + 1 : 0;
+  return number_changes_ >= kWarmUps;
+}
+
 std::optional<std::string> CapturedStep::replaced_memory() const {
   const auto found = std::find_if(held_.begin(), held_.end(), [](const Held& held) { return held.is_replaced(); });
   return found == held_.end() ? std::nullopt : std::optional(found->name);
@@ -368,6 +381,10 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
   // may make windows longer.
   if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
+  if (first_of_window() && optimizer_numbers_keep_changing())
+    return give_up(cat("the weight decay or the momentum of ", run_.plan.optimizers.front().optimizer->name(),
+                       " changes in each step")),
+           std::nullopt;
   if (recorded_ && out_of_date()) start_over();
   if (!recorded_) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;

@@ -79,6 +79,9 @@ class CapturedStep {
   template <class Use>
   void each_optimizer_number(Use use) const;
   bool optimizer_numbers_changed() const;
+  /// Call once per window. Whether these numbers differed from the previous window's in so many windows in a row that
+  /// recordings would be discarded as fast as they are made.
+  bool optimizer_numbers_keep_changing();
   /// The name of a parameter or buffer whose memory was replaced since the first recording began.
   std::optional<std::string> replaced_memory() const;
   std::vector<Tensor> gradients() const;
@@ -123,6 +126,8 @@ class CapturedStep {
   };
   std::vector<Held> held_;  // the parameters and buffers
   std::vector<std::optional<double>> optimizer_numbers_;
+  std::vector<std::optional<double>> window_numbers_;  // those of the previous window
+  int64_t number_changes_ = 0;                         // windows in a row before which they changed
   bool momentum_on_device_ = false;
   int64_t layout_ = 0, accumulation_ = 1;
   std::vector<Tensor> window_gradients_;

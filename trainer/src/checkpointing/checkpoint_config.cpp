@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "checkpointing/resume.h"
+#include "config/links.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/log.h"
@@ -130,11 +131,17 @@ struct SavedConfig {
   std::optional<uint64_t> seed;  // also if it was drawn
 };
 
+// What a search for the run to resume needs, before any component exists.
+TrainerComponents components_for_search(const Config& config) {
+  TrainerComponents components;
+  components.config_folder = config.folder;
+  return components;
+}
+
 // Nullopt if the fit starts from the beginning or has nothing to do, or if the checkpoint's run had no config. Replaces
 // `auto` by the path of the checkpoint.
 std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
-  TrainerComponents components;
-  components.config_folder = config.folder;
+  const TrainerComponents components = components_for_search(config);
   const bool searches = *config.ckpt_path == "auto";
   if (searches && detail::find_finished_run(config.trainer, components)) return std::nullopt;
   // An active run in the folder would change what is read here.
@@ -178,9 +185,7 @@ struct Agreement {
     const Side side = side_of(key);
     const bool config_wins = given.load.allow_config_change;
     // Options that the data fills in later are compared by shape, when the weights are loaded.
-    const bool linked = std::any_of(given.link.begin(), given.link.end(),
-                                    [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
-    if (side == Side::ignored || linked) return;
+    if (side == Side::ignored || config::is_link_target(given, key)) return;
     // `true` accepts any seed, so the checkpoint's is no difference.
     if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
         !config_wins)
@@ -261,9 +266,14 @@ std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
 }
 
 bool run_has_finished(const Config& config) {
-  TrainerComponents components;
-  components.config_folder = config.folder;
-  return detail::find_finished_run(config.trainer, components).has_value();
+  return detail::find_finished_run(config.trainer, components_for_search(config)).has_value();
+}
+
+bool resumes_run_of(const std::filesystem::path& checkpoint, const Config& config) {
+  const auto run = detail::find_run_to_resume(config.trainer, components_for_search(config));
+  const auto folder = detail::run_folder_of(checkpoint);
+  std::error_code error;
+  return run && folder && std::filesystem::equivalent(run->folder, *folder, error);
 }
 
 std::filesystem::path newest_run_folder(const Config& config) {

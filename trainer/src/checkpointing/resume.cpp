@@ -42,6 +42,7 @@ bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, 
 
 // The run in the folder if it has finished, and would again finish under these options.
 std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerOptions& options) {
+  if (options.fast_dev_run.batches > 0) return std::nullopt;  // it tries the loops from the start
   const fs::path folder = fs::absolute(given).lexically_normal();
   const auto text = read_regular_file(folder / run_layout::kFinished);
   if (!text) return std::nullopt;

@@ -85,17 +85,16 @@ std::vector<std::pair<std::string, std::string>> sorted_variables(const ConfigSo
 // One underscore between the parts of a key is the likeliest slip, and such a variable sets nothing.
 void warn_of_ignored_variables(const ConfigSources& sources, const Config& config) {
   const auto& silence = config.silence;
-  constexpr const char* kId = "config.ignored_variable";
   // The launcher of this process has already said it.
   const bool launched = std::any_of(sources.environment.begin(), sources.environment.end(),
                                     [](const auto& variable) { return variable.first == "FULGUR_LAUNCHER"; });
-  if (launched || std::find(silence.begin(), silence.end(), kId) != silence.end()) return;
+  if (launched || std::find(silence.begin(), silence.end(), "config.ignored_variable") != silence.end()) return;
   for (const auto& [name, value] : sources.environment)
     for (const std::string_view part : {"FULGUR_TRAINER_", "FULGUR_MODEL_", "FULGUR_OPTIMIZER_"})
       if (name.starts_with(part) && !config::key_of_variable(name))
-        log::warn(kId, cat("the environment variable ", name,
-                           " is ignored: two underscores separate the parts of a key. Write ", part, "_",
-                           std::string_view(name).substr(part.size())));
+        log::warn("config.ignored_variable", cat("the environment variable ", name,
+                                                 " is ignored: two underscores separate the parts of a key. Write ",
+                                                 part, "_", std::string_view(name).substr(part.size())));
 }
 
 bool lies_in(const std::string& path, const Problems& problems) {

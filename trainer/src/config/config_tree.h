@@ -38,8 +38,8 @@ class Overrider {
   void set_in_list(ConfigNode& node, const TypeInfo& type, size_t at);
   void set_in_map(ConfigNode& node, const TypeInfo& type, size_t at);
   void assign(ConfigNode& node, const TypeInfo* type);
-  /// False, with a report, if the value is not valid YAML.
-  bool has_value();
+  /// True, with a report, if the value is not valid YAML.
+  bool report_unreadable();
   void append(ConfigNode& node, const TypeInfo* type);
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);

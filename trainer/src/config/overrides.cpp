@@ -72,12 +72,12 @@ void Overrider::apply(ConfigNode& root, const std::string& key, const std::strin
   set_in_fields(root, schema_, 0);
 }
 
-bool Overrider::has_value() {
+bool Overrider::report_unreadable() {
   constexpr size_t kMost = 60;
   for (const Problem& found : unreadable_.items())
     problem(cat("the value is not valid YAML: ", found.message, ". If it is text, quote it inside the argument: ",
                 text_.size() > kMost ? "'\"…\"'" : cat("'\"", text_, "\"'")));
-  return unreadable_.empty();
+  return !unreadable_.empty();
 }
 
 ConfigNode& Overrider::child(ConfigNode& node, const std::string& key) {
@@ -162,7 +162,7 @@ void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t 
   ConfigNode& args = child(node, "init_args");
   const size_t first = path_[at] == "init_args" ? at + 1 : at;
   if (first == path_.size()) {
-    if (has_value()) merge_into(args, value_);
+    if (!report_unreadable()) merge_into(args, value_);
     return;
   }
   const ConfigNode* name = node.find("class_path");
@@ -234,7 +234,7 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
   if (is_text && text_.starts_with('{')) {
     value_ = ConfigNode::string(text_);
     set_places(value_, key_where);
-  } else if (!has_value()) {
+  } else if (report_unreadable()) {
     return;
   }
   const bool is_group = type != nullptr && (type->kind == Kind::component || type->kind == Kind::object);
@@ -254,7 +254,7 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
 }
 
 void Overrider::append(ConfigNode& node, const TypeInfo* type) {
-  if (!has_value()) return;
+  if (report_unreadable()) return;
   if (type != nullptr && type->kind != Kind::list) return problem("is not a list: '+' cannot append to it");
   if (!node.is_list()) {
     // A single logger counts as a list of one; a switch (`true`, `false`) is replaced.

@@ -287,7 +287,7 @@ void TrainerOptions::fields(Fields& f) {
   f(default_root_dir, "default_root_dir", "Folder in which run folders are created.");
   f(logger, "logger", "Loggers: true: CsvLogger and JsonlLogger; false: none.");
   f(enable_autolog_hparams, "enable_autolog_hparams", "Sends the model's options to the loggers.");
-  f(callbacks, "callbacks", "Callbacks of the run, in this order.");
+  f(callbacks, "callbacks", "Callbacks of the run, called by phase and then in this order.");
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint if the callbacks contain none.");
   f(async_checkpoint, "async_checkpoint",
     "Writes checkpoints on a background thread, from a copy in memory; false: training waits.");

@@ -35,6 +35,9 @@ FULGUR_API std::optional<StateTree> data_state_in_checkpoint(const Config& confi
 /// Whether the run that `ckpt_path: auto` finds has finished, so that there is nothing to resume.
 FULGUR_API bool run_has_finished(const Config& config);
 
+/// Whether the run that `ckpt_path: auto` finds is the one whose folder contains `checkpoint`.
+FULGUR_API bool resumes_run_of(const std::filesystem::path& checkpoint, const Config& config);
+
 /// The run folder in which `ckpt_path: auto` looks first: the config's own, else the version that its logger names, or
 /// the newest; empty if no run folder exists. It may have nothing to resume from.
 FULGUR_API std::filesystem::path newest_run_folder(const Config& config);

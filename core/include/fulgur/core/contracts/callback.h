@@ -18,7 +18,7 @@ namespace fulgur {
 enum class Phase { observe, decide, checkpoint };
 
 /// Observes or controls a run. Derive and override what you need; all hooks do nothing by default. Hooks run on the
-/// run's thread, in the order of `trainer.callbacks`, before the module's hook of the same name.
+/// run's thread, by phase and then in the order of `trainer.callbacks`, before the module's hook of the same name.
 class FULGUR_API Callback : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "callback";
