@@ -248,7 +248,7 @@ TEST_CASE("fast_dev_run tries the loops from the start with a checkpoint's weigh
   CHECK(says(tried.err + tried.out, ", 2 steps"));
 }
 
-TEST_CASE("--resume takes the run from which the config starts another for its base, not for the run to resume") {
+TEST_CASE("the run from whose checkpoint the config starts another is its base, not the run to resume") {
   const Stopped base;
   write_text(base.folder / "fine.yaml",
              "ckpt_path: fulgur_logs/version_0/checkpoints/last.ckpt\n"
