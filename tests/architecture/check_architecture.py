@@ -146,24 +146,63 @@ def without_comments(lines):
     return out
 
 
-def check_subfolders(name, path, number, report):
-    """The order inside FOLDER/src: `path` is a quoted include of the file `name`."""
+def subfolder_of(name):
+    """The key of SUBFOLDERS for the file and the number of its sub-folder there; None if it has none."""
     parts = name.split("/")
     if parts[0] == "core" and parts[1:4] in (["include", "fulgur", "core"], ["internal", "fulgur", "core"]):
         parts = ["core", "src"] + parts[4:]
     if parts[:3] == ["simulated_cuda", "src", "nccl"]:
         parts = ["simulated_cuda/src/nccl", "src"] + parts[3:]
     if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS:
-        return
+        return None
     order = SUBFOLDERS[parts[0]]
-    if parts[0] == "core" and path.startswith("fulgur/core/"):
+    return parts[0], order.index(parts[2]) if len(parts) > 3 and parts[2] in order else len(order)
+
+
+def check_subfolders(name, path, number, report):
+    """The order inside FOLDER/src: `path` is a quoted include of the file `name`."""
+    place = subfolder_of(name)
+    if not place:
+        return
+    folder, own = place
+    order = SUBFOLDERS[folder]
+    if folder == "core" and path.startswith("fulgur/core/"):
         path = path[len("fulgur/core/"):]
-    if path == "fulgur/trainer/trainer.h" and len(parts) > 3 and parts[2] != "setup":
+    if folder == "trainer" and path == "fulgur/trainer/trainer.h" and own < order.index("setup"):
         report(name, number, "what lies below trainer/src/setup/ does not include the Trainer: take components.h")
     other = path.split("/")[0] if "/" in path else None
-    own = order.index(parts[2]) if len(parts) > 3 and parts[2] in order else len(order)
     if other in order and order.index(other) > own:
         report(name, number, f"{os.path.dirname(name)}/ does not include {other}/, which comes after it")
+
+
+def check_rings(code, report):
+    """`code`: lines by file. No files of a component include each other in a ring, where x.h and x.cpp of one folder count
+    as one file. Public headers, which include no other files, are in no ring with them."""
+    stem = {name: os.path.splitext(name)[0] for name in code}
+    includes = {}
+    for name, lines in code.items():
+        folders = name.split("/")[:-1]
+        for number, line in lines:
+            if not (match := INCLUDE.match(line)) or match.group(1) != '"':
+                continue
+            paths = ["/".join(folders[:depth] + [match.group(2)]) for depth in range(len(folders), 0, -1)]
+            path = next((path for path in paths if path in code), name)
+            if stem[path] != stem[name]:
+                includes.setdefault(stem[name], {}).setdefault(stem[path], (name, number))
+
+    def reached(begin):
+        seen, left = set(), [begin]
+        while left:
+            left += (new := includes.get(left.pop(), {}).keys() - seen)
+            seen |= new
+        return seen
+
+    reach = {file: reached(file) for file in includes}
+    rings = {frozenset(other for other in seen if file in reach.get(other, ())) for file, seen in reach.items() if file in seen}
+    for ring in rings:
+        first = min(ring)
+        name, number = min(place for path, place in includes[first].items() if path in ring)
+        report(name, number, "files include each other in a ring: " + ", ".join(sorted(ring)))
 
 
 def check_code(root, name, report):
@@ -263,6 +302,10 @@ def check(root):
 
     names = sorted(tracked_files(root))
     known = KnownPaths(names)
+    code = {
+        name: without_comments(lines_of(root, name)) for name in names if name.endswith(CODE) and name.split("/")[0] in MAY_INCLUDE
+    }
+    check_rings(code, report)
     for name in names:
         if name.startswith(OWN):
             continue

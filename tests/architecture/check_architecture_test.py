@@ -12,6 +12,12 @@ HEADER = "#pragma once\n"
 
 NCCL = "simulated_cuda/src/nccl/"
 INTERNAL = "core/internal/fulgur/core/hidden.h"
+# Files of each tree.
+FILES = {
+    INTERNAL: HEADER,
+    "data/src/loading/pool.h": HEADER + '#include "loading/task.h"\n',
+    "data/src/loading/task.h": HEADER,
+}
 # (file, text, words that the report must have; None: no report)
 CASES = [
     ("core/src/a.cpp", 'void f() { log::warn(\n    "core.unknown", "x"); }\n', "docs/errors.md has the warning core.unknown"),
@@ -62,6 +68,8 @@ CASES = [
     ("data/src/sampling/a.cpp", '#include "loading/collate.h"\n', "data/src/sampling/ does not include loading/"),
     ("data/src/loading/a.cpp", '#include "sampling/permutation.h"\n', None),
     ("data/src/a.cpp", '#include "modules/mnist.h"\n', None),
+    ("data/src/loading/task.cpp", '#include "loading/pool.h"\n', "in a ring: data/src/loading/pool, data/src/loading/task"),
+    ("data/src/loading/pool.cpp", '#include "loading/pool.h"\n', None),
     ("core/src/text/a.cpp", '#include "fulgur/core/state/batch.h"\n', "core/src/text/ does not include state/"),
     ("core/include/fulgur/core/state/a.h", HEADER + '#include "fulgur/core/contracts/module.h"\n', "does not include contracts/"),
     ("core/include/fulgur/core/contracts/a.h", HEADER + '#include "fulgur/core/state/batch.h"\n#include "fulgur/core/export.h"\n', None),
@@ -86,7 +94,7 @@ def main():
     failures = []
     for name, text, expected in CASES:
         with tempfile.TemporaryDirectory() as root:
-            for path, content in ((INTERNAL, HEADER), (name, text)):
+            for path, content in (FILES | {name: text}).items():
                 path = os.path.join(root, path)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w", encoding="utf-8") as file:

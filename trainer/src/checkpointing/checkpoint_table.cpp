@@ -1,5 +1,6 @@
 #include "checkpointing/checkpoint_table.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ StateTree save_callbacks(Collecting& c) {
 }
 
 StateTree save_loaders(Collecting& c) {
-  if (c.run.rewound) return c.run.rewind_point.loaders();
+  if (c.run.rewound) return c.run.rewind_point->loaders;
   StateTree::List loaders;
   for (const auto& loader : c.run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
   return loaders;
@@ -161,6 +162,34 @@ StateTree published_metrics(Collecting& c) {
 }
 
 StateTree save_loggers(Collecting& c) { return logger_states(c.run); }
+
+// The sum of the gradients, each divided by the number of ranks, as an exchange would have computed it.
+StateTree gradients_of_rank(const RankValues& values, int64_t) {
+  const at::NoGradGuard no_grad;
+  StateTree mean;
+  for (const StateTree* gradients : values)
+    for (const auto& [name, value] : gradients->as_map()) {
+      const Tensor part = value.tensor() / static_cast<double>(values.size());
+      mean[name] = mean.contains(name) ? mean.at(name).tensor() + part : part;
+    }
+  return mean;
+}
+
+// Current metrics of all ranks for rank 0; none for the others.
+StateTree logs_of_rank(const RankValues& values, int64_t rank) {
+  LogStore logs;
+  logs.load_state(*values.front());
+  if (rank > 0) logs.forget_running();
+  for (size_t i = 1; rank == 0 && i < values.size(); ++i) {
+    LogStore other;
+    other.load_state(*values[i]);
+    logs.add_running(other);
+  }
+  return logs.state();
+}
+
+// The generators for rank 0; null for the others, which draw new random numbers.
+StateTree rng_of_rank(const RankValues& values, int64_t rank) { return rank > 0 ? nullptr : *values.front(); }
 
 using P = LoadPhase;
 

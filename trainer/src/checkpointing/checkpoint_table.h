@@ -1,62 +1,10 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
-#include "checkpointing/checkpoint_store.h"
-#include "checkpointing/rank_states.h"
-#include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/trainer/checkpoint_loading.h"
-#include "run/services.h"
+#include "checkpointing/checkpoint_entry.h"
 
 namespace fulgur::detail {
-
-/// When an entry of a checkpoint is loaded, in this order.
-enum class LoadPhase {
-  facts,       ///< not loaded here: other code reads it
-  data,        ///< before the setup of the data module
-  loaders,     ///< before the loaders are created
-  callbacks,   ///< after the weights
-  loggers,     ///< before the loggers start
-  optimizers,  ///< with the optimizers and schedules; a rollback also loads these
-  loops,
-  random,
-  strategy,
-};
-
-/// The run that is saved.
-struct Collecting {
-  RunState& run;
-  Services& services;
-  bool weights_only = false;
-  StateTree store = {};  ///< of the CheckpointStore
-};
-
-/// The run that is restored, and from what.
-struct Restoring {
-  RunState& run;
-  Services& services;
-  const CheckpointContent& content;
-  const CheckpointLoading& load;
-  const ResumedCheckpoint* checkpoint = nullptr;  ///< for `loops`
-  double rates_scaled = 1;                        ///< factor of scale_lr, since the batch size has changed
-};
-
-/// One key of a checkpoint's state.
-struct CheckpointEntry {
-  std::string_view key;
-  LoadPhase phase;
-  StateTree (*save)(Collecting&) = nullptr;              ///< nullptr: a run does not save it
-  void (*load)(Restoring&, const StateTree&) = nullptr;  ///< nullptr for facts
-  /// The part that is known only after the rows of the save's steps are written. It replaces what was saved; in a map,
-  /// only the entries that it has.
-  StateTree (*late)(Collecting&) = nullptr;
-  bool per_rank = false;  ///< gathered from each rank (rank_states.h)
-  /// What a rank loads if the number of ranks has changed; nullptr: the first rank's value.
-  StateTree (*of_rank)(const RankValues& values, int64_t rank) = nullptr;
-  bool with_weights = false;  ///< also in a checkpoint that has only weights
-  bool own_file = false;      ///< `CheckpointContent::optimizers`, not in the state
-};
 
 /// Everything that a checkpoint holds of a run besides the weights. A new piece of state needs one row here and one in
 /// docs/checkpoints.md.

@@ -32,7 +32,7 @@ void roll_back(RunState& run, Services& services) {
   else
     services.logs.forget_watched();
   services.rows.forgive();
-  run.rewind_point.drop();
+  run.rewind_point.reset();
   const std::string news = cat(text, ": weights, optimizers and schedules were restored from ", *path,
                                "; training continues with the next batch");
   if (services.finite.is_first_rollback()) return log::warn("trainer.rolled_back", news);

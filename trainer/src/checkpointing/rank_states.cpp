@@ -1,40 +1,12 @@
 #include "checkpointing/rank_states.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include "checkpointing/checkpoint_table.h"
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
-#include "logging/log_store.h"
 
 namespace fulgur::detail {
-
-StateTree gradients_of_rank(const RankValues& values, int64_t) {
-  const at::NoGradGuard no_grad;
-  StateTree mean;
-  for (const StateTree* gradients : values)
-    for (const auto& [name, value] : gradients->as_map()) {
-      const Tensor part = value.tensor() / static_cast<double>(values.size());
-      mean[name] = mean.contains(name) ? mean.at(name).tensor() + part : part;
-    }
-  return mean;
-}
-
-StateTree logs_of_rank(const RankValues& values, int64_t rank) {
-  LogStore logs;
-  logs.load_state(*values.front());
-  if (rank > 0) logs.forget_running();
-  for (size_t i = 1; rank == 0 && i < values.size(); ++i) {
-    LogStore other;
-    other.load_state(*values[i]);
-    logs.add_running(other);
-  }
-  return logs.state();
-}
-
-StateTree rng_of_rank(const RankValues& values, int64_t rank) { return rank > 0 ? nullptr : *values.front(); }
 
 void gather_rank_states(Collectives& collectives, StateTree& state) {
   if (collectives.world_size() == 1) return;

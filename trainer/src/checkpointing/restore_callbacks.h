@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpointing/checkpoint_table.h"
+#include "checkpointing/checkpoint_entry.h"
 
 namespace fulgur::detail {
 

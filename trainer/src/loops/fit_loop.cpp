@@ -240,7 +240,7 @@ class FitLoop {
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
       // A failure in the first batch of an epoch returns the run to before the epoch's hooks, which a resume repeats.
-      if (run_.remembers_batches && (batch_idx > 0 || continue_epoch)) run_.rewind_point.take(run_, services_);
+      if (run_.remembers_batches && (batch_idx > 0 || continue_epoch)) take_rewind_point(run_, services_);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
@@ -430,19 +430,17 @@ class FitLoop {
   template <class Between>
   void repeatable(Between between, bool monitors = false) {
     run_.step.progress = StepProgress::none;
-    if (run_.remembers_batches || monitors) run_.rewind_point.take(run_, services_, logger_states(run_));
+    if (run_.remembers_batches || monitors) take_rewind_point(run_, services_, logger_states(run_));
     const uint64_t first_ticket = services_.checkpoints.next_ticket();
     const auto undo = [&] {
       if (run_.step.progress >= StepProgress::under_way) return;
       // Requests of the last batch are saved with the state from before the hooks, if there is a rewind point.
       services_.checkpoints.discard_requests("a hook or a step between batches has failed",
-                                             run_.rewind_point.there() ? first_ticket : 0);
-      if (!run_.rewind_point.there()) return;
-      run_.rewind_point.restore(run_, services_);
-      run_.rewound = true;
+                                             run_.rewind_point ? first_ticket : 0);
+      if (run_.rewind_point) restore_rewind_point(run_, services_);
     };
     const auto drop = [&] {
-      if (!run_.remembers_batches) run_.rewind_point.drop();
+      if (!run_.remembers_batches) run_.rewind_point.reset();
     };
     try {
       between();

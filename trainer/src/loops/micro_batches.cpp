@@ -2,10 +2,21 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+
+#include "context/replica_context.h"
 #include "fulgur/core/text/text.h"
-#include "run/replica_context.h"
 
 namespace fulgur::detail {
+namespace {
+
+ReplicaContext& context_of(const RunState& run, const LightningModule* replica) {
+  const auto found = std::find_if(run.replicas.begin(), run.replicas.end(),
+                                  [&](const auto& known) { return known.first.get() == replica; });
+  return static_cast<ReplicaContext&>(*found->second);
+}
+
+}  // namespace
 
 void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step) {
@@ -16,14 +27,14 @@ void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
     if (part.module == run.model.get())
       run.position.batch_samples = static_cast<double>(part.batch.size());
     else
-      run.replica_context(*part.module).set_samples(part.batch.size());
+      context_of(run, part.module).set_samples(part.batch.size());
     const auto guard = run.strategy->precision().forward_guard();
     step(part, index);
   };
   run.strategy->run_parts(parts.size(), call);
   run.position.batch_samples = samples;
   for (const MicroBatch& part : parts)
-    if (part.module != run.model.get()) run.replica_context(*part.module).flush_to_run();
+    if (part.module != run.model.get()) context_of(run, part.module).flush_to_run();
 }
 
 void require_scalar_loss(const Tensor& loss) {

@@ -1,9 +1,59 @@
 #include "loops/rewind.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
 #include "checkpointing/checkpoint_store.h"
 #include "fulgur/core/state/let_go.h"
+#include "fulgur/core/state/rng.h"
 
 namespace fulgur::detail {
+
+void take_rewind_point(RunState& run, const Services& services, std::optional<StateTree> loggers) {
+  const at::NoGradGuard no_grad;
+  RewindPoint now{.counters = run.counters,
+                  .seen = services.seen.mark(),
+                  .logs = services.logs.mark(),
+                  .rng = rng_state(run.strategy->devices()),
+                  .loaders = {},
+                  .callbacks = CallbackStates(run.callbacks),
+                  .loggers = std::move(loggers),
+                  .buffers = {},
+                  .gradients = {},
+                  .window_length = run.window.length,
+                  .window_done = run.window.done,
+                  .window_losses = run.window.losses,
+                  .logged_step = run.logged_step,
+                  .batch_samples = run.position.batch_samples};
+  for (const auto& loader : run.stages[RunningStage::train].loaders) now.loaders.push_back(loader->state());
+  for (const Tensor& buffer : run.model->buffers())
+    if (buffer.defined()) now.buffers.emplace_back(buffer, buffer.clone());
+  for (const auto& [name, value] : unique_parameters(*run.model))
+    now.gradients.emplace_back(value, value.grad().defined() ? value.grad().clone() : Tensor());
+  run.rewind_point = std::move(now);
+}
+
+void restore_rewind_point(RunState& run, Services& services) {
+  const at::NoGradGuard no_grad;
+  const RewindPoint& then = *run.rewind_point;
+  const double fit_time_s = run.counters.fit_time_s;
+  run.counters = then.counters;
+  run.counters.fit_time_s = fit_time_s;
+  services.seen.restore(then.seen);
+  services.logs.restore(then.logs);
+  load_rng_state(run.strategy->devices(), then.rng);
+  then.callbacks.restore();
+  if (then.loggers) run.loggers_before = then.loggers;
+  for (const auto& [buffer, values] : then.buffers) buffer.copy_(values);
+  for (const auto& [parameter, gradient] : then.gradients) parameter.mutable_grad() = gradient;
+  run.window.length = then.window_length;
+  run.window.done = then.window_done;
+  run.window.losses = then.window_losses;
+  run.logged_step = then.logged_step;
+  run.position.batch_samples = then.batch_samples;
+  run.rewound = true;
+}
 
 void count_stepped_batch(RunState& run) {
   Progress& counters = run.counters;
@@ -21,9 +71,8 @@ void rewind_to_batch_start(RunState& run, Services& services) {
   if (run.step.progress == StepProgress::done) {
     count_stepped_batch(run);
     if (!run.failed_alone) services.rows.end_batch(RunningStage::train, false);
-  } else if (run.rewind_point.there()) {
-    run.rewind_point.restore(run, services);
-    run.rewound = true;
+  } else if (run.rewind_point) {
+    restore_rewind_point(run, services);
   } else {
     // Values that the batch logged and random numbers that it drew are kept, so a run cannot resume from this state.
     services.checkpoints.discard_requests("the batch in which it was requested has failed");

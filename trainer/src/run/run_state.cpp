@@ -1,11 +1,8 @@
 #include "run/run_state.h"
 
-#include <algorithm>
-
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
-#include "run/replica_context.h"
 
 namespace fulgur::detail {
 
@@ -46,12 +43,6 @@ std::vector<OptimizerHandle*> RunState::optimizer_handles() const {
   std::vector<OptimizerHandle*> all;
   for (const auto& handle : handles) all.push_back(handle.get());
   return all;
-}
-
-ReplicaContext& RunState::replica_context(const LightningModule& replica) const {
-  const auto found =
-      std::find_if(replicas.begin(), replicas.end(), [&](const auto& known) { return known.first.get() == &replica; });
-  return *found->second;
 }
 
 bool RunState::is_logging_step() const {

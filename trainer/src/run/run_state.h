@@ -26,8 +26,6 @@
 
 namespace fulgur::detail {
 
-class ReplicaContext;
-
 /// Loaders of one stage with their numbers of batches after limits.
 struct StageLoaders {
   Loaders loaders;
@@ -145,8 +143,6 @@ struct RunState {
   void print(std::string_view line) const;
   bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
   std::vector<OptimizerHandle*> optimizer_handles() const;
-  /// The context of a copy of the module.
-  ReplicaContext& replica_context(const LightningModule& replica) const;
   /// A row of step metrics is due.
   bool is_logging_step() const;
 
@@ -157,8 +153,8 @@ struct RunState {
   std::optional<uint64_t> seed;  ///< rank 0's
   Progress counters;
   std::shared_ptr<LightningModule> model;
-  /// Copies of the module on other devices, with their run contexts.
-  std::vector<std::pair<std::shared_ptr<LightningModule>, std::unique_ptr<ReplicaContext>>> replicas;
+  /// Copies of the module on other devices, each with its `ReplicaContext`.
+  std::vector<std::pair<std::shared_ptr<LightningModule>, std::unique_ptr<RunContext>>> replicas;
   DataSource data;
   std::shared_ptr<Strategy> strategy;
   CallbackList callbacks;
@@ -172,9 +168,9 @@ struct RunState {
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
-  bool remembers_batches = false;  ///< a callback may save on an exception
-  RewindPoint rewind_point;        ///< of the batch or the hooks under way, if one may
-  bool rewound = false;            ///< an exception has taken the run back to that point
+  bool remembers_batches = false;           ///< a callback may save on an exception
+  std::optional<RewindPoint> rewind_point;  ///< of the batch or the hooks under way, if one may
+  bool rewound = false;                     ///< an exception has taken the run back to that point
   /// What loggers had written before the work that a resume repeats; nullopt: it repeats nothing.
   std::optional<StateTree> loggers_before;
 

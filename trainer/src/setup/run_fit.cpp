@@ -138,8 +138,7 @@ void end_fit(RunState& run, Services& services) {
 std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& services) {
   run.position.sanity_checking = false;
   // After a batch's step, what follows it in the batch cannot be made up for.
-  const bool is_exact =
-      !run.position.in_batch || (run.step.progress < StepProgress::under_way && run.rewind_point.there());
+  const bool is_exact = !run.position.in_batch || (run.step.progress < StepProgress::under_way && run.rewind_point);
   if (!is_exact || !run.checkpoints_allowed || run.counters.global_step == 0) return std::nullopt;
   // The report of the error names the place where it occurred.
   if (run.position.failed_in.empty()) run.position.failed_in = run.place_of_failure();

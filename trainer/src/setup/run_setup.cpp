@@ -5,6 +5,7 @@
 
 #include "checkpointing/resume.h"
 #include "checkpointing/run_checkpoint.h"
+#include "context/replica_context.h"
 #include "failures/failure_report.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/contracts/monitor.h"
@@ -16,7 +17,6 @@
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/memory_format.h"
-#include "run/replica_context.h"
 #include "setup/make_callbacks.h"
 #include "setup/plan_optimizers.h"
 #include "setup/rank_consistency.h"

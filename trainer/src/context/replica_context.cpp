@@ -1,4 +1,4 @@
-#include "run/replica_context.h"
+#include "context/replica_context.h"
 
 #include "logging/log_store.h"
 #include "run/run_state.h"
