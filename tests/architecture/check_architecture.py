@@ -40,6 +40,7 @@ SUBFOLDERS = {
         "process",
         "logging",
         "services",
+        "saving",
         "run",
         "checkpointing",
         "context",
@@ -94,6 +95,10 @@ MENTION = re.compile(r"(?<![\w./~$}{*@+-])((?:[a-z_][a-z0-9_-]*/)+[a-z0-9_.-]+\.
 # The changelog names files as they were, and a test those of a tree that it makes.
 NAMES_OTHER_FILES = {"CHANGELOG.md", "tests/tidy/check_tidy_test.py"}
 COMMENT = {".h": "//", ".hpp": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", ".yaml": "#", ".md": ""}
+
+# At the beginning of a line, since namespaces are not indented.
+DEFINITION = re.compile(r"(?:class|struct) (?:[A-Z_]+ )?(\w+)\b[^;]*$")
+DECLARATION = re.compile(r"(?:class|struct) (\w+);")
 
 WARNING = re.compile(r'log::warn\(\s*"([a-z_.0-9]+)"')
 
@@ -173,6 +178,21 @@ def check_subfolders(name, path, number, report):
     other = path.split("/")[0] if "/" in path else None
     if other in order and order.index(other) > own:
         report(name, number, f"{os.path.dirname(name)}/ does not include {other}/, which comes after it")
+
+
+def check_declarations(code, report):
+    """`code`: lines by file. No header declares a class that a later sub-folder of its component defines."""
+    defined = {}
+    for name, lines in code.items():
+        for _, line in lines if subfolder_of(name) else []:
+            if match := DEFINITION.match(line):
+                defined.setdefault(match.group(1), set()).add(subfolder_of(name))
+    for name, lines in code.items():
+        for number, line in lines if subfolder_of(name) and name.endswith(".h") else []:
+            match = DECLARATION.match(line)
+            places = [place for place in defined.get(match.group(1), ()) if place[0] == subfolder_of(name)[0]] if match else []
+            if places and min(places) > subfolder_of(name):
+                report(name, number, f"no declaration of {match.group(1)}, which a later sub-folder defines: move one of the two")
 
 
 def check_rings(code, report):
@@ -305,6 +325,7 @@ def check(root):
     code = {
         name: without_comments(lines_of(root, name)) for name in names if name.endswith(CODE) and name.split("/")[0] in MAY_INCLUDE
     }
+    check_declarations(code, report)
     check_rings(code, report)
     for name in names:
         if name.startswith(OWN):

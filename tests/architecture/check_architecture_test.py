@@ -15,7 +15,7 @@ INTERNAL = "core/internal/fulgur/core/hidden.h"
 # Files of each tree.
 FILES = {
     INTERNAL: HEADER,
-    "data/src/loading/pool.h": HEADER + '#include "loading/task.h"\n',
+    "data/src/loading/pool.h": HEADER + '#include "loading/task.h"\nclass Pool final {\n};\n',
     "data/src/loading/task.h": HEADER,
 }
 # (file, text, words that the report must have; None: no report)
@@ -70,6 +70,9 @@ CASES = [
     ("data/src/a.cpp", '#include "modules/mnist.h"\n', None),
     ("data/src/loading/task.cpp", '#include "loading/pool.h"\n', "in a ring: data/src/loading/pool, data/src/loading/task"),
     ("data/src/loading/pool.cpp", '#include "loading/pool.h"\n', None),
+    ("data/src/reading/a.h", HEADER + "class Pool;\n", "no declaration of Pool"),
+    ("data/src/modules/a.h", HEADER + "class Pool;\nstruct Other;\n", None),
+    ("core/src/text/a.h", HEADER + "class Pool;\n", None),
     ("core/src/text/a.cpp", '#include "fulgur/core/state/batch.h"\n', "core/src/text/ does not include state/"),
     ("core/include/fulgur/core/state/a.h", HEADER + '#include "fulgur/core/contracts/module.h"\n', "does not include contracts/"),
     ("core/include/fulgur/core/contracts/a.h", HEADER + '#include "fulgur/core/state/batch.h"\n#include "fulgur/core/export.h"\n', None),

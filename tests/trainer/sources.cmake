@@ -5,14 +5,14 @@ set(TEST_SOURCES
   capture/captured_numbers_gpu_test.cpp
   capture/captured_relation_gpu_test.cpp
   capture/captured_step_test.cpp
-  checkpointing/checkpoint_store_test.cpp
+  saving/checkpoint_store_test.cpp
   checkpointing/checkpoint_table_test.cpp
   checkpointing/checkpointing_test.cpp
   config/components_test.cpp
   config/device_options_test.cpp
   loops/estimated_steps_test.cpp
   loops/evaluation_test.cpp
-  checkpointing/failed_saves_test.cpp
+  saving/failed_saves_test.cpp
   checkpointing/faults_test.cpp
   loops/faulty_data_test.cpp
   loops/gpu_equals_cpu_test.cpp

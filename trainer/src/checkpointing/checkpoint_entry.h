@@ -3,10 +3,10 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpointing/checkpoint_store.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 #include "run/services.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 

@@ -1,11 +1,11 @@
 #include "checkpointing/nonfinite_actions.h"
 
-#include "checkpointing/checkpoint_store.h"
 #include "checkpointing/checkpoint_table.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 namespace {

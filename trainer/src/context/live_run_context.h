@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "checkpointing/checkpoint_store.h"
 #include "process/run_folder.h"
 #include "run/services.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 

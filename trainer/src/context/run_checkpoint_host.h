@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "checkpointing/checkpoint_store.h"
 #include "run/services.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "checkpointing/checkpoint_store.h"
 #include "checkpointing/logger_states.h"
 #include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/contracts/interval_trigger.h"
@@ -17,6 +16,7 @@
 #include "process/signals.h"
 #include "process/slurm.h"
 #include "run/callback_states.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "checkpointing/checkpoint_store.h"
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 

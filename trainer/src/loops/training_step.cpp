@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "capture/cannot_capture.h"
-#include "checkpointing/checkpoint_store.h"
 #include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/state/clip.h"
@@ -19,6 +18,7 @@
 #include "fulgur/core/text/text.h"
 #include "loops/micro_batches.h"
 #include "run/batch_transfer.h"
+#include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
 

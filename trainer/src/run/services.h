@@ -7,13 +7,12 @@
 #include "run/rank_checks.h"
 #include "run/run_state.h"
 #include "run/step_rows.h"
+#include "saving/checkpoint_store.h"
 #include "services/nonfinite_policy.h"
 #include "services/rank_consensus.h"
 #include "services/seen_counts.h"
 
 namespace fulgur::detail {
-
-class CheckpointStore;
 
 /// The objects that act on the state of a run.
 struct Services {

@@ -1,4 +1,4 @@
-#include "checkpointing/late_tensors.h"
+#include "saving/late_tensors.h"
 
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"

@@ -1,4 +1,4 @@
-#include "checkpointing/failed_saves.h"
+#include "saving/failed_saves.h"
 
 #include <bit>
 #include <utility>

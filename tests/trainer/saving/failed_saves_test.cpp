@@ -1,5 +1,5 @@
 // Saves that fail one after the other.
-#include "checkpointing/failed_saves.h"
+#include "saving/failed_saves.h"
 
 #include <ATen/ops/zeros.h>
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpointing/failed_saves.h"
-#include "checkpointing/late_tensors.h"
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/contracts/run_context.h"
+#include "saving/failed_saves.h"
+#include "saving/late_tensors.h"
 
 namespace fulgur::detail {
 

@@ -1,4 +1,4 @@
-#include "checkpointing/checkpoint_store.h"
+#include "saving/checkpoint_store.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
