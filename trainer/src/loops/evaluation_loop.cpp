@@ -14,11 +14,11 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/micro_batches.h"
+#include "loops/weight_versions.h"
 #include "predictions/predicted_share.h"
 #include "predictions/predictions.h"
 #include "process/signals.h"
 #include "run/batch_transfer.h"
-#include "run/weight_versions.h"
 
 namespace fulgur::detail {
 namespace {

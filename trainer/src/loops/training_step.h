@@ -2,9 +2,9 @@
 
 #include "capture/captured_step.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "loops/debug_checks.h"
 #include "loops/run_ahead.h"
 #include "loops/unregistered_leaves.h"
-#include "run/debug_checks.h"
 #include "run/services.h"
 
 namespace fulgur::detail {

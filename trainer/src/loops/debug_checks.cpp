@@ -1,4 +1,4 @@
-#include "run/debug_checks.h"
+#include "loops/debug_checks.h"
 
 #include <ATen/ops/isfinite.h>
 

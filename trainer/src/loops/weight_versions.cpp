@@ -1,4 +1,4 @@
-#include "run/weight_versions.h"
+#include "loops/weight_versions.h"
 
 #include <algorithm>
 
