@@ -24,7 +24,7 @@ void roll_back(RunState& run, Services& services) {
   Restoring restoring{.run = run, .services = services, .content = content, .load = load};
   load_entries(LoadPhase::optimizers, restoring, content.state);
   for (const PlannedOptimizer& planned : run.plan.optimizers) planned.optimizer->zero_grad();
-  run.window.done = run.window.losses = 0;
+  run.window.restart();
   // The current window's sum comes from discarded weights. A captured step would continue to add to it, so the window
   // ends here.
   if (run.device().is_cuda())

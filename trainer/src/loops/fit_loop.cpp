@@ -53,9 +53,8 @@ class FitLoop {
   void train(bool resumed) {
     run_.collectives().set_steps_done(run_.counters.global_step);
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
-    run_.position.doing = "on_train_start of the module";
-    module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
-    run_.position.doing = nullptr;
+    run_.position.during("on_train_start of the module",
+                         [&] { module_hook(LogScope::train_epoch, &LightningModule::on_train_start); });
     warn_of_eval_mode();
     services_.checkpoints.start_training();
     services_.checkpoints.publish_resumed();
@@ -276,7 +275,7 @@ class FitLoop {
     step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
     if (continue_epoch) return;
     progress.batches.reset();
-    run_.window.done = run_.window.losses = 0;
+    run_.window.restart();
     repeatable([&] {
       callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
@@ -399,7 +398,7 @@ class FitLoop {
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
-    run_.window.done = run_.window.losses = 0;
+    run_.window.restart();
     services_.checkpoints.act_on_requests();
   }
 

@@ -85,7 +85,7 @@ void rewind_to_batch_start(RunState& run, Services& services) {
   if (run.step.progress == StepProgress::none || run.rewound) return;
   // Gradients of an unfinished backward are useless.
   for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
-  run.window.done = run.window.losses = 0;
+  run.window.restart();
 }
 
 }  // namespace fulgur::detail

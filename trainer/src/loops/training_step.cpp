@@ -192,7 +192,7 @@ StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
   if (left_out_) {
     // The window's gradients belong to discarded weights, or to a run that is ending.
     if (handle_) handle_->optimizer().zero_grad();
-    run_.window.done = run_.window.losses = 0;
+    run_.window.restart();
     return output;
   }
   ++run_.window.done;
@@ -414,7 +414,7 @@ void TrainingStep::count_step() {
   run_.strategy->after_step(*run_.model, step);
   // With manual optimization the module steps them.
   if (handle_) step_schedulers(run_, services_, ScheduleInterval::step, step);
-  run_.window.done = run_.window.losses = 0;
+  run_.window.restart();
 }
 
 void TrainingStep::start_capturing() {
@@ -451,7 +451,7 @@ void TrainingStep::end_window() {
   // Batches without a loss do not count in the mean; a window without any is not a step.
   const int64_t losses = run_.window.losses;
   if (losses == 0 && handle_) {
-    run_.window.done = 0;
+    run_.window.restart();
     return;
   }
   if (!handle_) {

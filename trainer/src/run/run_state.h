@@ -41,6 +41,7 @@ struct AccumulationWindow {
   int64_t done = 0;    ///< batches of the window that are done
   int64_t losses = 0;  ///< done batches that had a loss
   int64_t target = 1;  ///< length of the windows that follow
+  void restart() { done = losses = 0; }
 };
 
 /// Where the loops are.
@@ -58,6 +59,13 @@ struct RunPosition {
   const char* doing = nullptr;
   std::optional<int64_t> reading;  ///< the batch being requested from a loader; still set after an exception
   std::string failed_in;           ///< the place of an exception that ended an evaluation
+  /// Calls `work`, which is what the run is `doing`; still after an exception.
+  template <class Work>
+  void during(const char* name, Work work) {
+    doing = name;
+    work();
+    doing = nullptr;
+  }
 };
 
 struct ValidationState {

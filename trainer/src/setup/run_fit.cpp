@@ -157,9 +157,7 @@ std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& ser
 
 void run_fit(RunState& run, Services& services, bool resumes, FitResult& result, const std::function<void()>& filled) {
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_fit_start(services.context); });
-  run.position.doing = "on_fit_start of the module";
-  run.model->on_fit_start();
-  run.position.doing = nullptr;
+  run.position.during("on_fit_start of the module", [&] { run.model->on_fit_start(); });
   start_clock(run, services, result);
   try {
     if (!resumes) validate_before_training(run, services);

@@ -58,17 +58,12 @@ void RunSetup::load_data(ResumePlan& resume) {
   if (run_.data.module && run_.data.set_up_for != run_.fn) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     resume.load(LoadPhase::data, run_, services_);
-    run_.position.doing = "setup of the data module";
-    run_.data.module->setup(run_.fn);
-    run_.position.doing = nullptr;
+    run_.position.during("setup of the data module", [&] { run_.data.module->setup(run_.fn); });
   }
   run_.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(services_.context, run_.fn); });
   check_state_keys(run_);
-  run_.position.doing = "setup of the module";
-  run_.model->setup(run_.fn);
-  run_.position.doing = "configure_model";
-  run_.model->configure_model();
-  run_.position.doing = nullptr;
+  run_.position.during("setup of the module", [&] { run_.model->setup(run_.fn); });
+  run_.position.during("configure_model", [&] { run_.model->configure_model(); });
   // Hooks that create loaders see the run as it was when the checkpoint's loaders were created.
   const Progress before = run_.counters;
   if (run_.fn == TrainerFn::fit && run_.load.loads_loops()) resume.load(LoadPhase::loaders, run_, services_);
@@ -78,9 +73,8 @@ void RunSetup::load_data(ResumePlan& resume) {
 
 void RunSetup::plan_training(ResumePlan& resume) {
   if (resume.content) {
-    run_.position.doing = "on_load_checkpoint of the module";
-    run_.model->on_load_checkpoint(resume.content->state);
-    run_.position.doing = nullptr;
+    run_.position.during("on_load_checkpoint of the module",
+                         [&] { run_.model->on_load_checkpoint(resume.content->state); });
     load_weights(run_, *resume.content, *resume.checkpoint);
     if (run_.fn != TrainerFn::fit || run_.load.loads_loops()) {
       run_.each_callback(LogScope::forbidden,
@@ -97,9 +91,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
   }
   if (run_.fn == TrainerFn::fit) {
     warn_of_recurrent_dropout(run_);
-    run_.position.doing = "configure_optimizers";
-    plan_optimizers(run_, services_);
-    run_.position.doing = nullptr;
+    run_.position.during("configure_optimizers", [&] { plan_optimizers(run_, services_); });
   }
 }
 
