@@ -122,7 +122,7 @@ void EarlyStopping::check(RunContext& run) {
     run.request_stop(
         cat("EarlyStopping: ", stops ? message_ : cat(options_.monitor, ", by the decision of another rank")));
   }
-  if (options_.verbose && !message.empty()) tell(run, message);
+  if (options_.verbose && !message.empty()) report_message(run, message);
 }
 
 std::string EarlyStopping::why_it_stops(EarlyStoppingReason reason, double current) const {
@@ -142,7 +142,7 @@ std::string EarlyStopping::why_it_stops(EarlyStoppingReason reason, double curre
   return {};
 }
 
-void EarlyStopping::tell(RunContext& run, const std::string& message) const {
+void EarlyStopping::report_message(RunContext& run, const std::string& message) const {
   const std::string rank = run.world_size() > 1 ? cat("[rank ", run.rank(), "] ") : "";
   if (run.is_global_zero() || !options_.log_rank_zero_only) log::info(cat(rank, "EarlyStopping: ", message));
 }

@@ -26,7 +26,7 @@ void Timer::setup(RunContext& run, TrainerFn) {
   run_ = &run;
   spans_ = {};
   before_s_ = 0;  // the state of a resumed fit, which is loaded later, sets it
-  told_ = false;
+  reported_ = false;
 }
 
 void Timer::teardown(RunContext& run, TrainerFn) {
@@ -58,8 +58,8 @@ std::optional<double> Timer::time_remaining_s() const {
 
 void Timer::check(RunContext& run) {
   const auto left = time_remaining_s();
-  if (!left || *left > 0 || told_) return;
-  told_ = true;
+  if (!left || *left > 0 || reported_) return;
+  reported_ = true;
   const std::string reason = cat("Timer: the training time of ", options_.duration->text(), " is over");
   run.request_stop(reason);
   if (options_.verbose) run.print(cat(reason, " after ", format_fixed(time_elapsed_s(RunningStage::train), 1), " s"));

@@ -46,7 +46,7 @@ AppendFile::~AppendFile() { close(); }
 void AppendFile::open(std::filesystem::path path, FileMark mark) {
   close();
   rows_lost_ += std::exchange(rows_waiting_, 0);
-  tell_lost();
+  report_lost();
   waiting_.clear();
   path_ = std::move(path);
   make_folder_of(path_);
@@ -97,7 +97,7 @@ void AppendFile::warn_of_cut_by_step(int64_t step) const {
                                       " are removed instead; rows of that step may be missing or duplicated"));
 }
 
-void AppendFile::tell_lost() {
+void AppendFile::report_lost() {
   if (const int64_t lost = std::exchange(rows_lost_, 0); lost > 0)
     log::error(cat("[loggers.", component_, "] ", counted(lost, "row"), " of metrics could not be written to ", path_,
                    " and ", lost == 1 ? "is" : "are", " lost."));
@@ -114,7 +114,7 @@ bool AppendFile::fail(const char* action) noexcept {
 
 bool AppendFile::flush() {
   if (write_waiting()) {
-    tell_lost();
+    report_lost();
     return true;
   }
   warn(error_);
@@ -161,7 +161,7 @@ void AppendFile::finish(const std::function<void()>& last) noexcept {
     if (last) last();
     flush();
     rows_lost_ += std::exchange(rows_waiting_, 0);
-    tell_lost();
+    report_lost();
   } catch (...) {
     // If the warning cannot be shown, the run still ends normally.
   }

@@ -55,7 +55,7 @@ class AppendFile {
 
  private:
   bool write_waiting() noexcept;
-  void tell_lost();
+  void report_lost();
   bool fail(const char* action) noexcept;
   const char* component_;
   const char* warning_;

@@ -121,7 +121,7 @@ struct DataLoader::Impl {
   Batch read_next(int64_t rows);
   void measured();
   void advise(double waited);
-  void tell_workers() const;
+  void report_workers() const;
 };
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
@@ -403,7 +403,7 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
       task->read(0, rows);
       task->finish();
       const double took = std::chrono::duration<double>(Clock::now() - start).count();
-      if (patience().is_slow(took)) tell_slow_read(options.name, took, list_samples(task->indices(0, rows)));
+      if (patience().is_slow(took)) report_slow_read(options.name, took, list_samples(task->indices(0, rows)));
     }
     return std::move(task->batch);
   }
@@ -431,7 +431,7 @@ void DataLoader::Impl::advise(double waited) {
                   format_fixed(times->read_s * 1e6, 0), " µs. Set num_workers to 0"));
 }
 
-void DataLoader::Impl::tell_workers() const {
+void DataLoader::Impl::report_workers() const {
   log::info(cat("num_workers: ", tuner->workers(), " for the ", options.name,
                 " set (time of a batch by number of workers: ", tuner->describe(), ")"));
 }
@@ -439,7 +439,7 @@ void DataLoader::Impl::tell_workers() const {
 void DataLoader::Impl::measured() {
   if (!tuner || tuner->done()) return;
   if (tuner->batch_given(Clock::now())) set_workers(tuner->workers());
-  if (tuner->done()) tell_workers();
+  if (tuner->done()) report_workers();
 }
 
 std::optional<int64_t> DataLoader::size() const {
@@ -527,7 +527,7 @@ bool DataLoader::next(Batch& out) {
   if (rows <= 0) {
     if (m.tuner && !m.tuner->done()) {
       if (m.tuner->finish()) m.set_workers(m.tuner->workers());
-      m.tell_workers();
+      m.report_workers();
     }
     return false;
   }

@@ -48,7 +48,7 @@ struct IterableLoader::Impl {
     StreamItem item = read_stream(recipe(), position.batches);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (patience.is_slow(took))
-      tell_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", context.epoch));
+      report_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", context.epoch));
     return item;
   }
 

@@ -38,7 +38,7 @@ void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable&
   }
 }
 
-void tell_slow_read(std::string_view set, double took_s, std::string_view what) {
+void report_slow_read(std::string_view set, double took_s, std::string_view what) {
   log::warn("data.slow_batch", cat("a batch of the ", set, " set took ", format_fixed(took_s, 1), " s to read: ", what,
                                    ". The run waits during that time; num_workers makes it prefetch batches"));
 }

@@ -29,6 +29,6 @@ void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable&
                     const BatchWait& wait);
 
 /// Warns about a batch that took long on the run's thread.
-void tell_slow_read(std::string_view set, double took_s, std::string_view what);
+void report_slow_read(std::string_view set, double took_s, std::string_view what);
 
 }  // namespace fulgur

@@ -68,7 +68,7 @@ class CheckpointStore {
   CheckpointStore(RunContext& run, CheckpointHost& host, Settings settings)
       : run_(run), host_(host), settings_(settings), late_(run) {}
 
-  /// Queues a request, which `act` will carry out. Returns its ticket.
+  /// Queues a request, which `act_on_requests` will carry out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
   bool has_requests() const { return !requests_.empty(); }
   /// `owner` no longer keeps the checkpoint.

@@ -50,7 +50,9 @@ NonFiniteDecision NonFinitePolicy::end_manual_batch(bool stepped) {
   in_manual_batch_ = false;
   manual_window_open_ = !stepped;
   const auto what = std::exchange(rolls_back_for_, std::nullopt);
-  return what ? roll_back(*what) : NonFiniteDecision::proceed;
+  if (!what) return NonFiniteDecision::proceed;
+  keep_finding(*what);
+  return NonFiniteDecision::roll_back;
 }
 
 NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
@@ -66,7 +68,7 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
     own_loss_is_bad_ = true;
     // The gradients decide what is skipped: they identify the step, and are the same on all ranks.
     loss_is_bad_ = judges_gradients();
-    return loss_is_bad_ && run_.world_size() > 1 ? NonFiniteDecision::proceed : act("the loss");
+    return loss_is_bad_ && run_.world_size() > 1 ? NonFiniteDecision::proceed : decide("the loss");
   }
   logs_.watch(loss);
   return NonFiniteDecision::proceed;
@@ -90,7 +92,7 @@ NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const T
   const int64_t every = settings_.check_every;
   if (every > 0 && (run_.progress().global_step + 1) % every == 0) {
     if (const std::string bad = find_in_weights(); !bad.empty()) {
-      if (const auto decision = act(bad); decision != NonFiniteDecision::proceed) return decision;
+      if (const auto decision = decide(bad); decision != NonFiniteDecision::proceed) return decision;
       steps = false;
     }
   }
@@ -103,7 +105,7 @@ NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const T
     if (!finite) {
       if (!reported_) {
         const std::string bad = find();
-        const auto decision = act(bad.empty() ? "the norm of the gradients" : bad);
+        const auto decision = decide(bad.empty() ? "the norm of the gradients" : bad);
         if (decision != NonFiniteDecision::proceed) return decision;
       }
       steps = false;
@@ -134,7 +136,7 @@ NonFiniteDecision NonFinitePolicy::check_scaled_gradients() {
   const int64_t every = settings_.policy == OnNonFinite::off ? 0 : settings_.check_every;
   if (every > 0 && (run_.progress().global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
     if (const std::string bad = find_in_weights(); !bad.empty())
-      if (const auto decision = act(bad); decision != NonFiniteDecision::proceed) return decision;
+      if (const auto decision = decide(bad); decision != NonFiniteDecision::proceed) return decision;
   }
   if (found_inf_->is_cpu())
     skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
@@ -171,13 +173,13 @@ void NonFinitePolicy::log_counters() {
 
 class NonFinitePolicy::OfBatches {
  public:
-  OfBatches(NonFinitePolicy& guard, const BatchRange& batches) : guard_(guard) { guard.judged_ = batches; }
-  ~OfBatches() { guard_.judged_.reset(); }
+  OfBatches(NonFinitePolicy& policy, const BatchRange& batches) : policy_(policy) { policy.judged_ = batches; }
+  ~OfBatches() { policy_.judged_.reset(); }
   OfBatches(const OfBatches&) = delete;
   OfBatches& operator=(const OfBatches&) = delete;
 
  private:
-  NonFinitePolicy& guard_;
+  NonFinitePolicy& policy_;
 };
 
 void NonFinitePolicy::check_skipped_steps(int64_t skipped, const BatchRange& batches) {
@@ -215,7 +217,7 @@ NonFiniteDecision NonFinitePolicy::judge(bool good, const BatchRange& batches) {
   // With skip, a bad loss has left no trace in the weights.
   if (good || settings_.policy == OnNonFinite::skip) return NonFiniteDecision::proceed;
   const OfBatches of_batches(*this, batches);
-  return act("a loss or the norm of the gradients");
+  return decide("a loss or the norm of the gradients");
 }
 
 NonFiniteDecision NonFinitePolicy::judge_running_window() {
@@ -263,11 +265,11 @@ std::vector<int64_t> NonFinitePolicy::find_ranks() const {
   return ranks;
 }
 
-NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
+NonFiniteDecision NonFinitePolicy::decide(const std::string& what) {
   const OnNonFinite policy = settings_.policy;
   bad_ranks_ = policy == OnNonFinite::off ? std::vector<int64_t>() : find_ranks();
   note(what);
-  finding_ = {.what = what, .where = cat("(", position_(), ", ", describe_batches(), ")")};
+  keep_finding(what);
   switch (policy) {
     case OnNonFinite::off:
       return NonFiniteDecision::proceed;
@@ -296,9 +298,8 @@ NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
   return NonFiniteDecision::proceed;
 }
 
-NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
+void NonFinitePolicy::keep_finding(const std::string& what) {
   finding_ = {.what = what, .where = cat("(", position_(), ", ", describe_batches(), ")")};
-  return NonFiniteDecision::roll_back;
 }
 
 void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesystem::path& path) {

@@ -111,8 +111,9 @@ class NonFinitePolicy {
   void count_skips(const Tensor& found_inf);
   void put_back_if(const Tensor& found_inf);
   /// Applies the policy; throws for `raise`.
-  NonFiniteDecision act(const std::string& what);
-  NonFiniteDecision roll_back(const std::string& what);
+  NonFiniteDecision decide(const std::string& what);
+  /// Keeps `what`, found at the current position, as the finding.
+  void keep_finding(const std::string& what);
   void note(const std::string& what) const;
   std::string find() const;
   std::string find_in_weights() const;

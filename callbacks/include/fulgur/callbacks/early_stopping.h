@@ -76,7 +76,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   void check(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
   std::string why_it_stops(EarlyStoppingReason reason, double current) const;
-  void tell(RunContext& run, const std::string& message) const;
+  void report_message(RunContext& run, const std::string& message) const;
 
   Options options_;
   std::unique_ptr<detail::EarlyStoppingRule> rule_;

@@ -64,7 +64,7 @@ class FULGUR_API Timer final : public Callback {
   RunContext* run_ = nullptr;  // null outside a run
   std::array<Span, 4> spans_;
   double before_s_ = 0;  // training time in the earlier parts of a resumed fit
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace fulgur
