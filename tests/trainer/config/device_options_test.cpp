@@ -20,7 +20,7 @@
 #include "fulgur/core/text/log.h"
 #include "run/memory_format.h"
 #include "setup/allocator.h"
-#include "setup/startup.h"
+#include "setup/devices.h"
 
 namespace device_options_test {
 

@@ -9,6 +9,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "setup/allocator.h"
+#include "setup/process_settings.h"
 
 namespace fulgur::detail {
 

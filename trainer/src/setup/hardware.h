@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "run/run_state.h"
-#include "setup/startup.h"
+#include "setup/devices.h"
 
 namespace fulgur::detail {
 

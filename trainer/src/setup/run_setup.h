@@ -8,7 +8,7 @@
 #include "context/run.h"
 #include "setup/hardware.h"
 #include "setup/resume_plan.h"
-#include "setup/startup.h"
+#include "setup/process_settings.h"
 
 namespace fulgur::detail {
 
