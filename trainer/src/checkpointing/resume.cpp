@@ -138,7 +138,12 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
                             " fit` first, or give the path of a checkpoint."));
 }
 
-std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
+namespace {
+
+// The newest checkpoint of a run that passes verification: in its folder, or a link there. Each one that does not pass
+// is reported with its reason. Nullopt if there is none; throws a CheckpointError if there are some but none passes.
+// The caller must hold the run's lock, else an active run may remove what is found.
+std::optional<VerifiedCheckpoint> find_verified(const fs::path& run_dir) {
   const fs::path checkpoints = checkpoint_folder_of(run_dir);
   auto summaries = list_checkpoints(checkpoints);
   // If the checkpoints are elsewhere (ModelCheckpoint.dirpath), the run's folder has links to them.
@@ -166,7 +171,7 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
     if (summary.weights_only) continue;
     try {
       if (summary.problem) throw CheckpointError(*summary.problem);
-      return ResumePoint{summary.path, read_checkpoint(summary.path)};
+      return VerifiedCheckpoint{summary.path, read_checkpoint(summary.path)};
     } catch (const CheckpointError& error) {
       const std::string text = cat(summary.path, " cannot be used and is skipped: ", error.what());
       // Each rank finds the same, and the first reports it.
@@ -186,6 +191,8 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
             "--ckpt_path PATH, or omit --resume to start a new run."));
   return std::nullopt;
 }
+
+}  // namespace
 
 std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal().parent_path();
@@ -210,7 +217,7 @@ ResolvedCheckpoint resolve_checkpoint(const std::string& choice, const TrainerOp
   auto run = find_run_to_resume(options, components);
   if (!run) return resolved;
   lock(run->folder);
-  if (auto found = find_resume_point(run->folder)) {
+  if (auto found = find_verified(run->folder)) {
     resolved.path = std::move(found->path);
     resolved.content = std::move(found->content);
   }

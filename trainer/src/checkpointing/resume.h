@@ -14,12 +14,6 @@
 
 namespace fulgur::detail {
 
-/// A checkpoint that a run resumes from.
-struct ResumePoint {
-  std::filesystem::path path;  ///< in the run's folder, or a link there to a checkpoint elsewhere
-  CheckpointContent content;
-};
-
 /// The names of run folders that a logger requests.
 RunName run_name_of(const Logger& logger);
 /// Those that the first logger of a run requests.
@@ -34,17 +28,13 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 std::filesystem::path find_checkpoint(const std::string& choice, const std::filesystem::path& root, const RunName& name,
                                       const std::filesystem::path& config_folder);
 
-/// The newest checkpoint of a run that passes verification. Each one that does not pass is reported with its reason.
-/// Nullopt if there is none; throws a CheckpointError if there are some but none passes. The caller must hold the run's
-/// lock, else an active run may remove what is found.
-std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_dir);
-
 /// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
 
 /// The checkpoint that `ckpt_path` names, and its run.
 struct ResolvedCheckpoint {
-  std::optional<std::filesystem::path> path;  ///< as in ResumePoint; nullopt if `auto` found none
+  std::optional<std::filesystem::path>
+      path;  ///< in the folder of the run, or a link there; nullopt if `auto` found none
   /// The run folder that contains `path`; with `auto`, the folder of the chosen run, even without a checkpoint.
   std::optional<std::filesystem::path> run_dir;
   std::optional<CheckpointContent> content;  ///< with `auto`, which reads it to verify it
@@ -57,7 +47,7 @@ ResolvedCheckpoint resolve_checkpoint(const std::string& choice, const TrainerOp
                                       const TrainerComponents& components,
                                       const std::function<void(const std::filesystem::path&)>& lock);
 
-/// A checkpoint that was read and verified before the run that loads it exists.
+/// A checkpoint that was read and verified, possibly before the run that loads it exists.
 struct FULGUR_API VerifiedCheckpoint {
   std::filesystem::path path;
   std::optional<CheckpointContent> content;  ///< nullopt once it was taken

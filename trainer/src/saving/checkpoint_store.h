@@ -49,7 +49,7 @@ class CheckpointHost {
   virtual void failed(const CheckpointInfo& info, const CheckpointError& error) = 0;
 };
 
-/// The checkpoint that a run resumes from.
+/// How a run relates to the checkpoint that it was restored from.
 struct ResumedCheckpoint {
   std::filesystem::path path;
   bool same_run = false;    ///< the run continues in the run folder that the checkpoint belongs to

@@ -33,7 +33,8 @@ struct ResumePlan {
   void load(LoadPhase phase, RunState& run, Services& services);
 };
 
-/// Finds, locks and reads the checkpoint that `choice` names. Rank 0 looks; the others must be able to read it too.
+/// Finds, locks and reads the checkpoint that `choice` names. Rank 0 looks; the others must be able to read it too. It
+/// needs the ranks, which `choose_hardware` sets up: the parameter of its result only orders the calls.
 ResumePlan plan_resume(RunState& run, const Hardware& hardware, const CheckpointChoice& choice,
                        const LatestCheckpoints& latest);
 

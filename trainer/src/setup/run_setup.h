@@ -7,8 +7,8 @@
 
 #include "context/run.h"
 #include "setup/hardware.h"
-#include "setup/resume_plan.h"
 #include "setup/process_settings.h"
+#include "setup/resume_plan.h"
 
 namespace fulgur::detail {
 
