@@ -67,7 +67,7 @@ void RunSetup::load_data(ResumePlan& resume) {
   // Hooks that create loaders see the run as it was when the checkpoint's loaders were created.
   const Progress before = run_.counters;
   if (run_.fn == TrainerFn::fit && run_.load.loads_loops()) resume.load(LoadPhase::loaders, run_, services_);
-  set_up_data(run_);
+  set_up_loaders(run_);
   run_.counters = before;
 }
 

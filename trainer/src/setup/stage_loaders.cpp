@@ -1,6 +1,7 @@
 #include "setup/stage_loaders.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -14,26 +15,26 @@ namespace fulgur::detail {
 
 namespace {
 
-Loaders own_dataloaders(LightningModule& module, RunningStage stage) {
-  switch (stage) {
-    case RunningStage::train:
-      return module.train_dataloader();
-    case RunningStage::validate:
-      return module.val_dataloader();
-    case RunningStage::test:
-      return module.test_dataloader();
-    case RunningStage::predict:
-      return module.predict_dataloader();
-  }
-  return {};
-}
+// What the loaders of a stage are made from.
+struct StageSource {
+  RunningStage stage;
+  Loaders (LightningModule::*hook)();  // of a module that brings its own loaders
+  const char* hook_name;
+  Loaders DataSource::*given;
+  BatchLimit TrainerOptions::*limit;
+  const char* limit_name;
+};
 
-const char* dataloader_hook(RunningStage stage) {
-  return stage == RunningStage::train      ? "train_dataloader"
-         : stage == RunningStage::validate ? "val_dataloader"
-         : stage == RunningStage::test     ? "test_dataloader"
-                                           : "predict_dataloader";
-}
+// In the order of the stages, and of the verbs that begin with them.
+constexpr StageSource kSources[] = {
+    {RunningStage::train, &LightningModule::train_dataloader, "train_dataloader", &DataSource::train,
+     &TrainerOptions::limit_train_batches, "limit_train_batches"},
+    {RunningStage::validate, &LightningModule::val_dataloader, "val_dataloader", &DataSource::validation,
+     &TrainerOptions::limit_val_batches, "limit_val_batches"},
+    {RunningStage::test, &LightningModule::test_dataloader, "test_dataloader", &DataSource::test,
+     &TrainerOptions::limit_test_batches, "limit_test_batches"},
+    {RunningStage::predict, &LightningModule::predict_dataloader, "predict_dataloader", &DataSource::predict,
+     &TrainerOptions::limit_predict_batches, "limit_predict_batches"}};
 
 // A batch may be moved to the device ahead of time only if nothing inspects or moves it first.
 bool reads_ahead(const RunState& run) {
@@ -71,20 +72,35 @@ std::vector<std::optional<int64_t>> agreed_lengths(Collectives& collectives, Run
   return lengths;
 }
 
-void set_up_stage(RunState& run, RunningStage stage, const BatchLimit& limit, std::string_view option) {
-  const Loaders& given = stage == RunningStage::train      ? run.data.train
-                         : stage == RunningStage::validate ? run.data.validation
-                         : stage == RunningStage::test     ? run.data.test
-                                                           : run.data.predict;
-  Loaders loaders = run.data.module  ? run.data.module->loaders(stage)
+Loaders make_loaders(RunState& run, const StageSource& source) {
+  const Loaders& given = run.data.*source.given;
+  Loaders loaders = run.data.module  ? run.data.module->loaders(source.stage)
                     : !given.empty() ? given
-                                     : own_dataloaders(*run.model, stage);
+                                     : ((*run.model).*source.hook)();
   std::erase(loaders, nullptr);
-  if (stage == RunningStage::train && loaders.size() > 1) {
-    std::vector<CombinedLoader::Named> named;
-    for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
-    loaders = {std::make_shared<CombinedLoader>(std::move(named))};
-  }
+  if (source.stage != RunningStage::train || loaders.size() <= 1) return loaders;
+  std::vector<CombinedLoader::Named> named;
+  for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
+  return {std::make_shared<CombinedLoader>(std::move(named))};
+}
+
+// Batches that are trained on again and again keep their order; an evaluation needs no random order.
+void check_order(const RunState& run, RunningStage stage, Loader& loader) {
+  if (!loader.shuffles()) return;
+  if (stage != RunningStage::train)
+    return log::warn("data.evaluation_shuffled",
+                     cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+  if (run.options.overfit_batches.is_zero()) return;
+  if (!loader.keep_order())
+    throw ConfigError(
+        "[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the batches "
+        "would differ from epoch to epoch. Use a loader without shuffling.");
+  log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
+}
+
+void set_up_stage(RunState& run, RunningStage stage) {
+  const StageSource& source = kSources[static_cast<size_t>(stage)];
+  Loaders loaders = make_loaders(run, source);
   if (stage == RunningStage::train) {
     Progress now = run.counters;
     now.fit_time_s = 0;
@@ -105,17 +121,7 @@ void set_up_stage(RunState& run, RunningStage stage, const BatchLimit& limit, st
       throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
                           loaders.size() > 1 ? cat(" at index ", target.loaders.size()) : "", "."));
     }
-    if (stage == RunningStage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
-      if (!loader->keep_order())
-        throw ConfigError(
-            "[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the "
-            "batches would differ from epoch to "
-            "epoch. Use a loader without shuffling.");
-      log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
-    }
-    if (stage != RunningStage::train && loader->shuffles())
-      log::warn("data.evaluation_shuffled",
-                cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+    check_order(run, stage, *loader);
     lengths.push_back(loader->size());
     if (reads_ahead(run)) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
     target.loaders.push_back(std::move(loader));
@@ -123,8 +129,11 @@ void set_up_stage(RunState& run, RunningStage stage, const BatchLimit& limit, st
   // A fraction refers to the common length of all ranks, so that no rank refuses what others accept; a rank may have
   // fewer batches.
   const auto agreed = agreed_lengths(run.collectives(), stage, lengths, shared);
+  // overfit_batches sets two options.
+  const bool overfits =
+      !run.options.overfit_batches.is_zero() && (stage == RunningStage::train || stage == RunningStage::validate);
   for (size_t i = 0; i < lengths.size(); ++i) {
-    auto batches = limit.resolve(agreed[i], option);
+    auto batches = (run.options.*source.limit).resolve(agreed[i], overfits ? "overfit_batches" : source.limit_name);
     if (stage != RunningStage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
     target.batches.push_back(batches);
     target.sized.push_back(agreed[i].has_value());
@@ -141,65 +150,46 @@ void require_step(const RunState& run) {
   if (run.fn == TrainerFn::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
 }
 
+void set_up_fit(RunState& run) {
+  set_up_stage(run, RunningStage::train);
+  if (run.stages[RunningStage::train].loaders.empty())
+    throw ConfigError(
+        run.data.module
+            ? "[trainer.fit] the data module has no training data: its train_dataloader() returned no loader. "
+              "Return one (for a TensorDataModule: call set_data)."
+            : "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
+  if (!run.options.limit_val_batches.is_zero()) set_up_stage(run, RunningStage::validate);
+  run.validation.runs = !run.stages[RunningStage::validate].loaders.empty();
+  if (run.validation.runs && !ComponentAccess::overridden(*run.model).has(Hook::validation_step)) {
+    warn_no_validation_step();
+    run.validation.runs = false;
+  }
+  const auto batches = run.stages[RunningStage::train].batches.front();
+  if (batches == 0 && !run.options.limit_train_batches.is_zero())
+    throw DataError(
+        "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
+        "drop_last?");
+  // Throws now, not after an epoch, if the interval is invalid.
+  if (run.validation.runs) validation_interval(run.options, batches);
+}
+
 }  // namespace
 
-void set_up_data(RunState& run) {
-  const TrainerOptions& o = run.options;
-  const RunningStage first_stage = run.fn == TrainerFn::fit        ? RunningStage::train
-                                   : run.fn == TrainerFn::validate ? RunningStage::validate
-                                   : run.fn == TrainerFn::test     ? RunningStage::test
-                                                                   : RunningStage::predict;
-  const bool loaders_given =
-      !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
-  if (run.data.module && loaders_given)
+void set_up_loaders(RunState& run) {
+  const StageSource& first = kSources[static_cast<size_t>(run.fn)];
+  const DataSource& data = run.data;
+  const bool loaders_given = std::any_of(std::begin(kSources), std::end(kSources),
+                                         [&](const StageSource& source) { return !(data.*source.given).empty(); });
+  if (data.module && loaders_given)
     throw ConfigError("[trainer.data] both a data module and loaders are given. Use one of the two.");
-  if ((run.data.module || loaders_given) && !own_dataloaders(*run.model, first_stage).empty())
-    throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders",
-                          " and the module's own ", dataloader_hook(first_stage),
-                          "() are given. Omit the data, or do not override ", dataloader_hook(first_stage), "()."));
-  // overfit_batches sets two options.
-  const auto limit_name = [overfits = !o.overfit_batches.is_zero()](const char* option) {
-    return overfits ? "overfit_batches" : option;
-  };
-  run.reload_loaders = [&run, limit_name](RunningStage stage) {
-    if (stage == RunningStage::train)
-      set_up_stage(run, stage, run.options.limit_train_batches, limit_name("limit_train_batches"));
-    else
-      set_up_stage(run, stage, run.options.limit_val_batches, limit_name("limit_val_batches"));
-  };
-  switch (run.fn) {
-    case TrainerFn::fit:
-      set_up_stage(run, RunningStage::train, o.limit_train_batches, limit_name("limit_train_batches"));
-      if (run.stages[RunningStage::train].loaders.empty())
-        throw ConfigError(
-            run.data.module
-                ? "[trainer.fit] the data module has no training data: its train_dataloader() returned no loader. "
-                  "Return one (for a TensorDataModule: call set_data)."
-                : "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
-      if (!o.limit_val_batches.is_zero())
-        set_up_stage(run, RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
-      run.validation.runs = !run.stages[RunningStage::validate].loaders.empty();
-      if (run.validation.runs && !ComponentAccess::overridden(*run.model).has(Hook::validation_step)) {
-        warn_no_validation_step();
-        run.validation.runs = false;
-      }
-      if (run.stages[RunningStage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
-        throw DataError(
-            "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
-            "drop_last?");
-      // Throws now, not after an epoch, if the interval is invalid.
-      if (run.validation.runs) validation_interval(o, run.stages[RunningStage::train].batches.front());
-      break;
-    case TrainerFn::validate:
-      set_up_stage(run, RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
-      break;
-    case TrainerFn::test:
-      set_up_stage(run, RunningStage::test, o.limit_test_batches, "limit_test_batches");
-      break;
-    case TrainerFn::predict:
-      set_up_stage(run, RunningStage::predict, o.limit_predict_batches, "limit_predict_batches");
-      break;
-  }
+  if ((data.module || loaders_given) && !((*run.model).*first.hook)().empty())
+    throw ConfigError(cat("[trainer.data] both ", data.module ? "a data module" : "loaders", " and the module's own ",
+                          first.hook_name, "() are given. Omit the data, or do not override ", first.hook_name, "()."));
+  run.reload_loaders = [&run](RunningStage stage) { set_up_stage(run, stage); };
+  if (run.fn == TrainerFn::fit)
+    set_up_fit(run);
+  else
+    set_up_stage(run, first.stage);
   require_step(run);
   if (run.fn != TrainerFn::fit && run.stages.begin()->second.loaders.empty())
     throw ConfigError(cat("[trainer.", name_of(run.fn), "] there is no ", name_of(run.fn),
