@@ -58,12 +58,12 @@ TEST_CASE("RankConsensus: with one rank everything is agreed at once, and nothin
   SingleProcessCollectives alone;
   Rank rank;
   rank.consensus.start(alone, std::nullopt);
-  CHECK_FALSE(rank.consensus.stop());
+  CHECK_FALSE(rank.consensus.stop_agreed());
   CHECK_FALSE(rank.consensus.signal());
   rank.stop_reason = "enough";
   rank.signal = 15;
   rank.save = true;
-  CHECK(rank.consensus.stop());
+  CHECK(rank.consensus.stop_agreed());
   CHECK(rank.consensus.signal() == 15);
   CHECK(rank.consensus.take_save_request());
   CHECK_FALSE(rank.consensus.take_save_request());
@@ -76,7 +76,7 @@ TEST_CASE("RankConsensus: a stop of any rank is seen by all at the same step, wi
   CHECK(on_three_ranks(3, [](Rank& rank, int64_t number) {
           rank.consensus.settle();  // `every` counts from here
           if (number == 2) rank.stop_reason = "by rank 2";
-          const std::string when = first_step(rank, [&] { return rank.consensus.stop(); });
+          const std::string when = first_step(rank, [&] { return rank.consensus.stop_agreed(); });
           return when + ", " + rank.stop_reason.value_or("no reason");
         }) == same("step 6, by rank 2"));  // begun at step 3, read when the next exchange begins
 }
@@ -84,9 +84,9 @@ TEST_CASE("RankConsensus: a stop of any rank is seen by all at the same step, wi
 TEST_CASE("RankConsensus: of two reasons all take that of the lower rank; a rank does not stop by its own alone") {
   CHECK(on_three_ranks(3, [](Rank& rank, int64_t number) {
           if (number > 0) rank.stop_reason = "by rank " + std::to_string(number);
-          std::string before = rank.consensus.stop() ? "stops alone, " : "";
+          std::string before = rank.consensus.stop_agreed() ? "stops alone, " : "";
           rank.consensus.settle();
-          return before + (rank.consensus.stop() ? rank.stop_reason.value_or("no reason") : "goes on");
+          return before + (rank.consensus.stop_agreed() ? rank.stop_reason.value_or("no reason") : "goes on");
         }) == same("by rank 1"));
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("RankConsensus: a change of pace reads what is under way and exchanges
           rank.consensus.change_pace();
           rank.consensus.step();
           rank.consensus.change_pace();
-          return std::string(rank.consensus.stop() ? "stops" : "goes on");
+          return std::string(rank.consensus.stop_agreed() ? "stops" : "goes on");
         }) == same("stops"));
 }
 

@@ -1,54 +1,31 @@
 #include "loops/fit_loop.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 #include "checkpointing/logger_states.h"
 #include "checkpointing/nonfinite_actions.h"
-#include "fulgur/core/contracts/interval_trigger.h"
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
 #include "loops/rewind.h"
+#include "loops/save_for_signal.h"
 #include "loops/training_step.h"
+#include "loops/validation_schedule.h"
 #include "process/signals.h"
-#include "process/slurm.h"
 #include "run/callback_states.h"
 #include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
-
-std::optional<int64_t> validation_interval(const TrainerOptions& options, std::optional<int64_t> train_batches) {
-  if (options.val_check_interval.interval) return std::nullopt;
-  const BatchLimit& interval = options.val_check_interval.batches;
-  if (interval.count) {
-    if (*interval.count < 1)
-      throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
-    if (train_batches && *interval.count > *train_batches && options.check_val_every_n_epoch)
-      throw ConfigError(cat("[trainer.val_check_interval] validation would never run: every ", *interval.count,
-                            " batches, but an epoch has ", *train_batches,
-                            ". Lower it, or set check_val_every_n_epoch: null to count across epochs."));
-    return *interval.count;
-  }
-  if (interval.fraction == 1.0) return std::nullopt;
-  if (interval.fraction <= 0) throw ConfigError("[trainer.val_check_interval] the fraction must be above 0.");
-  if (!train_batches)
-    throw ConfigError(cat("[trainer.val_check_interval] a fraction (", interval.fraction,
-                          ") needs a training loader of known length. Set a number of batches."));
-  const auto every = static_cast<int64_t>(static_cast<double>(*train_batches) * interval.fraction);
-  return std::max<int64_t>(every, 1);
-}
 
 namespace {
 
 class FitLoop {
  public:
   FitLoop(RunState& run, Services& services)
-      : run_(run), services_(services), monitors_(run, services), step_(run, services) {
-    if (run.options.val_check_interval.interval) validation_trigger_.emplace(*run.options.val_check_interval.interval);
-  }
+      : run_(run), services_(services), monitors_(run, services), step_(run, services), schedule_(run, services.context) {}
 
   void train(bool resumed) {
     run_.collectives().set_steps_done(run_.counters.global_step);
@@ -58,7 +35,7 @@ class FitLoop {
     warn_of_eval_mode();
     services_.checkpoints.start_training();
     services_.checkpoints.publish_resumed();
-    if (validation_trigger_) validation_trigger_->start(services_.context);
+    schedule_.start();
     // The run was interrupted before or inside a validation.
     if (resumed && run_.validation.pending && run_.validation.runs) {
       validate();
@@ -101,13 +78,13 @@ class FitLoop {
     if (services_.finite.stopped()) return true;
     if (run_.options.step_limit >= 0 && run_.counters.global_step >= run_.options.step_limit) {
       services_.rank_checks.settle_same_steps(/*with_all=*/false);
-      return stop("max_steps");
+      return record_limit("max_steps");
     }
     if (run_.options.epoch_limit && run_.counters.epochs.completed >= *run_.options.epoch_limit)
-      return stop("max_epochs");
-    if (run_.stages[RunningStage::train].batches.front() == 0) return stop("limit_train_batches: 0");
-    ask_by_time();
-    if (!services_.consensus.stop()) return false;
+      return record_limit("max_epochs");
+    if (run_.stages[RunningStage::train].batches.front() == 0) return record_limit("limit_train_batches: 0");
+    request_stop_at_max_time();
+    if (!services_.consensus.stop_agreed()) return false;
     if (run_.may_stop()) return true;
     if (!announced_that_it_continues_)
       run_.print(cat("a stop was requested (", *run_.stop_reason,
@@ -116,17 +93,17 @@ class FitLoop {
     return false;
   }
 
-  void ask_by_time() {
+  void request_stop_at_max_time() {
     if (run_.options.max_time && services_.context.fit_time_s() >= run_.options.max_time->value)
       run_.request_stop("max_time");
   }
 
-  bool stop_follows() const { return services_.consensus.stop() && run_.may_stop(); }
+  bool stop_follows() const { return services_.consensus.stop_agreed() && run_.may_stop(); }
 
   // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
-  bool stops() const { return stop_follows() && !services_.consensus.signal() && !services_.finite.stopped(); }
+  bool ends_after_validation() const { return stop_follows() && !services_.consensus.signal() && !services_.finite.stopped(); }
 
-  bool stop(const char* limit) {
+  bool record_limit(const char* limit) {
     // A limit is reported as the reason even if a stop held up by min_epochs is pending.
     run_.stop_reason = run_.stop_reason && run_.may_stop() ? *run_.stop_reason : std::string(limit);
     return true;
@@ -144,7 +121,7 @@ class FitLoop {
   // window and its validation are still to be completed.
   void close_epoch_of_checkpoint() {
     run_.position.stage = RunningStage::train;
-    interval_ = validation_interval(run_.options, run_.stages[RunningStage::train].batches.front());
+    schedule_.begin_epoch(run_.stages[RunningStage::train].batches.front());
     close_window();
     services_.rows.end_batch(RunningStage::train, false);
     // An epoch that was at its end had its validation, unless on_train_batch_start skipped the rest.
@@ -153,7 +130,7 @@ class FitLoop {
     const StageLoaders& train = run_.stages[RunningStage::train];
     if (!was_at_end && train.sized.front()) train.loaders.front()->start_epoch(run_.counters.epoch);
     const bool validated = was_at_end || run_.validation.ended_at == run_.counters.batches_total.completed;
-    if (!validated && validation_due(run_.counters.batches.completed - 1, true)) validate();
+    if (!validated && schedule_.take_due(run_.counters.batches.completed - 1, true)) validate();
     end_epoch();
   }
 
@@ -173,31 +150,9 @@ class FitLoop {
     ((*run_.model).*hook)();
   }
 
-  // Whether validation runs in this epoch.
-  bool may_validate() const {
-    if (!run_.validation.runs) return false;
-    const auto& every_epochs = run_.options.check_val_every_n_epoch;
-    return validation_trigger_ || !every_epochs || (run_.counters.epoch + 1) % *every_epochs == 0;
-  }
-
-  bool validation_due(int64_t batch_idx, bool last_batch) {
-    if (!may_validate()) return false;
-    if (validation_trigger_) return validation_trigger_->due(services_.context);
-    const auto& every_epochs = run_.options.check_val_every_n_epoch;
-    if (!interval_) return last_batch;
-    const int64_t count = every_epochs ? batch_idx + 1 : run_.counters.batches_total.completed;
-    return count % *interval_ == 0;
-  }
-
   // The validation of an interval, or the last one before a stop.
-  bool validation_follows(int64_t batch_idx, bool last_batch) {
-    return validation_due(batch_idx, last_batch) || (stops() && may_validate());
-  }
-
-  // The data, whose length was unknown, ended before the first validation of the epoch.
-  bool is_left_out(int64_t batches) const {
-    return may_validate() && interval_ && !validation_trigger_ && run_.options.check_val_every_n_epoch &&
-           batches < *interval_;
+  bool take_validation(int64_t batch_idx, bool last_batch) {
+    return schedule_.take_due(batch_idx, last_batch) || (ends_after_validation() && schedule_.may_run());
   }
 
   void validate() {
@@ -268,7 +223,7 @@ class FitLoop {
 
   void begin_epoch(Loader& loader, std::optional<int64_t> batches, bool continue_epoch) {
     Progress& progress = run_.counters;
-    interval_ = validation_interval(run_.options, batches);
+    schedule_.begin_epoch(batches);
     run_.position.stage = RunningStage::train;
     progress.epochs.ready = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
@@ -292,12 +247,12 @@ class FitLoop {
     services_.rows.end_batch(RunningStage::train, false);
     services_.consensus.step();
     // A stop is judged on values from the final weights, as in Lightning.
-    ask_by_time();
+    request_stop_at_max_time();
     const auto signal = services_.consensus.signal();
-    if (!signal && validation_follows(batch_idx, last_batch)) {
+    if (!signal && take_validation(batch_idx, last_batch)) {
       validate();
       services_.consensus.settle();
-    } else if (signal && (validation_due(batch_idx, last_batch) || (stop_follows() && may_validate()))) {
+    } else if (signal && (schedule_.take_due(batch_idx, last_batch) || (stop_follows() && schedule_.may_run()))) {
       // The resumed run makes the validation, and a stop that was requested comes after it.
       run_.validation.pending = !services_.finite.stopped();
       // The validation comes before the epoch's end.
@@ -308,7 +263,8 @@ class FitLoop {
   // Acts on requests between two batches of an epoch; true if training ends here.
   bool ends_in_epoch() {
     services_.checkpoints.act_on_requests();
-    if (services_.consensus.take_save_request()) save_for_signal();
+    if (services_.consensus.take_save_request())
+      save_for_signal(run_, services_, /*requeues=*/!std::exchange(requeued_, true));
     stopped_in_epoch_ = stop_at_limit();
     return stopped_in_epoch_;
   }
@@ -319,10 +275,10 @@ class FitLoop {
     close_window();
     services_.rows.end_batch(RunningStage::train, false);
     progress.epochs.processed = progress.epoch + 1;
-    if (at_end && !interval_ && validation_due(batches, true)) validate();
-    if (!at_end || !is_left_out(batches)) return;
+    if (at_end && !schedule_.interval() && schedule_.take_due(batches, true)) validate();
+    if (!at_end || !schedule_.is_left_out(batches)) return;
     log::warn("trainer.short_epoch", cat("an epoch ended after ", batches, " batches, before val_check_interval (",
-                                         *interval_, " batches): the validation runs at the end of the epoch"));
+                                         *schedule_.interval(), " batches): the validation runs at the end of the epoch"));
     validate();
   }
 
@@ -331,7 +287,7 @@ class FitLoop {
   void note_missed_validation(int64_t batch_idx, bool last_batch) {
     if (run_.step.progress != StepProgress::done) return;
     count_stepped_batch(run_);
-    run_.validation.pending = validation_follows(batch_idx, last_batch);
+    run_.validation.pending = take_validation(batch_idx, last_batch);
   }
 
   // An epoch may take days, or never end.
@@ -366,25 +322,6 @@ class FitLoop {
     if (!run_.collectives().any(!there)) return true;
     if (there) loader.unread(), run_.position.batch.clear();
     return false;
-  }
-
-  // SIGUSR1 announces that the job's time runs out: save, and under Slurm requeue the job.
-  void save_for_signal() {
-    if (run_.checkpoints_allowed && run_.counters.global_step > 0 && !services_.checkpoints.is_saved()) {
-      services_.context.request_checkpoint(checkpoint_of_now(services_.context, "SIGUSR1"));
-      services_.checkpoints.act_on_requests();
-    }
-    services_.checkpoints.wait_for_save();
-    run_.print(cat("SIGUSR1: saved, training continues",
-                   services_.context.last_checkpoint() ? cat(" (", *services_.context.last_checkpoint(), ")") : ""));
-    const auto job = slurm_job();
-    if (!job || requeued_ || !run_.is_global_zero()) return;
-    requeued_ = true;
-    const auto failure = slurm_requeue(*job);
-    if (failure)
-      log::error(cat("job ", *job, " was not requeued: ", *failure));
-    else
-      run_.print(cat("job ", *job, " was requeued"));
   }
 
   void end_epoch() {
@@ -460,8 +397,7 @@ class FitLoop {
   TrainingStep step_;
   static constexpr int64_t kMostBatchesWithoutStep = 1000;
   int64_t batches_without_step_ = 0, watched_step_ = -1;
-  std::optional<int64_t> interval_;
-  std::optional<IntervalTrigger> validation_trigger_;
+  ValidationSchedule schedule_;
   bool stopped_in_epoch_ = false;
   bool announced_that_it_continues_ = false;
   bool requeued_ = false;

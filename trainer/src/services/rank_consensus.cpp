@@ -96,7 +96,7 @@ std::optional<int> RankConsensus::signal() const {
   return signal_ == 0 ? std::nullopt : std::optional(signal_);
 }
 
-bool RankConsensus::stop() const { return alone() ? votes_.stop_reason().has_value() : stop_; }
+bool RankConsensus::stop_agreed() const { return alone() ? votes_.stop_reason().has_value() : stop_; }
 
 bool RankConsensus::take_save_request() { return alone() ? votes_.take_save_request() : std::exchange(save_, false); }
 

@@ -43,7 +43,7 @@ class RankConsensus {
   /// The signal, received by any rank, that ends the run.
   std::optional<int> signal() const;
   /// True if a stop that was requested on any rank may be acted on.
-  bool stop() const;
+  bool stop_agreed() const;
   /// True once after each SIGUSR1 of any rank.
   bool take_save_request();
   /// True once after rank 0's writer has finished a save; only with several ranks.

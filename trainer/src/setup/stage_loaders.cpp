@@ -8,7 +8,7 @@
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/evaluation_loop.h"
-#include "loops/fit_loop.h"
+#include "loops/validation_schedule.h"
 #include "setup/shared_data.h"
 
 namespace fulgur::detail {
