@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "fulgur/core/contracts/callback.h"
-#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/lr_scheduler.h"
 
 namespace fulgur {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/lr_scheduler.h"
 #include "fulgur/core/contracts/registry.h"
 
 /// Schedules composed of others. A part counts from its own first step, and `auto` in it is the length of its part of

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/lr_scheduler.h"
 
 namespace fulgur {
 

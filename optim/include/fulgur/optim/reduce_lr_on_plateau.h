@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/lr_scheduler.h"
 #include "fulgur/core/options/monitor_mode.h"
 
 namespace fulgur {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/lr_scheduler.h"
 
 /// Schedules that are functions of the step: s steps are done, lr is the group's initial rate. Lengths are counts of
 /// the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).

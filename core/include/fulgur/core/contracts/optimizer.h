@@ -2,13 +2,12 @@
 
 #include <concepts>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "fulgur/core/options/enum_names.h"
+#include "fulgur/core/contracts/lr_scheduler.h"
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/state/state_tree.h"
 #include "fulgur/core/state/tensor.h"
@@ -105,120 +104,6 @@ class FULGUR_API Optimizer : public Stateful {
 
  private:
   std::vector<ParamGroup> groups_;
-};
-
-enum class ScheduleInterval { epoch, step };
-constexpr auto enum_names(ScheduleInterval) {
-  return std::to_array<EnumName<ScheduleInterval>>(
-      {{ScheduleInterval::epoch, "epoch"}, {ScheduleInterval::step, "step"}});
-}
-
-/// The length of a run as far as it is known before its first step; a schedule uses it to resolve lengths in its
-/// options.
-struct FULGUR_API RunLength {
-  std::optional<int64_t> epochs;  ///< of the whole run
-  std::optional<int64_t> steps;   ///< optimizer steps of the whole run
-  std::optional<double> steps_per_epoch;
-  std::optional<double> samples_per_step;  ///< of this rank, times the world size
-  std::optional<int64_t> max_steps = {};   ///< a limit of `steps` that does not depend on the data
-  bool operator==(const RunLength& other) const = default;
-};
-
-/// A learning-rate schedule over the groups of one optimizer.
-///
-/// Its lengths in samples, epochs or parts of the run are converted to steps once, for the first part of the run. If
-/// the run resumes with a different number of samples per step (other ranks, accumulation or batch size), these lengths
-/// stay, and each later step counts as many steps of the first part as its samples filled there: the rate is
-/// continuous, and follows the samples that are done. (If `max_steps` ends the run, the pace of a schedule over the
-/// whole run makes it end there. The pace of a schedule with lengths in epochs, or in parts of a run of epochs, makes
-/// it end with the last epoch: the last step of an epoch may have fewer samples than the others, and epochs may have a
-/// different number of samples.) A schedule whose lengths are all numbers of steps counts steps.
-class FULGUR_API LrScheduler : public Stateful {
- public:
-  static constexpr const char* kRegistryKind = "lr_scheduler";
-
-  /// Stores the optimizer, which must outlive this, and sets the rates of step 0. This, `step` and `load_state` throw a
-  /// ConfigError that names the schedule, the step and the value for a rate that is negative or not finite.
-  void attach(Optimizer& optimizer);
-  Optimizer& optimizer() const;
-  /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
-  void step(std::optional<double> metric = std::nullopt);
-  /// How many steps of the run's first part a step counts as; it differs from 1 only after a resume with other batches.
-  double pace() const { return pace_; }
-  /// Called by the Trainer after `load_state` if the run was saved inside a window of accumulation: the step that ends
-  /// it counts like the steps before it.
-  void resume_in_window() { first_pace_ = saved_pace_; }
-  virtual bool wants_metric() const { return false; }
-  /// Called by the Trainer before `attach`: the length of the run, and how often the schedule steps.
-  void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
-
-  /// The rate of a group after `steps` steps of the run's first part: a pure function if possible.
-  virtual double lr_at(int64_t steps, double initial_lr) const = 0;
-  /// Momentum of the optimizer after `steps` steps; nullopt if the schedule does not change it.
-  virtual std::optional<double> momentum_at(int64_t steps) const;
-  /// Receives the metric for the step after `steps` steps, before `lr_at`.
-  virtual void observe(int64_t steps, std::optional<double> metric);
-  /// The schedules this one is composed of, in the order of its options.
-  virtual std::vector<std::shared_ptr<LrScheduler>> parts() const { return {}; }
-  /// Multiplies the rates set in the options, such as `max_lr`; called before `attach`. Default: those of the parts.
-  virtual void scale_rates(double factor);
-  /// Options that were `auto` (`total_steps`) and the steps they resolved to, once attached.
-  const std::map<std::string, int64_t, std::less<>>& decided() const { return decided_; }
-
-  StateTree state() const override;
-  void load_state(const StateTree& state) override;
-
- protected:
-  /// Called by `attach` before the first rates are set, once the length of the run is known.
-  virtual void on_attach(const Optimizer& optimizer);
-  /// For a schedule composed of others: `part` counts as this one does, and its `auto` is `steps` steps (nullopt:
-  /// unknown).
-  void adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const;
-  /// Steps of this schedule in the whole run, or in its part of another schedule; nullopt if unknown.
-  std::optional<int64_t> known_steps() const;
-  /// A length from the options in steps of this schedule: a count as is, an interval converted by the length of the
-  /// run. Throws a ConfigError that names `option` (`StepLR.step_size`) if the run's length is unknown.
-  int64_t steps_of(const Length& length, std::string_view option) const;
-  /// `known_steps()`; throws the same error if unknown.
-  int64_t total_steps(std::string_view option) const;
-
- private:
-  void apply();
-  /// Steps of the run's first part that are done.
-  double exact_position() const;
-  int64_t position() const;
-  /// Whether `flag` is set in this schedule or in one of its parts.
-  bool any(bool LrScheduler::*flag) const;
-  /// How many steps of `plan`, the run's first part, each step counts as after a resume with other batches or epochs.
-  /// `before`: the part of the run before this one.
-  double pace_of(const RunLength& plan, const RunLength& before) const;
-  /// Keeps the lengths of `plan`. `before`: the part of the run before this one.
-  void keep_plan(const RunLength& plan, const RunLength& before);
-  Optimizer* optimizer_ = nullptr;
-  int64_t steps_ = 0;
-  RunLength part_;                                     // of the run, since the resume
-  RunLength run_length_;                               // of the run's first part, but with the limits of this one
-  double pace_ = 1, first_pace_ = 1, saved_pace_ = 1;  // since the resume, of the first step after it, before it
-  double resumed_position_ = 0;                        // `exact_position` at the last resume
-  int64_t resumed_steps_ = 0;                          // and `steps_`
-  mutable bool depends_on_run_ = false;                // a length depends on the run's
-  mutable bool covers_run_ = false;                    // and is a part of it
-  mutable bool counts_epochs_ = false;                 // or a number of its epochs
-  ScheduleInterval interval_ = ScheduleInterval::epoch;
-  int64_t frequency_ = 1;
-  bool is_part_ = false;
-  std::optional<int64_t> part_steps_;
-  mutable std::map<std::string, int64_t, std::less<>> decided_;
-};
-
-/// A scheduler and when it steps (Lightning's lr_scheduler config).
-struct SchedulerConfig {
-  std::shared_ptr<LrScheduler> scheduler;
-  ScheduleInterval interval = ScheduleInterval::epoch;
-  int64_t frequency = 1;                    ///< every n epochs or steps, counted over the run
-  std::optional<std::string> monitor = {};  ///< metric passed to a scheduler that needs one
-  bool strict = true;                       ///< a missing metric is an error, else a warning
-  std::string name = {};                    ///< label in logs; empty: `lr-<optimizer>`
 };
 
 struct PlannedOptimizer {
