@@ -28,7 +28,7 @@ struct Auto {
   Auto(T v) : value(std::move(v)) {}
 };
 
-// ---- reading and writing of the basic types (options.cpp) ----
+// ---- reading and writing of the basic types ----
 namespace detail {
 FULGUR_API bool read_bool(const ConfigNode&, bool&, Problems&, const std::string& path);
 FULGUR_API bool read_int(const ConfigNode&, int64_t&, Problems&, const std::string& path);
