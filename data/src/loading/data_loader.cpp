@@ -1,7 +1,5 @@
 #include "fulgur/data/data_loader.h"
 
-#include <cstdlib>
-
 #include <ATen/Context.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/samplers.h"
 #include "loading/other_loader.h"
+#include "loading/sample_order.h"
 #include "reading/batch_buffers.h"
 #include "reading/batch_task.h"
 #include "reading/batch_worker_pool.h"
@@ -42,33 +41,6 @@ EpochPosition position_in(const StateTree& state) {
     throw CheckpointError(cat("[data.DataLoader] a position must not be negative; got epoch ", position.epoch,
                               ", batch ", position.batches, ", sample ", position.samples, "."));
   return position;
-}
-
-/// What determines the order of the samples of an epoch, besides the settings of a sampler.
-struct OrderFacts {
-  int64_t samples = 0;  ///< of all ranks
-  bool shuffles = false;
-  int64_t seed = 0;
-};
-
-/// nullopt in a state that was saved before they were part of it.
-std::optional<OrderFacts> order_facts_in(const StateTree& state) {
-  if (!state.contains("set_samples")) return std::nullopt;
-  return OrderFacts{.samples = state.at("set_samples").as_int(),
-                    .shuffles = state.at("shuffles").as_bool(),
-                    .seed = state.at("seed").as_int()};
-}
-
-/// `the number of samples (64, now 80) and shuffle (true, now false)`; empty if the order is the same.
-std::string changes_of_order(const OrderFacts& then, const OrderFacts& now) {
-  std::vector<std::string> changes;
-  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
-  if (then.samples != now.samples)
-    changes.push_back(cat("the number of samples (", then.samples, ", now ", now.samples, ")"));
-  if (then.shuffles != now.shuffles)
-    changes.push_back(cat("shuffle (", yes_no(then.shuffles), ", now ", yes_no(now.shuffles), ")"));
-  if (then.shuffles && now.shuffles && then.seed != now.seed) changes.emplace_back("the seed of the order");
-  return join(changes, " and ");
 }
 
 /// Cores that this process may use.
@@ -102,8 +74,6 @@ struct DataLoader::Impl {
   WorkerOverheadMonitor advice;
 
   void check_options();
-  void check_shares() const;
-  void check_shares_of_batches() const;
   void check_not_empty() const;
   int64_t usable_samples() const;
   OrderFacts order_facts() const;
@@ -169,55 +139,6 @@ void DataLoader::Impl::check_options() {
   if (o.batch_sampler && (o.sampler || o.shuffle || o.drop_last || o.batch_size != 1))
     throw ConfigError(cat("[data.DataLoader] batch_sampler excludes batch_size, shuffle, sampler and drop_last; the ",
                           o.name, " set has one of them, too. The batch sampler determines all four."));
-}
-
-// A sampler that ignores the rank would give every sample to all ranks.
-void DataLoader::Impl::check_shares() const {
-  if (context.world_size == 1) return;
-  if (options.batch_sampler) return check_shares_of_batches();
-  const int64_t all = sampler->size(0, 1);
-  if (evenly == UnevenShares::error && all % context.world_size != 0)
-    throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
-                        " set cannot be divided evenly among ", context.world_size, " processes. Leave ",
-                        all % context.world_size, " out, or set trainer.uneven_shares to pad or drop."));
-  int64_t sum = 0;
-  for (int64_t rank = 0; rank < context.world_size; ++rank) sum += sampler->size(rank, context.world_size);
-  if (std::abs(sum - all) >= context.world_size)
-    throw DataError(cat("[data.DataLoader] the sampler of the ", options.name, " set must divide its ", all,
-                        " samples among ", context.world_size, " processes; all shares together have ", sum,
-                        ". Let size() and order() depend on rank and world size, or set "
-                        "trainer.use_distributed_sampler: false if each process has its own data."));
-}
-
-void DataLoader::Impl::check_shares_of_batches() const {
-  const BatchSampler& batches = *options.batch_sampler;
-  const int64_t ranks = context.world_size, all = batches.samples(0, 1);
-  int64_t sum = 0, fewest = batches.size(0, ranks), most = fewest;
-  bool same = true;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const int64_t samples = batches.samples(rank, ranks), size = batches.size(rank, ranks);
-    same &= samples == batches.samples(0, ranks);
-    sum += samples;
-    fewest = std::min(fewest, size);
-    most = std::max(most, size);
-  }
-  // Each rank may repeat or drop up to a batch.
-  if (std::abs(sum - all) > ranks * batches.batch_size())
-    throw DataError(cat("[data.DataLoader] the batch sampler of the ", options.name, " set must divide its ", all,
-                        " samples among ", ranks, " processes; all shares together have ", sum,
-                        ". Let size(), samples() and batches() depend on rank and world size, or set "
-                        "trainer.use_distributed_sampler: false if each process has its own data."));
-  if (!evenly) return;
-  if (evenly == UnevenShares::error && (!same || sum != all || fewest != most))
-    throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
-                        " set are not divided evenly among ", ranks,
-                        " processes by the batch sampler: all shares have ", sum, " samples, a rank has ",
-                        fewest == most ? "" : cat(fewest, " to "), most,
-                        " batches. Leave some samples out, or set trainer.uneven_shares to pad or drop."));
-  if (fewest != most)
-    log::warn("data.uneven_batches", cat("the batch sampler of the ", options.name, " set gives a rank ", fewest,
-                                         " to ", most, " batches: ranks train in lockstep, so each epoch has ", fewest,
-                                         ". Override BatchSampler::shared_evenly() to share the samples evenly"));
 }
 
 void DataLoader::Impl::check_not_empty() const {
@@ -479,7 +400,7 @@ void DataLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
   const SamplerContext before = impl_->context;
   impl_->context = {.seed = seed, .epoch = before.epoch, .rank = rank, .world_size = world_size};
   try {
-    impl_->check_shares();
+    check_shares(impl_->options, *impl_->sampler, impl_->context, impl_->evenly);
     impl_->check_not_empty();
   } catch (...) {
     impl_->context = before;
