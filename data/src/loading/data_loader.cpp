@@ -59,7 +59,7 @@ struct DataLoader::Impl {
   EpochPosition position;   ///< consumed
   EpochPosition scheduled;  ///< given to the workers
   std::optional<EpochPosition> before_last, loaded;
-  std::optional<OrderFacts> order_of_loaded;
+  OrderFacts order_of_loaded;                    // if `loaded` is set
   std::optional<int64_t> epoch_of_other_loader;  // the loaded state is one of another kind of loader
   bool started = false;
   bool stale = false;  ///< the prefetched batches no longer follow `position`
@@ -174,11 +174,11 @@ OrderFacts DataLoader::Impl::order_facts() const {
 // The position counts samples of an order that no longer exists.
 void DataLoader::Impl::warn_of_other_order(const EpochPosition& start) const {
   const int64_t rest = plan.samples() - start.samples;
-  if (!order_of_loaded || (start.samples == 0 && start.dealt_from == 0)) return;
+  if (start.samples == 0 && start.dealt_from == 0) return;
   const OrderFacts now = order_facts();
   // Without shuffling, the rest has the same order, however many samples there are.
-  if (!order_of_loaded->shuffles && !now.shuffles) return;
-  const std::string changes = changes_of_order(*order_of_loaded, now);
+  if (!order_of_loaded.shuffles && !now.shuffles) return;
+  const std::string changes = changes_of_order(order_of_loaded, now);
   if (!changes.empty())
     log::warn("data.order_changed",
               cat("the checkpoint was saved inside epoch ", start.epoch, " of the ", options.name,
@@ -489,7 +489,7 @@ void DataLoader::unread() {
 
 StateTree DataLoader::state() const {
   const EpochPosition& position = impl_->loaded ? *impl_->loaded : impl_->position;
-  const OrderFacts order = impl_->loaded && impl_->order_of_loaded ? *impl_->order_of_loaded : impl_->order_facts();
+  const OrderFacts order = impl_->loaded ? impl_->order_of_loaded : impl_->order_facts();
   StateTree state = StateTree::map({{"epoch", position.epoch},
                                     {"batches", position.batches},
                                     {"samples", position.samples},
@@ -524,7 +524,7 @@ void DataLoader::load_state(const StateTree& state) {
   if (impl_->epoch_of_other_loader) return impl_->loaded.reset();
   EpochPosition position = position_in(state);
   // The samples are decisive: with another batch size, the remaining samples determine the number of batches left.
-  if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size())
+  if (!impl_->options.batch_sampler && state.at("batch_size").as_int() != batch_size())
     position.batches = std::max<int64_t>(*size() - impl_->batches_left(position), 0);
   impl_->order_of_loaded = order_facts_in(state);
   impl_->loaded = position;

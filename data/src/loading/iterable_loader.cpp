@@ -178,7 +178,7 @@ void IterableLoader::load_state(const StateTree& state) {
   if (p.epoch < 0 || p.batches < 0 || p.samples < 0)
     throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ",
                               p.batches, ", sample ", p.samples, "."));
-  impl_->loaded_batch_size = state.contains("batch_size") ? state.at("batch_size").as_int() : impl_->options.batch_size;
+  impl_->loaded_batch_size = state.at("batch_size").as_int();
   impl_->loaded = std::move(p);
 }
 

@@ -10,11 +10,10 @@
 
 namespace fulgur {
 
-std::optional<OrderFacts> order_facts_in(const StateTree& state) {
-  if (!state.contains("set_samples")) return std::nullopt;
-  return OrderFacts{.samples = state.at("set_samples").as_int(),
-                    .shuffles = state.at("shuffles").as_bool(),
-                    .seed = state.at("seed").as_int()};
+OrderFacts order_facts_in(const StateTree& state) {
+  return {.samples = state.at("set_samples").as_int(),
+          .shuffles = state.at("shuffles").as_bool(),
+          .seed = state.at("seed").as_int()};
 }
 
 std::string changes_of_order(const OrderFacts& then, const OrderFacts& now) {

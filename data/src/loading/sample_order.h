@@ -17,8 +17,7 @@ struct OrderFacts {
   int64_t seed = 0;
 };
 
-/// nullopt in a state that was saved before they were part of it.
-std::optional<OrderFacts> order_facts_in(const StateTree& state);
+OrderFacts order_facts_in(const StateTree& state);
 
 /// `the number of samples (64, now 80) and shuffle (true, now false)`; empty if the order is the same.
 std::string changes_of_order(const OrderFacts& then, const OrderFacts& now);
