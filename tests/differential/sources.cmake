@@ -4,9 +4,13 @@ set(TEST_SOURCES
   events.cpp
   forked.cpp
   hand_loop.cpp
+  killed_relations.cpp
   net.cpp
   once_failed_test.cpp
   plan.cpp
+  rank_relations.cpp
   register_parts.cpp
+  relation_parts.cpp
   relations.cpp
-  result.cpp)
+  result.cpp
+  schedule_relations.cpp)
