@@ -50,6 +50,40 @@ std::set<std::string> names(const fs::path& folder) {
   return all;
 }
 
+// The newest run folder: a run that is killed before its first checkpoint begins again in the next one.
+fs::path run_dir(const fs::path& root) {
+  const fs::path runs = root / "fulgur_logs";
+  int version = 0;
+  while (fs::exists(runs / ("version_" + std::to_string(version + 1)))) ++version;
+  for (int earlier = 0; earlier < version; ++earlier)
+    CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
+  return runs / ("version_" + std::to_string(version));
+}
+
+// Whenever a process died: what bears the name of a checkpoint is one.
+void check_checkpoints(const fs::path& checkpoints) {
+  if (!fs::exists(checkpoints)) return;
+  for (const auto& summary : fulgur::list_checkpoints(checkpoints)) {
+    INFO(summary.path);
+    CHECK(fulgur::verify_checkpoint(summary.path).ok());
+  }
+  if (fs::is_symlink(checkpoints / "last.ckpt")) CHECK(fs::exists(checkpoints / "last.ckpt/manifest.json"));
+}
+
+// Compares the bytes of the last checkpoint `last` and the loss of each step: the batches, in their order.
+void compare_files(const fs::path& whole, const fs::path& killed, const fs::path& last) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.safetensors"}) {
+    const fs::path file = "checkpoints" / last / name;
+    CAPTURE(name);
+    CHECK((read_text(whole / file) == read_text(killed / file)));
+  }
+  CHECK(names(whole / "checkpoints") == names(killed / "checkpoints"));
+  for (const char* file : {"metrics.csv", "metrics.jsonl"}) {
+    CAPTURE(file);
+    CHECK((read_text(whole / file) == read_text(killed / file)));
+  }
+}
+
 void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
@@ -59,19 +93,10 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
     all.insert(all.end(), overrides.begin(), overrides.end());
     return all;
   };
-  // The newest: a run that is killed before its first checkpoint begins again in the next folder.
-  const auto run_dir = [&](const std::string& root) {
-    const fs::path runs = folder / root / "fulgur_logs";
-    int version = 0;
-    while (fs::exists(runs / ("version_" + std::to_string(version + 1)))) ++version;
-    for (int earlier = 0; earlier < version; ++earlier)
-      CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
-    return runs / ("version_" + std::to_string(version));
-  };
   const Finished whole = trainer(arguments("whole"));
   INFO(whole.err);
   REQUIRE(whole.exit_code == 0);
-  const fs::path last = fs::read_symlink(run_dir("whole") / "checkpoints/last.ckpt");
+  const fs::path last = fs::read_symlink(run_dir(folder / "whole") / "checkpoints/last.ckpt");
   REQUIRE(last.is_relative());
 
   const auto seed = Catch::getSeed();
@@ -96,26 +121,9 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
       REQUIRE((end.exit_code == 0 || end.exit_code == 128 + SIGKILL));
       CHECK_FALSE(says(end.err, "cannot be used"));
       finished = end.exit_code == 0;
-      // Whenever it died: what bears the name of a checkpoint is one.
-      const fs::path checkpoints = run_dir(root) / "checkpoints";
-      if (!fs::exists(checkpoints)) continue;
-      for (const auto& summary : fulgur::list_checkpoints(checkpoints)) {
-        INFO(summary.path);
-        CHECK(fulgur::verify_checkpoint(summary.path).ok());
-      }
-      if (fs::is_symlink(checkpoints / "last.ckpt")) CHECK(fs::exists(checkpoints / "last.ckpt/manifest.json"));
+      check_checkpoints(run_dir(folder / root) / "checkpoints");
     }
-    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.safetensors"}) {
-      CAPTURE(file);
-      CHECK((read_text(run_dir("whole") / "checkpoints" / last / file) ==
-             read_text(run_dir(root) / "checkpoints" / last / file)));
-    }
-    CHECK(names(run_dir("whole") / "checkpoints") == names(run_dir(root) / "checkpoints"));
-    // The loss of each step: the batches, in their order.
-    for (const char* file : {"metrics.csv", "metrics.jsonl"}) {
-      CAPTURE(file);
-      CHECK((read_text(run_dir("whole") / file) == read_text(run_dir(root) / file)));
-    }
+    compare_files(run_dir(folder / "whole"), run_dir(folder / root), last);
   }
 }
 
