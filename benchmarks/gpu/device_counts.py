@@ -18,6 +18,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "harness"))
+from runner import drain  # noqa: E402
+
 ROOT = HERE.parent.parent
 HEADER = ROOT / "simulated_cuda/include/fulgur/simulated_cuda/simulated_cuda.h"
 FROM, TO, TOTAL = 20, 40, 45
@@ -128,18 +131,6 @@ def _free_port():
         return taken.getsockname()[1]
 
 
-def _drain(descriptor, log):
-    with open(log, "wb") as file:
-        while True:
-            try:
-                data = os.read(descriptor, 65536)
-            except OSError:  # the other end is closed
-                return
-            if not data:
-                return
-            file.write(data)
-
-
 class Runner:
     def __init__(self, args, work):
         self.args, self.work = args, work
@@ -166,7 +157,7 @@ class Runner:
         ours = theirs = reader = None
         if row.terminal:
             ours, theirs = pty.openpty()
-            reader = threading.Thread(target=_drain, args=(ours, log))
+            reader = threading.Thread(target=drain, args=(ours, log))
             reader.start()
         else:
             theirs = os.open(log, os.O_WRONLY | os.O_CREAT)

@@ -25,7 +25,7 @@ def _environment():
     return env
 
 
-def _drain(descriptor, log):
+def drain(descriptor, log):
     with open(log, "wb") as file:
         while True:
             try:
@@ -42,7 +42,7 @@ def _run(command, env, log, terminal):
         with open(log, "wb") as file:
             return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file).returncode
     ours, theirs = pty.openpty()
-    reader = threading.Thread(target=_drain, args=(ours, log))
+    reader = threading.Thread(target=drain, args=(ours, log))
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
     os.close(theirs)
     reader.start()

@@ -8,10 +8,9 @@
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
-#include <cstdlib>
 #include <random>
-#include <set>
 
+#include "killed_runs.h"
 #include "process.h"
 
 using namespace fulgur::test;
@@ -38,28 +37,6 @@ lr_scheduler: {class_path: CosineAnnealingLR}
 lr_scheduler_interval: step
 )";
 
-int kills(int usual) {
-  const char* text = std::getenv("FULGUR_TEST_KILLS");
-  return text ? std::atoi(text) : usual;
-}
-
-// Of all that is in a folder, hidden ones too.
-std::set<std::string> names(const fs::path& folder) {
-  std::set<std::string> all;
-  for (const auto& entry : fs::directory_iterator(folder)) all.insert(entry.path().filename().string());
-  return all;
-}
-
-// The newest run folder: a run that is killed before its first checkpoint begins again in the next one.
-fs::path run_dir(const fs::path& root) {
-  const fs::path runs = root / "fulgur_logs";
-  int version = 0;
-  while (fs::exists(runs / ("version_" + std::to_string(version + 1)))) ++version;
-  for (int earlier = 0; earlier < version; ++earlier)
-    CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
-  return runs / ("version_" + std::to_string(version));
-}
-
 // Whenever a process died: what bears the name of a checkpoint is one.
 void check_checkpoints(const fs::path& checkpoints) {
   if (!fs::exists(checkpoints)) return;
@@ -68,20 +45,6 @@ void check_checkpoints(const fs::path& checkpoints) {
     CHECK(fulgur::verify_checkpoint(summary.path).ok());
   }
   if (fs::is_symlink(checkpoints / "last.ckpt")) CHECK(fs::exists(checkpoints / "last.ckpt/manifest.json"));
-}
-
-// Compares the bytes of the last checkpoint `last` and the loss of each step: the batches, in their order.
-void compare_files(const fs::path& whole, const fs::path& killed, const fs::path& last) {
-  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.safetensors"}) {
-    const fs::path file = "checkpoints" / last / name;
-    CAPTURE(name);
-    CHECK((read_text(whole / file) == read_text(killed / file)));
-  }
-  CHECK(names(whole / "checkpoints") == names(killed / "checkpoints"));
-  for (const char* file : {"metrics.csv", "metrics.jsonl"}) {
-    CAPTURE(file);
-    CHECK((read_text(whole / file) == read_text(killed / file)));
-  }
 }
 
 void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
@@ -96,7 +59,7 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
   const Finished whole = trainer(arguments("whole"));
   INFO(whole.err);
   REQUIRE(whole.exit_code == 0);
-  const fs::path last = fs::read_symlink(run_dir(folder / "whole") / "checkpoints/last.ckpt");
+  const fs::path last = fs::read_symlink(newest_run(folder / "whole") / "checkpoints/last.ckpt");
   REQUIRE(last.is_relative());
 
   const auto seed = Catch::getSeed();
@@ -121,9 +84,9 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
       REQUIRE((end.exit_code == 0 || end.exit_code == 128 + SIGKILL));
       CHECK_FALSE(says(end.err, "cannot be used"));
       finished = end.exit_code == 0;
-      check_checkpoints(run_dir(folder / root) / "checkpoints");
+      check_checkpoints(newest_run(folder / root) / "checkpoints");
     }
-    compare_files(run_dir(folder / "whole"), run_dir(folder / root), last);
+    compare_runs(newest_run(folder / "whole"), newest_run(folder / root), last);
   }
 }
 

@@ -132,7 +132,8 @@ void add_end(Plan& config, Ends& ends) {
       "save",        "validation_end", "published",   "epoch_start",      "validation_batch"};
   events["kill_at"] = ends.random.below(ends.batches + 1);
   events["kill_place"] = kPlaces[ends.random.below(std::size(kPlaces))];
-  events["kill_rank"] = ends.ranks > 1 ? static_cast<int64_t>(ends.random.below(static_cast<uint64_t>(ends.ranks) + 1)) - 1 : -1;
+  events["kill_rank"] =
+      ends.ranks > 1 ? static_cast<int64_t>(ends.random.below(static_cast<uint64_t>(ends.ranks) + 1)) - 1 : -1;
   static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM",   "SIGTERM",
                                           "SIGINT",  "SIGUSR1", "exception", "exception"};
   // A signal writes a checkpoint, which is then the one that a rollback returns to.
@@ -151,7 +152,7 @@ void add_end(Plan& config, Ends& ends) {
   }
   ends.only_signals = ends.only_signals && events["kill_by"] != "exception";
   ends.story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
-               events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
+                    events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
   // A rollback goes to what could be written.
   if (ends.ranks == 1 && ends.random.below(5) == 0 && !ends.rolls_back) {
     const auto from = static_cast<int64_t>(ends.random.below(ends.batches + 1));

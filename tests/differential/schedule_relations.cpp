@@ -61,19 +61,18 @@ Windows add_windows(Plan& plan, SplitMix64& random) {
   const auto epochs = static_cast<int64_t>((divides ? 2 : 3) + random.below(3));
   plan["data"]["num_train"] = batch * batches;
   plan["trainer"]["max_epochs"] = epochs;
-  const Plan unit =
-      divides ? one_of(random, {Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))})
-              : one_of(random, {"1ep", "0.25dur"});
-  plan["lr_scheduler"] = one_of(
-      random,
-      {
-          Plan{{"class_path", "StepLR"}, {"init_args", {{"step_size", unit}, {"gamma", 0.5}}}},
-          Plan{{"class_path", "CosineAnnealingLR"}},
-          Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
-          Plan{{"class_path", "WarmupLR"},
-               {"init_args", {{"length", unit}, {"after", {{"class_path", "CosineAnnealingLR"}}}}}},
-          Plan{{"class_path", "LinearLR"}, {"init_args", {{"total_iters", unit}}}},
-      });
+  const Plan unit = divides
+                        ? one_of(random, {Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))})
+                        : one_of(random, {"1ep", "0.25dur"});
+  plan["lr_scheduler"] =
+      one_of(random, {
+                         Plan{{"class_path", "StepLR"}, {"init_args", {{"step_size", unit}, {"gamma", 0.5}}}},
+                         Plan{{"class_path", "CosineAnnealingLR"}},
+                         Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
+                         Plan{{"class_path", "WarmupLR"},
+                              {"init_args", {{"length", unit}, {"after", {{"class_path", "CosineAnnealingLR"}}}}}},
+                         Plan{{"class_path", "LinearLR"}, {"init_args", {{"total_iters", unit}}}},
+                     });
   const bool scales = random.below(3) == 0;
   if (scales) {
     plan["trainer"]["scale_lr"] = "linear";
@@ -150,10 +149,13 @@ Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
   const std::string optimizer = value_at<std::string>(plan, "/optimizer/class_path", "");
   // Captured, Muon rounds once more.
   if (optimizer == "LBFGS" || optimizer == "Muon")
-    plan["optimizer"] = one_of(random, {Plan{{"class_path", "Lion"}, {"init_args", {{"lr", 0.01}}}},
-                            Plan{{"class_path", "RMSprop"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}}});
+    plan["optimizer"] =
+        one_of(random, {Plan{{"class_path", "Lion"}, {"init_args", {{"lr", 0.01}}}},
+                        Plan{{"class_path", "RMSprop"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}}});
   if (random.below(3) > 0 && !plan.contains("lr_scheduler_monitor")) {
-    plan["lr_scheduler"] = one_of(random, {Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
+    plan["lr_scheduler"] = one_of(
+        random,
+        {Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
          Plan{{"class_path", "CyclicLR"}, {"init_args", {{"base_lr", 0.001}, {"max_lr", 0.02}, {"step_size_up", 3}}}}});
     plan["lr_scheduler_interval"] = "step";
     plan.erase("lr_scheduler_frequency");

@@ -156,17 +156,12 @@ TEST_CASE("ddp: a collective that one rank calls in an evaluation is waited for 
 TEST_CASE("ddp: a second SIGTERM ends a rank that waits for another, and the last checkpoint stays whole") {
   const TemporaryFolder folder;
   const int port = free_port();
-  const auto place = [&](int rank) {
-    return Start{.folder = folder.path(),
-                 .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=2",
-                                 "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                                 "MASTER_PORT=" + std::to_string(port)}};
-  };
   const auto arguments = probe("fit", 2, 16,
                                {"--trainer.max_steps", "20", "--model.trouble", "loop", "--model.trouble_step", "6",
                                 "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "2",
                                 "--trainer.strategy.timeout_s", "60"});
-  Running first(arguments, place(0)), second(arguments, place(1));
+  Running first(arguments, start_of_rank(0, 2, port, folder.path())),
+      second(arguments, start_of_rank(1, 2, port, folder.path()));
   const auto last = [&] { return folder / "fulgur_logs" / "version_0" / "checkpoints" / "last.ckpt"; };
   REQUIRE(first.wait_until([&] { return std::filesystem::exists(last()); }));
   std::this_thread::sleep_for(std::chrono::seconds(2));  // rank 1 hangs in its step, and rank 0 waits for it

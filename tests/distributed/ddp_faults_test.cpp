@@ -62,14 +62,9 @@ TEST_CASE("F22: a rank that hangs is waited for as long as timeout_s says, and s
   const std::string trouble = GENERATE("loop", "stop");
   const TemporaryFolder folder;
   const int port = free_port();
-  const auto place = [&](int rank) {
-    return Start{.folder = folder.path(),
-                 .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=2",
-                                 "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                                 "MASTER_PORT=" + std::to_string(port)}};
-  };
   const auto arguments = troubled(2, trouble, {"--trainer.strategy.timeout_s", "3"});
-  Running first(arguments, place(0)), second(arguments, place(1));
+  Running first(arguments, start_of_rank(0, 2, port, folder.path())),
+      second(arguments, start_of_rank(1, 2, port, folder.path()));
   const auto begin = std::chrono::steady_clock::now();
   const Finished waited = first.wait();
   CHECK(seconds_since(begin) < 12);

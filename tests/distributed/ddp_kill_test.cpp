@@ -1,8 +1,6 @@
 // Ranks that are killed at random moments, again and again, end with the bytes of a run that was left alone.
 // FULGUR_TEST_KILLS sets how often (20); the moments come from Catch's seed, so --rng-seed N repeats them as far as the
 // machine allows.
-#include "fulgur/checkpoint/checkpoint_folder.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include <random>
 #include <set>
 
+#include "cli/killed_runs.h"
 #include "ranks.h"
 #include "support/process_stat.h"
 
@@ -23,11 +22,6 @@ using namespace fulgur::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-int kills() {
-  const char* text = std::getenv("FULGUR_TEST_KILLS");
-  return text ? std::atoi(text) : 20;
-}
 
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
@@ -48,22 +42,6 @@ int64_t count(const std::string& text, const std::string& part) {
   int64_t found = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
   return found;
-}
-
-// The newest: a run that is killed before its first checkpoint starts again in the next folder.
-fs::path newest_run(const fs::path& root) {
-  const fs::path runs = root / "fulgur_logs";
-  int version = 0;
-  while (fs::exists(runs / ("version_" + std::to_string(version + 1)))) ++version;
-  for (int earlier = 0; earlier < version; ++earlier)
-    CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
-  return runs / ("version_" + std::to_string(version));
-}
-
-std::set<std::string> names(const fs::path& folder) {
-  std::set<std::string> all;
-  for (const auto& entry : fs::directory_iterator(folder)) all.insert(entry.path().filename().string());
-  return all;
 }
 
 /// Kills one rank or both of one start after the other, until that was done `wanted` times or the run is at its end;
@@ -110,7 +88,7 @@ TEST_CASE(
   };
   const TemporaryFolder folder;
   fs::create_directory(folder / "quiet");
-  const Finished quiet = trainer(arguments(kills()), {.folder = folder / "quiet"});
+  const Finished quiet = trainer(arguments(kills(20)), {.folder = folder / "quiet"});
   INFO(quiet.err);
   REQUIRE(quiet.exit_code == 0);
   const fs::path expected = newest_run(folder / "quiet");
@@ -120,23 +98,17 @@ TEST_CASE(
   CAPTURE(seed);
   std::mt19937 random(seed);
   int done = 0;
-  for (int round = 0; done < kills(); ++round) {
-    REQUIRE(round < kills());  // else nothing was killed in a whole round
+  for (int round = 0; done < kills(20); ++round) {
+    REQUIRE(round < kills(20));  // else nothing was killed in a whole round
     const fs::path root = folder / ("hunted" + std::to_string(round));
     fs::create_directory(root);
     CAPTURE(round, done);
-    Running launcher(arguments(kills()), {.folder = root});
-    done += hunt(launcher, kills() - done, random);
+    Running launcher(arguments(kills(20)), {.folder = root});
+    done += hunt(launcher, kills(20) - done, random);
     const Finished end = launcher.wait();
     INFO(end.err);
     REQUIRE(end.exit_code == 0);
-    const fs::path found = newest_run(root);
-    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.safetensors"}) {
-      CAPTURE(file);
-      CHECK((read_text(expected / "checkpoints" / last / file) == read_text(found / "checkpoints" / last / file)));
-    }
-    CHECK(names(expected / "checkpoints") == names(found / "checkpoints"));
-    CHECK((read_text(expected / "metrics.jsonl") == read_text(found / "metrics.jsonl")));
+    compare_runs(expected, newest_run(root), last);
   }
 }
 

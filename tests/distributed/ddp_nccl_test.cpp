@@ -34,13 +34,10 @@ Finished beside(const std::string& trouble) {
   const int port = free_port();
   std::vector<std::unique_ptr<Running>> ranks;
   for (int rank = 0; rank < 2; ++rank)
-    ranks.push_back(std::make_unique<Running>(
-        on_gpus({"--model.trouble", trouble, "--trainer.callbacks+=ModelCheckpoint",
-                 "--trainer.callbacks.every_n_train_steps", "10"}),
-        Start{.folder = folder.path(),
-              .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=2",
-                              "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                              "MASTER_PORT=" + std::to_string(port)}}));
+    ranks.push_back(
+        std::make_unique<Running>(on_gpus({"--model.trouble", trouble, "--trainer.callbacks+=ModelCheckpoint",
+                                           "--trainer.callbacks.every_n_train_steps", "10"}),
+                                  start_of_rank(rank, 2, port, folder.path())));
   const Finished ended = ranks[0]->wait();
   // The result of a failed exchange must not be kept.
   CHECK_FALSE(std::filesystem::exists(run_folder(folder.path()) / "checkpoints" / "last.ckpt"));

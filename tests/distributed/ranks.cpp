@@ -14,18 +14,21 @@
 namespace fulgur::test {
 namespace fs = std::filesystem;
 
+Start start_of_rank(int rank, int count, int port, const fs::path& folder) {
+  const std::string number = std::to_string(rank), world = std::to_string(count);
+  return {.folder = folder,
+          .environment = {"OMP_NUM_THREADS=1", "RANK=" + number, "WORLD_SIZE=" + world, "LOCAL_RANK=" + number,
+                          "LOCAL_WORLD_SIZE=" + world, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}};
+}
+
 std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments) {
-  const std::string port = std::to_string(ranks.port > 0 ? ranks.port : free_port()),
-                    count = std::to_string(ranks.count);
+  const int port = ranks.port > 0 ? ranks.port : free_port();
   std::vector<std::unique_ptr<Running>> running;
   for (int rank = 0; rank < ranks.count; ++rank) {
     if (!ranks.started.empty() && std::find(ranks.started.begin(), ranks.started.end(), rank) == ranks.started.end())
       continue;
-    Start start{.program = ranks.program,
-                .folder = ranks.folder,
-                .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + count,
-                                "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=" + count,
-                                "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}};
+    Start start = start_of_rank(rank, ranks.count, port, ranks.folder);
+    start.program = ranks.program;
     start.environment.insert(start.environment.end(), ranks.environment.begin(), ranks.environment.end());
     std::vector<std::string> all = arguments;
     if (static_cast<size_t>(rank) < ranks.extra.size())

@@ -20,6 +20,9 @@ struct Ranks {
   int port = 0;                   ///< 0: a free one
 };
 
+/// The start of one of `count` ranks in plain variables.
+Start start_of_rank(int rank, int count, int port, const std::filesystem::path& folder);
+
 /// Starts the built `trainer` once per rank, with its place in plain variables, with the probe plug-in; waits for all.
 std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments);
 

@@ -54,6 +54,17 @@ struct SelfPlanned : BoringModule {
   }
 };
 
+/// AdamW with a StepLR that counts optimizer steps.
+inline OptimizerPlan adamw_with_step_lr(double lr, int64_t step_size, double gamma) {
+  AdamW::Options options;
+  options.lr = lr;
+  StepLR::Options steps;
+  steps.step_size = step_size;
+  steps.gamma = gamma;
+  return {std::make_shared<AdamW>(options),
+          SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
+}
+
 inline Batch regression(int64_t samples, uint64_t seed = 1) {
   at::manual_seed(seed);
   const Tensor x = at::randn({samples, 4});

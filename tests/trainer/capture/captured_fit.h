@@ -94,15 +94,7 @@ class Recording : public Strategy {
 // Rates that float32 has exactly, so that a rate on the device and one on the host give the same bits.
 struct Captured : BoringModule {
   Captured() : BoringModule(0.25) {}
-  OptimizerPlan configure_optimizers() override {
-    AdamW::Options options;
-    options.lr = 0.03125;
-    StepLR::Options steps;
-    steps.step_size = 4;
-    steps.gamma = 0.5;
-    return {std::make_shared<AdamW>(options),
-            SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
-  }
+  OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.03125, 4, 0.5); }
 };
 
 // Logs a host number that changes with each batch.

@@ -17,15 +17,7 @@ namespace {
 
 struct Resumable : BoringModule {
   Resumable() : BoringModule(0.3) {}
-  OptimizerPlan configure_optimizers() override {
-    AdamW::Options options;
-    options.lr = 0.02;
-    StepLR::Options steps;
-    steps.step_size = 3;
-    steps.gamma = 0.9;
-    return {std::make_shared<AdamW>(options),
-            SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
-  }
+  OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.02, 3, 0.9); }
 };
 
 struct Outcome {
