@@ -25,7 +25,7 @@ DeviceUtilization::DeviceUtilization(std::vector<at::Device> devices)
   }
   if (counted_.size() == devices_.size()) return;
   counted_.clear();
-  sampler_ = start_thread("strategies.device_utilization", "Let fewer threads run.", [this] { sample(); });
+  sampler_ = start_thread("strategies.device_utilization", "Use fewer threads.", [this] { sample(); });
 }
 
 DeviceUtilization::~DeviceUtilization() {

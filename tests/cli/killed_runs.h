@@ -29,7 +29,8 @@ inline std::filesystem::path newest_run(const std::filesystem::path& root) {
 }
 
 /// Compares the bytes of the last checkpoint `last` and the loss of each step: the batches, in their order.
-inline void compare_runs(const std::filesystem::path& whole, const std::filesystem::path& killed, const std::filesystem::path& last) {
+inline void compare_runs(const std::filesystem::path& whole, const std::filesystem::path& killed,
+                         const std::filesystem::path& last) {
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.safetensors"}) {
     const std::filesystem::path file = "checkpoints" / last / name;
     CAPTURE(name);

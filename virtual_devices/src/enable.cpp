@@ -48,8 +48,9 @@ void enable_virtual_devices(int64_t count) {
   }
   if (at::isPrivateUse1HooksRegistered())
     throw ConfigError(
-        "[virtual_devices.enable] another backend occupies the single slot that LibTorch has for unknown backends. Do "
-        "not load its plug-in.");
+        "[virtual_devices.enable] another backend occupies LibTorch's only slot for out-of-tree backends "
+        "(PrivateUse1). "
+        "Do not load its plug-in.");
   c10::register_privateuse1_backend("virtual");
   virtual_devices::register_hooks();
   c10::SetAllocator(at::kPrivateUse1, &virtual_devices::allocator());

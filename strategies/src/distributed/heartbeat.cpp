@@ -25,7 +25,7 @@ Heartbeat::Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
   }
   store_->setTimeout(kPatience);
   report_store_->setTimeout(kPatience);
-  thread_ = start_thread("strategies.heartbeat", "Start fewer ranks, or let fewer threads run.", [this] { run(); });
+  thread_ = start_thread("strategies.heartbeat", "Start fewer ranks, or use fewer threads.", [this] { run(); });
 }
 
 Heartbeat::~Heartbeat() {
@@ -90,7 +90,7 @@ std::string Heartbeat::report() const {
     }
     text += "\n  (ranks report once a second; since then they may have done more)";
   } catch (const std::exception&) {
-    text += "\n  the store of the run does not answer, so it is not known what the others did";
+    text += "\n  the run's store does not answer, so the state of the other ranks is unknown";
   }
   return text;
 }

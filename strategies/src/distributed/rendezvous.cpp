@@ -35,7 +35,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& options) {
   const auto opened = std::make_shared<std::promise<StorePtr>>();
   std::future<StorePtr> store = opened->get_future();
-  start_thread("strategies.rendezvous", "Start fewer ranks, or let fewer threads run.", [opened, address, options] {
+  start_thread("strategies.rendezvous", "Start fewer ranks, or use fewer threads.", [opened, address, options] {
     try {
       const NoNameLookups quick;
       opened->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));

@@ -95,7 +95,7 @@ NodeLink::NodeLink(std::shared_ptr<LaunchStore> store, const LaunchOptions& opti
   state_->num_nodes = options.num_nodes;
   state_->node_rank = options.node_rank;
   state_->attempt = attempt;
-  start_thread("strategies.launch", "Start fewer ranks, or let fewer threads run.", [state = state_] {
+  start_thread("strategies.launch", "Start fewer ranks, or use fewer threads.", [state = state_] {
     state->run();
   }).detach();
 }

@@ -53,7 +53,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
-  /// A fit starts from scratch, unless it is resumed.
+  /// Resets the best value and the count of checks without improvement; a resume then restores them.
   void setup(RunContext& run, TrainerFn fn) override;
   void on_train_start(RunContext& run) override;
   /// Throws a ConfigError if the metric is missing and `strict` is on; so does `on_validation_end`.

@@ -25,9 +25,9 @@ struct FULGUR_API CheckpointContent {
   CheckpointOrigin origin;
 };
 
-/// Writes `content` as the folder `folder` (`….ckpt`): first into a temporary sibling, synced, then renamed. Afterwards
-/// either the whole checkpoint exists or none of it. Returns the path used: if the name is taken, `-v1`, `-v2`, … is
-/// appended. Throws a CheckpointError; then no files remain.
+/// Writes `content` into a temporary folder beside `folder` (`….ckpt`), syncs it, and renames it to `folder`.
+/// Afterwards either the whole checkpoint exists or none of it. Returns the path used: if the name is taken, `-v1`,
+/// `-v2`, … is appended. Throws a CheckpointError; then no files remain.
 FULGUR_API std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
                                                   const CheckpointContent& content);
 

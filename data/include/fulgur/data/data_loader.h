@@ -25,7 +25,8 @@ struct DataLoaderOptions {
   /// Makes a batch of samples that differ in shape: each tensor entry is a list with one tensor per sample (see
   /// `fulgur/data/collate.h`). Runs on a worker thread, so it must be thread-safe.
   std::function<Batch(Batch)> collate = {};
-  /// The number of threads that prefetch; 0: `next` reads itself; auto: tuned in the first epoch.
+  /// The number of threads that prefetch. 0: `next` reads the batch on the calling thread; auto: chosen by measurements
+  /// in the first epoch.
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;  ///< batches prefetched per worker
   /// Puts batches, including those of `transform`, in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is

@@ -51,7 +51,7 @@ class FULGUR_API CheckpointRegion {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A callable, or a pointer to a module with `forward`.
+/// Calls `fn`, which is a callable or a pointer to a module with `forward`.
 template <class Fn, class... Inputs>
 decltype(auto) call_checkpointed(Fn& fn, const Inputs&... inputs) {
   if constexpr (std::invocable<Fn&, const Inputs&...>)

@@ -22,7 +22,7 @@ class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
   LayerNormImpl(std::vector<int64_t> normalized_shape) : LayerNormImpl(LayerNormOptions(std::move(normalized_shape))) {}
   void reset() override;
   void reset_parameters();
-  /// (*, normalized_shape) to the same, in the input's dtype.
+  /// Maps (*, normalized_shape) to the same shape and to the dtype of the input.
   Tensor forward(const Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

@@ -61,7 +61,7 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   /// `found_inf`, nothing changes if it is 1.
   static void subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
                        const std::optional<Tensor>& found_inf);
-  /// One call of the kernels. With `found_inf`, nothing changes if it is nonzero.
+  /// Calls the kernels once. If `found_inf` is given and not 0, the call changes nothing.
   virtual void update(Bucket& bucket, const std::optional<Tensor>& found_inf) = 0;
 
   StateTree parameter_state(const Tensor& parameter) const override;

@@ -46,8 +46,8 @@ class FULGUR_API Logger {
   /// Called before `start` when a run resumes, with the state from the checkpoint: `start` truncates the files exactly
   /// there. Not called if the checkpoint has no state of this logger.
   virtual void load_state(const StateTree& state);
-  /// Opens its files under the run folder. `resume_step`: the step from which the run resumes; without a state, rows
-  /// after it belong to a discarded past and are removed.
+  /// Opens its files under the run folder. `resume_step` is the step from which the run resumes; without a state, rows
+  /// with a later step are removed, since the resumed run writes them again.
   virtual void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) = 0;
   virtual void log_hyperparams(const ConfigNode& hparams);
   /// One row: the values at global step `step`, including `epoch`.

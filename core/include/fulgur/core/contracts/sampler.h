@@ -51,9 +51,9 @@ class FULGUR_API BatchSampler {
   virtual std::vector<std::vector<int64_t>> batches(const SamplerContext& context) const = 0;
   /// Samples that this rank sees in an epoch.
   virtual int64_t samples(int64_t rank, int64_t world_size) const = 0;
-  /// The same batches with samples shared out so that all ranks get the same number, for ranks that train in lockstep;
-  /// `rest` is `pad` or `drop`. Default: nullptr, the shares stay as they are, and a rank with fewer batches than
-  /// another ends the epoch for all.
+  /// Returns a sampler of the same batches that gives every rank the same number of samples, for ranks that train in
+  /// lockstep; `rest` is `pad` or `drop`. The default returns nullptr: the shares stay as they are, and a rank with
+  /// fewer batches than another ends the epoch for all.
   virtual std::shared_ptr<const BatchSampler> shared_evenly(UnevenShares rest) const;
   /// True if the order is not that of the dataset.
   virtual bool shuffles() const { return false; }
