@@ -24,7 +24,8 @@ enum class EarlyStoppingReason {
 
 /// Stops a fit whose monitored metric stops improving. Checks once per training epoch or validation, reading the
 /// metric, which may wait for the device; does nothing in the sanity check, with fast_dev_run and outside fit. A stop
-/// on one rank stops all. Like Lightning's, except that a missing metric with `strict: false` always warns, once.
+/// on one rank stops all. It behaves like Lightning's, except that a missing metric with `strict: false` always warns,
+/// once.
 class FULGUR_API EarlyStopping final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -60,11 +61,11 @@ class FULGUR_API EarlyStopping final : public Callback {
   void on_train_epoch_end(RunContext& run) override;
   void on_validation_end(RunContext& run) override;
 
-  /// Epoch in which the fit was stopped, from 0; also 0 if it was not.
+  /// Epoch, counted from 0, in which the fit was stopped; 0 also if it was not stopped.
   int64_t stopped_epoch() const { return stopped_epoch_; }
   /// Best value of the metric so far; infinite before the first check.
   double best_score() const;
-  /// Checks without an improvement since the last one.
+  /// Number of checks since the last improvement.
   int64_t wait_count() const;
   EarlyStoppingReason stopping_reason() const { return reason_; }
   /// The reason in words; empty if it has not stopped.

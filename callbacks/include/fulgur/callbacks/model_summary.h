@@ -27,7 +27,8 @@ class FULGUR_API ModelSummary final : public Callback {
   Options options_;
 };
 
-/// The lines that `ModelSummary` prints. `max_depth`: levels of layers that get a row; -1: all, 0: only the totals.
+/// The lines that `ModelSummary` prints. `max_depth` is the number of levels of layers that get a row: -1 shows all of
+/// them, 0 only the totals.
 FULGUR_API std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth);
 
 }  // namespace fulgur

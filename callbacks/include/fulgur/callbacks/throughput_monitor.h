@@ -27,8 +27,8 @@ class FULGUR_API ThroughputMonitor final : public Callback {
   struct FULGUR_API Options {
     int64_t window_size = 100;
     std::string separator = "/";
-    std::optional<double> flops_per_sample = {};  ///< of forward and backward
-    std::optional<double> peak_flops = {};        ///< of one device, a second
+    std::optional<double> flops_per_sample = {};  ///< floating-point operations of forward and backward for a sample
+    std::optional<double> peak_flops = {};        ///< FLOP/s of one device at its best
     void fields(Fields& f);
   };
   /// Throws a ConfigError for a peak without FLOPs to compare with it.

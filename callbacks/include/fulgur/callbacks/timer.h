@@ -44,7 +44,7 @@ class FULGUR_API Timer final : public Callback {
 
   /// Time (s since the run began) at which the stage started; nullopt before.
   std::optional<double> start_time_s(RunningStage stage = RunningStage::train) const;
-  /// The same for its end.
+  /// Time (s since the run began) at which the stage ended; nullopt before.
   std::optional<double> end_time_s(RunningStage stage = RunningStage::train) const;
   double time_elapsed_s(RunningStage stage = RunningStage::train) const;
   /// Seconds of `duration` left for training, below 0 if it is over; nullopt without a duration.

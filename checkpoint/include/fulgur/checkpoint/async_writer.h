@@ -16,15 +16,17 @@ namespace fulgur {
 /// verifies them (write_verified_checkpoint).
 ///
 /// At most one save is in flight. The copies are in host memory that is kept and reused, as large as the state. All
-/// functions must be called from one thread, any thread. A process that ends through `exit` waits for the save first.
+/// functions must be called from the same thread, which may be any. A process that ends through `exit` waits for the
+/// save first.
 class FULGUR_API AsyncCheckpointWriter {
  public:
   /// Result of a save: a path, or an error.
   struct Result {
     uint64_t ticket = 0;
-    std::filesystem::path path;            ///< as write_checkpoint returned it
-    std::optional<CheckpointError> error;  ///< the error; other exceptions are converted to a CheckpointError
-    bool refused = false;                  ///< by `Rules::refuse`; the error says why
+    std::filesystem::path path;  ///< as write_checkpoint returned it
+    /// Set if the save failed; other exceptions are converted to a CheckpointError.
+    std::optional<CheckpointError> error;
+    bool refused = false;  ///< `Rules::refuse` refused the checkpoint; the error says why
   };
 
   /// What a save may rely on, and what is checked before it is written.
@@ -32,7 +34,7 @@ class FULGUR_API AsyncCheckpointWriter {
     /// True for a device tensor that is not written before `before_writes` is called. If not set, any tensor may be
     /// written at any time.
     std::function<bool(const Tensor&)> is_late;
-    /// Copied with the content, for `refuse`; not written.
+    /// Copied with the content and passed to `refuse`, but not written.
     StateTree facts;
     /// Called on the writer's thread with the copies, once they are complete: returns the reason if the checkpoint must
     /// not be written.
@@ -50,7 +52,7 @@ class FULGUR_API AsyncCheckpointWriter {
   /// Copies `content` and returns; the file will hold its current state, whatever changes afterwards. Waits for a save
   /// in flight, if there is one. Tensors on a CUDA device are copied on a side stream into pinned memory: the host does
   /// not wait, and the current stream's next work waits for the copies of large tensors that are not late. Returns the
-  /// ticket of this save, 1, 2, …. Throws a CheckpointError if the copy fails; nothing is in flight then.
+  /// ticket of this save, 1, 2, …. Throws a CheckpointError if the copy fails; no save is in flight then.
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
 
@@ -59,13 +61,14 @@ class FULGUR_API AsyncCheckpointWriter {
   /// wait for this call: they write what was submitted.
   void complete(uint64_t ticket, std::function<void(CheckpointContent& copies)> change);
 
-  /// Later work on the current streams waits for the copies, including late tensors. Free if all copies are done.
+  /// Later work on the current streams waits for the copies, including late tensors. Costs nothing if all copies are
+  /// done.
   void before_writes();
 
   /// Results since the last call, in order. Does not wait.
   std::vector<Result> poll();
 
-  /// Waits until nothing is in flight, then returns the same as poll().
+  /// Waits until no save is in flight, then returns what poll() returns.
   std::vector<Result> wait();
 
   /// True if a save is in flight.

@@ -27,12 +27,12 @@ struct FULGUR_API CheckpointContent {
 
 /// Writes `content` into a temporary folder beside `folder` (`….ckpt`), syncs it, and renames it to `folder`.
 /// Afterwards either the whole checkpoint exists or none of it. Returns the path used: if the name is taken, `-v1`,
-/// `-v2`, … is appended. Throws a CheckpointError; then no files remain.
+/// `-v2`, … is appended. If it throws a CheckpointError, no files remain.
 FULGUR_API std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
                                                   const CheckpointContent& content);
 
-/// write_checkpoint, then reads the result back and compares it with its manifest. If it differs, it is removed and a
-/// CheckpointError thrown. For use before an older checkpoint is discarded in its favour.
+/// Calls write_checkpoint, reads the result back and compares it with its manifest. If it differs, it is removed and a
+/// CheckpointError is thrown. Use it before an older checkpoint is discarded in favour of the new one.
 FULGUR_API std::filesystem::path write_verified_checkpoint(const std::filesystem::path& folder,
                                                            const CheckpointContent& content);
 
@@ -52,7 +52,8 @@ FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder
                                              CheckpointParts parts = CheckpointParts::all,
                                              Verify verify = Verify::whole);
 
-/// Only the state of a checkpoint: neither reads nor verifies weights and optimizers. Throws a CheckpointError.
+/// Reads only the state of a checkpoint; weights and optimizers are neither read nor verified. Throws a
+/// CheckpointError.
 FULGUR_API StateTree read_checkpoint_state(const std::filesystem::path& folder);
 
 /// A difference between a checkpoint folder and what was written.
@@ -60,7 +61,7 @@ struct FULGUR_API CheckpointProblem {
   std::string file;     ///< name inside the folder; empty for the folder itself
   std::string part;     ///< tensor or field, if known
   std::string message;  ///< what is wrong
-  /// `file: 'part' message`, for display.
+  /// The difference as `file: 'part' message`, for display.
   std::string describe() const;
 };
 
@@ -76,7 +77,7 @@ struct FULGUR_API VerifyReport {
 /// report and does not throw.
 FULGUR_API VerifyReport verify_checkpoint(const std::filesystem::path& folder, Verify verify = Verify::whole);
 
-/// Points the link `link` (`…/last.ckpt`) to `target`, atomically; relative if both are in the same folder.
+/// Points the link `link` (`…/last.ckpt`) to `target`, atomically. The link is relative if both are in the same folder.
 FULGUR_API void link_checkpoint(const std::filesystem::path& link, const std::filesystem::path& target);
 /// The target of the symbolic link `link`, followed once, relative to its folder; nullopt if it is not a link.
 FULGUR_API std::optional<std::filesystem::path> link_target(const std::filesystem::path& link);
@@ -90,7 +91,7 @@ FULGUR_API void remove_leftovers(const std::filesystem::path& folder);
 /// Summary of a checkpoint, from its manifest only.
 struct FULGUR_API CheckpointSummary {
   std::filesystem::path path;
-  int64_t epoch = 0;  ///< the current one, or else the last completed one; from 0, as in the names of checkpoints
+  int64_t epoch = 0;  ///< the current epoch, or else the last completed one; counted from 0
   int64_t global_step = 0;
   bool weights_only = false;
   CheckpointOrigin origin;

@@ -11,7 +11,7 @@ namespace fulgur {
 /// A tensor of a file, without its values.
 struct FULGUR_API TensorInfo {
   std::string name;
-  std::string dtype;  ///< safetensors name: `F32`
+  std::string dtype;  ///< name in safetensors files, such as `F32`
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
 };
@@ -20,14 +20,14 @@ struct FULGUR_API TensorInfo {
 struct FULGUR_API CheckpointInspection {
   struct File {
     std::string name;
-    uint64_t bytes = 0;               ///< according to the manifest
-    std::vector<TensorInfo> tensors;  ///< of a safetensors file
+    uint64_t bytes = 0;               ///< size according to the manifest
+    std::vector<TensorInfo> tensors;  ///< if it is a safetensors file
   };
   CheckpointSummary summary;
   std::vector<File> files;
   std::map<std::string, std::string> aliases;  ///< tied parameter → name it is stored under
   StateTree state;                             ///< empty if `report` has problems
-  VerifyReport report;                         ///< of every byte of the folder
+  VerifyReport report;                         ///< result of comparing every byte of the folder
 };
 
 /// Reads the manifest, all headers and the state, and verifies every byte; keeps no weights in memory. Throws a

@@ -9,21 +9,21 @@
 
 namespace fulgur {
 
-/// Parameters (each once, under its first name) and buffers of the module: the live tensors.
+/// Parameters (each once, under its first name) and buffers of the module. They are the live tensors, not copies.
 FULGUR_API NamedTensors module_state(const torch::nn::Module& module);
 
-/// Additional names of tied parameters → the name they are stored under.
+/// Maps the additional names of tied parameters to the name they are stored under.
 FULGUR_API std::map<std::string, std::string> parameter_aliases(const torch::nn::Module& module);
 
 /// How load_module_state matches names of a checkpoint and of a module.
 struct FULGUR_API LoadOptions {
-  /// Every tensor of either must be in the other, with the same shape and dtype. If off, tensors that fit are
-  /// loaded and the others are listed.
+  /// Every tensor of the module must be in the checkpoint and every one of the checkpoint in the module, with the same
+  /// shape and dtype. If off, tensors that fit are loaded and the others are listed.
   bool strict = true;
-  /// Prefix of names in the checkpoint → its replacement in the module, such as `{"encoder.", "backbone."}`; the
-  /// longest matching prefix is used. A prefix that matches no name is an error.
+  /// Maps a prefix of names in the checkpoint to its replacement in the module, such as `{"encoder.", "backbone."}`;
+  /// the longest matching prefix is used. A prefix that matches no name is an error.
   std::map<std::string, std::string> key_prefixes;
-  /// Convert floating-point tensors of another floating-point dtype instead of reporting them.
+  /// Floating-point tensors of another floating-point dtype are converted instead of reported.
   bool convert_formats = false;
 };
 

@@ -18,10 +18,10 @@ FULGUR_API std::string content_hash(std::string_view bytes);
 
 /// Origin of a checkpoint: what a bit-exact resume depends on, besides the state itself.
 struct FULGUR_API CheckpointOrigin {
-  std::string config_hash;     ///< of the resolved config; empty if there is none
-  int64_t world_size = 1;      ///< processes of the run
+  std::string config_hash;     ///< hash of the resolved config; empty if there is none
+  int64_t world_size = 1;      ///< number of processes of the run
   std::string device;          ///< kind and model of the device, such as `cpu` or `cuda NVIDIA H200`
-  int64_t threads = 0;         ///< intra-op threads; 0 if unknown
+  int64_t threads = 0;         ///< number of intra-op threads; 0 if unknown
   bool deterministic = false;  ///< whether deterministic algorithms were requested
   int64_t save_counter = 0;    ///< number of saves of the run so far; orders checkpoints with the same global step
   std::string fulgur = fulgur_version();

@@ -28,7 +28,7 @@ struct FULGUR_API WeightsFile {
 FULGUR_API WeightsFile read_weights_file(const std::filesystem::path& path);
 
 /// Writes `weights` into a hidden sibling, syncs and renames it: afterwards the file is either complete or unchanged.
-/// An existing file is replaced with `replace`, else it is an error. Throws a CheckpointError.
+/// An existing file is replaced if `replace` is true, and is an error otherwise. Throws a CheckpointError.
 FULGUR_API void write_weights_file(const std::filesystem::path& path, const WeightsFile& weights, bool replace = false);
 
 }  // namespace fulgur

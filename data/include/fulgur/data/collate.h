@@ -6,7 +6,7 @@
 
 #include "fulgur/core/state/batch.h"
 
-/// Functions for `DataLoaderOptions::collate`: from lists with one tensor per sample to a batch.
+/// Functions for `DataLoaderOptions::collate`, which make a batch from lists with one tensor per sample.
 namespace fulgur::collate {
 
 /// Stacks all entries except those named, which stay lists: `stack_all_but({"boxes"})`. Throws a DataError if

@@ -11,10 +11,10 @@ namespace fulgur {
 
 /// When a CombinedLoader's epoch ends.
 enum class CombinedMode {
-  max_size_cycle,  ///< with the longest loader; shorter ones start again, in a new order if they shuffle
-  min_size,        ///< with the shortest loader
-  max_size,        ///< with the longest loader; entries of finished loaders are missing
-  sequential,      ///< one loader after the other
+  max_size_cycle,  ///< ends with the longest loader; shorter ones start again, in a new order if they shuffle
+  min_size,        ///< ends with the shortest loader
+  max_size,        ///< ends with the longest loader; entries of finished loaders are missing
+  sequential,      ///< runs one loader after the other
 };
 
 /// Several loaders as one. A batch contains the entries of one batch of each, named `loader.entry`; with `sequential`
@@ -26,9 +26,9 @@ class FULGUR_API CombinedLoader : public Loader {
   explicit CombinedLoader(std::vector<Named> loaders, CombinedMode mode = CombinedMode::max_size_cycle);
 
   std::optional<int64_t> size() const override;
-  /// Known only with `sequential`: otherwise a batch's samples are those of its first entry.
+  /// Known only with `sequential`, since otherwise a batch's samples are those of its first entry.
   std::optional<int64_t> samples() const override;
-  /// That of the first loader.
+  /// The batch size of the first loader.
   int64_t batch_size() const override { return parts_.front().loader->batch_size(); }
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
@@ -47,13 +47,13 @@ class FULGUR_API CombinedLoader : public Loader {
     std::string name;
     std::shared_ptr<Loader> loader;
     int64_t cycle = 0;   ///< number of restarts in this epoch
-    bool ended = false;  ///< at least once in this epoch
+    bool ended = false;  ///< ended at least once in this epoch
   };
   bool next_sequential(Batch& out);
   bool next_together(Batch& out);
   /// How many batches of the epoch are done, if `parts` are the states of the loaders at the position of `state`.
   int64_t batches_done(const StateTree& state, const StateTree::List& parts) const;
-  /// The states of the parts.
+  /// Collects the states of the parts.
   StateTree collect() const;
   /// Moves the parts to position `state` of the epoch, or to its start.
   void go_to(const StateTree* state);

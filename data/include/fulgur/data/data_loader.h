@@ -14,12 +14,12 @@ namespace fulgur {
 /// How a DataLoader makes batches.
 struct DataLoaderOptions {
   int64_t batch_size = 1;
-  bool shuffle = false;                         ///< a RandomSampler; not together with `sampler`
-  std::shared_ptr<const Sampler> sampler = {};  ///< default: sequential
+  bool shuffle = false;                         ///< uses a RandomSampler; not together with `sampler`
+  std::shared_ptr<const Sampler> sampler = {};  ///< sequential by default
   bool drop_last = false;                       ///< drops an incomplete last batch
   std::function<Batch(Batch)> transform = {};   ///< applied to each batch, on the thread that calls `next`
-  std::string name = "data";                    ///< of the set, for messages: `train`, `validation`, …
-  /// Chooses whole batches instead of single samples; not together with `batch_size`, `shuffle`, `sampler`,
+  std::string name = "data";                    ///< name of the set in messages: `train`, `validation`, …
+  /// Chooses whole batches instead of single samples. It cannot be combined with `batch_size`, `shuffle`, `sampler`,
   /// `drop_last`.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
   /// Makes a batch of samples that differ in shape: each tensor entry is a list with one tensor per sample (see
@@ -29,16 +29,16 @@ struct DataLoaderOptions {
   /// in the first epoch.
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;  ///< batches prefetched per worker
-  /// Puts batches, including those of `transform`, in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is
-  /// in use in this process.
+  /// Puts batches, including those of `transform`, in pinned memory, for asynchronous copies to a GPU. With auto it
+  /// does so if CUDA is in use in this process.
   Auto<bool> pin_memory = {};
-  double timeout_s = 0;      ///< limit for a batch from the workers; 0: none
-  double slow_after_s = 30;  ///< a batch that takes longer gives a warning with its samples; 0: never
+  double timeout_s = 0;      ///< limit for a batch from the workers; 0 for none
+  double slow_after_s = 30;  ///< a batch that takes longer gives a warning with its samples; 0 for never
 };
 
-/// Batches of a dataset, read in `next` or prefetched by worker threads: the same batches, bit for bit. Threads start
-/// with the first batch, share the samples of each batch among them and stay from epoch to epoch; they end with the
-/// loader. At most `num_workers * prefetch_factor` batches are prefetched.
+/// Batches of a dataset, which `next` reads or worker threads prefetch. Both give the same batches, bit for bit.
+/// Threads start with the first batch, share the samples of each batch among them and stay from epoch to epoch; they
+/// end with the loader. At most `num_workers * prefetch_factor` batches are prefetched.
 ///
 /// Ranges of an in-memory dataset are returned as views. The memory of other batches is reused once none of their
 /// tensors is held any more. Do not write into a batch without `clone()`.

@@ -28,8 +28,8 @@ class FULGUR_API InputSets {
   InputSets(const InputSets&) = delete;
   InputSets& operator=(const InputSets&) = delete;
 
-  /// Copies a host batch on the current stream of `device` into the next set, and returns that set's batch; nullopt for
-  /// a batch of another kind, or once a batch was held too long.
+  /// Copies a host batch on the current stream of `device` into the next set, and returns that set's batch. Returns
+  /// nullopt for a batch of another kind, or once a batch was held too long.
   std::optional<Batch> write(const Batch& host, at::Device device);
   /// Call this when the use of a batch begins, no matter where the batch is stored. Work that is already queued on the
   /// current stream finishes before the set of an earlier batch is overwritten.

@@ -14,12 +14,12 @@ struct IterableLoaderOptions {
   int64_t batch_size = 1;
   bool drop_last = false;                      ///< drops an incomplete last batch
   std::function<Batch(Batch)> transform = {};  ///< applied to each batch, on the thread that calls `next`
-  std::string name = "data";                   ///< of the set, for messages
+  std::string name = "data";                   ///< name of the set in messages
   /// 0: no prefetching; 1: one thread prefetches. More threads are impossible, since a stream has one position.
   int64_t num_workers = 0;
-  int64_t prefetch_factor = 2;  ///< batches prefetched
-  double timeout_s = 0;         ///< limit for a batch from the thread; 0: none
-  double slow_after_s = 30;     ///< a batch that takes longer gives a warning; 0: never
+  int64_t prefetch_factor = 2;  ///< number of batches prefetched
+  double timeout_s = 0;         ///< limit for a batch from the thread; 0 for none
+  double slow_after_s = 30;     ///< a batch that takes longer gives a warning; 0 for never
 };
 
 /// Batches of a stream of unknown length. The state contains the dataset's own state after the batch returned last,

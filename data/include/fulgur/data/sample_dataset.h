@@ -18,9 +18,10 @@ namespace fulgur {
 /// a collate function (`fulgur/data/collate.h`).
 class FULGUR_API SampleDataset : public Dataset {
  public:
-  /// Called concurrently by all worker threads. For random transforms: `SplitMix64 random = context.random(index);`.
+  /// Returns sample `index`. All worker threads call it concurrently. Random transforms use `SplitMix64 random =
+  /// context.random(index);`.
   virtual Sample get(int64_t index, const SampleContext& context) const = 0;
-  /// From `get(0)`.
+  /// Made from `get(0)`.
   Batch prototype() const override;
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
 };

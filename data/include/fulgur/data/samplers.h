@@ -8,7 +8,8 @@
 
 namespace fulgur {
 
-/// The dataset's order. Rank r of w sees the samples r, r + w, …: no duplicates; sizes differ by at most one.
+/// The dataset's order. Rank r of w sees the samples r, r + w, …, so there are no duplicates, and sizes differ by at
+/// most one.
 class FULGUR_API SequentialSampler : public Sampler {
  public:
   /// Throws a ConfigError for a negative size.

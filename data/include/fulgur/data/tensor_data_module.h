@@ -10,9 +10,9 @@ namespace fulgur {
 /// How `TensorDataModule` makes batches.
 struct TensorDataOptions {
   int64_t batch_size = 64;
-  Auto<int64_t> eval_batch_size = {};  ///< auto: as batch_size
-  bool shuffle = true;                 ///< of the training set
-  bool drop_last = false;              ///< of the training set
+  Auto<int64_t> eval_batch_size = {};  ///< auto means batch_size
+  bool shuffle = true;                 ///< applies to the training set
+  bool drop_last = false;              ///< applies to the training set
   LoadingOptions loading = {};
 };
 
@@ -27,7 +27,7 @@ class FULGUR_API TensorDataModule : public DataModule {
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
 
  protected:
-  /// For data created in `setup`; pass the sets with `set_data`.
+  /// Use it for data created in `setup`, and pass the sets with `set_data`.
   explicit TensorDataModule(TensorDataOptions options);
   void set_data(Sets sets);
 

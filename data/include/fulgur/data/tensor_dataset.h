@@ -5,10 +5,11 @@
 namespace fulgur {
 
 /// Named tensors in memory, samples in dimension 0: `TensorDataset({{"image", x}, {"label", y}})`. Dtypes are kept, and
-/// ranges are views of the tensors: do not write into a batch. Thread-safe.
+/// ranges are views of the tensors, so do not write into a batch. Thread-safe.
 class FULGUR_API TensorDataset : public Dataset {
  public:
-  /// Entries must be CPU tensors of at least one dimension and equal length; else a DataError that names the entry.
+  /// Throws a DataError that names an entry which is not a CPU tensor with at least one dimension and the same length
+  /// as the others.
   explicit TensorDataset(Batch samples);
   int64_t size() const override { return size_; }
   Batch prototype() const override;

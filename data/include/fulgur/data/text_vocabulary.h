@@ -13,19 +13,19 @@ namespace fulgur {
 /// Tokens of a text and their indices: its bytes, or its characters (Unicode code points) in sorted order.
 class FULGUR_API TextVocabulary {
  public:
-  /// The 256 bytes.
+  /// The vocabulary of the 256 bytes.
   static TextVocabulary bytes();
-  /// The distinct characters of `text`; throws a DataError if it is not UTF-8.
+  /// The vocabulary of the distinct characters of `text`. Throws a DataError if it is not UTF-8.
   static TextVocabulary characters_of(std::string_view text);
 
   int64_t size() const;
   bool is_bytes() const { return characters_.empty(); }
   /// All characters in index order, as UTF-8; empty for bytes. `characters_of` of it gives this vocabulary.
   std::string characters() const;
-  /// (tokens) uint8 if the vocabulary has at most 256 entries, else int32. Throws a DataError that names a character
-  /// missing from the vocabulary, and where it is.
+  /// Returns a tensor (tokens), uint8 if the vocabulary has at most 256 entries, else int32. Throws a DataError that
+  /// names a character missing from the vocabulary, and where it is.
   Tensor encode(std::string_view text) const;
-  /// The text of tokens of any integer dtype and shape, in row order; throws a DataError for one out of range.
+  /// Returns the text of tokens of any integer dtype and shape, in row order. Throws a DataError for one out of range.
   std::string decode(const Tensor& tokens) const;
 
  private:

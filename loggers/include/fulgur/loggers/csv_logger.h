@@ -7,9 +7,9 @@
 
 namespace fulgur {
 
-/// Metrics as a table, `metrics.csv` in the run folder: columns `step`, `epoch`, then metrics in the order of their
-/// first appearance; an empty field if a row has no value. Rows are appended; a new column rewrites the file through a
-/// temporary one. Fields are quoted according to RFC 4180, rows end with a line feed.
+/// Writes metrics as a table, `metrics.csv` in the run folder. Its columns are `step`, `epoch`, then metrics in the
+/// order of their first appearance; a field is empty if a row has no value. Rows are appended; a new column rewrites
+/// the file through a temporary one. Fields are quoted according to RFC 4180, rows end with a line feed.
 ///
 /// If the file cannot be written, one warning (`logger.csv_write`) reports it and the run continues; up to 1 MiB of
 /// rows wait for the next flush.

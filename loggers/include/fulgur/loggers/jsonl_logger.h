@@ -7,9 +7,9 @@
 
 namespace fulgur {
 
-/// Metrics as JSON, `metrics.jsonl` in the run folder: one object per row, `{"step":10,"epoch":0,"train_loss":0.5}`, in
-/// logging order; appended and never rewritten, except for rows that a resumed run removes. Non-finite values are the
-/// strings "NaN", "Infinity", "-Infinity".
+/// Writes metrics as JSON, `metrics.jsonl` in the run folder: one object per row,
+/// `{"step":10,"epoch":0,"train_loss":0.5}`, in logging order. Rows are appended and never rewritten, except for those
+/// that a resumed run removes. Non-finite values are the strings "NaN", "Infinity", "-Infinity".
 ///
 /// If the file cannot be written, one warning (`logger.jsonl_write`) reports it and the run continues; up to 1 MiB of
 /// rows wait until the next row is written.

@@ -9,8 +9,9 @@
 
 namespace fulgur {
 
-/// Metrics and hyper-parameters for TensorBoard: an event file `events.out.tfevents.TIME.HOST.PID.N` in the run folder,
-/// a new one for each `start`. Values are stored as float, as TensorBoard does; names that are not UTF-8 are repaired.
+/// Writes metrics and hyper-parameters for TensorBoard into an event file `events.out.tfevents.TIME.HOST.PID.N` in the
+/// run folder, a new one for each `start`. Values are stored as float, as TensorBoard does; names that are not UTF-8
+/// are repaired.
 ///
 /// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and strings; lists, null
 /// and non-finite numbers as text. The end of the run sets the status: success, or failure. An interrupted run leaves

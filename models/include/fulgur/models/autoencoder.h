@@ -22,9 +22,9 @@ class FULGUR_API Autoencoder : public LightningModule {
   };
   explicit Autoencoder(const Options& options);
 
-  /// (N, …) to (N, code_size); throws a ConfigError for samples that do not have in_features values.
+  /// Maps (N, …) to (N, code_size). Throws a ConfigError for samples that do not have in_features values.
   Tensor encode(const Tensor& input);
-  /// (N, code_size) to (N, in_features).
+  /// Maps (N, code_size) to (N, in_features).
   Tensor decode(const Tensor& code);
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

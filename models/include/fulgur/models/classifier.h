@@ -9,7 +9,7 @@ namespace fulgur {
 /// and `prediction` (N) int64. Derive and implement `forward`.
 class FULGUR_API Classifier : public LightningModule {
  public:
-  /// Logits (N, num_classes) for inputs (N, …).
+  /// Returns logits (N, num_classes) for inputs (N, …).
   virtual Tensor forward(const Tensor& input) = 0;
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

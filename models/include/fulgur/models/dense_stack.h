@@ -11,9 +11,10 @@ namespace fulgur {
 /// Fully connected layers with ReLU and dropout between them, none after the last: parameters `layer0.weight`, ….
 class FULGUR_API DenseStack : public torch::nn::Module {
  public:
-  /// `widths`: input, hidden layers, output; at least two. Throws a ConfigError for fewer or for widths below 1.
+  /// `widths` are those of the input, the hidden layers and the output. Throws a ConfigError for fewer than two, or for
+  /// widths below 1.
   explicit DenseStack(const std::vector<int64_t>& widths, double dropout = 0.0);
-  /// (N, widths.front()) to (N, widths.back()).
+  /// Maps (N, widths.front()) to (N, widths.back()).
   Tensor forward(const Tensor& input);
 
  private:
@@ -21,8 +22,8 @@ class FULGUR_API DenseStack : public torch::nn::Module {
   double dropout_;
 };
 
-/// `batch` as (N, features); throws a ConfigError that names `component` and its option if a sample of `batch` has a
-/// different number of values.
+/// Returns `batch` as (N, features). Throws a ConfigError that names `component` and its option if a sample of `batch`
+/// has a different number of values.
 FULGUR_API Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option);
 
 }  // namespace fulgur

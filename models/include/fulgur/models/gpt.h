@@ -39,8 +39,8 @@ class FULGUR_API GPT : public LightningModule {
   /// Throws a ConfigError if n_embd is not a multiple of n_head, or for an invalid activation_checkpointing.
   explicit GPT(const Options& options);
 
-  /// Logits (N, T, vocab_size) for tokens (N, T) int64; throws a DataError for T above block_size or, on the CPU, for a
-  /// token outside [0, vocab_size).
+  /// Returns logits (N, T, vocab_size) for tokens (N, T) int64. Throws a DataError for T above block_size or, on the
+  /// CPU, for a token outside [0, vocab_size).
   Tensor forward(const Tensor& tokens);
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
@@ -61,7 +61,7 @@ class FULGUR_API GPT : public LightningModule {
   void log_perplexity(const char* name);
 
   Options options_;
-  int64_t checkpoint_every_;  ///< 0: none
+  int64_t checkpoint_every_;  ///< 0 for none
   torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
   std::vector<std::shared_ptr<GptBlock>> blocks_;
   std::shared_ptr<nn::LayerNormImpl> ln_f_;

@@ -21,7 +21,7 @@ struct GptBlockOptions {
 class FULGUR_API CausalSelfAttention : public torch::nn::Module {
  public:
   explicit CausalSelfAttention(const GptBlockOptions& options);
-  /// (N, T, n_embd) → (N, T, n_embd).
+  /// Maps (N, T, n_embd) to (N, T, n_embd).
   Tensor forward(const Tensor& input);
 
   nn::Linear c_attn{nullptr}, c_proj{nullptr};
@@ -30,7 +30,7 @@ class FULGUR_API CausalSelfAttention : public torch::nn::Module {
   GptBlockOptions options_;
 };
 
-/// Linear to four times the width, GELU, Linear back, dropout.
+/// A Linear to four times the width, GELU, a Linear back, and dropout.
 class FULGUR_API GptMlp : public torch::nn::Module {
  public:
   explicit GptMlp(const GptBlockOptions& options);
@@ -42,12 +42,13 @@ class FULGUR_API GptMlp : public torch::nn::Module {
   double dropout_;
 };
 
-/// One decoder block: x + attention(norm(x)), then x + mlp(norm(x)). Names as in nanoGPT: ln_1, attn, ln_2, mlp.
+/// One decoder block: x + attention(norm(x)), then x + mlp(norm(x)). Its layers have nanoGPT's names: ln_1, attn, ln_2,
+/// mlp.
 class FULGUR_API GptBlock : public torch::nn::Module {
  public:
   /// Throws a ConfigError if n_head does not divide n_embd.
   explicit GptBlock(const GptBlockOptions& options);
-  /// (N, T, n_embd) → (N, T, n_embd).
+  /// Maps (N, T, n_embd) to (N, T, n_embd).
   Tensor forward(const Tensor& input);
 
  private:

@@ -30,10 +30,10 @@ class FULGUR_API Seq2Seq : public LightningModule {
   };
   explicit Seq2Seq(const Options& options);
 
-  /// Logits (N, T, vocabulary) of each target token, given the previous ones and the source; on the decoder's device.
-  /// Throws a DataError for tokens of another shape or dtype and, on the CPU, for one out of range.
+  /// Returns logits (N, T, vocabulary) of each target token, given the previous ones and the source, on the decoder's
+  /// device. Throws a DataError for tokens of another shape or dtype and, on the CPU, for one out of range.
   Tensor forward(const Tensor& source, const Tensor& target);
-  /// The most probable tokens (N, `length`), decoded greedily; on the decoder's device. `length` is at least 1.
+  /// Returns the most probable tokens (N, `length`), decoded greedily, on the decoder's device. `length` is at least 1.
   Tensor decode(const Tensor& source, int64_t length);
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

@@ -37,7 +37,8 @@ class FULGUR_API Seq2SeqPart : public torch::nn::Module {
   explicit Seq2SeqPart(const Seq2SeqPartOptions& options);
 
  protected:
-  /// Outputs (N, T, hidden) of the last layer for tokens (N, T), and the final state. An empty state means zeros.
+  /// Returns the outputs (N, T, hidden) of the last layer for tokens (N, T), and the final state. An empty state means
+  /// zeros.
   std::tuple<Tensor, State> run(const Tensor& tokens, const State& state);
 
  private:
@@ -47,7 +48,7 @@ class FULGUR_API Seq2SeqPart : public torch::nn::Module {
   torch::nn::LSTM lstm_{nullptr};
 };
 
-/// Parameters `embedding.weight`, `rnn.weight_ih_l0`, ….
+/// The encoder, with parameters `embedding.weight`, `rnn.weight_ih_l0`, ….
 class FULGUR_API Seq2SeqEncoder final : public Seq2SeqPart {
  public:
   using Seq2SeqPart::Seq2SeqPart;
@@ -55,7 +56,7 @@ class FULGUR_API Seq2SeqEncoder final : public Seq2SeqPart {
   State forward(const Tensor& tokens);
 };
 
-/// Parameters as in the encoder, and `output.weight`, `output.bias`.
+/// The decoder, with the encoder's parameters, and `output.weight`, `output.bias`.
 class FULGUR_API Seq2SeqDecoder final : public Seq2SeqPart {
  public:
   explicit Seq2SeqDecoder(const Seq2SeqPartOptions& options);

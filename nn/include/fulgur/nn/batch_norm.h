@@ -17,8 +17,8 @@ using torch::nn::BatchNorm2dOptions;
 using torch::nn::BatchNorm3dOptions;
 using torch::nn::BatchNormOptions;
 
-/// Common to BatchNorm1d, 2d and 3d: a drop-in for LibTorch's layers, with the same options, parameter and buffer
-/// names, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. After
+/// Base of BatchNorm1d, 2d and 3d, which are drop-ins for LibTorch's layers, with the same options, parameter and
+/// buffer names, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. After
 /// sync_over, it gives the results, gradients and running statistics of all ranks' batches as one. With `momentum` of
 /// nullopt the counter is copied to the host in each training step.
 template <class Derived>
@@ -30,8 +30,8 @@ class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, publi
   void reset() override;
   void reset_running_stats();
   void reset_parameters();
-  /// (N, C, …) to the same shape, normalised over all dimensions except C: with batch statistics in training and if
-  /// running statistics are not tracked, else with the running ones. Throws an Error for another number of dimensions
+  /// Maps (N, C, …) to the same shape, normalised over all dimensions except C. It uses batch statistics in training
+  /// and if running statistics are not tracked, else the running ones. Throws an Error for another number of dimensions
   /// or channels, and in training for a single value per channel.
   Tensor forward(const Tensor& input);
   void sync_over(Collectives* collectives) override;
@@ -57,7 +57,7 @@ extern template class BatchNormImplBase<BatchNorm1dImpl>;
 extern template class BatchNormImplBase<BatchNorm2dImpl>;
 extern template class BatchNormImplBase<BatchNorm3dImpl>;
 
-/// Over (N, C) or (N, C, L).
+/// Batch normalisation over (N, C) or (N, C, L).
 class FULGUR_API BatchNorm1dImpl : public BatchNormImplBase<BatchNorm1dImpl> {
  public:
   static constexpr const char* kName = "BatchNorm1d";
@@ -65,7 +65,7 @@ class FULGUR_API BatchNorm1dImpl : public BatchNormImplBase<BatchNorm1dImpl> {
   using BatchNormImplBase::BatchNormImplBase;
 };
 
-/// Over (N, C, H, W).
+/// Batch normalisation over (N, C, H, W).
 class FULGUR_API BatchNorm2dImpl : public BatchNormImplBase<BatchNorm2dImpl> {
  public:
   static constexpr const char* kName = "BatchNorm2d";
@@ -73,7 +73,7 @@ class FULGUR_API BatchNorm2dImpl : public BatchNormImplBase<BatchNorm2dImpl> {
   using BatchNormImplBase::BatchNormImplBase;
 };
 
-/// Over (N, C, D, H, W).
+/// Batch normalisation over (N, C, D, H, W).
 class FULGUR_API BatchNorm3dImpl : public BatchNormImplBase<BatchNorm3dImpl> {
  public:
   static constexpr const char* kName = "BatchNorm3d";

@@ -24,14 +24,15 @@ struct CheckpointOptions {
   /// devices.
   bool preserve_rng_state = true;
   /// The recompute stops at the last tensor that backward needs. It then leaves the function with an exception that is
-  /// not derived from std::exception; set to false for a function that does not allow this (`noexcept`, `catch (...)`).
+  /// not derived from std::exception. Set it to false for a function that does not allow this (`noexcept`, `catch
+  /// (...)`).
   bool early_stop = true;
   /// Compares shape, dtype and device of each recomputed tensor with those of forward.
   bool determinism_check = true;
 };
 
-/// True while backward runs a checkpointed function again on this thread. For layers that modify state in forward, such
-/// as running statistics, since the state must be modified only once.
+/// True while backward runs a checkpointed function again on this thread. Layers that modify state in forward, such as
+/// running statistics, check it, since the state must be modified only once.
 FULGUR_API bool in_recompute();
 
 namespace detail {

@@ -14,7 +14,7 @@ struct GradcheckOptions {
   double eps = 1e-6;   ///< step of the central differences
   double atol = 1e-5;  ///< |analytical - numerical| <= atol + rtol * |numerical|
   double rtol = 1e-3;
-  double nondet_tol = 0.0;  ///< between two backward passes
+  double nondet_tol = 0.0;  ///< largest difference between two backward passes
 };
 
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
@@ -23,11 +23,11 @@ using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tenso
 /// the Jacobian of each output with respect to each input that requires a gradient; that two backward passes agree; and
 /// that a gradient of zeros gives zeros. Throws an Error that names output, input, the largest difference and where it
 /// is; a ConfigError if no input requires a gradient, or one that does is not float64, for which differences are
-/// meaningless. For small inputs: the function is called twice per value.
+/// meaningless. Use small inputs, since the function is called twice per value.
 FULGUR_API void gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {});
 
-/// The same for the second derivative, with output gradients drawn from a standard normal:
+/// Checks the second derivative, with output gradients drawn from a standard normal, like
 /// `torch.autograd.gradgradcheck`.
 FULGUR_API void gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                               const GradcheckOptions& options = {});
@@ -52,7 +52,7 @@ TensorFunction as_tensor_function(Fn function) {
 }
 }  // namespace detail
 
-/// `gradcheck(fn, {x, w})` for `Tensor fn(x, w)` or `std::vector<Tensor> fn(x, w)`.
+/// Makes `gradcheck(fn, {x, w})` work for `Tensor fn(x, w)` or `std::vector<Tensor> fn(x, w)`.
 template <detail::OfTensors Fn, size_t N>
 void gradcheck(Fn function, const Tensor (&inputs)[N], const GradcheckOptions& options = {}) {
   gradcheck(detail::as_tensor_function<N>(std::move(function)), {inputs, inputs + N}, options);

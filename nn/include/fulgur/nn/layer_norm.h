@@ -14,8 +14,8 @@ namespace fulgur::nn {
 using torch::nn::GroupNormOptions;
 using torch::nn::LayerNormOptions;
 
-/// Layer normalisation over the last dimensions (Ba et al. 2016): a drop-in for LibTorch's, whose weights may have a
-/// wider dtype than the input, also on CUDA (`keep_norm_fp32`), and which may have no bias.
+/// Layer normalisation over the last dimensions (Ba et al. 2016). It is a drop-in for LibTorch's, whose weights may
+/// have a wider dtype than the input, also on CUDA (`keep_norm_fp32`), and which may have no bias.
 class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
  public:
   explicit LayerNormImpl(LayerNormOptions options_, bool with_bias = true);
@@ -34,14 +34,15 @@ class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
   bool with_bias_;
 };
 
-/// Group normalisation (Wu and He 2018): a drop-in for LibTorch's, whose weights may have a wider dtype than the input.
+/// Group normalisation (Wu and He 2018). It is a drop-in for LibTorch's, whose weights may have a wider dtype than the
+/// input.
 class FULGUR_API GroupNormImpl : public torch::nn::Cloneable<GroupNormImpl> {
  public:
   explicit GroupNormImpl(const GroupNormOptions& options_);
   GroupNormImpl(int64_t num_groups, int64_t num_channels) : GroupNormImpl(GroupNormOptions(num_groups, num_channels)) {}
   void reset() override;
   void reset_parameters();
-  /// (N, C, …) to the same, in the input's dtype.
+  /// Maps (N, C, …) to the same shape and to the dtype of the input.
   Tensor forward(const Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

@@ -21,9 +21,9 @@ class FULGUR_API LinearImpl : public torch::nn::Cloneable<LinearImpl> {
   explicit LinearImpl(const LinearOptions& options_);
   LinearImpl(int64_t in_features, int64_t out_features) : LinearImpl(LinearOptions(in_features, out_features)) {}
   void reset() override;
-  /// Uniform in ±1/√in_features, for both weight and bias (He et al. 2015 with a = √5, like PyTorch).
+  /// Draws both weight and bias uniformly from ±1/√in_features (He et al. 2015 with a = √5, like PyTorch).
   void reset_parameters();
-  /// (*, in_features) to (*, out_features); under autocast in its dtype.
+  /// Maps (*, in_features) to (*, out_features). Under autocast the result has autocast's dtype.
   Tensor forward(const Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 

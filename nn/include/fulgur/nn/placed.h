@@ -86,13 +86,13 @@ class Placed {
     return Result(module_->forward(std::forward<Args>(args)...));
   }
 
-  /// The registered module, for setting it up: on its device, and without its copies.
+  /// The registered module, for setting it up. Calls of it run on its own device, without the copies.
   M* operator->() const { return module_.get(); }
   M& operator*() const { return *module_; }
   const std::shared_ptr<M>& ptr() const { return module_; }
   explicit operator bool() const { return static_cast<bool>(module_); }
 
-  /// Where it is placed; set by a strategy through `LightningModule::placed_modules()`.
+  /// Where it is placed. A strategy sets it through `LightningModule::placed_modules()`.
   const PlacedModule& placement() const {
     if (!placement_) detail::throw_empty_placed();
     return *placement_;

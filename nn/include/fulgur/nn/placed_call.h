@@ -128,7 +128,7 @@ struct Tensors<std::pair<A, B>> : TensorsOfTuple<std::pair<Owned<A>, Owned<B>>, 
 /// `tensor` on `device`; unchanged if it is already there, or undefined. Waits only for copies to the CPU.
 FULGUR_API Tensor move_tensor(const Tensor& tensor, at::Device device);
 
-/// An argument with its tensors on `device`; any other unchanged.
+/// Returns an argument with its tensors on `device`; an argument without tensors is returned unchanged.
 template <class Arg>
 decltype(auto) moved(Arg&& arg, at::Device device) {
   if constexpr (kHoldsTensors<Arg>)
@@ -150,7 +150,7 @@ decltype(auto) as_given(Moved& moved) {
 /// Throws the Error for a forward that modifies or takes ownership of an argument.
 [[noreturn]] FULGUR_API void throw_not_shareable(const PlacedModule& placed);
 
-/// The base is the object that `make_shared<M>` created; a static cast if M's bases allow it.
+/// Casts to the object that `make_shared<M>` created, with a static cast if M's bases allow it.
 template <class M>
 M& cast_module(torch::nn::Module& module) {
   if constexpr (requires { static_cast<M&>(module); })
@@ -175,7 +175,7 @@ class FULGUR_API InputCheck {
 class FULGUR_API GroupCall {
  public:
   explicit GroupCall(const PlacedModule& placed) : placed_(placed) {}
-  /// Call first, with each tensor of the arguments. Throws an Error if the number of samples differs.
+  /// Call it with each tensor of the arguments, before all others. Throws an Error if the number of samples differs.
   void look(const Tensor& tensor, size_t argument);
   /// Number of devices in use: that of the group, or of the samples if smaller; at least one.
   size_t parts() const;
@@ -198,8 +198,8 @@ class FULGUR_API GroupCall {
   std::string where() const;
 
   const PlacedModule& placed_;
-  std::optional<int64_t> samples_;  ///< nullopt: no argument has a batch
-  size_t first_argument_ = 0;       ///< the first that has one
+  std::optional<int64_t> samples_;  ///< nullopt if no argument has a batch
+  size_t first_argument_ = 0;       ///< the first argument that has a batch
   std::vector<Whole> cut_;
 };
 

@@ -38,7 +38,7 @@ class FULGUR_API ReplicaTensors {
     Tensor source;
     std::vector<Tensor> copies;
     const void* data = nullptr;
-    int64_t version = -1;  ///< of the source, when it was copied; -1: never
+    int64_t version = -1;  ///< version of the source when it was copied; -1 for never
     std::vector<int64_t> copy_versions;
   };
   struct FollowedLayer {

@@ -18,15 +18,16 @@ class FULGUR_API ComposedSchedule : public LrScheduler {
   void load_state(const StateTree& state) override;
 
  protected:
-  /// `name` is that of the class.
+  /// `name` is the name of the class.
   explicit ComposedSchedule(const char* name) : name_(name) {}
 
  private:
   const char* name_;
 };
 
-/// A rise to the first rate of `after`, then `after`; without `after` the rate stays constant. During the warm-up the
-/// rate is that first rate times f + (1 − f)·s/n (linear), f^(1 − s/n) (exponential) or f (constant), f = start_factor.
+/// The rate rises to the first rate of `after`, and then follows `after`; without `after` it stays constant. During the
+/// warm-up the rate is that first rate times f + (1 − f)·s/n (linear), f^(1 − s/n) (exponential) or f (constant), f =
+/// start_factor.
 class FULGUR_API WarmupLR final : public ComposedSchedule {
  public:
   enum class Kind { linear, exponential, constant };
@@ -42,7 +43,7 @@ class FULGUR_API WarmupLR final : public ComposedSchedule {
     void fields(Fields& f);
   };
   explicit WarmupLR(Options options);
-  /// With an existing schedule, which must not be part of another.
+  /// Creates it with an existing schedule, which must not be part of another.
   WarmupLR(Options options, std::shared_ptr<LrScheduler> after);
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
@@ -59,7 +60,7 @@ class FULGUR_API WarmupLR final : public ComposedSchedule {
   std::shared_ptr<LrScheduler> after_;
 };
 
-/// One schedule after another: the next starts at each milestone; torch's SequentialLR.
+/// Runs one schedule after another: the next one starts at each milestone. This is torch's SequentialLR.
 class FULGUR_API SequentialLR final : public ComposedSchedule {
  public:
   struct FULGUR_API Options {

@@ -31,14 +31,14 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   /// The arguments of one kernel call; all lists are parallel.
   struct Bucket {
     const ParamGroup* group = nullptr;
-    Tensor lr;               ///< the group's rate on the parameters' device, if it is kept there; else undefined
+    Tensor lr;               ///< the group's rate on the parameters' device if it is kept there, else undefined
     double uploaded_lr = 0;  ///< the rate that `lr` holds
-    Tensor momentum;         ///< a float64 scalar on the device, if it is kept there; else undefined
+    Tensor momentum;         ///< a float64 scalar on the device if it is kept there, else undefined
     double uploaded_momentum = 0;
     float count = 0;  ///< with `momentum`, the number of updates of each parameter when the lists were built
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
-    std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty if they are not counted
+    std::vector<Tensor> steps;  ///< float32 scalars with the number of updates done; empty if they are not counted
     std::vector<const std::string*> names;
   };
 

@@ -8,8 +8,9 @@
 
 namespace fulgur {
 
-/// L-BFGS (Liu and Nocedal 1989): LibTorch's own class, `torch::optim::LBFGS`, with its state saved. It evaluates the
-/// loss up to `max_eval` times in a step and waits for the device at each; one parameter group of one device and dtype.
+/// L-BFGS (Liu and Nocedal 1989). It is LibTorch's own class, `torch::optim::LBFGS`, with its state saved. It evaluates
+/// the loss up to `max_eval` times in a step and waits for the device at each. It supports one parameter group of one
+/// device and dtype.
 class FULGUR_API LBFGS final : public Optimizer {
  public:
   enum class LineSearch { strong_wolfe };
@@ -37,13 +38,14 @@ class FULGUR_API LBFGS final : public Optimizer {
   bool needs_closure() const override { return true; }
   /// `closure` computes the loss and its gradients, starting from undefined gradients.
   Tensor step_closure(const Closure& closure) override;
-  /// Throws an Error: a step needs the closure.
+  /// Throws an Error, since a step needs the closure.
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
-  /// Throws a CheckpointError also if the parameters are in another order: its vectors are their concatenation.
+  /// Throws a CheckpointError also if the parameters are in another order, since the state's vectors are their
+  /// concatenation.
   void load_state(const StateTree& state) override;
 
  protected:
-  /// The whole state, stored with the first parameter, as in Python.
+  /// The whole state is stored with the first parameter, as in Python.
   StateTree parameter_state(const Tensor& parameter) const override;
   void load_parameter_state(const Tensor& parameter, const StateTree& state) override;
   void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const override;

@@ -11,7 +11,7 @@ namespace fulgur {
 ///     b ← μb + (1−μ)g;  u = NS((1−μ)g + μb), without Nesterov NS(b);  θ ← θ − lr·λ·θ;  θ ← θ − lr·s·u
 /// NS makes the update nearly orthogonal by `ns_steps` Newton–Schulz steps in bfloat16: X ← aX + (bA + cA²)X, A = XXᵀ,
 /// from X = u/‖u‖. s = √max(1, rows/columns), or 0.2·√max(rows, columns) for `match_rms_adamw` (Liu et al. 2025, arXiv
-/// 2502.16982), with which a rate tuned for AdamW can be used. Embeddings and the output layer belong to AdamW: name
+/// 2502.16982), with which a rate tuned for AdamW can be used. Embeddings and the output layer belong to AdamW, so name
 /// them.
 class FULGUR_API Muon final : public FusedOptimizer {
  public:

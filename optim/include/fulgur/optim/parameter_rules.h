@@ -17,20 +17,21 @@ struct FULGUR_API ParameterRule {
   void fields(Fields& f);
 };
 
-/// Which parameters of a module get different hyper-parameters; part of the options of each optimizer here. `fields()`
-/// of an optimizer's options calls this `fields()`, so that the keys appear next to its own.
+/// Which parameters of a module get different hyper-parameters. It is part of the options of each optimizer here.
+/// `fields()` of an optimizer's options calls this `fields()`, so that the keys appear next to its own.
 struct FULGUR_API ParameterRules {
   std::vector<ParameterRule> groups = {};
   bool no_decay_norm_and_bias = false;
   void fields(Fields& f);
 
-  /// Splits each group: first what no pattern matches, then one group per pattern; the first match applies. With
+  /// Splits each group into what no pattern matches and one group per pattern. The first match applies. With
   /// `no_decay_norm_and_bias`, parameters with fewer than two dimensions (biases, weights of norms) get weight decay 0,
   /// unless their pattern or group sets one. Throws a ConfigError with similar names if a pattern matches nothing.
   std::vector<ParamGroup> apply(std::vector<ParamGroup> given) const;
 };
 
-/// Whether `name` matches the pattern: `*` any characters, including dots, `?` one, `[ab]` one of these.
+/// Whether `name` matches the pattern. `*` stands for any characters, including dots, `?` for one, and `[ab]` for one
+/// of these.
 FULGUR_API bool matches_pattern(const std::string& pattern, const std::string& name);
 
 /// Throws the ConfigError for `pattern` of `option` (`groups`), which matches none of `names`.

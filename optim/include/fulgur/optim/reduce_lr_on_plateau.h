@@ -8,7 +8,7 @@
 namespace fulgur {
 
 /// Multiplies the rates by `factor` if the monitored metric has not improved for more than `patience` steps of the
-/// schedule; torch.optim.lr_scheduler.ReduceLROnPlateau. A step without a metric is not counted.
+/// schedule. This is torch.optim.lr_scheduler.ReduceLROnPlateau. A step without a metric is not counted.
 class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
  public:
   enum class ThresholdMode { rel, abs };

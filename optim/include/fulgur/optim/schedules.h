@@ -8,15 +8,15 @@
 
 #include "fulgur/core/contracts/lr_scheduler.h"
 
-/// Schedules that are functions of the step: s steps are done, lr is the group's initial rate. Lengths are counts of
-/// the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).
+/// Schedules that are functions of the step, where s is the number of steps done and lr the group's initial rate.
+/// Lengths are counts of the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).
 namespace fulgur {
 
 /// A schedule with a length that may be that of the whole run.
 class FULGUR_API ScheduleOfLength : public LrScheduler {
  protected:
   using LrScheduler::steps_of;
-  /// auto: the steps of the run.
+  /// Converts `length` to steps; auto is the number of steps of the run.
   int64_t steps_of(const Auto<Length>& length, std::string_view option) const;
 };
 

@@ -13,7 +13,7 @@ class Optimizer;
 
 namespace fulgur {
 
-/// A class of `torch::optim` as the optimizer of a run; created by `torch_optimizer`. Schedules change its rate, groups
+/// A class of `torch::optim` as the optimizer of a run. `torch_optimizer` creates it. Schedules change its rate, groups
 /// may have their own rate and weight decay. State is saved for Adam, AdamW, SGD, RMSprop and Adagrad; for other
 /// classes `state()` throws a CheckpointError, since their state is unknown. It steps each parameter separately, slower
 /// than the optimizers of this folder, and waits for the device if a gradient scaler is used.
@@ -45,7 +45,8 @@ class FULGUR_API TorchOptimizer final : public Optimizer {
   std::unique_ptr<torch::optim::Optimizer> torch_;
 };
 
-/// For `configure_optimizers`: `return torch_optimizer<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-3));`
+/// Creates one in `configure_optimizers`: `return
+/// torch_optimizer<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-3));`
 template <class T, class TorchOptions>
 std::shared_ptr<TorchOptimizer> torch_optimizer(TorchOptions options) {
   return std::make_shared<TorchOptimizer>(

@@ -1,5 +1,5 @@
-/// Extensions of the simulated CUDA runtime for programs: counters, and custom work on a stream. In plain C, so that
-/// Python's ctypes can call them. The functions exist only in the simulated libcudart.so.13.
+/// Extensions of the simulated CUDA runtime for programs: counters, and custom work on a stream. They are plain C, so
+/// that Python's ctypes can call them. The functions exist only in the simulated libcudart.so.13.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@ extern "C" {
 /// Counts since the start of the process or the last `simulated_cuda_reset_counts`. Counts of existing objects
 /// (`*_live`) are never reset.
 struct SimulatedCudaCounts {
-  uint64_t launches;          ///< kernels, also those in libraries (cuBLAS, cuDNN); not those that a graph runs
+  uint64_t launches;          ///< kernels, also those in libraries (cuBLAS, cuDNN), but not those that a graph runs
   uint64_t library_launches;  ///< of `launches`, those inside libraries
   uint64_t graph_launches;
   uint64_t graph_nodes;  ///< kernels, copies and fills that graph launches ran
@@ -68,7 +68,7 @@ enum SimulatedCudaKernels {
 int simulated_cuda_set_kernels(int kernels);
 /// Number of launches of this thread that were refused.
 uint64_t simulated_cuda_refused_kernels(void);
-/// A call of a library's function that would compute: refused under SIMULATED_CUDA_KERNELS_REFUSED. Returns a
+/// Reports a call of a library's function that would compute, which SIMULATED_CUDA_KERNELS_REFUSED refuses. Returns a
 /// cudaError_t.
 int simulated_cuda_library_computes(const char* function);
 /// Reports that a function of the runtime or the driver is not simulated; returns cudaErrorNotSupported.

@@ -11,7 +11,7 @@
 
 namespace fulgur {
 
-/// Environment variables by name.
+/// The values of environment variables by name.
 using Environment = std::map<std::string, std::string>;
 
 /// The environment variables of this process.
@@ -46,7 +46,7 @@ FULGUR_API std::optional<ProcessPlace> detect_cluster_environment(const Environm
 struct FULGUR_API NodePlace {
   int64_t node_rank = 0;
   std::string main_address = "127.0.0.1";
-  int64_t main_port = 0;  ///< 0: a free port, on a single node only
+  int64_t main_port = 0;  ///< 0 for a free port, on a single node only
 };
 
 /// The node of a process that starts its node's processes itself: `NODE_RANK` (or `GROUP_RANK`), `MASTER_ADDR`,

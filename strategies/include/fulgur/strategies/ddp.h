@@ -52,7 +52,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
                       .max_restarts = options_.max_restarts,
                       .start_timeout_s = options_.start_timeout_s};
   }
-  /// Connects to the other ranks; all must call it. Throws a DistributedError if they do not arrive.
+  /// Connects to the other ranks, which must all call it. Throws a DistributedError if they do not arrive.
   void configure(StrategySetup setup) override;
   at::Device device() const override { return device_; }
   int64_t rank() const override { return place_.rank; }
@@ -78,7 +78,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
                         int64_t global_step) override;
   /// Exchanges are recorded too; the reducers are recreated on the recording stream.
   std::unique_ptr<GraphCapture> make_graph_capture() override;
-  /// The buckets of the reducers: with three or more ranks the last bits of a sum depend on them.
+  /// Contains the buckets of the reducers, since with three or more ranks the last bits of a sum depend on them.
   StateTree state() const override;
   void load_state(const StateTree& state) override;
   std::string describe() const override;

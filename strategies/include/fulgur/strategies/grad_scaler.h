@@ -23,26 +23,27 @@ class FULGUR_API GradScaler : public Stateful {
   };
   explicit GradScaler(Options options);
 
-  /// Sets the device of the scale; must be called first.
+  /// Sets the device of the scale. It must be called before all others.
   void set_device(at::Device device);
-  /// Loss × scale, in at least float32.
+  /// Returns loss × scale, in at least float32.
   Tensor scale(const Tensor& loss) const;
-  /// Gradients ÷ scale, in place; also checks whether any is not finite. Once per optimizer between two updates; a
-  /// second call does nothing. Gradients must be float32 or float64: float16 gradients would lose the small values that
-  /// the scale preserves (ConfigError).
+  /// Divides the gradients by the scale, in place, and checks whether any is not finite. Call it once per optimizer
+  /// between two updates; a second call does nothing. Throws a ConfigError for float16 gradients, which would lose the
+  /// small values that the scale preserves.
   void unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients);
-  /// Nonzero if `unscale` found a non-finite gradient; a float32 scalar on the device, overwritten by the next unscale.
+  /// A float32 scalar on the device that is nonzero if `unscale` found a non-finite gradient. The next unscale
+  /// overwrites it.
   std::optional<Tensor> found_inf(const Optimizer& optimizer) const;
-  /// scale ← scale × backoff if any gradient since the last update was not finite, else × growth after
+  /// Computes scale ← scale × backoff if any gradient since the last update was not finite, else × growth after
   /// `growth_interval` updates in a row without one.
   void update();
   /// Discards what `unscale` has recorded since the last update.
   void abandon_step();
-  /// float32 scalar on the device.
+  /// The scale, a float32 scalar on the device.
   const Tensor& scale_tensor() const { return scale_; }
 
-  /// Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. Device values
-  /// are `late_number`s, so this does not synchronize.
+  /// Has Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. Device
+  /// values are `late_number`s, so this does not synchronize.
   StateTree state() const override;
   /// Loads the scale and the count of good steps; the factors come from the options.
   void load_state(const StateTree& state) override;

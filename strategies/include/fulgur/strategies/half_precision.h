@@ -14,14 +14,14 @@ class FULGUR_API HalfPrecision : public ScaledPrecision {
   std::string name() const override { return dtype() == at::kHalf ? "16-true" : "bf16-true"; }
   /// Throws a ConfigError that names layers that the device cannot run with float32 weights on a half input.
   void convert_module(torch::nn::Module& module) override;
-  /// Floating-point tensors in the half format; integers and bytes are unchanged.
+  /// Converts floating-point tensors to the half format; integers and bytes are unchanged.
   void convert_input(Batch& batch) override;
   void prepare_optimizer(Optimizer& optimizer) override;
   void unscale(Optimizer& optimizer) override;
   void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) override;
   void update() override;
   void abandon_step() override;
-  /// Master weights receive their gradients once per step.
+  /// False with master weights, which receive their gradients once per step.
   bool allows_closure() const override { return !masters_; }
   int64_t extra_bytes() const override { return masters_ ? masters_->bytes() : 0; }
   StateTree state() const override;

@@ -13,17 +13,17 @@ namespace fulgur {
 
 /// Which processes `launch` starts, and what it does if one of them fails.
 struct FULGUR_API LaunchOptions {
-  int64_t processes = 1;  ///< per node
+  int64_t processes = 1;  ///< number of processes per node
   int64_t num_nodes = 1;
   int64_t node_rank = 0;
-  std::string main_address = "127.0.0.1";  ///< of node 0
-  int64_t main_port = 0;                   ///< 0: a free port; required with several nodes
+  std::string main_address = "127.0.0.1";  ///< address of node 0
+  int64_t main_port = 0;                   ///< 0 for a free port; required with several nodes
   int64_t max_restarts = 0;                ///< maximum number of restarts of the whole group after failures
-  double grace_s = 10;              ///< for the others to fail by themselves; then again between SIGTERM and SIGKILL
-  double start_timeout_s = 300;     ///< for the launchers of several nodes to find each other
-  std::filesystem::path program{};  ///< empty: the running one
+  double grace_s = 10;           ///< time for the others to fail by themselves, and again between SIGTERM and SIGKILL
+  double start_timeout_s = 300;  ///< time for the launchers of several nodes to find each other
+  std::filesystem::path program{};  ///< the running program if empty
   /// Receives the whole message that a rank above 0 passed to `tell_launcher`, once all processes of this node have
-  /// ended, unless rank 0 or an earlier rank passed the same. For ranks that do not print it themselves.
+  /// ended, unless rank 0 or an earlier rank passed the same. It is for ranks that do not print it themselves.
   std::function<void(int64_t rank, const std::string& message)> show{};
 };
 
@@ -31,9 +31,9 @@ struct FULGUR_API LaunchOptions {
 struct FULGUR_API LaunchReport {
   int exit_code = 0;     ///< exit code that this process should return
   int64_t restarts = 0;  ///< number of restarts made
-  std::string message;   ///< what failed: rank, signal or code, its own message; empty if nothing did
-  /// The same without the messages of the ranks, for a console that has them: the ranks or `LaunchOptions::show` have
-  /// printed them.
+  std::string message;   ///< what failed, with rank, signal or code, and its own message; empty if nothing did
+  /// The same without the messages of the ranks, for a console on which the ranks or `LaunchOptions::show` have printed
+  /// them.
   std::string console{};
 };
 
@@ -53,13 +53,13 @@ struct FULGUR_API LaunchReport {
 /// the port cannot be opened, node 0 cannot be reached, or the program cannot be started.
 FULGUR_API LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
-/// In a process started by `launch`: passes the error that this process is about to end with to the launcher's report.
-/// It has no effect in other processes. Only the first call counts. True if the launcher will
-/// show the whole message (`LaunchOptions::show`).
+/// Passes the error that this process is about to end with to the report of the launcher that started it. It has no
+/// effect in other processes. Only the first call counts. Returns true if the launcher will show the whole message
+/// (`LaunchOptions::show`).
 FULGUR_API bool tell_launcher(std::string_view message) noexcept;
 
-/// Keeps lines about a failure: the next `tell_launcher` passes them on after its message. They replace those that were
-/// kept before. True if the launcher will show them; otherwise the caller prints them.
+/// Keeps lines about a failure, which the next `tell_launcher` passes on after its message. They replace those that
+/// were kept before. Returns true if the launcher will show them; otherwise the caller prints them.
 FULGUR_API bool keep_for_launcher(const std::string& lines) noexcept;
 
 /// The key under which `launch` reports a failure in the store of the run, so that processes waiting in it can stop.

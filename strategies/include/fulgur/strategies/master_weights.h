@@ -12,24 +12,25 @@
 
 namespace fulgur {
 
-/// float32 copies of half-precision parameters, which optimizers step in their place: an update smaller than 1/256 of a
-/// bfloat16 weight would be lost in it. A parameter changed by anything but its optimizer is overwritten at the next
-/// step.
+/// float32 copies of half-precision parameters, which optimizers step in their place, since an update smaller than
+/// 1/256 of a bfloat16 weight would be lost in it. A parameter changed by anything but its optimizer is overwritten at
+/// the next step.
 class FULGUR_API MasterWeights : public Stateful {
  public:
   /// From now on the optimizer steps copies; parameters in wider formats are stepped directly.
   void adopt(Optimizer& optimizer);
-  /// Copies the gradients of the module's parameters to the copies, in float32; once per optimizer until `end_step`.
+  /// Copies the gradients of the module's parameters to the copies, in float32. Call it once per optimizer until
+  /// `end_step`.
   void take_gradients(Optimizer& optimizer);
   void end_step() { taken_.clear(); }
   /// Writes the values of the copies to the module's parameters.
   void write_back(Optimizer& optimizer);
   int64_t bytes() const;
 
-  /// By parameter name.
+  /// Contains the copies by parameter name.
   StateTree state() const override;
-  /// Throws a CheckpointError for a different shape; copies missing in the state keep the values of the module's
-  /// weights.
+  /// Throws a CheckpointError for a different shape. Copies that are missing in the state keep the values of the
+  /// module's weights.
   void load_state(const StateTree& state) override;
 
  private:

@@ -13,7 +13,7 @@ class FULGUR_API MixedPrecision : public ScaledPrecision {
   void convert_module(torch::nn::Module& module) override;
   void convert_input(Batch& batch) override;
   std::unique_ptr<Guard> forward_guard() override;
-  /// The scale could change between two evaluations of a loss.
+  /// False if the loss is scaled, since the scale could change between two evaluations of the loss.
   bool allows_closure() const override { return !scales(); }
 
  protected:

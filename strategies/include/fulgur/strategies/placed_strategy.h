@@ -52,8 +52,8 @@ class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
   std::unique_ptr<detail::DeviceUtilization> busy_;
 };
 
-/// Submodules on different devices: by a map (`placement`), through `nn::Placed` members, which move their inputs; or,
-/// without a map, placed by the user in `configure_model()`: then nothing is moved.
+/// Computes submodules on different devices. Either a map (`placement`) places `nn::Placed` members, which move their
+/// inputs, or the user places submodules in `configure_model()`, and then nothing is moved.
 class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
  public:
   struct Options {
@@ -66,7 +66,7 @@ class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
   std::string name() const override { return "model_parallel"; }
 };
 
-/// Submodules on groups of devices: data-parallel within a group; outputs flow from group to group.
+/// Computes submodules on groups of devices, data-parallel within a group. Outputs flow from group to group.
 class FULGUR_API HybridStrategy final : public PlacedStrategy {
  public:
   struct Options {

@@ -14,12 +14,12 @@ namespace fulgur {
 /// Devices by their index: `1`, `cuda:1`, `[0, 1]`, `[0..3]` (0 to 3).
 struct FULGUR_API DeviceGroup {
   std::vector<int64_t> indices;
-  std::string type;  ///< `cuda`; empty: the run's kind of device
+  std::string type;  ///< such as `cuda`; the run's kind of device if empty
   DeviceGroup() = default;
   DeviceGroup(int64_t index) : indices{index} {}
   DeviceGroup(std::vector<int64_t> list) : indices(std::move(list)) {}
 
-  /// The members of the group among `devices`; throws a ConfigError that starts with `where` if one is missing.
+  /// Returns the members of the group among `devices`. Throws a ConfigError that starts with `where` if one is missing.
   std::vector<at::Device> resolve(const std::vector<at::Device>& devices, const std::string& where) const;
 };
 
@@ -30,7 +30,7 @@ struct FULGUR_API FieldTraits<DeviceGroup> {
   static ConfigNode write(const DeviceGroup& value);
 };
 
-/// Submodules (`nn::Placed` members, by name) and their devices.
+/// The devices of submodules (`nn::Placed` members, by name).
 using Placement = std::map<std::string, DeviceGroup>;
 
 }  // namespace fulgur

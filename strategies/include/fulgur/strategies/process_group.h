@@ -11,10 +11,11 @@ namespace fulgur {
 
 /// How the processes of a run are connected.
 struct FULGUR_API ProcessGroupOptions {
-  std::string backend = "gloo";  ///< for tensors on `device`: gloo or nccl; those on the host always use gloo
+  std::string backend = "gloo";  ///< gloo or nccl, for tensors on `device`; those on the host always use gloo
   at::Device device{at::kCPU};
-  double start_timeout_s = 300;  ///< for all ranks to connect, and for each exchange until the end of the first step
-  double timeout_s = 60;         ///< for each exchange from then on
+  /// Limit for all ranks to connect, and for each exchange until the end of the first step.
+  double start_timeout_s = 300;
+  double timeout_s = 60;  ///< limit for each exchange from then on
 };
 
 /// The connected processes of a run. Created and used by the run's thread; backward's thread may also exchange through
@@ -29,13 +30,13 @@ class FULGUR_API ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// Of this rank; under MPI its node number is known only after connecting.
+  /// The place of this rank. Under MPI its node number is known only after connecting.
   const ProcessPlace& place() const;
   Collectives& collectives();
   /// From now on an exchange that takes longer than the short timeout fails.
   void use_short_timeout();
-  /// The orderly end, called by all ranks that reach it: they agree, and NCCL ends on all of them. If one does not
-  /// arrive within the timeout, or an exchange has failed, this rank aborts.
+  /// Ends the communication in order. All ranks that reach the end call it; they agree, and NCCL ends on all of them.
+  /// If one does not arrive within the timeout, or an exchange has failed, this rank aborts.
   void shut_down() noexcept;
   /// Ends this rank alone: kernels that wait for other ranks return, and no more exchanges are allowed.
   void abort() noexcept;

@@ -4,12 +4,12 @@
 
 namespace fulgur {
 
-/// Everything in one floating-point format: float32 or float64.
+/// Computes everything in one floating-point format, float32 or float64.
 class FULGUR_API TruePrecision : public Precision {
  public:
   std::string name() const override { return dtype_ == at::kDouble ? "64-true" : "32-true"; }
   void convert_module(torch::nn::Module& module) override;
-  /// Floating-point tensors in the run's format; integers and bytes are unchanged.
+  /// Converts floating-point tensors to the run's format; integers and bytes are unchanged.
   void convert_input(Batch& batch) override;
 
  protected:

@@ -11,10 +11,10 @@ namespace fulgur {
 struct FULGUR_API AllocatorOptions {
   /// glibc keeps freed memory up to 1 GiB, including blocks of up to 32 MiB, instead of returning pages and faulting
   /// them in again for the next tensor. `GLIBC_TUNABLES` and `MALLOC_*_THRESHOLD_` in the environment take precedence.
-  /// Costs memory for other processes, but does not raise this one's peak.
+  /// This leaves less memory for other processes, but does not raise this one's peak.
   bool keep_freed_memory = true;
-  /// Same syntax as `PYTORCH_CUDA_ALLOC_CONF`, which it replaces: `expandable_segments:True,max_split_size_mb:128`.
-  /// Empty: unchanged.
+  /// Settings of CUDA's allocator in the syntax of `PYTORCH_CUDA_ALLOC_CONF`, which they replace, such as
+  /// `expandable_segments:True,max_split_size_mb:128`. If empty, nothing is changed.
   std::string cuda;
   void fields(Fields& f);
 };

@@ -15,16 +15,17 @@ struct FULGUR_API ConfigDifference {
   std::string checkpoint;  ///< the value in the checkpoint, as YAML; empty if it is not set
   std::string config;      ///< the value in the config, in the same form
   bool config_won = true;
-  /// `optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; continues with 0.1`, for display.
+  /// A line for display, such as `optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; continues with
+  /// 0.1`.
   std::string describe() const;
 };
 
 /// Reconciles the config of a fit with its checkpoint (`ckpt_path`) before anything is created from it: optimizer,
 /// schedule, batch size and seed take the checkpoint's values, unless `load.allow_config_change`; everything else stays
 /// as in the config. `ckpt_path: auto` is replaced by the path it resolves to. Returns the differences; empty if no run
-/// is resumed (no checkpoint, `load.loops` off, a finished run). `locks`: locks the run's folder while it is read; with
-/// several ranks, only the first rank does. Throws a CheckpointError listing all differences of the model, which are
-/// not allowed, and for a checkpoint that cannot be read.
+/// is resumed (no checkpoint, `load.loops` off, a finished run). If `locks` is true, the run's folder is locked while
+/// it is read; with several ranks, only the first rank locks it. Throws a CheckpointError listing all differences of
+/// the model, which are not allowed, and for a checkpoint that cannot be read.
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
 
 /// The state of the data module in the checkpoint that a run of `config` will load; nullopt if it loads none, or one

@@ -16,8 +16,8 @@ struct FULGUR_API CheckpointLoading {
   bool loops = true;  ///< progress, position in the data, callbacks, metrics, open accumulation window
   bool rng = true;
   bool strict = true;                               ///< names, shapes and dtypes of the weights must match
-  std::map<std::string, std::string> key_prefixes;  ///< prefixes of names: in the checkpoint → in the module
-  Verify verify = Verify::whole;                    ///< `needed`: only the files that are read
+  std::map<std::string, std::string> key_prefixes;  ///< maps prefixes of names in the checkpoint to those in the module
+  Verify verify = Verify::whole;                    ///< with `needed`, only the files that are read are verified
   bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint
 
   bool loads_optimizer() const { return optimizer && !weights_only; }

@@ -26,7 +26,7 @@ struct FULGUR_API VerifiedCheckpoint;
 /// Components created by the user's program. Callbacks and loggers are added to those that the options name; the
 /// default ones are created only if there is no other of their kind. All other components replace those of the options.
 struct FULGUR_API TrainerComponents {
-  /// Adds a callback whose class is known at compile time: hooks that it does not override cost nothing.
+  /// Adds a callback whose class is known at compile time, so that hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
   TrainerComponents& add(std::shared_ptr<C> callback) {
     detail::ComponentAccess::find_overridden<Callback>(*callback);
@@ -51,9 +51,9 @@ struct FULGUR_API TrainerComponents {
   std::vector<std::string> silence;
   /// The parts that are loaded from a checkpoint.
   CheckpointLoading load;
-  /// Seed of loaders and generators; nullopt: the process's random state is used as is.
+  /// Seed of loaders and generators. With nullopt, the process's random state is used as it is.
   std::optional<uint64_t> seed;
-  /// The checkpoint that `agree_with_checkpoint` has read: the first fit takes it from here if it loads this one.
+  /// The checkpoint that `agree_with_checkpoint` has read. The first fit takes it from here if it loads this one.
   std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
   /// A fit begins again in the folder of the version that a logger names, if another fit ended there before its first
   /// checkpoint; otherwise a folder that exists is an error.
@@ -64,8 +64,8 @@ struct FULGUR_API TrainerComponents {
 struct FULGUR_API DataSource {
   std::shared_ptr<DataModule> module;
   Loaders train, validation, test, predict;
-  /// The data module's `prepare_data` and `setup` have been called for this function, with the checkpoint's state: the
-  /// Trainer does not call them again.
+  /// The function for which the data module's `prepare_data` and `setup` have been called, with the checkpoint's state.
+  /// The Trainer does not call them again.
   std::optional<TrainerFn> set_up_for = {};
   DataSource() = default;
   DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}

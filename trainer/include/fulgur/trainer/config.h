@@ -25,7 +25,7 @@ struct FULGUR_API VerifiedCheckpoint;
 /// `seed_everything: 42`, `true` (a random seed, which is printed and saved) or `false` (not seeded).
 struct FULGUR_API SeedChoice {
   bool enabled = false;
-  std::optional<uint64_t> seed;  ///< nullopt and enabled: random
+  std::optional<uint64_t> seed;  ///< random if enabled and nullopt
 };
 
 template <>
@@ -56,11 +56,12 @@ struct FULGUR_API Config {
   std::optional<std::string> lr_scheduler_name;
   std::optional<std::string> ckpt_path;
   CheckpointLoading load;
-  /// Target option → fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied after setup.
+  /// Maps a target option to a fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied
+  /// after setup.
   std::map<std::string, std::string> link;
   std::vector<std::string> silence;  ///< warning ids to silence
 
-  /// Folder of the last `--config` file; not an option, set by `load_config`.
+  /// Folder of the last `--config` file. It is not an option; `load_config` sets it.
   std::filesystem::path folder;
 
   void fields(Fields& f);
@@ -70,32 +71,32 @@ struct FULGUR_API Config {
   /// The values that the config itself sets at the targets of `link`; they must agree with the facts.
   std::map<std::string, ConfigNode> written_at_links;
 
-  /// Not an option: the checkpoint that `agree_with_checkpoint` has read in order to choose it, for the first fit.
+  /// The checkpoint that `agree_with_checkpoint` has read in order to choose it, for the first fit. Not an option.
   std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
 
-  /// Not an option: `--resume` found no checkpoint. If a logger names the version, and a fit ended in its folder before
-  /// its first checkpoint, the fit begins again in that folder.
+  /// True if `--resume` found no checkpoint; not an option. If a logger names the version, and a fit ended in its
+  /// folder before its first checkpoint, the fit begins again in that folder.
   bool begins_again = false;
 
-  /// Not an option: the start of the run, if a resume has replaced it in this config. The run saves this one, so that
+  /// The start of the run, if a resume has replaced it in this config; not an option. The run saves this one, so that
   /// the saved config describes the whole run.
   std::optional<WrittenStart> written_start;
 };
 
 /// The config files, and the settings that the command line and the environment add to them.
 struct FULGUR_API ConfigSources {
-  std::vector<std::filesystem::path> files;  ///< `--config`, later wins
+  std::vector<std::filesystem::path> files;  ///< the files of `--config`, of which later ones win
   std::vector<std::pair<std::string, std::string>>
-      overrides;  ///< `trainer.max_epochs` → `3`, in order; a key may end in `+`
-  std::vector<std::pair<std::string, std::string>> environment;  ///< name → value; only `FULGUR_…__…` are read
+      overrides;  ///< values by key, such as `3` for `trainer.max_epochs`, in order; a key may end in `+`
+  std::vector<std::pair<std::string, std::string>> environment;  ///< values by name; only `FULGUR_…__…` are read
 };
 
-/// Files, environment and command line merged in this order (later wins), with short forms and `+=` resolved; `${…}` is
+/// Merges files, environment and command line in this order (later wins) and resolves short forms and `+=`; `${…}` is
 /// kept.
 FULGUR_API ConfigNode merge_config(const ConfigSources& sources, Problems& problems);
-/// The typed config; throws a ConfigError that lists all errors.
+/// Returns the typed config, or throws a ConfigError that lists all errors.
 FULGUR_API Config load_config(const ConfigSources& sources);
-/// The typed config from one node, with `${…}` resolved; throws the same errors.
+/// Returns the typed config from one node, with `${…}` resolved, or throws the same errors.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
 /// Writes `facts` of the data module into the options named by `link`; throws a ConfigError for an invalid link.
@@ -103,9 +104,9 @@ FULGUR_API void apply_links(Config& config, const StateTree& facts);
 
 /// JSON Schema (draft 2020-12) of the config, with every registered component.
 FULGUR_API std::string config_json_schema();
-/// `describe NAME`: doc and options of a component, as a table. Throws a ConfigError for unknown names.
+/// What `describe NAME` prints: doc and options of a component, as a table. Throws a ConfigError for unknown names.
 FULGUR_API std::string describe_component(const std::string& name);
-/// `list [kind]`: all components with the first line of their docs.
+/// What `list [kind]` prints: all components with the first line of their docs.
 FULGUR_API std::string list_components(const std::optional<std::string>& kind);
 
 }  // namespace fulgur

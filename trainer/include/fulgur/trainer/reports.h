@@ -16,7 +16,8 @@ namespace fulgur {
 /// Peak memory of a rank during a fit.
 struct FULGUR_API PeakMemory {
   int64_t rank = 0;
-  /// `cpu`: resident set size of the process. `cuda:0`: bytes held by tensors, from the caching allocator.
+  /// For `cpu` it is the resident set size of the process; for `cuda:0`, the bytes held by tensors, from the caching
+  /// allocator.
   std::string device;
   int64_t bytes = 0;
 };
@@ -24,19 +25,19 @@ struct FULGUR_API PeakMemory {
 /// Result of a fit. For a fit that threw, see `Trainer::last_fit()`, which reports what was reached.
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;         ///< of this process; everything else in a report is the same on all ranks
+  int64_t rank = 0;         ///< rank of this process; everything else in a report is the same on all ranks
   std::string stop_reason;  ///< such as `max_epochs`, `max_steps`, a callback's reason, `signal 15`, `exception`
-  int64_t epochs = 0;       ///< completed
+  int64_t epochs = 0;       ///< number of completed epochs
   int64_t global_step = 0;
-  double train_seconds = 0;  ///< inside the loops, evaluation included
+  double train_seconds = 0;  ///< seconds inside the loops, including evaluation
   Metrics metrics;           ///< last values by name
-  /// In rank order; for each rank the CPU and then its devices, if any. If the kernel does not let a process reset its
-  /// peak, the CPU's peak is that of the whole process.
+  /// Peaks in rank order: for each rank that of the CPU and then those of its devices, if any. If the kernel does not
+  /// let a process reset its peak, the CPU's peak is that of the whole process.
   std::vector<PeakMemory> peak_memory;
   /// Number of batches that were launched as CUDA graphs in this process.
   int64_t captured_batches = 0;
-  /// `cuda_graph: true`: why the batches, or those after some batch, were not launched as graphs. Nullopt if all
-  /// batches after the warm-up were, or if `cuda_graph` is false.
+  /// Why the batches, or those after some batch, were not launched as graphs although `cuda_graph` is true. Nullopt if
+  /// all batches after the warm-up were, or if `cuda_graph` is false.
   std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
@@ -48,7 +49,7 @@ struct FULGUR_API FitReport {
 /// Metrics of one evaluation, exact over all samples: one list per loader.
 struct FULGUR_API EvalReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;  ///< of this process; everything else in a report is the same on all ranks
+  int64_t rank = 0;  ///< rank of this process; everything else in a report is the same on all ranks
   std::vector<Metrics> loaders;
   int64_t samples = 0;
   double seconds = 0;
@@ -64,12 +65,12 @@ struct FULGUR_API EvalReport {
 /// all ranks are in the files.
 struct FULGUR_API PredictReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;  ///< of this process
-  /// Per loader: named outputs of the samples this process read, in reading order.
+  int64_t rank = 0;  ///< rank of this process
+  /// Named outputs of the samples that this process read, in reading order, with one Outputs per loader.
   std::vector<Outputs> loaders;
   /// `predictions.safetensors` and `predictions.jsonl`, on rank 0: all samples of all ranks.
   std::vector<std::filesystem::path> files;
-  int64_t samples = 0;  ///< of all ranks
+  int64_t samples = 0;  ///< number of samples of all ranks
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
 };

@@ -48,7 +48,7 @@ class FULGUR_API Trainer {
   PredictReport predict(std::shared_ptr<LightningModule> module, DataSource data = {},
                         const CheckpointChoice& checkpoint = {});
 
-  /// The same for a module whose class is known at compile time: hooks that it does not override cost nothing.
+  /// The same for a module whose class is known at compile time, so that hooks that it does not override cost nothing.
   template <class M>
   requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) FitReport
       fit(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
@@ -74,8 +74,8 @@ class FULGUR_API Trainer {
     return predict(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
 
-  /// The same for a module that the Trainer creates from its options, as a config would: strategies that need a copy on
-  /// each device (dp) then know how to create one. To reuse the module later, use `make_component<LightningModule,
+  /// The same for a module that the Trainer creates from its options, as a config would, so that strategies that need a
+  /// copy on each device (dp) know how to create one. To reuse the module later, use `make_component<LightningModule,
   /// M>(options)`.
   template <std::derived_from<LightningModule> M>
   FitReport fit(const OptionsType<M>& options, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {

@@ -19,7 +19,7 @@
 
 namespace fulgur {
 
-/// `trainer.on_nonfinite`: the reaction to a loss or gradients that are NaN or infinite.
+/// The reaction (`trainer.on_nonfinite`) to a loss or gradients that are NaN or infinite.
 enum class OnNonFinite { raise, skip, stop, rollback, off };
 constexpr auto enum_names(OnNonFinite) {
   return std::to_array<EnumName<OnNonFinite>>({{OnNonFinite::raise, "raise"},
@@ -29,20 +29,20 @@ constexpr auto enum_names(OnNonFinite) {
                                                {OnNonFinite::off, "off"}});
 }
 
-/// `trainer.on_save_error`: the reaction to a checkpoint that cannot be written; `proceed` is `continue` in configs.
+/// The reaction (`trainer.on_save_error`) to a checkpoint that cannot be written; `proceed` is `continue` in configs.
 enum class OnSaveError { stop, proceed };
 constexpr auto enum_names(OnSaveError) {
   return std::to_array<EnumName<OnSaveError>>({{OnSaveError::stop, "stop"}, {OnSaveError::proceed, "continue"}});
 }
 
-/// `trainer.scale_lr`: how learning rates follow the batch size.
+/// How learning rates follow the batch size (`trainer.scale_lr`).
 enum class ScaleLr { none, linear, sqrt };
 constexpr auto enum_names(ScaleLr) {
   return std::to_array<EnumName<ScaleLr>>(
       {{ScaleLr::none, "none"}, {ScaleLr::linear, "linear"}, {ScaleLr::sqrt, "sqrt"}});
 }
 
-/// `trainer.memory_format` of images.
+/// The memory format of images (`trainer.memory_format`).
 enum class MemoryFormat { contiguous, channels_last };
 constexpr auto enum_names(MemoryFormat) {
   return std::to_array<EnumName<MemoryFormat>>(
@@ -52,7 +52,7 @@ constexpr auto enum_names(MemoryFormat) {
 /// `true` (the default loggers), `false` (none), one component or a list of them.
 struct FULGUR_API LoggerChoice {
   bool enabled = true;
-  std::vector<Spec<Logger>> loggers;  ///< empty and enabled: CsvLogger and JsonlLogger
+  std::vector<Spec<Logger>> loggers;  ///< CsvLogger and JsonlLogger if enabled and empty
 };
 
 template <>
@@ -64,7 +64,7 @@ struct FULGUR_API FieldTraits<LoggerChoice> {
 
 /// `fast_dev_run: true` (one batch), `false`, or a number of batches.
 struct FULGUR_API FastDevRun {
-  int64_t batches = 0;  ///< 0: off
+  int64_t batches = 0;  ///< 0 if off
 };
 
 template <>
@@ -76,7 +76,7 @@ struct FULGUR_API FieldTraits<FastDevRun> {
 
 /// `auto`, a number of devices (-1: all), or indices: `[0, 3]`, `"0,3"`, `"3,"` (a list of one), `"2"` (a number).
 struct FULGUR_API DeviceChoice {
-  std::optional<int64_t> count;  ///< -1: all
+  std::optional<int64_t> count;  ///< -1 for all
   std::vector<int64_t> indices;  ///< if not empty, these devices are used
   DeviceChoice() = default;
   DeviceChoice(int number) : count(number) {}
@@ -115,7 +115,7 @@ struct FULGUR_API ValCheckInterval {
   ValCheckInterval(int64_t n) : batches(n) {}
   ValCheckInterval(double fraction) : batches(fraction) {}
   ValCheckInterval(Interval every) : interval(every) {}
-  /// Once, at the end of each epoch.
+  /// True if validation runs once, at the end of each epoch.
   bool at_epoch_end() const { return !interval && !batches.count && batches.fraction == 1.0; }
 };
 

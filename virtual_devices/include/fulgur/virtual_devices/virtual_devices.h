@@ -18,11 +18,11 @@ constexpr int64_t kMostVirtualDevices = 64;
 ///
 /// For trials and tests. Do not use them in a process that also computes on GPUs: LibTorch would no longer take GPUs
 /// for its accelerator. Later calls must not request more than the first. Throws a ConfigError if the number is not 1
-/// to 64 or is above that of the first call, or if another backend occupies the slot (LibTorch has a single one for
-/// unknown backends).
+/// to 64 or is above that of the first call, or if another backend occupies LibTorch's only slot for out-of-tree
+/// backends (PrivateUse1).
 FULGUR_API void enable_virtual_devices(int64_t count);
 
-/// 0 before `enable_virtual_devices`.
+/// The number of virtual devices; 0 before `enable_virtual_devices`.
 FULGUR_API int64_t virtual_device_count();
 FULGUR_API at::Device virtual_device(int64_t index);
 
@@ -33,7 +33,7 @@ struct FULGUR_API DeviceCopies {
   int64_t bytes = 0;
 };
 
-/// All copies that involved a virtual device since `reset_device_copies`, or the start; from any thread. A value read
+/// All copies that involved a virtual device since `reset_device_copies`, or the start, on any thread. A value read
 /// with `.item()` is a copy to the CPU.
 FULGUR_API std::vector<DeviceCopies> device_copies();
 /// Bytes between virtual devices, without those from and to the CPU.

@@ -25,8 +25,8 @@ class FULGUR_API Callback : public Stateful {
 
   ~Callback() override;
 
-  /// Identifies the state in checkpoints; two stateful callbacks with the same key are a ConfigError. Default: the
-  /// class name.
+  /// Identifies the state in checkpoints, by default by the class name. Two stateful callbacks with the same key are a
+  /// ConfigError.
   virtual std::string state_key() const;
   virtual Phase phase() const { return Phase::observe; }
   /// The metrics that this callback reads with `RunContext::monitored_metric`.
@@ -34,21 +34,22 @@ class FULGUR_API Callback : public Stateful {
   /// The metric without which this callback ends the run at the end of the first epoch: the Trainer warns early if
   /// neither validation nor the first training batch has logged it. Default: none.
   virtual std::optional<std::string> required_metric() const { return std::nullopt; }
-  /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
-  /// `on_save_checkpoint` with `run.collectives()`. If an exception or a signal ends a validation, a batch or the hooks
-  /// at the start or end of an epoch, and a resume repeats it, the Trainer also restores the callback's state from
-  /// before it.
+  /// The state that a checkpoint stores. It is that of rank 0, and a resume loads it on all ranks. Gather per-rank
+  /// state in `on_save_checkpoint` with `run.collectives()`. If an exception or a signal ends a validation, a batch or
+  /// the hooks at the start or end of an epoch, and a resume repeats it, the Trainer also restores the callback's state
+  /// from before it.
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
   virtual void setup(RunContext&, TrainerFn) {}
   virtual void teardown(RunContext&, TrainerFn) {}
-  /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
+  /// Called after an exception in the run or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
-  /// Whether `on_exception` may request a checkpoint; asked only if it is overridden. If true, the Trainer remembers
-  /// the run's state before each training batch, and the checkpoint holds the state before the batch that failed.
+  /// Whether `on_exception` may request a checkpoint. Called only if that hook is overridden. If true, the Trainer
+  /// remembers the run's state before each training batch, and the checkpoint holds the state before the batch that
+  /// failed.
   virtual bool saves_on_exception() const { return true; }
-  /// The checkpoint from which a fit without `ckpt_path` resumes; asked once, before any setup.
+  /// The checkpoint from which a fit without `ckpt_path` resumes. Called once, before any setup.
   virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
 
   virtual void on_fit_start(RunContext&) {}
@@ -92,13 +93,13 @@ class FULGUR_API Callback : public Stateful {
   virtual void on_predict_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
                                     int64_t /*loader_idx*/) {}
 
-  /// May add to or change what will be saved; runs after every callback has decided.
+  /// Called after every callback has decided; may add to or change what will be saved.
   virtual void on_save_checkpoint(RunContext&, StateTree& /*checkpoint*/) {}
-  /// Before `load_state`, and before the module plans its optimizers.
+  /// Called before `load_state`, and before the module plans its optimizers.
   virtual void on_load_checkpoint(RunContext&, const StateTree& /*checkpoint*/) {}
-  /// The request with this ticket has been written to disk.
+  /// Called once the request with this ticket has been written to disk.
   virtual void on_checkpoint_published(RunContext&, const CheckpointInfo&) {}
-  /// The request failed; the previous checkpoints are intact.
+  /// Called if the request failed; the previous checkpoints are intact.
   virtual void on_checkpoint_failed(RunContext&, const CheckpointInfo&, const std::exception&) {}
 
  private:

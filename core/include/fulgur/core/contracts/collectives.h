@@ -17,7 +17,7 @@ enum class ReduceOp { sum, mean, min, max };
 class FULGUR_API PendingReduction {
  public:
   virtual ~PendingReduction();
-  /// The result; waits for it. Call once.
+  /// Waits for the result and returns it. Call it once.
   virtual std::vector<int64_t> take() = 0;
 };
 
@@ -33,9 +33,9 @@ class FULGUR_API Collectives {
   virtual Tensor all_reduce(const Tensor& value, ReduceOp op) = 0;
   /// The tensors of all ranks, in rank order. With `with_gradients`, backward reaches the tensors of all ranks.
   virtual std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) = 0;
-  /// The same for tensors with the same shape and dtype on all ranks: row r of the result is rank r's. One exchange on
-  /// the tensor's device, without synchronizing the host; all_gather first exchanges the shapes on the host. Each new
-  /// shape is compared once between ranks; a mismatch is a DistributedError.
+  /// Gathers tensors with the same shape and dtype on all ranks; row r of the result is that of rank r. It makes one
+  /// exchange on the tensor's device and does not synchronize the host, while all_gather first exchanges the shapes on
+  /// the host. Each new shape is compared once between ranks; a mismatch is a DistributedError.
   virtual Tensor all_gather_same(const Tensor& value, bool with_gradients = false);
   virtual Tensor broadcast(const Tensor& value, int64_t source_rank) = 0;
   /// True if `value` is true on any rank.
@@ -51,10 +51,10 @@ class FULGUR_API Collectives {
   /// Throws a DistributedError if an exchange on the device has failed. Called after the host has synchronized with the
   /// device: exchanges there fail asynchronously and leave undefined results.
   virtual void check() {}
-  /// What this rank is doing (a string literal), shown in the error message of a rank that times out waiting for it.
-  /// Cheap; no communication.
+  /// Sets what this rank is doing (a string literal), which is shown in the error message of a rank that times out
+  /// waiting for it. It is cheap and does not communicate.
   virtual void set_activity(const char* /*what*/) {}
-  /// Number of training steps done, for the same message. Called by the Trainer.
+  /// Sets the number of training steps done, for the same message. Called by the Trainer.
   virtual void set_steps_done(int64_t /*steps*/) {}
 };
 

@@ -50,7 +50,8 @@ struct ComponentAccess {
   static void set_run(Module& module, RunContext* run) {
     module.run_ = run;
   }
-  /// Creates another module of this class from the same options; empty if not created by a factory.
+  /// The function that creates another module of this class from the same options; empty if no factory created the
+  /// module.
   template <class Module>
   static const auto& factory(const Module& module) {
     return module.factory_;

@@ -19,11 +19,11 @@ class FULGUR_API DataModule : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "data";
 
-  /// Downloads, checks or prepares files; called on one process per node, before `setup`. Must not set members.
+  /// Downloads, checks or prepares files. Called on one process per node, before `setup`. Must not set members.
   virtual void prepare_data() {}
-  /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
+  /// If true, `prepare_data` runs once per node (node-local disks); if false, once in total (shared file systems).
   virtual bool prepare_data_per_node() const { return true; }
-  /// Reads what `fn` needs; called on every process, after the checkpoint's state is loaded, and again for another
+  /// Reads what `fn` needs. Called on every process, after the checkpoint's state is loaded, and again for another
   /// `fn`.
   virtual void setup(TrainerFn fn);
   /// Loaders of each stage; empty if there are none. Validation, test and predict may have several.
@@ -39,7 +39,7 @@ class FULGUR_API DataModule : public Stateful {
                                          int64_t loader_idx);
   virtual Batch on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
   virtual void teardown(TrainerFn fn);
-  /// After an exception in the run, before teardown.
+  /// Called after an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);
   /// Facts that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
   virtual StateTree exported_values() const { return {}; }

@@ -36,14 +36,14 @@ class FULGUR_API Dataset {
   /// row; other threads write other rows concurrently. Throws a DataError that names index and file for a bad sample.
   virtual void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
                     const SampleContext& context) const = 0;
-  /// Samples [start, start + length) without a copy, if the data layout allows it; else nullopt.
+  /// Returns samples [start, start + length) without a copy if the data layout allows it, otherwise nullopt.
   virtual std::optional<Batch> view(int64_t start, int64_t length) const;
 };
 
 /// A dataset for which the user writes a single function from indices to a batch.
 class FULGUR_API BatchDataset : public Dataset {
  public:
-  /// The samples `indices` (never empty), in that order. A loader with workers requests parts of a batch.
+  /// Returns the samples `indices` (never empty), in that order. A loader with workers requests parts of a batch.
   virtual Batch get(c10::ArrayRef<int64_t> indices, const SampleContext& context) const = 0;
   Batch prototype() const override;
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
@@ -58,7 +58,7 @@ class FULGUR_API IterableDataset : public Stateful {
   virtual void set_share(int64_t rank, int64_t world_size);
   /// Starts epoch `context.epoch` from its first sample.
   virtual void reset(const SampleContext& context) = 0;
-  /// Up to `count` samples; fewer only at the end, then nullopt.
+  /// Returns up to `count` samples: fewer only at the end of the stream, and nullopt after that.
   virtual std::optional<Batch> next(int64_t count, const SampleContext& context) = 0;
 };
 

@@ -160,7 +160,7 @@
 
 namespace fulgur::detail {
 
-/// For a pointer to a member function: its signature without the class, and the same pointer type for another class.
+/// The signature, without the class, of a pointer to a member function, and the same pointer type for another class.
 template <class Pointer>
 struct HookPointer;
 #define FULGUR_HOOK_POINTER(is_const, qualifiers)                   \
@@ -198,7 +198,7 @@ FULGUR_HOOK_POINTER(true, const noexcept)
 #define FULGUR_HOOK_TEXT(hook, result, arguments, qualifiers) \
 #result " " #hook #arguments " " FULGUR_TEXT_(qualifiers override)
 
-/// For a list of signatures: a compiler error names the one that a member of T does not match.
+/// Checks a list of signatures: a compiler error names the one that a member of T does not match.
 #define FULGUR_CHECK_HOOK(T, Base, hook, result, arguments, qualifiers) \
   static_assert(FULGUR_HOOK_FITS(T, Base, hook),                                                                     \
                 "the class has a `" #hook "` that does not override " #Base "'s, so it would never be called. "      \

@@ -53,7 +53,7 @@ enum class Hook : uint8_t {
           count_,
 };
 
-/// Which hooks a class overrides. All, until a factory that knows the class has checked.
+/// Which hooks a class overrides. It has all hooks until a factory that knows the class has checked.
 class HookMask {
  public:
   bool has(Hook hook) const { return (bits_ >> static_cast<int>(hook)) & 1u; }

@@ -26,8 +26,8 @@ class FULGUR_API IntervalTrigger {
   /// count as one.
   bool due(RunContext& run);
 
-  /// The position of the run, in units of the interval, up to which intervals have fired: state to be saved, since a
-  /// run may be interrupted between a step and the next call of `due`. Set it after `start`.
+  /// The position of the run, in units of the interval, up to which intervals have fired. It belongs to the saved
+  /// state, since a run may be interrupted between a step and the next call of `due`. Set it after `start`.
   double reached() const { return last_; }
   void set_reached(double position) { last_ = position; }
 

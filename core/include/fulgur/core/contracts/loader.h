@@ -23,8 +23,8 @@ class FULGUR_API Loader : public Stateful {
   virtual int64_t batch_size() const = 0;
   /// Starts epoch `epoch`, at its first batch or at the position loaded for it.
   virtual void start_epoch(int64_t epoch) = 0;
-  /// Stores the next batch in `out`; false at the end of the epoch. The batch stays valid until after the following
-  /// call.
+  /// Stores the next batch in `out`; returns false at the end of the epoch. The batch stays valid until after the
+  /// following call.
   virtual bool next(Batch& out) = 0;
   /// Gives back the batch of the last `next`, which was not trained on: `state()` is then the position before it.
   virtual void unread() = 0;
@@ -36,7 +36,7 @@ class FULGUR_API Loader : public Stateful {
   virtual void share_evenly(UnevenShares /*rest*/) {}
   /// Converts the positions of `from` ranks within one epoch, all at `state`, to a state of this loader, which is
   /// configured for another number of ranks: the rest of the epoch is redistributed so that each sample is seen once.
-  /// Default: throws a CheckpointError, since only the loader knows its state.
+  /// The default throws a CheckpointError, since only the loader knows its state.
   virtual StateTree reshard_state(const StateTree& state, int64_t from) const;
   /// True if this rank reads every world_size-th sample of the global order, starting at its rank; interleaving the
   /// rows of all ranks then restores that order.

@@ -38,26 +38,27 @@ class FULGUR_API Logger {
   /// Folder name and version that this logger requests for the run; the first logger's choice counts.
   virtual std::optional<std::string> run_name() const { return std::nullopt; }
   virtual std::optional<int64_t> run_version() const { return std::nullopt; }
-  /// Key of this logger's state in a checkpoint; the class name. Loggers with the same key are matched in order.
+  /// Key of this logger's state in a checkpoint, by default the class name. Loggers with the same key are matched in
+  /// order.
   virtual std::string state_key() const;
-  /// How much it has written, for a checkpoint: everything logged so far is in its files when this returns. Null if it
-  /// cannot tell, or if its files cannot be written at the moment.
+  /// Returns how much has been written, for a checkpoint. Everything logged so far is in the files by then. Null if the
+  /// logger cannot tell, or if its files cannot be written at the moment.
   virtual StateTree state();
-  /// Called before `start` when a run resumes, with the state from the checkpoint: `start` truncates the files exactly
-  /// there. Not called if the checkpoint has no state of this logger.
+  /// Called before `start` when a run resumes, with the state from the checkpoint. `start` then truncates the files at
+  /// exactly that place. Not called if the checkpoint has no state of this logger.
   virtual void load_state(const StateTree& state);
   /// Opens its files under the run folder. `resume_step` is the step from which the run resumes; without a state, rows
   /// with a later step are removed, since the resumed run writes them again.
   virtual void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) = 0;
   virtual void log_hyperparams(const ConfigNode& hparams);
-  /// One row: the values at global step `step`, including `epoch`.
+  /// Logs one row: the values at global step `step`, including `epoch`.
   virtual void log_metrics(const Metrics& metrics, int64_t step) = 0;
   virtual void log_media(const MediaRecord& record, int64_t step);
   virtual void log_artifact(const std::filesystem::path& path);
   virtual void after_save_checkpoint(const CheckpointInfo& info);
-  /// Everything logged is in the files when this returns.
+  /// Writes everything that was logged to the files before it returns.
   virtual void flush() {}
-  /// The end of the run, however it ends; never throws.
+  /// Called at the end of the run, however it ends. Never throws.
   virtual void finalize(RunStatus status) noexcept = 0;
 };
 

@@ -27,10 +27,10 @@ constexpr auto enum_names(ScheduleInterval) {
 /// The length of a run as far as it is known before its first step; a schedule uses it to resolve lengths in its
 /// options.
 struct FULGUR_API RunLength {
-  std::optional<int64_t> epochs;  ///< of the whole run
+  std::optional<int64_t> epochs;  ///< epochs of the whole run
   std::optional<int64_t> steps;   ///< optimizer steps of the whole run
   std::optional<double> steps_per_epoch;
-  std::optional<double> samples_per_step;  ///< of this rank, times the world size
+  std::optional<double> samples_per_step;  ///< samples of this rank, times the world size
   std::optional<int64_t> max_steps = {};   ///< a limit of `steps` that does not depend on the data
   bool operator==(const RunLength& other) const = default;
 };
@@ -52,7 +52,7 @@ class FULGUR_API LrScheduler : public Stateful {
   /// ConfigError that names the schedule, the step and the value for a rate that is negative or not finite.
   void attach(Optimizer& optimizer);
   Optimizer& optimizer() const;
-  /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
+  /// Makes one step of the schedule; `metric` is the monitored value, for a schedule that needs one.
   void step(std::optional<double> metric = std::nullopt);
   /// How many steps of the run's first part a step counts as; it differs from 1 only after a resume with other batches.
   double pace() const { return pace_; }
@@ -60,10 +60,10 @@ class FULGUR_API LrScheduler : public Stateful {
   /// it counts like the steps before it.
   void resume_in_window() { first_pace_ = saved_pace_; }
   virtual bool wants_metric() const { return false; }
-  /// Called by the Trainer before `attach`: the length of the run, and how often the schedule steps.
+  /// Sets the length of the run and how often the schedule steps. Called by the Trainer before `attach`.
   void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 
-  /// The rate of a group after `steps` steps of the run's first part: a pure function if possible.
+  /// The rate of a group after `steps` steps of the run's first part. If possible, this is a pure function.
   virtual double lr_at(int64_t steps, double initial_lr) const = 0;
   /// Momentum of the optimizer after `steps` steps; nullopt if the schedule does not change it.
   virtual std::optional<double> momentum_at(int64_t steps) const;
@@ -71,7 +71,8 @@ class FULGUR_API LrScheduler : public Stateful {
   virtual void observe(int64_t steps, std::optional<double> metric);
   /// The schedules this one is composed of, in the order of its options.
   virtual std::vector<std::shared_ptr<LrScheduler>> parts() const { return {}; }
-  /// Multiplies the rates set in the options, such as `max_lr`; called before `attach`. Default: those of the parts.
+  /// Multiplies the rates set in the options, such as `max_lr`. Called before `attach`. The default multiplies those of
+  /// the parts.
   virtual void scale_rates(double factor);
   /// Options that were `auto` (`total_steps`) and the steps they resolved to, once attached.
   const std::map<std::string, int64_t, std::less<>>& decided() const { return decided_; }
@@ -82,15 +83,15 @@ class FULGUR_API LrScheduler : public Stateful {
  protected:
   /// Called by `attach` before the first rates are set, once the length of the run is known.
   virtual void on_attach(const Optimizer& optimizer);
-  /// For a schedule composed of others: `part` counts as this one does, and its `auto` is `steps` steps (nullopt:
-  /// unknown).
+  /// Makes `part` of a composed schedule count as this one does, with `steps` steps as its `auto` (nullopt if unknown).
   void adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const;
   /// Steps of this schedule in the whole run, or in its part of another schedule; nullopt if unknown.
   std::optional<int64_t> known_steps() const;
-  /// A length from the options in steps of this schedule: a count as is, an interval converted by the length of the
-  /// run. Throws a ConfigError that names `option` (`StepLR.step_size`) if the run's length is unknown.
+  /// Converts a length from the options to steps of this schedule. A count stays as it is; an interval is converted by
+  /// the length of the run. Throws a ConfigError that names `option` (`StepLR.step_size`) if the run's length is
+  /// unknown.
   int64_t steps_of(const Length& length, std::string_view option) const;
-  /// `known_steps()`; throws the same error if unknown.
+  /// Returns `known_steps()`, or throws the same error if it is unknown.
   int64_t total_steps(std::string_view option) const;
 
  private:
@@ -101,9 +102,9 @@ class FULGUR_API LrScheduler : public Stateful {
   /// Whether `flag` is set in this schedule or in one of its parts.
   bool any(bool LrScheduler::*flag) const;
   /// How many steps of `plan`, the run's first part, each step counts as after a resume with other batches or epochs.
-  /// `before`: the part of the run before this one.
+  /// `before` is the part of the run before this one.
   double pace_of(const RunLength& plan, const RunLength& before) const;
-  /// Keeps the lengths of `plan`. `before`: the part of the run before this one.
+  /// Keeps the lengths of `plan`. `before` is the part of the run before this one.
   void keep_plan(const RunLength& plan, const RunLength& before);
   Optimizer* optimizer_ = nullptr;
   int64_t steps_ = 0;
@@ -129,7 +130,7 @@ struct SchedulerConfig {
   int64_t frequency = 1;                    ///< every n epochs or steps, counted over the run
   std::optional<std::string> monitor = {};  ///< metric passed to a scheduler that needs one
   bool strict = true;                       ///< a missing metric is an error, else a warning
-  std::string name = {};                    ///< label in logs; empty: `lr-<optimizer>`
+  std::string name = {};                    ///< label in logs; `lr-<optimizer>` if empty
 };
 
 }  // namespace fulgur

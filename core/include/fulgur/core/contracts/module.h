@@ -38,20 +38,21 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   using torch::nn::Module::Module;
   ~LightningModule() override;
 
-  /// The loss of one batch (a scalar with a graph); the Trainer runs backward, step and zero_grad.
+  /// Returns the loss of one batch (a scalar with a graph); the Trainer runs backward, step and zero_grad.
   virtual StepOutput training_step(const Batch& batch, int64_t batch_idx) = 0;
-  /// One batch of a validation loader, without gradients and in eval mode. Log your metrics here. If not overridden,
-  /// validation is skipped with one warning.
+  /// Computes one batch of a validation loader, without gradients and in eval mode. Log your metrics here. If not
+  /// overridden, validation is skipped with one warning.
   virtual Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
   virtual Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
-  /// What `trainer predict` writes; named tensors with samples in dimension 0. An error if not overridden.
+  /// Returns what `trainer predict` writes: named tensors with samples in dimension 0. Prediction is an error if this
+  /// is not overridden.
   virtual Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
 
-  /// Optimizers and schedules, in one of the forms of `OptimizerPlan`. An optimizer without attached parameters gets
-  /// all that require gradients. Default: empty, i.e. the config's.
+  /// Returns optimizers and schedules, in one of the forms of `OptimizerPlan`. An optimizer without attached parameters
+  /// gets all that require gradients. The default is an empty plan, which means those of the config.
   virtual OptimizerPlan configure_optimizers();
-  /// False: `training_step` runs backward, step and zero_grad itself (`optimizers(i)`, `manual_backward`), and may use
-  /// several optimizers.
+  /// If false, `training_step` runs backward, step and zero_grad itself (`optimizers(i)`, `manual_backward`), and may
+  /// use several optimizers.
   virtual bool automatic_optimization() const { return true; }
   /// Callbacks that belong to the module; one replaces a configured callback of the same class.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks();
@@ -66,7 +67,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual std::optional<int64_t> num_tokens(const Batch&) const { return std::nullopt; }
 
   virtual void prepare_data() {}
-  /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
+  /// If true, `prepare_data` runs once per node (node-local disks); if false, once in total (shared file systems).
   virtual bool prepare_data_per_node() const { return true; }
   virtual void setup(TrainerFn) {}
   virtual void teardown(TrainerFn) {}
@@ -82,23 +83,23 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void on_train_batch_end(const StepOutput&, const Batch&, int64_t /*batch_idx*/) {}
 
   virtual Batch on_before_batch_transfer(Batch batch, int64_t /*loader_idx*/) { return batch; }
-  /// Default: moves every tensor to `device`, non-blocking.
+  /// The default moves every tensor to `device`, without blocking.
   virtual Batch transfer_batch_to_device(Batch batch, const at::Device& device, int64_t loader_idx);
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*loader_idx*/) { return batch; }
 
   virtual void on_before_zero_grad(Optimizer&) {}
-  /// Default: `optimizer.zero_grad()`, which sets the gradients of its parameters to undefined.
+  /// The default calls `optimizer.zero_grad()`, which sets the gradients of its parameters to undefined.
   virtual void optimizer_zero_grad(int64_t epoch, int64_t batch_idx, Optimizer& optimizer);
   virtual void on_before_backward(const Tensor& /*loss*/) {}
-  /// Default: `loss.backward()`. An override must leave gradients in `.grad`.
+  /// The default calls `loss.backward()`. An override must leave gradients in `.grad`.
   virtual void backward(const Tensor& loss, const BackwardOptions& options);
   virtual void on_after_backward() {}
   virtual void on_before_optimizer_step(Optimizer&) {}
-  /// Performs the step of automatic optimization; default: `optimizer.step(closure)`. `closure` is empty except for
-  /// optimizers that need one. An override that does not step leaves the weights unchanged; the gradients are zeroed
-  /// anyway.
+  /// Performs the step of automatic optimization. The default calls `optimizer.step(closure)`. `closure` is empty
+  /// except for optimizers that need one. An override that does not step leaves the weights unchanged; the gradients
+  /// are zeroed anyway.
   virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure);
-  /// Steps a schedule; default: `scheduler.step(metric)`.
+  /// Steps a schedule. The default calls `scheduler.step(metric)`.
   virtual void lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric);
   /// Clips the gradients of `optimizer`; the default follows `gradient_clip_val` and `gradient_clip_algorithm`, on the
   /// device. An override may call `clip_gradients`.
@@ -136,10 +137,10 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void on_predict_batch_end(const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
 
   virtual void on_save_checkpoint(StateTree& /*checkpoint*/) {}
-  /// Before the checkpoint's weights are loaded: the module may create layers or buffers for them.
+  /// Called before the checkpoint's weights are loaded, so that the module can create layers or buffers for them.
   virtual void on_load_checkpoint(const StateTree& /*checkpoint*/) {}
 
-  /// Logs a scalar of this step; see `LogOptions`. Outside a run: warns once and does nothing.
+  /// Logs a scalar of this step; see `LogOptions`. Outside a run it warns once and does nothing.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
@@ -152,12 +153,13 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// The optimizer itself as an O; throws an Error if it is not one.
   template <std::derived_from<Optimizer> O>
   O& optimizers(size_t index = 0) const;
-  /// All of them: `auto [generator, discriminator] = optimizers<2>();`. Throws an Error if there are not `N`.
+  /// Returns all optimizers: `auto [generator, discriminator] = optimizers<2>();`. Throws an Error if there are not
+  /// `N`.
   template <size_t N>
   auto optimizers() const;
   /// Schedule `index` of those planned. In manual optimization the module steps it.
   LrScheduler& lr_schedulers(size_t index = 0) const;
-  /// Backward through precision, hooks and strategy. With an optimizer, only its parameters get gradients.
+  /// Runs backward through precision, hooks and strategy. With an optimizer, only its parameters get gradients.
   void manual_backward(const Tensor& loss, const BackwardOptions& options = {});
   void manual_backward(const Tensor& loss, OptimizerHandle& optimizer, BackwardOptions options = {});
   /// While the result is alive, parameters of the other optimizers do not require gradients.
@@ -178,9 +180,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// one that exchanges. All ranks must call it; with one rank it does nothing.
   void sync_gradients(OptimizerHandle& optimizer) const;
 
-  /// No parameter requires a gradient, and the module is in eval mode.
+  /// Makes no parameter require a gradient, and puts the module into eval mode.
   void freeze();
-  /// All parameters require gradients, and the module is in train mode.
+  /// Makes all parameters require gradients, and puts the module into train mode.
   void unfreeze();
   /// The tensors of all ranks, in rank order; all ranks must call it. See `Collectives::all_gather`.
   std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) const;
@@ -241,12 +243,12 @@ auto LightningModule::optimizers() const {
   (std::make_index_sequence<N>());
 }
 
-/// The norms of gradients before a module's `clip_gradients` changed them; for the Trainer, which need not compute them
-/// a second time, and cannot after values were clipped.
+/// The norms of gradients before a module's `clip_gradients` changed them. The Trainer reads them, since it need not
+/// compute them a second time, and cannot after values were clipped.
 struct GradientNorm {
   /// The norm of the optimizer's gradients; undefined if they were not clipped since the last call.
   FULGUR_API static Tensor take(LightningModule& module, const Optimizer& optimizer);
-  /// The gradients have changed.
+  /// Forgets the norm, since the gradients have changed.
   static void forget(LightningModule& module) { module.clipped_norms_.clear(); }
   /// From now on, clipping by value also records the norm.
   static void note_also_of_values(LightningModule& module, bool on) { module.notes_norms_ = on; }

@@ -18,7 +18,8 @@ class FULGUR_API MonitorError : public ConfigError {
   ~MonitorError() override;
 };
 
-/// `monitor 'val_los' was not logged; the logged metrics are: val_loss; did you mean 'val_loss'?`: a complete sentence.
+/// A complete sentence such as `monitor 'val_los' was not logged; the logged metrics are: val_loss; did you mean
+/// 'val_loss'?`.
 FULGUR_API std::string monitor_not_logged(std::string_view monitor, const std::vector<std::string>& names);
 /// The same for the metrics of a fit, with the reason if there are no validation metrics.
 FULGUR_API std::string monitor_not_logged(std::string_view monitor, const RunContext& run);

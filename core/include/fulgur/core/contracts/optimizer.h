@@ -16,7 +16,7 @@ namespace fulgur {
 
 /// Parameters that share hyper-parameters.
 struct ParamGroup {
-  std::string name;            ///< shown by LearningRateMonitor; may be empty
+  std::string name;            ///< name that LearningRateMonitor shows; may be empty
   std::vector<Tensor> params;  ///< the tensors that the optimizer updates
   /// Dotted names, one per parameter, relative to the module that the group was made from (`trainable_groups`).
   std::vector<std::string> names;
@@ -24,14 +24,14 @@ struct ParamGroup {
   /// The module's parameters, whose gradients backward computes.
   const std::vector<Tensor>& of_module() const { return module_params.empty() ? params : module_params; }
   double lr = 0;                            ///< current learning rate
-  double initial_lr = 0;                    ///< before any schedule
+  double initial_lr = 0;                    ///< learning rate before any schedule
   std::optional<double> weight_decay = {};  ///< overrides the optimizer's
 };
 
-/// Recomputes the loss and its gradients; for optimizers that evaluate it several times in a step (LBFGS).
+/// Recomputes the loss and its gradients, for optimizers that evaluate it several times in a step (LBFGS).
 using Closure = std::function<Tensor()>;
 
-/// An optimizer: hyper-parameters come from its options; parameters are attached by the Trainer, or by the user in
+/// An optimizer. Hyper-parameters come from its options; parameters are attached by the Trainer, or by the user in
 /// `configure_optimizers`. Used by one thread.
 class FULGUR_API Optimizer : public Stateful {
  public:
@@ -50,15 +50,15 @@ class FULGUR_API Optimizer : public Stateful {
   virtual double default_lr() const = 0;
   /// Class name, for logs (`AdamW`).
   virtual std::string name() const = 0;
-  /// What a momentum schedule changes: the momentum, or the first beta; nullopt if there is none.
+  /// The value that a momentum schedule changes, which is the momentum or the first beta; nullopt if there is none.
   virtual std::optional<double> momentum() const { return std::nullopt; }
-  /// Sets it for all groups. Throws a ConfigError if the optimizer has none.
+  /// Sets that value for all groups. Throws a ConfigError if the optimizer has none.
   virtual void set_momentum(double momentum);
 
   /// Weight decay of a group; nullopt if the optimizer has none.
   virtual std::optional<double> weight_decay(const ParamGroup& group) const { return group.weight_decay; }
 
-  /// One step on the gradients; parameters without a gradient are unchanged. If the value of `found_inf` (a
+  /// Makes one step on the gradients; parameters without a gradient are unchanged. If the value of `found_inf` (a
   /// float32 scalar on any device) is not 0, the step is skipped; the device decides this.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// Whether `keep_rates_on_device` has an effect.
@@ -77,14 +77,14 @@ class FULGUR_API Optimizer : public Stateful {
   void zero_grad();
   /// True if the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of `step`.
   virtual bool needs_closure() const { return false; }
-  /// One step that calls `closure`; only for optimizers that need one. Returns the loss of the first evaluation.
+  /// Makes one step that calls `closure`, for optimizers that need one. Returns the loss of the first evaluation.
   virtual Tensor step_closure(const Closure& closure);
   /// Bytes of state once every parameter has had a gradient; nullopt if unknown.
   virtual std::optional<int64_t> full_state_bytes() const { return std::nullopt; }
   /// Current gradients over all groups, without undefined ones.
   std::vector<Tensor> gradients() const;
 
-  /// Attached parameters as `state[name]`, hyper-parameters as `groups`.
+  /// The state of each attached parameter is at `state[name]`, and the hyper-parameters are at `groups`.
   StateTree state() const override;
   /// Throws a CheckpointError that lists every parameter that is missing, unexpected, of another shape or in another
   /// group.

@@ -11,12 +11,12 @@ namespace fulgur {
 
 /// How a backward runs.
 struct BackwardOptions {
-  bool retain_graph = false;        ///< keep the graph for another backward
-  bool create_graph = false;        ///< build a graph of the gradients (higher-order derivatives)
-  std::vector<Tensor> inputs = {};  ///< only these leaves get gradients; empty: all
+  bool retain_graph = false;        ///< keeps the graph for another backward
+  bool create_graph = false;        ///< builds a graph of the gradients (higher-order derivatives)
+  std::vector<Tensor> inputs = {};  ///< if not empty, only these leaves get gradients
 };
 
-/// An optimizer as driven by a run: its step goes through the run's hooks, precision and strategy. Created by the
+/// An optimizer as a run drives it: its step goes through the run's hooks, precision and strategy. Created by the
 /// Trainer; a module with manual optimization gets it from `optimizers(i)`. Used by the run's thread.
 class FULGUR_API OptimizerHandle {
  public:
@@ -31,7 +31,7 @@ class FULGUR_API OptimizerHandle {
   /// Counts a step that was not made by `step` (a recorded one).
   void count_step() { ++steps_; }
   std::vector<ParamGroup>& groups() { return optimizer_->groups(); }
-  /// One step, with its hooks. Throws an Error outside the run's steps.
+  /// Makes one step, with its hooks. Throws an Error outside the run's steps.
   void step(const Closure& closure = {});
   /// Sets the gradients of only this optimizer's parameters to undefined.
   void zero_grad() { optimizer_->zero_grad(); }

@@ -28,17 +28,18 @@ class FULGUR_API PlacedModule {
   PlacedModule& operator=(const PlacedModule&) = delete;
 
   const std::string& name() const { return name_; }
-  /// The one registered with the user's module: its tensors are those of optimizers and checkpoints.
+  /// The module that the user's module registers. Its tensors are those of optimizers and checkpoints.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
-  /// The devices on which it computes and to which it moves its inputs; empty: inputs are not moved.
+  /// The devices on which it computes and to which it moves its inputs. If there are none, inputs are not moved.
   const std::vector<at::Device>& devices() const { return devices_; }
   /// The module and its copies, one on each of `devices()`.
   const std::vector<std::shared_ptr<torch::nn::Module>>& replicas() const { return replicas_; }
 
   /// Moves the module to the first of `devices`, and creates a copy for each of the others from a new module:
-  /// `nn::ReplicaTensors` fills in the values. Empty: the module stays where it is, and the copies are removed.
+  /// `nn::ReplicaTensors` fills in the values. If `devices` is empty, the module stays where it is, and the copies are
+  /// removed.
   void place(std::vector<at::Device> devices);
-  /// True: inputs are never moved, and an input on another device than the module is an error.
+  /// If on, inputs are never moved, and an input on another device than the module is an error.
   void check_inputs(bool on) { checks_inputs_ = on; }
   bool checks_inputs() const { return checks_inputs_; }
 

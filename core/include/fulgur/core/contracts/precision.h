@@ -12,36 +12,37 @@ class Module;
 
 namespace fulgur {
 
-/// The number formats a run computes in. Called by the strategy; owns no loop.
+/// The number formats that a run computes in. The strategy calls it.
 class FULGUR_API Precision : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "precision";
 
-  /// RAII: leaves what `forward_guard` entered.
+  /// Its destructor leaves what `forward_guard` entered.
   struct FULGUR_API Guard {
     virtual ~Guard();
   };
 
   virtual std::string name() const = 0;
-  /// Called once, first. Throws a ConfigError if the device does not support the format, and warns if it is slow there.
+  /// Called once, before all others. Throws a ConfigError if the device does not support the format, and warns if it is
+  /// slow there.
   virtual void set_device(at::Device /*device*/) {}
   /// Converts floating-point parameters and buffers, once, before optimizers are created.
   virtual void convert_module(torch::nn::Module& module) = 0;
   /// Converts the floating-point tensors of a batch.
   virtual void convert_input(Batch& batch) = 0;
-  /// Alive during each forward; nullptr if nothing is needed.
+  /// Returns an object that lives during each forward; nullptr if none is needed.
   virtual std::unique_ptr<Guard> forward_guard() { return nullptr; }
   /// Called once for each optimizer of a fit, before it has any state.
   virtual void prepare_optimizer(Optimizer& /*optimizer*/) {}
   virtual Tensor scale(const Tensor& loss) { return loss; }
   /// Unscales the optimizer's gradients; a second call before the next `update` does nothing.
   virtual void unscale(Optimizer& /*optimizer*/) {}
-  /// Whether the optimizer's gradients overflowed: nonzero if any was not finite (float32 scalar on the device);
-  /// nullopt if the loss is not scaled. Call after `unscale`.
+  /// A float32 scalar on the device that is nonzero if any of the optimizer's gradients was not finite; nullopt if the
+  /// loss is not scaled. Call after `unscale`.
   virtual std::optional<Tensor> found_inf(const Optimizer& /*optimizer*/) const { return std::nullopt; }
-  /// Steps the optimizer; may skip on the device if `found_inf` is nonzero.
+  /// Steps the optimizer. The device may skip the step if `found_inf` is nonzero.
   virtual void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) { optimizer.step(found_inf); }
-  /// At the end of each training step in which an optimizer was stepped.
+  /// Called at the end of each training step in which an optimizer was stepped.
   virtual void update() {}
   /// Abandons a step between `unscale` and `update`.
   virtual void abandon_step() {}

@@ -9,9 +9,9 @@ namespace fulgur {
 
 /// The place of this process among those of a run, and the address at which they meet.
 struct FULGUR_API ProcessPlace {
-  std::string environment = "none";  ///< launcher, torchrun, slurm, mpi, variables; `none`: a single process
+  std::string environment = "none";  ///< launcher, torchrun, slurm, mpi or variables; `none` for a single process
   int64_t rank = 0, world_size = 1;
-  int64_t local_rank = 0, local_world_size = 1;  ///< among the processes of this node
+  int64_t local_rank = 0, local_world_size = 1;  ///< place among the processes of this node
   int64_t node_rank = 0, num_nodes = 1;
   std::string main_address = "127.0.0.1";  ///< where the run's store listens
   int64_t main_port = 0;

@@ -42,9 +42,9 @@ class FULGUR_API ComponentRegistry {
   const ComponentInfo* find(std::string_view name) const;
   /// Throws a ConfigError that lists the nearest names.
   const ComponentInfo& get(std::string_view name) const;
-  /// Sorted; without aliases.
+  /// The sorted names of all components, without aliases.
   std::vector<std::string> names() const;
-  /// Sorted.
+  /// All aliases, sorted.
   std::vector<std::string> aliases() const;
   void throw_if_problems() const;
 
@@ -165,8 +165,8 @@ class Registry {
   }
 };
 
-/// `{class_path: Name, init_args: {…}}` or just `Name`: a component chosen by the config. Its options are checked when
-/// the config is read, before anything is created.
+/// A component chosen by the config, as `{class_path: Name, init_args: {…}}` or just `Name`. Its options are checked
+/// when the config is read, before anything is created.
 class FULGUR_API ComponentSpec {
  public:
   explicit ComponentSpec(std::string kind) : kind_(std::move(kind)) {}
@@ -178,14 +178,14 @@ class FULGUR_API ComponentSpec {
   ~ComponentSpec();
 
   const std::string& kind() const { return kind_; }
-  /// Empty: nothing chosen.
+  /// Empty if nothing is chosen.
   const std::string& class_path() const { return class_path_; }
   explicit operator bool() const { return !class_path_.empty(); }
   /// Throws std::logic_error if nothing is chosen, and a ConfigError if the class is unknown.
   AnyOptions& options();
   const AnyOptions& options() const;
 
-  /// Null: nothing chosen. A map without `class_path` sets options of the class already chosen.
+  /// Null means that nothing is chosen. A map without `class_path` sets options of the class already chosen.
   bool read(const ConfigNode& node, Problems& problems, const std::string& path);
   /// Null if nothing is chosen.
   ConfigNode write() const;

@@ -28,18 +28,18 @@ struct OptimizerPlan;
 /// the newest checkpoint that is not weights-only.
 struct CheckpointRequest {
   std::filesystem::path name;  ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
-  std::string reason = {};     ///< for the log
+  std::string reason = {};     ///< reason, for the log
   bool best = false;           ///< `best.ckpt` should point to it
-  bool keep = true;            ///< keep until the owner releases it; else only while `last.ckpt` points to it
+  bool keep = true;            ///< kept until the owner releases it; otherwise only while `last.ckpt` points to it
   bool weights_only = false;
   std::string owner = {};            ///< state key of the requesting callback
-  std::optional<double> score = {};  ///< of the monitored metric
+  std::optional<double> score = {};  ///< value of the monitored metric
 };
 
 /// The result of a request.
 struct CheckpointInfo {
   uint64_t ticket = 0;
-  std::filesystem::path path;  ///< of the folder, once published
+  std::filesystem::path path;  ///< path of the folder, once published
   int64_t epoch = 0;
   int64_t global_step = 0;
   CheckpointRequest request;
@@ -81,7 +81,7 @@ class FULGUR_API RunContext {
   /// The module as an M; throws std::bad_cast if it is not one.
   template <class M>
   M& module_as();
-  /// Those of `optimizer_plan()`.
+  /// The optimizers of `optimizer_plan()`.
   std::vector<Optimizer*> optimizers() const;
   virtual std::vector<OptimizerHandle*> optimizer_handles() = 0;
   /// Index of `optimizer` among those that were planned, so that a hook such as `on_before_optimizer_step` knows which
@@ -91,8 +91,8 @@ class FULGUR_API RunContext {
   /// Optimizers with their schedules, as they were planned.
   virtual const OptimizerPlan& optimizer_plan() const = 0;
 
-  /// The newest value of a logged metric, by its final name; nullopt if it was never logged. May copy from the device
-  /// and so wait for it.
+  /// The newest value of a logged metric, by its final name; nullopt if it was never logged. It may copy from the
+  /// device, and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
   /// The value of a metric on which decisions depend, such as a monitor's: the last epoch's, or the last batch's for a
   /// metric of steps, regardless of the rows that were written. If training and validation log the same name, it is
@@ -119,8 +119,8 @@ class FULGUR_API RunContext {
   virtual double elapsed_s() const = 0;
   /// Seconds that the fit has taken, including the parts before a resume; the same on all ranks.
   virtual double fit_time_s() const = 0;
-  /// True at the end of a training batch after which a row of step metrics is written: for values that are expensive to
-  /// read.
+  /// True at the end of a training batch after which a row of step metrics is written. Check it before you read values
+  /// that are expensive to read.
   virtual bool is_logging_step() const = 0;
 
   /// From the next window on, `count` batches make one optimizer step. All ranks must call it, at the same batch.
@@ -130,8 +130,8 @@ class FULGUR_API RunContext {
   /// several ranks stop together at the step after their next agreement, about a second later (`trainer.agree_every`).
   virtual void request_stop(std::string reason) = 0;
   virtual bool stop_requested() const = 0;
-  /// Requests a checkpoint at the end of this step (or epoch, or validation); returns its ticket. All ranks must call
-  /// it at the same step: they collect its state together.
+  /// Requests a checkpoint at the end of this step (or epoch, or validation), and returns its ticket. All ranks must
+  /// call it at the same step, since they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
   /// Removes a published checkpoint that this owner no longer keeps, once the next one is safe. All ranks must call it.
   virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;

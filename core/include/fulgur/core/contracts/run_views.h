@@ -16,25 +16,26 @@ namespace fulgur {
 struct BackwardOptions;
 class Optimizer;
 
-/// How long a fit is, as far as it is known: `RunContext::extent`.
+/// How long a fit is, as far as it is known. `RunContext::extent` returns it.
 class FULGUR_API RunExtent {
  public:
   virtual ~RunExtent();
 
   virtual int64_t num_loaders(RunningStage stage) const = 0;
-  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor;
-  /// nullopt if unknown: a loader without a length and no `max_steps`, or no limit at all.
+  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor.
+  /// Nullopt if unknown: if a loader has no length and there is no `max_steps`, or if there is no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
   /// Epoch and step limits of the fit; nullopt if not limited.
   virtual std::optional<int64_t> max_epochs() const = 0;
   virtual std::optional<int64_t> max_steps() const = 0;
-  /// Fraction of the fit that is done, 0 to 1, by steps, else by time; nullopt if its length is unknown.
+  /// Fraction of the fit that is done (0 to 1), by steps if their number is known, else by time; nullopt if its length
+  /// is unknown.
   virtual std::optional<double> progress_fraction() const = 0;
   /// True if validation runs once per epoch, at its end.
   virtual bool validates_each_epoch_end() const = 0;
 };
 
-/// What monitors of speed and memory read, and how samples and tokens are counted: `RunContext::meters`.
+/// What monitors of speed and memory read, and how samples and tokens are counted. `RunContext::meters` returns it.
 class FULGUR_API RunMeters {
  public:
   virtual ~RunMeters();
@@ -44,16 +45,16 @@ class FULGUR_API RunMeters {
   /// From now on `progress().samples_seen` and `tokens_seen` are exact after each batch, so that all ranks make the
   /// same decisions. All ranks must call it; with several ranks it costs a small exchange per batch.
   virtual void count_each_batch() = 0;
-  /// Seconds that training has waited for its loader, counted from the first call on: use the difference of two
+  /// Seconds that training has waited for its loader, counted from the first call on. Use the difference of two
   /// readings.
   virtual double data_wait_s() const = 0;
-  /// `32-true`, `bf16-mixed`.
+  /// The name of the precision, such as `32-true` or `bf16-mixed`.
   virtual std::string precision_name() const = 0;
   /// Bytes of float32 master weights that the precision keeps; 0 for most.
   virtual int64_t master_weight_bytes() const { return 0; }
 };
 
-/// The metrics that there are: `RunContext::logged_metrics`.
+/// The metrics that there are. `RunContext::logged_metrics` returns them.
 class FULGUR_API LoggedMetrics {
  public:
   virtual ~LoggedMetrics();
@@ -62,21 +63,23 @@ class FULGUR_API LoggedMetrics {
   virtual std::optional<RunningStage> metric_stage(std::string_view name) const = 0;
   /// Names of all metrics that have a value.
   virtual std::vector<std::string> metric_names() const = 0;
-  /// Newest values of the metrics logged with prog_bar. Reads the device: call it when a line is drawn, not each step.
+  /// Newest values of the metrics logged with prog_bar. It reads from the device, so call it when a line is drawn, not
+  /// in each step.
   virtual Metrics progress_metrics() const = 0;
 };
 
-/// What manual optimization does through the run: `RunContext::manual_optimization`. LightningModule offers it.
+/// What manual optimization does through the run. `RunContext::manual_optimization` returns it, and LightningModule
+/// offers it to modules.
 class FULGUR_API ManualOptimization {
  public:
   virtual ~ManualOptimization();
 
-  /// Backward through precision, hooks and strategy; manual optimization only.
+  /// Runs backward through precision, hooks and strategy, in manual optimization only.
   virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
   /// Averages the gradients of `optimizer` over all ranks; all ranks must call it. See Strategy::sync_gradients.
   virtual void sync_gradients(Optimizer& optimizer) = 0;
-  /// Unscales the gradients of an optimizer if the precision scales the loss; call once per step to read them in manual
-  /// optimization before `step`. `clip_gradients` calls it.
+  /// Unscales the gradients of an optimizer if the precision scales the loss. Call it once per step to read them in
+  /// manual optimization before `step`. `clip_gradients` calls it.
   virtual void unscale_gradients(Optimizer& /*optimizer*/) {}
   /// Whether manual backwards exchange gradients between ranks or accumulate them locally.
   virtual void set_manual_sync(bool on) = 0;

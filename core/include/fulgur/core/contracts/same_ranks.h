@@ -10,7 +10,7 @@ namespace fulgur {
 class LightningModule;
 class OptimizerHandle;
 
-/// Implemented by a Strategy whose ranks must stay identical: weights, learning rates and numbers of steps.
+/// Implemented by a Strategy whose ranks must have the same weights, learning rates and numbers of steps.
 class FULGUR_API SameRanks {
  public:
   virtual ~SameRanks();

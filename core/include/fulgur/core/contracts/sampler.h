@@ -25,8 +25,8 @@ struct SamplerContext {
   int64_t world_size = 1;
 };
 
-/// The order of samples in an epoch: a pure function of seed, epoch, rank and world size, so that a position in it is
-/// all a resume needs.
+/// The order of samples in an epoch. It is a pure function of seed, epoch, rank and world size, so that a resume needs
+/// only a position in it.
 class FULGUR_API Sampler {
  public:
   virtual ~Sampler();
@@ -38,12 +38,12 @@ class FULGUR_API Sampler {
   virtual bool shuffles() const { return false; }
 };
 
-/// Whole batches of an epoch, for batches that are not just the next samples of an order (similar lengths, balanced
-/// classes). Pure, like a Sampler.
+/// The batches of an epoch, for batches that are not just the next samples of an order (similar lengths, balanced
+/// classes). A pure function, like a Sampler.
 class FULGUR_API BatchSampler {
  public:
   virtual ~BatchSampler();
-  /// Batches that this rank sees in an epoch; may depend on nothing else.
+  /// Number of batches that this rank sees in an epoch. It may depend on nothing else.
   virtual int64_t size(int64_t rank, int64_t world_size) const = 0;
   /// Samples in a full batch.
   virtual int64_t batch_size() const = 0;

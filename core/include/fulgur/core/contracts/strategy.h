@@ -22,21 +22,21 @@ enum class GradSync { now, deferred };
 
 /// How many of the devices chosen on a node one process drives.
 enum class DeviceUse {
-  one,       ///< one device, in the only process
-  one_each,  ///< one device, in a process per device
-  all,       ///< all of them
+  one,       ///< one process drives one device
+  one_each,  ///< each device is driven by a process of its own
+  all,       ///< one process drives all devices
 };
 
 /// A part of a batch that is computed separately.
 struct FULGUR_API MicroBatch {
-  LightningModule* module = nullptr;  ///< the run's, or a replica of it
-  Batch batch;                        ///< on the device of `module`
+  LightningModule* module = nullptr;  ///< the run's module, or a replica of it
+  Batch batch;                        ///< the part's samples, on the device of `module`
   double share = 1;                   ///< fraction of the batch's samples; those of all parts add up to 1
 };
 
-/// Passed to a strategy once, first.
+/// What a strategy gets once, before all other calls.
 struct FULGUR_API StrategySetup {
-  std::vector<at::Device> devices;  ///< the devices chosen on this node; the CPU once per requested process
+  std::vector<at::Device> devices;  ///< the devices chosen on this node; contains the CPU once per requested process
   bool devices_are_auto = false;    ///< the number of devices was not given
   int64_t num_nodes = 1;
   bool sync_batchnorm = false;
@@ -45,12 +45,13 @@ struct FULGUR_API StrategySetup {
 
 /// How `trainer` starts the processes of a run if no other launcher has.
 struct FULGUR_API LaunchPlan {
-  std::string cluster_environment = "auto";  ///< ddp's option of this name: which launcher may have started them
-  int64_t max_restarts = 0;                  ///< number of restarts of the whole group after failures
-  double start_timeout_s = 300;              ///< for the launchers of several nodes to find each other
+  /// Ddp's option of this name, which says which launcher may have started them.
+  std::string cluster_environment = "auto";
+  int64_t max_restarts = 0;      ///< number of restarts of the whole group after failures
+  double start_timeout_s = 300;  ///< time for the launchers of several nodes to find each other
 };
 
-/// Where a run computes: devices, ranks, communication, placement. A service called by the single loop.
+/// Where a run computes: devices, ranks, communication, placement. The loops call it.
 class FULGUR_API Strategy {
  public:
   static constexpr const char* kRegistryKind = "strategy";
@@ -58,8 +59,8 @@ class FULGUR_API Strategy {
   virtual ~Strategy();
   virtual std::string name() const = 0;
   virtual DeviceUse device_use() const { return DeviceUse::one; }
-  /// For a strategy with several processes, which then find their places with `detect_cluster_environment`; nullopt if
-  /// a run is one process. Called before `configure`.
+  /// How to start the processes of a strategy with several of them, which then find their places with
+  /// `detect_cluster_environment`; nullopt if a run is one process. Called before `configure`.
   virtual std::optional<LaunchPlan> launch_plan() const { return std::nullopt; }
   /// Called before `attach`. Joins the other processes, if any.
   virtual void configure(StrategySetup setup) = 0;
@@ -74,8 +75,8 @@ class FULGUR_API Strategy {
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
 
-  /// Converts the module to the run's precision and places it; before optimizers are created. The module outlives
-  /// teardown(), which a destructor also calls.
+  /// Converts the module to the run's precision and places it. Called before optimizers are created. The module
+  /// outlives teardown(), which a destructor also calls.
   virtual void attach(LightningModule& module) = 0;
   /// Number of replicas of the module the strategy needs, each with its own run context. The Trainer creates them, sets
   /// them up like the module and passes them to `attach_replicas`, after `attach`.
@@ -85,9 +86,9 @@ class FULGUR_API Strategy {
                                const std::vector<std::shared_ptr<LightningModule>>& /*replicas*/) {}
   /// Called once, with the optimizers of a fit, before its first step; on resume, after `load_state`.
   virtual void start_training(LightningModule& /*module*/, const std::vector<Optimizer*>& /*optimizers*/) {}
-  /// Before each forward of training.
+  /// Called before each forward of training.
   virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
-  /// Before each evaluation: makes state that differs between ranks the same.
+  /// Called before each evaluation; makes state that differs between ranks the same.
   virtual void before_evaluation(LightningModule& /*module*/) {}
   /// Per-rank state, besides weights and optimizers, on which results depend to the last bit. A resume with another
   /// number of ranks gives rank 0's state to all.
@@ -98,13 +99,14 @@ class FULGUR_API Strategy {
   virtual void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx);
   /// True if `split` may split a batch.
   virtual bool splits_batches() const { return false; }
-  /// Splits a batch on `device()` into parts, in the order of its samples; empty: the module computes it whole.
+  /// Splits a batch on `device()` into parts, in the order of its samples. If there are none, the module computes it
+  /// whole.
   virtual std::vector<MicroBatch> split(LightningModule& /*module*/, const Batch& /*batch*/, RunningStage /*stage*/) {
     return {};
   }
-  /// Calls `work` with 0 to `parts` - 1: concurrently if each part has its own module, else in order.
+  /// Calls `work` with 0 to `parts` - 1, concurrently if each part has its own module, else in order.
   virtual void run_parts(size_t parts, const std::function<void(size_t)>& work);
-  /// Runs the module's `backward` hook; with GradSync::now, exchanges gradients if there are several ranks.
+  /// Runs the module's `backward` hook. With GradSync::now it also exchanges gradients if there are several ranks.
   virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
   /// Averages the gradients of the optimizer's parameters over all ranks, after backwards with GradSync::deferred that
   /// were not followed by one that exchanges. All ranks must call it. A parameter without a gradient counts as zero if
@@ -113,7 +115,7 @@ class FULGUR_API Strategy {
   /// The loop calls this, which calls precision.step, which calls the optimizer. `closure` is empty except for
   /// optimizers that need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
-  /// After each training step, eager or captured, outside any recording; `global_step` steps are done.
+  /// Called after each training step, eager or captured, outside any recording, when `global_step` steps are done.
   virtual void after_step(LightningModule& /*module*/, int64_t /*global_step*/) {}
   /// Records the work of `device()`; nullptr if it cannot be recorded.
   virtual std::unique_ptr<GraphCapture> make_graph_capture() { return nullptr; }
@@ -121,7 +123,7 @@ class FULGUR_API Strategy {
   virtual std::string device_report() const { return ""; }
   /// How the processes are connected, for the console; empty for one process.
   virtual std::string describe() const { return ""; }
-  /// Called if the run has failed on this rank only: from then on, do not wait for the others.
+  /// Called if the run has failed on this rank only. From then on, do not wait for the others.
   virtual void abandon() noexcept {}
   virtual void teardown() noexcept {}
 

@@ -45,7 +45,7 @@ FULGUR_API std::string how_to_get_cuda();
 FULGUR_API bool built_for_cpu();
 /// Called by libfulgur_cuda.so. Keeps the pointer for the life of the process.
 FULGUR_API void register_accelerator(Accelerator* accelerator);
-/// Number of accelerators registered so far, including the CPU's. Grows when a library registers one.
+/// Number of accelerators registered so far, including the CPU's. The number grows when a library registers one.
 FULGUR_API int64_t accelerator_count();
 
 }  // namespace fulgur

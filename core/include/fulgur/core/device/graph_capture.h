@@ -12,8 +12,8 @@ class FULGUR_API GraphCapture {
  public:
   virtual ~GraphCapture();
   /// Makes the recording stream current until the returned object is destroyed: it waits for previous work, and later
-  /// work waits for it. For the steps before a recording, whose workspaces and gradient accumulators then belong to
-  /// that stream.
+  /// work waits for it. Use it for the steps before a recording, so that their workspaces and gradient accumulators
+  /// belong to that stream.
   virtual std::shared_ptr<void> enter_stream() { return nullptr; }
   /// Runs `body` on the host; what it launches on the device is recorded, not executed. The previous recording is freed
   /// first. Rethrows what `body` throws, and throws an Error if the device cannot record it; the device is then as if

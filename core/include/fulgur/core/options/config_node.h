@@ -46,7 +46,7 @@ class FULGUR_API ConfigNode {
   bool is_scalar() const { return kind_ == Kind::scalar; }
   bool is_list() const { return kind_ == Kind::list; }
   bool is_map() const { return kind_ == Kind::map; }
-  /// `null`, `'abc'`, `quoted text '2'`, `a list of 3`, `a map of 2`: for messages.
+  /// A description for messages: `null`, `'abc'`, `quoted text '2'`, `a list of 3` or `a map of 2`.
   std::string describe() const;
 
   const std::string& text() const { return text_; }
@@ -64,12 +64,12 @@ class FULGUR_API ConfigNode {
   void set(std::string_view key, ConfigNode value) { get_or_add(key) = std::move(value); }
   void erase(std::string_view key);
 
-  Location where;       ///< of the value
-  Location key_where;   ///< of the key, for map entries
+  Location where;       ///< place of the value
+  Location key_where;   ///< place of the key, for map entries
   std::string comment;  ///< written above the entry when it is printed with comments
 
-  /// Same kinds, texts and entries, in the same order; locations and comments are ignored, and quotes count only if
-  /// they change the meaning (`"2"` versus `2`).
+  /// True if both have the same kinds, texts and entries, in the same order. Locations and comments are ignored, and
+  /// quotes count only if they change the meaning (`"2"` versus `2`).
   bool same_as(const ConfigNode& other) const;
 
  private:
@@ -93,10 +93,10 @@ class FULGUR_API Problems {
   void add(const Location& where, std::string path, std::string message);
   bool empty() const { return items_.empty(); }
   const std::vector<Problem>& items() const { return items_; }
-  /// The required option at `path` may be missing: it is filled in later (by a link).
+  /// Allows the required option at `path` to be missing, since it is filled in later (by a link).
   void allow_missing(std::string path) { may_miss_.push_back(std::move(path)); }
   bool may_miss(const std::string& path) const;
-  /// One line per problem: `file:line:col: path: message`.
+  /// A text with one line per problem: `file:line:col: path: message`.
   std::string report() const;
   /// Throws a ConfigError with the report if there are any problems.
   void throw_if_any() const;

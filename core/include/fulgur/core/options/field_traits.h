@@ -83,7 +83,7 @@ struct FieldTraits<float> {
   static bool read(const ConfigNode& n, float& v, Problems& p, const std::string& path) {
     return detail::read_float(n, v, p, path);
   }
-  /// The shortest number that reads back as the same value.
+  /// Writes the shortest number that reads back as the same value.
   static ConfigNode write(float v) { return detail::write_float(v); }
 };
 
@@ -273,7 +273,7 @@ struct FieldTraits<std::map<std::string, T>> {
   }
 };
 
-/// A struct with `fields()` nested in another.
+/// Reads and writes a struct with `fields()` that is nested in another.
 template <class T>
 requires requires(T t, Fields& f) { t.fields(f); }
 struct FieldTraits<T> {

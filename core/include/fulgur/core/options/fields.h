@@ -27,9 +27,9 @@ struct Field {
   TypeInfo type;
   bool required = false;
   bool is_learning_rate = false;  ///< `trainer.scale_lr` scales it
-  /// Sets the member from the config; errors are added to the problems and leave the member unchanged.
+  /// Sets the member from the config. Errors are added to the problems and leave the member unchanged.
   std::function<void(const ConfigNode&, Problems&, const std::string& path)> read;
-  /// The member's value.
+  /// Returns the member's value.
   std::function<ConfigNode()> write;
 };
 
@@ -41,7 +41,7 @@ class FULGUR_API FieldRef {
     field_->required = true;
     return *this;
   }
-  /// A learning rate, which `trainer.scale_lr` scales.
+  /// Marks a learning rate, which `trainer.scale_lr` scales.
   FieldRef& learning_rate() {
     field_->is_learning_rate = true;
     return *this;
@@ -76,7 +76,7 @@ class FULGUR_API FieldRef {
     field_->type.min_items = count;
     return *this;
   }
-  /// A list of `count` items.
+  /// Requires a list of `count` items.
   FieldRef& items(int64_t count) {
     field_->type.min_items = field_->type.max_items = count;
     return *this;

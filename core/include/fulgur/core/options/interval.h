@@ -10,7 +10,7 @@
 
 namespace fulgur {
 
-/// How many batches: a count (`1`) or a fraction of those available (`1.0`).
+/// How many batches to use: a count (`1`) or a fraction of those available (`1.0`).
 struct FULGUR_API BatchLimit {
   std::optional<int64_t> count;
   double fraction = 1.0;
@@ -18,7 +18,7 @@ struct FULGUR_API BatchLimit {
   BatchLimit(int64_t n) : count(n) {}
   BatchLimit(int n) : count(n) {}
   BatchLimit(double part) : fraction(part) {}
-  /// Number of batches to use out of `available` (nullopt: unknown). A fraction other than 1.0 of an unknown number,
+  /// Number of batches to use out of `available` (nullopt if unknown). A fraction other than 1.0 of an unknown number,
   /// and a fraction that leaves no batch of a non-empty loader, are ConfigErrors that name `option`.
   std::optional<int64_t> resolve(std::optional<int64_t> available, std::string_view option) const;
   bool is_zero() const { return count ? *count == 0 : fraction == 0.0; }
@@ -39,7 +39,7 @@ struct FULGUR_API Interval {
   std::string text() const;
   /// Nullopt if `text` is not an interval.
   static std::optional<Interval> parse(std::string_view text);
-  /// `ep`, `st`, `sa`, `tok`, `s`, `min`, `h`, `dur`.
+  /// All units: `ep`, `st`, `sa`, `tok`, `s`, `min`, `h`, `dur`.
   static std::vector<std::string> all_units();
 };
 

@@ -25,17 +25,17 @@ struct TypeInfo {
   std::optional<double> minimum = {}, maximum = {};  ///< inclusive
   std::optional<double> above = {}, below = {};      ///< exclusive
   std::optional<int64_t> min_items = {}, max_items = {};
-  std::vector<std::string> units = {};                   ///< of an interval: the allowed units
-  std::string registry_kind = {};                        ///< of a component
-  std::vector<TypeInfo> parts = {};                      ///< item of a list or map; alternatives of any_of
+  std::vector<std::string> units = {};  ///< units allowed for an interval
+  std::string registry_kind = {};       ///< registry of a component
+  std::vector<TypeInfo> parts = {};     ///< type of the items of a list or map, or the alternatives of any_of
   std::function<std::unique_ptr<Fields>()> object = {};  ///< fields of an object, created on demand
 };
 
-/// The type and its conditions in words: `int, at least 1`, `one of norm, value`, `list of callback`.
+/// The type and its conditions in words, such as `int, at least 1`, `one of norm, value` or `list of callback`.
 FULGUR_API std::string type_text(const TypeInfo& type);
 
-/// Checks a value (of a list or map: each item) against the conditions of `type`: null, range, choices, length, and the
-/// alternatives of an any_of. Adds errors to `problems`; other wrong types are left to the field's reader.
+/// Checks a value, or each item of a list or map, against the conditions of `type`: null, range, choices, length, and
+/// the alternatives of an any_of. Adds errors to `problems`; other wrong types are left to the field's reader.
 FULGUR_API bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems,
                                  const std::string& path);
 

@@ -8,8 +8,8 @@
 namespace fulgur {
 
 struct YamlStyle {
-  bool comments = false;   ///< each node's comment on a line above it
-  bool skip_null = false;  ///< omit null entries
+  bool comments = false;   ///< writes each node's comment on a line above it
+  bool skip_null = false;  ///< omits null entries
 };
 
 /// YAML that parses back to the same nodes.

@@ -22,7 +22,7 @@ class FULGUR_API Batch {
   using Entry = std::pair<std::string, Value>;
 
   Batch() = default;
-  /// Entries named `0`, `1`, ….
+  /// Makes entries named `0`, `1`, ….
   Batch(std::initializer_list<Tensor> tensors);
   Batch(std::initializer_list<Entry> entries);
 
@@ -49,7 +49,7 @@ class FULGUR_API Batch {
   /// otherwise.
   const std::vector<Tensor>& list(std::string_view name) const;
   const std::vector<Tensor>& list(size_t index) const;
-  /// The same for a list of strings.
+  /// The list of strings at `index` or named `name`, one per sample; throws the same Error.
   const std::vector<std::string>& strings(std::string_view name) const;
   const std::vector<std::string>& strings(size_t index) const;
   /// The first N entries as tensors: `auto [x, y] = batch.unpack<2>();`

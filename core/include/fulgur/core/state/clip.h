@@ -17,7 +17,7 @@ constexpr auto enum_names(ClipAlgorithm) {
 FULGUR_API std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors);
 
 /// Joint 2-norm of the gradients, on the device of the first; does not synchronize. Half-precision gradients are summed
-/// in float32. 0 if there are no gradients.
+/// in float32. It is 0 if there are no gradients.
 FULGUR_API Tensor grad_norm(const std::vector<Tensor>& gradients);
 
 /// Scales the gradients so that their joint 2-norm is at most `max_norm`; the coefficient stays on the device, without

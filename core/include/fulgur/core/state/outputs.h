@@ -23,7 +23,7 @@ class FULGUR_API Outputs {
   bool contains(std::string_view name) const;
   /// Throws an Error that lists the names if there is none with this name.
   const Tensor& operator[](std::string_view name) const;
-  /// Detached from the graph.
+  /// A copy of which all tensors are detached from the graph.
   Outputs detach() const;
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }

@@ -17,7 +17,7 @@ class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t start) : state_(start) {}
   uint64_t next() { return mix_bits(state_ += 0x9e3779b97f4a7c15u); }
-  /// Uniform in [0, bound) without bias (Lemire 2019); `bound` is at least 1.
+  /// A number that is uniform in [0, bound), without bias (Lemire 2019); `bound` is at least 1.
   uint64_t below(uint64_t bound) {
     Wide product = static_cast<Wide>(next()) * bound;
     if (static_cast<uint64_t>(product) < bound) {
@@ -26,7 +26,7 @@ class SplitMix64 {
     }
     return static_cast<uint64_t>(product >> 64);
   }
-  /// Uniform in [0, 1), in steps of 2^-53.
+  /// A number that is uniform in [0, 1), in steps of 2^-53.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace fulgur {
 
-/// What the user asked for; passed to `setup(verb)` and `teardown(verb)`.
+/// What the user asked for. It is passed to `setup(verb)` and `teardown(verb)`.
 enum class TrainerFn { fit, validate, test, predict };
 /// The current loop.
 enum class RunningStage { train, validate, test, predict };

@@ -49,9 +49,9 @@ class FULGUR_API StateTree {
   /// `map`, `list`, `tensor`, `int`, …
   std::string type_name() const;
 
-  /// The entry, created (an empty map) if absent.
+  /// The entry named `key`, which is created as an empty map if absent.
   StateTree& operator[](std::string_view key);
-  /// The entry; throws a CheckpointError that names it if it is absent or this is not a map.
+  /// The entry named `key`; throws a CheckpointError that names it if it is absent or this is not a map.
   const StateTree& at(std::string_view key) const;
   bool contains(std::string_view key) const;
 

@@ -10,6 +10,6 @@
 namespace fulgur {
 using at::Tensor;
 
-/// `[2, 3]`, for messages.
+/// The shape as text, such as `[2, 3]`, for messages.
 FULGUR_API std::string shape_text(at::IntArrayRef shape);
 }  // namespace fulgur

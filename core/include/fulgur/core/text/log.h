@@ -27,12 +27,12 @@ FULGUR_API void warn(std::string_view id, std::string_view message);
 /// Silences warnings by id for this process (the config's `silence:` list).
 FULGUR_API void silence(const std::vector<std::string>& ids);
 
-/// Forgets which warnings were shown; for tests and for a second run in one process.
+/// Forgets which warnings were shown, for tests and for a second run in one process.
 FULGUR_API void reset_warnings();
 
-/// For a process that is not the first of its run: lines go to a file instead of the console, and are buffered until
-/// the file is set; errors go to both, prefixed with `[name] ` on the console. An empty name restores the console and
-/// closes the file.
+/// Call it in a process that is not the first of its run. Lines then go to a file instead of the console, and are
+/// buffered until the file is set. Errors go to both, prefixed with `[name] ` on the console. An empty name restores
+/// the console and closes the file.
 FULGUR_API void leave_console(std::string_view name);
 /// The name set by `leave_console`; empty for a process that writes to the console.
 FULGUR_API std::string process_name();
@@ -46,10 +46,10 @@ struct ConsoleGuard {
   virtual void after_line() = 0;
 };
 
-/// Installs `guard` (nullptr: none). The caller keeps it alive until it is replaced.
+/// Installs `guard`; nullptr removes it. The caller keeps it alive until it is replaced.
 FULGUR_API void set_console_guard(ConsoleGuard* guard);
 
-/// Receives each message that is shown; for tests. An empty function removes it.
+/// Receives each message that is shown, for tests. An empty function removes it.
 using Sink = void (*)(Level level, const std::string& line, void* user);
 FULGUR_API void set_sink(Sink sink, void* user);
 
