@@ -4,7 +4,7 @@
 
 namespace fulgur {
 
-/// Adagrad (Duchi, Hazan and Singer 2011) on ATen's fused kernel; equals torch.optim.Adagrad.
+/// Adagrad (Duchi, Hazan and Singer 2011) on ATen's fused kernel. It equals torch.optim.Adagrad.
 ///     g ← g + λθ;  s ← s + g²;  θ ← θ − lr/(1 + (t−1)·lr_decay) · g / (√s + ε)
 class FULGUR_API Adagrad final : public FusedOptimizer {
  public:

@@ -4,7 +4,7 @@
 
 namespace fulgur {
 
-/// Adam (Kingma and Ba 2015, arXiv 1412.6980) on ATen's fused kernel; equals torch.optim.Adam.
+/// Adam (Kingma and Ba 2015, arXiv 1412.6980) on ATen's fused kernel. It equals torch.optim.Adam.
 ///     g ← g + λθ;  m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)g²;  θ ← θ − lr · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)
 class FULGUR_API Adam : public FusedOptimizer {
  public:
@@ -46,7 +46,7 @@ class FULGUR_API Adam : public FusedOptimizer {
   Options options_;
 };
 
-/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on ATen's fused kernel; equals torch.optim.AdamW. Like Adam,
+/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on ATen's fused kernel. It equals torch.optim.AdamW. Like Adam,
 /// but with decoupled weight decay: θ ← θ − lr·λ·θ.
 class FULGUR_API AdamW final : public Adam {
  public:

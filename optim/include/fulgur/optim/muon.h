@@ -6,7 +6,7 @@
 
 namespace fulgur {
 
-/// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for 2-D weights; equals torch.optim.Muon. All other
+/// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for 2-D weights. It equals torch.optim.Muon. All other
 /// parameters, and those that `adamw_parameters` names, are stepped by AdamW with the options of `adamw`.
 ///     b ← μb + (1−μ)g;  u = NS((1−μ)g + μb), without Nesterov NS(b);  θ ← θ − lr·λ·θ;  θ ← θ − lr·s·u
 /// NS makes the update nearly orthogonal by `ns_steps` Newton–Schulz steps in bfloat16: X ← aX + (bA + cA²)X, A = XXᵀ,

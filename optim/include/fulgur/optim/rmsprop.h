@@ -4,7 +4,7 @@
 
 namespace fulgur {
 
-/// RMSprop (Tieleman and Hinton 2012, lecture 6.5) on ATen's foreach operations; equals torch.optim.RMSprop.
+/// RMSprop (Tieleman and Hinton 2012, lecture 6.5) on ATen's foreach operations. It equals torch.optim.RMSprop.
 ///     g ← g + λθ;  v ← αv + (1−α)g²;  a = √v + ε, centered a = √(v − ḡ²) + ε with ḡ ← αḡ + (1−α)g;
 ///     θ ← θ − lr·g/a, with momentum b ← μb + g/a, θ ← θ − lr·b
 class FULGUR_API RMSprop final : public FusedOptimizer {

@@ -20,7 +20,7 @@ class FULGUR_API ScheduleOfLength : public LrScheduler {
   int64_t steps_of(const Auto<Length>& length, std::string_view option) const;
 };
 
-/// lr · gamma^(s / step_size), whole steps; torch.optim.lr_scheduler.StepLR.
+/// lr · gamma^(s / step_size), in whole steps. This is torch's StepLR.
 class FULGUR_API StepLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -35,7 +35,7 @@ class FULGUR_API StepLR final : public LrScheduler {
   Options options_;
 };
 
-/// lr · gamma^(number of milestones reached); torch's MultiStepLR.
+/// lr · gamma^(number of milestones reached). This is torch's MultiStepLR.
 class FULGUR_API MultiStepLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -50,7 +50,7 @@ class FULGUR_API MultiStepLR final : public LrScheduler {
   Options options_;
 };
 
-/// lr · gamma^s; torch's ExponentialLR.
+/// lr · gamma^s. This is torch's ExponentialLR.
 class FULGUR_API ExponentialLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -64,7 +64,7 @@ class FULGUR_API ExponentialLR final : public LrScheduler {
   Options options_;
 };
 
-/// lr · factor before total_iters, lr from then on; torch's ConstantLR.
+/// lr · factor before total_iters, lr from then on. This is torch's ConstantLR.
 class FULGUR_API ConstantLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
@@ -79,7 +79,7 @@ class FULGUR_API ConstantLR final : public ScheduleOfLength {
   Options options_;
 };
 
-/// lr · (start_factor + (end_factor − start_factor) · min(s / total_iters, 1)); torch's LinearLR.
+/// lr · (start_factor + (end_factor − start_factor) · min(s / total_iters, 1)). This is torch's LinearLR.
 class FULGUR_API LinearLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
@@ -95,7 +95,7 @@ class FULGUR_API LinearLR final : public ScheduleOfLength {
   Options options_;
 };
 
-/// lr · (1 − min(s / total_iters, 1))^power; torch's PolynomialLR.
+/// lr · (1 − min(s / total_iters, 1))^power. This is torch's PolynomialLR.
 class FULGUR_API PolynomialLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
@@ -126,7 +126,7 @@ class FULGUR_API InverseSquareRootLR final : public LrScheduler {
 };
 
 /// eta_min + (lr − eta_min) · (1 + cos(π · s / t_max)) / 2 (Loshchilov and Hutter 2017, arXiv 1608.03983, without
-/// restarts); torch's CosineAnnealingLR.
+/// restarts). This is torch's CosineAnnealingLR.
 class FULGUR_API CosineAnnealingLR final : public ScheduleOfLength {
  public:
   struct FULGUR_API Options {
@@ -142,8 +142,8 @@ class FULGUR_API CosineAnnealingLR final : public ScheduleOfLength {
   Options options_;
 };
 
-/// The same with restarts: the first fall takes t_0 steps, each later one t_mult times the previous one; torch's
-/// CosineAnnealingWarmRestarts.
+/// The same with restarts: the first fall takes t_0 steps, each later one t_mult times the previous one. This is
+/// torch's CosineAnnealingWarmRestarts.
 class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -189,7 +189,7 @@ class FULGUR_API WarmupStableDecayLR final : public ScheduleOfLength {
   Options options_;
 };
 
-/// lr · function(s); for C++ only. torch's LambdaLR.
+/// lr · function(s), for C++ only. This is torch's LambdaLR.
 class FULGUR_API LambdaLR final : public LrScheduler {
  public:
   explicit LambdaLR(std::function<double(int64_t)> function) : function_(std::move(function)) {}

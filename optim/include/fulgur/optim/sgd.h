@@ -4,7 +4,7 @@
 
 namespace fulgur {
 
-/// Stochastic gradient descent with momentum on ATen's fused kernel; equals torch.optim.SGD.
+/// Stochastic gradient descent with momentum on ATen's fused kernel. It equals torch.optim.SGD.
 ///     g ← g + λθ;  b ← μb + (1−τ)g (the first time b ← g);  θ ← θ − lr·b, with Nesterov θ ← θ − lr·(g + μb)
 /// With dampening τ it steps each parameter separately and keeps an update count in addition to Python's state.
 class FULGUR_API SGD final : public FusedOptimizer {

@@ -82,7 +82,7 @@ struct FULGUR_API DataSource {
       : DataSource(std::shared_ptr<Loader>(std::move(train_loader)), std::move(validation_loaders)) {}
 };
 
-/// `last`, `best`, a path, or (for fit) `auto`, as for `--ckpt_path`.
+/// A choice of a checkpoint: `last`, `best`, a path, or (for fit) `auto`, as for `--ckpt_path`.
 using CheckpointChoice = std::optional<std::string>;
 
 }  // namespace fulgur

@@ -178,7 +178,7 @@ class FULGUR_API ComponentSpec {
   ~ComponentSpec();
 
   const std::string& kind() const { return kind_; }
-  /// Empty if nothing is chosen.
+  /// The name of the chosen class; empty if nothing is chosen.
   const std::string& class_path() const { return class_path_; }
   explicit operator bool() const { return !class_path_.empty(); }
   /// Throws std::logic_error if nothing is chosen, and a ConfigError if the class is unknown.
