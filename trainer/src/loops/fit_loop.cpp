@@ -25,7 +25,11 @@ namespace {
 class FitLoop {
  public:
   FitLoop(RunState& run, Services& services)
-      : run_(run), services_(services), monitors_(run, services), step_(run, services), schedule_(run, services.context) {}
+      : run_(run),
+        services_(services),
+        monitors_(run, services),
+        step_(run, services),
+        schedule_(run, services.context) {}
 
   void train(bool resumed) {
     run_.collectives().set_steps_done(run_.counters.global_step);
@@ -101,7 +105,9 @@ class FitLoop {
   bool stop_follows() const { return services_.consensus.stop_agreed() && run_.may_stop(); }
 
   // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
-  bool ends_after_validation() const { return stop_follows() && !services_.consensus.signal() && !services_.finite.stopped(); }
+  bool ends_after_validation() const {
+    return stop_follows() && !services_.consensus.signal() && !services_.finite.stopped();
+  }
 
   bool record_limit(const char* limit) {
     // A limit is reported as the reason even if a stop held up by min_epochs is pending.
@@ -277,8 +283,9 @@ class FitLoop {
     progress.epochs.processed = progress.epoch + 1;
     if (at_end && !schedule_.interval() && schedule_.take_due(batches, true)) validate();
     if (!at_end || !schedule_.is_left_out(batches)) return;
-    log::warn("trainer.short_epoch", cat("an epoch ended after ", batches, " batches, before val_check_interval (",
-                                         *schedule_.interval(), " batches): the validation runs at the end of the epoch"));
+    log::warn("trainer.short_epoch",
+              cat("an epoch ended after ", batches, " batches, before val_check_interval (", *schedule_.interval(),
+                  " batches): the validation runs at the end of the epoch"));
     validate();
   }
 

@@ -50,8 +50,7 @@ bool ValidationSchedule::take_due(int64_t batch_idx, bool last_batch) {
   if (!may_run()) return false;
   if (trigger_) return trigger_->due(context_);
   if (!interval_) return last_batch;
-  const int64_t count =
-      run_.options.check_val_every_n_epoch ? batch_idx + 1 : run_.counters.batches_total.completed;
+  const int64_t count = run_.options.check_val_every_n_epoch ? batch_idx + 1 : run_.counters.batches_total.completed;
   return count % *interval_ == 0;
 }
 
