@@ -79,14 +79,9 @@ struct CountedNet final : fulgur::LightningModule {
   std::shared_ptr<Net> net;
 };
 
-struct CountedGpt final : fulgur::GPT {
-  CountedGpt(const Case& work_, const Options& options) : GPT(options), work(work_) {}
-  fulgur::OptimizerPlan configure_optimizers() override { return make_plan(work); }
-  const Case& work;
-};
-
-struct CountedCnn final : fulgur::CnnClassifier {
-  CountedCnn(const Case& work_, const Options& options) : CnnClassifier(options), work(work_) {}
+template <class Model>
+struct Counted final : Model {
+  Counted(const Case& work_, const typename Model::Options& options) : Model(options), work(work_) {}
   fulgur::OptimizerPlan configure_optimizers() override { return make_plan(work); }
   const Case& work;
 };
@@ -218,12 +213,12 @@ json run_counts(const Case& work) {
     options.n_layer = work.number("layers");
     options.n_head = work.number("heads");
     options.n_embd = work.number("width");
-    return fit(work, std::make_shared<CountedGpt>(work, options), 0);
+    return fit(work, std::make_shared<Counted<fulgur::GPT>>(work, options), 0);
   }
   if (model == "cnn") {
     fulgur::CnnClassifier::Options options;
     options.dropout = work.values.at("dropout");
-    return fit(work, std::make_shared<CountedCnn>(work, options), 1.4);
+    return fit(work, std::make_shared<Counted<fulgur::CnnClassifier>>(work, options), 1.4);
   }
   return fit(work, std::make_shared<CountedNet>(work), 1.4);
 }
