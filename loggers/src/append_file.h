@@ -33,12 +33,10 @@ class AppendFile {
   void write_beside(const char* name, const std::string& text) const;
   /// Warns that the metric named `step` is left out.
   void warn_of_reserved_name() const;
-  /// The mark of the file's contents.
   const FileMark& mark() const { return mark_; }
   void add(std::string_view row);
   /// Rows wait until the file is replaced: its header does not match them yet.
   void hold() { held_ = true; }
-  /// Changes the waiting rows.
   void change_waiting(const std::function<std::string(std::string_view)>& change) { waiting_ = change(waiting_); }
   /// True if so much is waiting that rows would soon be lost: time to flush, regardless of the options.
   bool is_filling() const;

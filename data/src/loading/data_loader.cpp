@@ -191,7 +191,6 @@ bool DataLoader::Impl::drops_rest() const {
   return shared && shared->rest() == UnevenShares::drop;
 }
 
-// The number of batches of this rank until the end of the epoch.
 int64_t DataLoader::Impl::batches_left(const EpochPosition& from) const {
   int64_t share = sampler->size(context.rank, context.world_size);
   if (from.dealt_from > 0) {

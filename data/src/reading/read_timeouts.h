@@ -8,7 +8,6 @@
 
 namespace fulgur {
 
-/// How long to wait for a batch.
 struct ReadTimeouts {
   double timeout_s = 0;      ///< then an error; 0: never
   double slow_after_s = 30;  ///< then a warning; 0: never

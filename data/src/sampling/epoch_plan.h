@@ -8,7 +8,6 @@
 
 namespace fulgur {
 
-/// A position within an epoch.
 struct EpochPosition {
   int64_t epoch = 0;
   int64_t batches = 0;

@@ -111,7 +111,6 @@ struct State {
 };
 State& state();
 
-/// State of the calling thread.
 struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;

@@ -21,7 +21,6 @@ class EnvironmentValues {
   std::string need_text(const std::string& name) const;
   std::optional<int64_t> integer(const std::string& name, int64_t low, int64_t high = INT32_MAX) const;
   int64_t need_integer(const std::string& name, int64_t low, int64_t high = INT32_MAX) const;
-  /// The first of `names` that is set.
   std::optional<std::string> first_of(std::initializer_list<const char*> names) const;
   /// `MASTER_PORT` etc.: 1 to 65535.
   std::optional<int64_t> port(const std::string& name) const { return integer(name, 1, 65535); }
@@ -49,7 +48,6 @@ struct PlaceNames {
 /// Fails if the numbers of `place` contradict each other.
 void check_place(const EnvironmentValues& values, const ProcessPlace& place, const PlaceNames& names, Layout layout);
 
-/// True for loopback addresses.
 bool is_loopback(const std::string& address);
 
 bool started_by_srun(const Environment& environment);

@@ -12,7 +12,6 @@
 
 namespace fulgur::detail {
 
-/// How a process ended.
 struct ProcessEnd {
   bool by_signal = false;
   int value = 0;  ///< the signal, or the exit code

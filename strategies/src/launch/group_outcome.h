@@ -8,7 +8,6 @@
 
 namespace fulgur::detail {
 
-/// How one rank of a group ended.
 struct RankEnd {
   int64_t rank = 0;
   ProcessEnd end;
@@ -36,7 +35,6 @@ bool is_orderly(const RankEnd& end);
 /// `ends` in the order in which they were observed.
 GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size);
 
-/// A sentence without its final period.
 std::string without_period(std::string sentence);
 
 /// `was ended by signal 9 (Killed)` or `exited with code 3: ` and the first line of its message. `several`: as of

@@ -65,7 +65,7 @@ class FULGUR_API AsyncCheckpointWriter {
   /// done.
   void before_writes();
 
-  /// Results since the last call, in order. Does not wait.
+  /// Returns the results since the last call, in order, without waiting.
   std::vector<Result> poll();
 
   /// Waits until no save is in flight, then returns what poll() returns.

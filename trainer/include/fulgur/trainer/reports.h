@@ -79,7 +79,7 @@ struct FULGUR_API PredictReport {
 /// each kind, with its rank.
 FULGUR_API std::string peak_memory_text(const std::vector<PeakMemory>& peaks);
 
-/// Box-drawing table for stdout: `Validate metric | DataLoader 0`.
+/// The metrics as a box-drawing table for stdout, with columns such as `Validate metric | DataLoader 0`.
 FULGUR_API std::string metrics_table(const std::string& title, const std::vector<Metrics>& columns);
 
 }  // namespace fulgur

@@ -17,7 +17,7 @@ class Module;
 namespace fulgur {
 
 /// A submodule that a strategy may place on its own device, or replicate on several. `nn::Placed<M>` is the handle in a
-/// user's module. Used by the run's thread; its copies also by the threads that compute on them.
+/// user's module. The run's thread uses it; the threads that compute on its copies use those.
 class FULGUR_API PlacedModule {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;

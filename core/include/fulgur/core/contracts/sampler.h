@@ -32,7 +32,7 @@ class FULGUR_API Sampler {
   virtual ~Sampler();
   /// Samples that this rank sees in an epoch.
   virtual int64_t size(int64_t rank, int64_t world_size) const = 0;
-  /// Their indices, in order.
+  /// Returns the indices of these samples, in order.
   virtual std::vector<int64_t> order(const SamplerContext& context) const = 0;
   /// True if the order is not that of the dataset (a validation loader that shuffles gets a warning).
   virtual bool shuffles() const { return false; }

@@ -35,7 +35,6 @@ struct FULGUR_API ProcessUsage {
 };
 FULGUR_API ProcessUsage process_usage();
 
-/// Memory of the machine.
 struct FULGUR_API SystemMemory {
   int64_t total = 0;      ///< bytes
   int64_t available = 0;  ///< bytes available to programs without swapping

@@ -25,7 +25,6 @@ FULGUR_API std::string format_count(int64_t count);
 /// `text` with control characters (newline, ESC, …) written as `\n`, `\x1b`; safe for terminals and log lines.
 FULGUR_API std::string escape_controls(std::string_view text);
 
-/// True if `text` is well-formed UTF-8.
 FULGUR_API bool is_utf8(std::string_view text);
 
 /// The names in `candidates` that may have been meant by `name`, nearest first, at most three.
@@ -37,7 +36,6 @@ FULGUR_API std::string did_you_mean(std::string_view name, const std::vector<std
 /// The hint as the end of a sentence: a question already ends it.
 inline std::string as_sentence(const std::string& hint) { return hint + (hint.ends_with('?') ? " " : ". "); }
 
-/// `text` up to its first line break.
 inline std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 /// `a, b, c`.

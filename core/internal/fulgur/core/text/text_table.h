@@ -19,7 +19,6 @@ struct TextExtent {
 /// How much of `text`, UTF-8, fits into `columns`.
 FULGUR_API TextExtent fit_columns(std::string_view text, int64_t columns);
 
-/// Columns that `text` takes.
 inline int64_t columns_of(std::string_view text) {
   return fit_columns(text, std::numeric_limits<int64_t>::max()).columns;
 }
