@@ -16,10 +16,10 @@ namespace fulgur::nn {
 class FULGUR_API SyncableNorm {
  public:
   virtual ~SyncableNorm();
-  /// From now on training normalises over the batches of all ranks. A nullptr, or a single rank, switches this off
-  /// again. Then each training forward and its backward communicate: all ranks must call them, in the same order, with
-  /// any number of samples, including none. Evaluation never communicates. `collectives` must outlive this use and all
-  /// graphs created during it; a copy of the layer keeps it.
+  /// From now on training normalises over the batches of all ranks. Each training forward and its backward then
+  /// communicate: all ranks must call them, in the same order, with any number of samples, including none. A nullptr,
+  /// or a single rank, switches this off again. Evaluation never communicates. `collectives` must outlive this use and
+  /// all graphs created during it; a copy of the layer keeps it.
   virtual void sync_over(Collectives* collectives) = 0;
 };
 

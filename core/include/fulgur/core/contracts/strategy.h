@@ -45,7 +45,7 @@ struct FULGUR_API StrategySetup {
 
 /// How `trainer` starts the processes of a run if no other launcher has.
 struct FULGUR_API LaunchPlan {
-  /// Ddp's option of this name, which says which launcher may have started them.
+  /// The option of ddp with this name, which says which launcher may have started the processes.
   std::string cluster_environment = "auto";
   int64_t max_restarts = 0;      ///< number of restarts of the whole group after failures
   double start_timeout_s = 300;  ///< time for the launchers of several nodes to find each other
