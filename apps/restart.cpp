@@ -56,11 +56,25 @@ void load_everything(CheckpointLoading& load) {
   load.key_prefixes.clear();
 }
 
+bool is_word(const std::optional<std::string>& ckpt_path) { return ckpt_path == "last" || ckpt_path == "best"; }
+
 // Whether the newest run is the one from which `start` begins another (fine-tuning), which has no checkpoint yet.
 bool newest_run_is_the_base_of(const Config& start) {
-  const auto& path = start.ckpt_path;
-  if (!path || *path == "auto" || *path == "last" || *path == "best" || start.load.loads_loops()) return false;
-  return resumes_run_of(*path, start);
+  if (!start.ckpt_path || *start.ckpt_path == "auto" || start.load.loads_loops()) return false;
+  const auto newest = run_to_resume(start);
+  if (!newest) return false;
+  // `last` and `best` are in the newest run, unless that is the one which started from them.
+  if (is_word(start.ckpt_path)) return !start_of_run(*newest);
+  std::error_code error;
+  return fs::equivalent(fs::path(*start.ckpt_path).parent_path().parent_path(), *newest, error);
+}
+
+// The saved config of a resumed run describes how it started.
+void keep_start(const Config& start, Config& resumed) {
+  resumed.written_start = {start.ckpt_path, start.load};
+  if (!is_word(start.ckpt_path)) return;
+  if (const auto run = run_to_resume(resumed))
+    if (const auto from = start_of_run(*run)) resumed.written_start->ckpt_path = from;
 }
 
 }  // namespace
@@ -73,7 +87,7 @@ std::vector<ConfigDifference> resume_or_start(Config& config, const Config& star
     // A finished run has nothing to resume, and is not started again.
     const bool starts = config.ckpt_path == "auto" && !run_has_finished(config);
     if (!starts || !start.ckpt_path || *start.ckpt_path == "auto") {
-      config.written_start = {start.ckpt_path, start.load};
+      keep_start(start, config);
       return differences;
     }
   }
@@ -100,7 +114,7 @@ std::vector<ConfigDifference> continue_after_restart(Config& config, const Proce
   std::error_code error;
   const bool of_this_run = config.ckpt_path != "auto" && fs::equivalent(fs::path(*config.ckpt_path).parent_path(),
                                                                         run / run_layout::kCheckpoints, error);
-  config.written_start = {written.ckpt_path, written.load};
+  keep_start(written, config);
   if (of_this_run || finished) return differences;
   config = written;
   return agree_with_checkpoint(config, locks);

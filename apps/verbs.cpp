@@ -59,7 +59,16 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
     const Config start = command.resume ? load_config(without_resume(command.sources)) : config;
     return resume_or_start(config, start, agree);
   };
+  if (!config.ckpt_path) {
+    if (const auto candidate = resume_candidate(config)) {
+      config.written_start = {config.ckpt_path, config.load};
+      config.ckpt_path = candidate->string();
+    }
+  }
+  const auto written_start = config.written_start;
   const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
+  if (written_start) config.written_start = written_start;
+  resolve_start(config);
   report_differences(differences, config);
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
   const auto watched = failure.watch(run.trainer);

@@ -59,6 +59,7 @@ void OnExceptionCheckpoint::on_checkpoint_published(RunContext& run, const Check
 }
 
 void OnExceptionCheckpoint::on_fit_end(RunContext& run) {
+  if (run.fast_dev_run()) return;  // the run that failed is not trained further
   for (const fs::path& path : written()) run.release_checkpoint(path, state_key());
 }
 

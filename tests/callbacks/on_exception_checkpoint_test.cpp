@@ -81,6 +81,13 @@ TEST_CASE("OnExceptionCheckpoint: a fit that fails leaves a checkpoint, the next
   CHECK(runner.fit(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 1; }).global_step == 1);
 }
 
+TEST_CASE("OnExceptionCheckpoint: a trial run leaves the checkpoint of a failed fit") {
+  Runner runner;
+  runner.fail(13);
+  runner.fit(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.fast_dev_run.batches = 1; });
+  CHECK(runner.crashed() == std::set<std::string>{"on_exception.ckpt"});
+}
+
 TEST_CASE("OnExceptionCheckpoint: if several fits fail only the newest checkpoint counts") {
   Runner runner;
   runner.fail(5);

@@ -1,5 +1,6 @@
 // F16: configs that differ from that of the checkpoint a fit continues from, and the options that say how to load.
 #include <catch2/catch_test_macros.hpp>
+#include <csignal>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "process.h"
@@ -273,6 +274,76 @@ TEST_CASE("the run from whose checkpoint the config starts another is its base, 
   CHECK(steps_of("version_0") == 12);
   CHECK(steps_of("version_1") == 9);
   CHECK_FALSE(fs::exists(base.folder / "fulgur_logs/version_2"));
+}
+
+TEST_CASE("a run from `best` names the checkpoint that this meant: its saved config starts again from it") {
+  const Stopped base;
+  write_text(base.folder / "fine.yaml", "ckpt_path: best\nload: {weights_only: true}\ntrainer: {max_steps: 5}\n");
+  const auto fit = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "fit");
+    Finished end = trainer(arguments, {.folder = base.folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    return end.err + end.out;
+  };
+  const auto weights_of = [&](const char* version) {
+    return read_text(base.folder / "fulgur_logs" / version / "checkpoints/last.ckpt/model.safetensors");
+  };
+  CHECK(says(fit({"-c", "c.yaml", "-c", "fine.yaml", "--resume"}), ", 5 steps"));
+  const std::string saved = read_text(base.folder / "fulgur_logs/version_1/config.yaml");
+  CHECK(says(saved, "ckpt_path: fulgur_logs/version_0/checkpoints/epoch="));
+  fit({"--config", "fulgur_logs/version_1/config.yaml"});
+  CHECK(weights_of("version_2") == weights_of("version_1"));
+  // Resumed in between, the config still says so.
+  fs::remove_all(base.folder / "fulgur_logs/version_2");
+  CHECK(says(fit({"-c", "c.yaml", "-c", "fine.yaml", "--resume", "--trainer.max_steps", "7"}), ", 7 steps"));
+  CHECK(says(read_text(base.folder / "fulgur_logs/version_1/config.yaml"),
+             "ckpt_path: fulgur_logs/version_0/checkpoints/epoch="));
+}
+
+TEST_CASE("a checkpoint that is refused leaves its run as it was") {
+  const Stopped run;
+  const fs::path folder = run.folder / "fulgur_logs/version_0";
+  const auto files = [&] {
+    std::string all;
+    for (const char* name : {"config.yaml", "metrics.csv", "metrics.jsonl", "finished.json"})
+      all += read_text(folder / name);
+    return all;
+  };
+  const std::string before = files();
+  std::vector<std::string> more;
+  SECTION("another optimizer") { more = {"--optimizer", "AdamW", "--allow-config-change"}; }
+  SECTION("fewer samples than were read") { more = {"--data.num_train", "8"}; }
+  std::vector<std::string> arguments{"fit", "-c", "c.yaml", "--ckpt_path", "last", "--trainer.max_steps", "20"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Finished refused = trainer(arguments, {.folder = run.folder.path()});
+  INFO(refused.err);
+  CHECK(refused.exit_code != 0);
+  CHECK(files() == before);
+}
+
+TEST_CASE("a fit that continues one that failed compares its config with it, as --resume does") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  write_text(folder / "crash.yaml",
+             "trainer: {callbacks: [{class_path: OnExceptionCheckpoint, init_args: {dirpath: crash}}]}\n");
+  Running first({"fit", "-c", "c.yaml", "-c", "crash.yaml", "--trainer.max_steps", "100000000"},
+                {.folder = folder.path()});
+  const fs::path rows = folder / "fulgur_logs/version_0/metrics.csv";
+  REQUIRE(first.wait_until([&] { return fs::exists(rows) && says(read_text(rows), "\n20,"); }));
+  first.signal(SIGTERM);
+  CHECK(first.wait().exit_code == 75);
+  const Finished end = trainer({"fit", "-c", "c.yaml", "-c", "crash.yaml", "--trainer.max_steps", "200000",
+                                "--optimizer.lr", "0.5", "--trainer.fast_dev_run", "true"},
+                               {.folder = folder.path()});
+  INFO(end.err);
+  CHECK(end.exit_code == 0);
+  CHECK(says(end.err,
+             "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.5 in the config; the run continues with 0.1"));
+  const Finished other =
+      trainer({"fit", "-c", "c.yaml", "-c", "crash.yaml", "--model.hidden", "[4]"}, {.folder = folder.path()});
+  CHECK(other.exit_code == 4);
+  CHECK(says(other.err, "different model"));
 }
 
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {

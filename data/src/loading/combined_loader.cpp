@@ -71,8 +71,13 @@ bool CombinedLoader::keep_order() {
   return all;
 }
 
+void CombinedLoader::check_loaded(int64_t epoch) {
+  refuse_other_loader(epoch_of_other_loader_, "data.CombinedLoader", epoch);
+}
+
 void CombinedLoader::start_epoch(int64_t epoch) {
-  leave_other_loader(epoch_of_other_loader_, "data.CombinedLoader", epoch);
+  check_loaded(epoch);
+  epoch_of_other_loader_.reset();
   epoch_ = epoch;
   over_ = false;
   stale_ = true;

@@ -79,6 +79,8 @@ struct DataLoader::Impl {
   OrderFacts order_facts() const;
   void warn_of_other_order(const EpochPosition& start) const;
   EpochPlan make_plan(const EpochPosition& start) const;
+  // Throws a DataError if the data no longer has so many samples.
+  void plan_from(const EpochPosition& start);
   bool drops_rest() const;
   int64_t batches_left(const EpochPosition& from) const;
   bool pins() const;
@@ -418,19 +420,30 @@ void DataLoader::share_evenly(UnevenShares rest) {
   }
 }
 
+void DataLoader::Impl::plan_from(const EpochPosition& start) {
+  context.epoch = start.epoch;
+  plan = make_plan(start);
+  if (!plan.fits(start))
+    throw DataError(cat("[data.DataLoader] the checkpoint is ", start.samples, " samples into epoch ", start.epoch,
+                        " of the ", options.name, " set, which has ", plan.samples(),
+                        options.batch_sampler ? " in different batches" : "",
+                        ". Resume with the same data and the same number of processes."));
+}
+
+void DataLoader::check_loaded(int64_t epoch) {
+  Impl& m = *impl_;
+  refuse_other_loader(m.epoch_of_other_loader, "data.DataLoader", epoch);
+  if (m.loaded && m.loaded->epoch == epoch) m.plan_from(*m.loaded);
+}
+
 void DataLoader::start_epoch(int64_t epoch) {
   Impl& m = *impl_;
   m.forget_ahead();
-  leave_other_loader(m.epoch_of_other_loader, "data.DataLoader", epoch);
+  refuse_other_loader(m.epoch_of_other_loader, "data.DataLoader", epoch);
+  m.epoch_of_other_loader.reset();
   EpochPosition start{.epoch = epoch};
   if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
-  m.context.epoch = epoch;
-  m.plan = m.make_plan(start);
-  if (!m.plan.fits(start))
-    throw DataError(cat("[data.DataLoader] the checkpoint is ", start.samples, " samples into epoch ", epoch,
-                        " of the ", m.options.name, " set, which has ", m.plan.samples(),
-                        m.options.batch_sampler ? " in different batches" : "",
-                        ". Resume with the same data and the same number of processes."));
+  m.plan_from(start);
   if (m.loaded && m.loaded->epoch == epoch) m.warn_of_other_order(start);
   m.loaded.reset();
   m.before_last.reset();

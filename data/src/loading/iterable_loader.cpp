@@ -94,19 +94,23 @@ void IterableLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) 
   impl_->stale = true;
 }
 
+void IterableLoader::check_loaded(int64_t epoch) {
+  const Impl& m = *impl_;
+  refuse_other_loader(m.epoch_of_other_loader, "data.IterableLoader", epoch);
+  if (m.loaded && m.loaded->epoch == epoch && m.loaded->batches > 0 && m.loaded_batch_size != m.options.batch_size)
+    throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of batches of ",
+                              m.loaded_batch_size, ", the run has ", m.options.batch_size,
+                              "; iterable data resumes only with the same batch size."));
+}
+
 void IterableLoader::start_epoch(int64_t epoch) {
   Impl& m = *impl_;
+  check_loaded(epoch);
+  m.epoch_of_other_loader.reset();
   m.context.epoch = epoch;
   Impl::Position start;
   start.epoch = epoch;
-  leave_other_loader(m.epoch_of_other_loader, "data.IterableLoader", epoch);
-  if (m.loaded && m.loaded->epoch == epoch) {
-    start = *m.loaded;
-    if (start.batches > 0 && m.loaded_batch_size != m.options.batch_size)
-      throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of batches of ",
-                                m.loaded_batch_size, ", the run has ", m.options.batch_size,
-                                "; iterable data resumes only with the same batch size."));
-  }
+  if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
   m.position = std::move(start);
   m.go_to_position();
   m.loaded.reset();

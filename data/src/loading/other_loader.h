@@ -20,10 +20,9 @@ inline std::optional<int64_t> epoch_of_other_loader(const StateTree& state, Load
   return saved == kind ? std::nullopt : std::optional(state.at("epoch").as_int());
 }
 
-/// Call at the start of `epoch`: throws a CheckpointError if the loaded state, of `other`, is inside it; else forgets
-/// it.
-inline void leave_other_loader(std::optional<int64_t>& other, std::string_view loader, int64_t epoch) {
-  if (other != epoch) return other.reset();
+/// Throws a CheckpointError if the state that another kind of loader saved in the epoch `other` is inside `epoch`.
+inline void refuse_other_loader(const std::optional<int64_t>& other, std::string_view loader, int64_t epoch) {
+  if (other != epoch) return;
   throw CheckpointError(cat("[", loader, "] the checkpoint was saved inside epoch ", epoch,
                             ", which another kind of loader was reading (a DataLoader, an IterableLoader or several "
                             "combined): its position means nothing here. Resume with the same kind of loader, or from "

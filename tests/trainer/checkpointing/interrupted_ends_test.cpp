@@ -376,6 +376,64 @@ TEST_CASE("a signal while a callback has exchanged the weights for a validation 
   }
 }
 
+TEST_CASE("an exception while a callback has swapped the weights for a validation saves the run's own weights") {
+  // Its state contains the run's own weights during a validation.
+  struct Swapping : Callback {
+    std::vector<Tensor> others;
+    int64_t validated = 0;
+    bool swapped = false, fails = false;
+    StateTree state() const override {
+      return StateTree::map({{"others", StateTree::List(others.begin(), others.end())}, {"validated", validated}});
+    }
+    void load_state(const StateTree& state) override {
+      others.clear();
+      for (const auto& item : state.at("others").as_list()) others.push_back(item.tensor().clone());
+      validated = state.at("validated").as_int();
+    }
+    void swap(RunContext& run) {
+      const at::NoGradGuard no_gradients;
+      size_t place = 0;
+      for (const Tensor& parameter : run.module().parameters()) {
+        if (others.size() == place) others.push_back(parameter.detach() * 0.5);
+        const Tensor own = parameter.detach().clone();
+        parameter.detach().copy_(others[place]);
+        others[place++].copy_(own);
+      }
+      swapped = !swapped;
+    }
+    void on_validation_start(RunContext& run) override {
+      if (run.sanity_checking()) return;
+      swap(run);
+      ++validated;
+    }
+    void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t batch_idx, int64_t) override {
+      if (fails && validated == 3 && batch_idx == 1) throw Error("on purpose");
+    }
+    void on_validation_end(RunContext& run) override {
+      if (!run.sanity_checking()) swap(run);
+    }
+    void on_exception(RunContext& run, const std::exception&) override {
+      if (swapped) swap(run);
+    }
+  };
+  const auto swapping = [](bool fails) {
+    const auto callback = std::make_shared<Swapping>();
+    callback->fails = fails;
+    return [=](TrainerOptions& options, TrainerComponents& components) {
+      components.add(callback);
+      with(nullptr)(options, components);
+    };
+  };
+  const TemporaryFolder quiet_folder, folder;
+  const auto whole = seeded<SelfPlanned>(0.3), resumed = seeded<SelfPlanned>(0.3);
+  fit(quiet_folder, {.saving = on_exception(), .change = swapping(false), .module = whole});
+  CHECK_THROWS_AS(fit(folder, {.saving = on_exception(), .change = swapping(true), .module = seeded<SelfPlanned>(0.3)}),
+                  Error);
+  fit(folder, {.from = "auto", .saving = on_exception(), .change = swapping(false), .module = resumed});
+  CHECK(same_weights(weights(*resumed), weights(*whole)));
+  CHECK(rows(folder) == rows(quiet_folder));
+}
+
 TEST_CASE("a checkpoint that was requested before a signal is the last one of the fit") {
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 10;

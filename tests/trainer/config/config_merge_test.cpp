@@ -58,6 +58,11 @@ TEST_CASE("defaults, files, environment, command line: each wins over the one be
 TEST_CASE("the environment sets options of components and is checked") {
   CHECK(value_at(load("", {}, {{"FULGUR_MODEL__CLASSES", "4"}, {"FULGUR_MODEL__CLASS_PATH", "ConfigModel"}}),
                  "model.init_args.classes") == "4");
+  // Keys of one part; a class comes before its options.
+  CHECK(load("", {}, {{"FULGUR_SEED_EVERYTHING", "7"}}).seed_everything.seed == 7);
+  CHECK(load("", {}, {{"FULGUR_CKPT_PATH", "last"}}).ckpt_path == "last");
+  CHECK(value_at(load("", {}, {{"FULGUR_MODEL", "ConfigModel"}, {"FULGUR_MODEL__CLASSES", "4"}}),
+                 "model.init_args.classes") == "4");
   load("", {}, {{"FULGUR_LIBTORCH", "cuda"}, {"OTHER__NAME", "1"}, {"FULGUR_TRIAL_DATA", "/x"}});
   CHECK(says(
       load_error("", {}, {{"FULGUR_TRAINER__MAX_EPOCH", "3"}}),

@@ -6,7 +6,9 @@
 #include "checkpointing/resume.h"
 #include "config/links.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/run_lock.h"
+#include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
@@ -269,11 +271,32 @@ bool run_has_finished(const Config& config) {
   return detail::find_finished_run(config.trainer, components_for_search(config)).has_value();
 }
 
-bool resumes_run_of(const std::filesystem::path& checkpoint, const Config& config) {
+std::optional<std::filesystem::path> run_to_resume(const Config& config) {
   const auto run = detail::find_run_to_resume(config.trainer, components_for_search(config));
-  const auto folder = detail::run_folder_of(checkpoint);
-  std::error_code error;
-  return run && folder && std::filesystem::equivalent(run->folder, *folder, error);
+  return run ? std::optional(run->folder) : std::nullopt;
+}
+
+std::optional<std::string> start_of_run(const std::filesystem::path& run_folder) {
+  const std::filesystem::path file = run_folder / run_layout::kConfig;
+  const auto text = read_regular_file(file);
+  Problems problems;
+  const ConfigNode saved = text ? parse_yaml(*text, file.string(), problems) : ConfigNode();
+  const ConfigNode* const path = saved.is_map() ? saved.find("ckpt_path") : nullptr;
+  return path != nullptr && path->is_scalar() && path->text() != "auto" ? std::optional(path->text()) : std::nullopt;
+}
+
+void resolve_start(Config& config) {
+  const auto& choice = config.ckpt_path;
+  if (config.load.loads_loops() || (choice != "last" && choice != "best")) return;
+  const std::filesystem::path path = detail::find_checkpoint(*choice, config.trainer.default_root_dir,
+                                                             detail::run_name(config.trainer, {}), config.folder);
+  config.ckpt_path = link_target(path).value_or(path).string();
+}
+
+std::optional<std::filesystem::path> resume_candidate(const Config& config) {
+  for (const auto& callback : config.trainer.callbacks)
+    if (auto path = callback.create()->resume_candidate()) return path;
+  return std::nullopt;
 }
 
 std::filesystem::path newest_run_folder(const Config& config) {

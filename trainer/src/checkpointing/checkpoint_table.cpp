@@ -51,6 +51,7 @@ void load_loaders(Restoring& r, const StateTree& value) {
       saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.in_epoch();
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
+    if (run.counters.in_epoch()) loaders[i]->check_loaded(run.counters.epoch);
     const StateTree now = loaders[i]->state();
     if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
     const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();

@@ -69,13 +69,15 @@ ConfigNode Config::write() const {
 
 namespace {
 
-/// `FULGUR_…__…` variables as overrides; classes first, since choosing one drops the options set before it.
+/// `FULGUR_…` variables as overrides; classes first, since choosing one drops the options set before it.
 std::vector<std::pair<std::string, std::string>> sorted_variables(const ConfigSources& sources) {
   std::vector<std::pair<std::string, std::string>> variables;
   for (const auto& variable : sources.environment) {
     if (config::key_of_variable(variable.first)) variables.push_back(variable);
   }
-  const auto chooses_class = [](const std::string& name) { return name.ends_with("__CLASS_PATH"); };
+  const auto chooses_class = [](const std::string& name) {
+    return name.ends_with("__CLASS_PATH") || name.find("__") == std::string::npos;
+  };
   std::sort(variables.begin(), variables.end(), [&](const auto& a, const auto& b) {
     return std::pair(!chooses_class(a.first), a.first) < std::pair(!chooses_class(b.first), b.first);
   });

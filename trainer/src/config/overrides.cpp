@@ -4,6 +4,7 @@
 #include "config/config_tree.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/config.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::config {
@@ -270,11 +271,21 @@ void Overrider::append(ConfigNode& node, const TypeInfo* type) {
     node.items().push_back(value_);
 }
 
+namespace {
+
+bool is_top_key(std::string_view key) {
+  Config config;
+  Fields fields;
+  config.fields(fields);
+  return std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& field) { return field.name == key; });
+}
+
+}  // namespace
+
 std::optional<std::string> key_of_variable(std::string_view name) {
   constexpr std::string_view kPrefix = "FULGUR_";
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  if (name.find("__") == std::string_view::npos) return std::nullopt;
   std::string key;
   for (size_t i = 0; i < name.size(); ++i) {
     if (name.substr(i, 2) == "__") {
@@ -284,6 +295,8 @@ std::optional<std::string> key_of_variable(std::string_view name) {
       key += name[i] >= 'A' && name[i] <= 'Z' ? static_cast<char>(name[i] - 'A' + 'a') : name[i];
     }
   }
+  // A key of one part is one of the config's groups and values; other variables are not meant for it.
+  if (key.find('.') == std::string::npos && !is_top_key(key)) return std::nullopt;
   return key;
 }
 

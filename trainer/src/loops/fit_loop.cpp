@@ -172,7 +172,7 @@ class FitLoop {
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
     const bool first = !run_.validation.logged;
     // A signal may also end the run here; the Trainer then saves.
-    const CallbackStates before(run_.callbacks);
+    CallbackStates before(run_.callbacks);
     const uint64_t first_ticket = services_.checkpoints.next_ticket();
     const int64_t validations = run_.counters.validations;
     try {
@@ -180,7 +180,9 @@ class FitLoop {
     } catch (...) {
       run_.counters.validations = validations;
       services_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
-      before.restore();
+      // The others first undo what they did for the validation, in on_exception: their states may hold the weights.
+      before.restore(/*that_write_checkpoints=*/true);
+      run_.validation.callbacks_before = std::move(before);
       throw;
     }
     if (first) refuse_misspelt_monitors(run_, services_);

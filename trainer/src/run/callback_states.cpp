@@ -34,7 +34,13 @@ CallbackStates::CallbackStates(const CallbackList& callbacks) {
 }
 
 void CallbackStates::restore() const noexcept {
+  restore(/*that_write_checkpoints=*/true);
+  restore(/*that_write_checkpoints=*/false);
+}
+
+void CallbackStates::restore(bool that_write_checkpoints) const noexcept {
   for (const auto& [callback, state] : states_) {
+    if ((callback->phase() == Phase::checkpoint) != that_write_checkpoints) continue;
     try {
       callback->load_state(copy_of(state));
     } catch (const std::exception& error) {

@@ -16,6 +16,8 @@ class CallbackStates {
   explicit CallbackStates(const CallbackList& callbacks);
   /// Loads them into the callbacks. A callback that refuses its state stays as it is, which is logged.
   void restore() const noexcept;
+  /// Loads them into the callbacks that write checkpoints, or into all others.
+  void restore(bool that_write_checkpoints) const noexcept;
 
  private:
   std::vector<std::pair<std::shared_ptr<Callback>, StateTree>> states_;

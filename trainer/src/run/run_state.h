@@ -77,6 +77,8 @@ struct ValidationState {
   std::optional<std::vector<std::string>> logged;
   /// `batches` before the current or interrupted validation of a fit, which a resume repeats.
   std::optional<int64_t> batches_before;
+  /// The states of callbacks before a validation that has failed.
+  std::optional<CallbackStates> callbacks_before;
 };
 
 struct RunTimes {

@@ -48,7 +48,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   set_up_ = true;
   load_data(resume);
   plan_training(resume);
-  create_run_folder(resume);
+  choose_run_folder(resume);
   restore(resume);
   if (run_.fn == TrainerFn::fit) run_.strategy->start_training(*run_.model, services_.context.optimizers());
 }
@@ -96,22 +96,20 @@ void RunSetup::plan_training(ResumePlan& resume) {
 }
 
 void RunSetup::restore(ResumePlan& resume) {
-  save_config();
+  describe_run();
   print_start();
+  // A checkpoint that is refused leaves the files of its run as they are.
+  if (resume.content && run_.fn == TrainerFn::fit) restore_run(resume.restoring(run_, services_));
+  open_run_folder(resume);
+  describe_run();  // schedules of a run whose batches have changed keep their original lengths
+  save_config();
   if (run_.options.enable_autolog_hparams)
     for (const auto& logger : run_.active_loggers) logger->log_hyperparams(run_.model->hparams());
-  if (!resume.content) return;
-  if (run_.fn == TrainerFn::fit) restore_run(resume.restoring(run_, services_));
-  // Schedules of a run whose batches have changed keep their original lengths.
-  const auto& planned = run_.plan.optimizers;
-  if (std::any_of(planned.begin(), planned.end(),
-                  [](const PlannedOptimizer& p) { return p.scheduler && p.scheduler->scheduler->pace() != 1; }))
-    save_config();
-  log::info(cat("checkpoint: ", *resume.checkpoint));
+  if (resume.content) log::info(cat("checkpoint: ", *resume.checkpoint));
   resume.content.reset();
 }
 
-void RunSetup::create_run_folder(ResumePlan& resume) {
+void RunSetup::choose_run_folder(ResumePlan& resume) {
   RunName name;
   if (!run_.active_loggers.empty()) name = run_name_of(*run_.active_loggers.front());
   for (const auto& logger : run_.active_loggers) {
@@ -143,8 +141,11 @@ void RunSetup::create_run_folder(ResumePlan& resume) {
     std::error_code error;
     fs::create_directories(run_.run_dir, error);
     log::write_to(run_.run_dir / cat("rank_", run_.rank(), ".log"));
-    return;
   }
+}
+
+void RunSetup::open_run_folder(ResumePlan& resume) {
+  if (!run_.is_global_zero() || run_.run_dir.empty()) return;
   std::optional<int64_t> resume_step;
   if (resume.run_dir) {
     // No files are kept of a fit that begins again.
@@ -224,7 +225,7 @@ ConfigNode options_node(const TrainerOptions& options) {
   return fields.write();
 }
 
-void RunSetup::save_config() {
+void RunSetup::describe_run() {
   ConfigNode written =
       run_.components.config ? *run_.components.config : ConfigNode::map({{"trainer", options_node(run_.options)}});
   run_.description.config = resolve_config(std::move(written), hardware_->devices, hardware_->threads, run_.seed);
@@ -233,6 +234,9 @@ void RunSetup::save_config() {
   run_.description.config_hash = content_hash(to_yaml(run_.description.config));
   run_.description.devices = hardware_->devices.describe();
   run_.description.threads = hardware_->threads;
+}
+
+void RunSetup::save_config() {
   if (run_.run_dir.empty() || !run_.is_global_zero()) return;
   const fs::path path = run_.run_dir / run_layout::kConfig, temporary = run_.run_dir / ".config.yaml.tmp";
   std::error_code error;
@@ -303,6 +307,7 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
     log_exceptions(kWhen, [&] { services_.checkpoints.before_writes(); });
     for (const auto& callback : run_.callbacks)
       log_exceptions(kWhen, [&] { callback->on_exception(services_.context, error); });
+    if (run_.validation.callbacks_before) run_.validation.callbacks_before->restore(/*that_write_checkpoints=*/false);
     if (run_.data.module) log_exceptions(kWhen, [&] { run_.data.module->on_exception(error); });
   }
   if (run_.step.progress == StepProgress::under_way && services_.checkpoints.has_requests())

@@ -45,10 +45,14 @@ class RunSetup {
   // The steps of the preparation, in this order; their results are in the run's state.
   void load_data(ResumePlan& resume);
   void plan_training(ResumePlan& resume);
-  void create_run_folder(ResumePlan& resume);
+  void choose_run_folder(ResumePlan& resume);
   void restore(ResumePlan& resume);
+  // Changes files of the run, such as the rows after its checkpoint.
+  void open_run_folder(ResumePlan& resume);
   void prepare_data();
   void make_replicas();
+  // The resolved config and what else a checkpoint says about the run.
+  void describe_run();
   void save_config();
   void print_start();
 

@@ -30,6 +30,7 @@ class FULGUR_API CombinedLoader : public Loader {
   std::optional<int64_t> samples() const override;
   /// The batch size of the first loader.
   int64_t batch_size() const override { return parts_.front().loader->batch_size(); }
+  void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;

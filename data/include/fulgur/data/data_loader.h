@@ -61,6 +61,7 @@ class FULGUR_API DataLoader : public Loader {
   std::optional<int64_t> samples() const override;
   int64_t batch_size() const override;
   /// Throws a DataError if a loaded position is beyond the end of the set.
+  void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;

@@ -38,6 +38,7 @@ class FULGUR_API IterableLoader : public Loader {
   std::optional<int64_t> size() const override { return std::nullopt; }
   std::optional<int64_t> samples() const override { return std::nullopt; }
   int64_t batch_size() const override;
+  void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;

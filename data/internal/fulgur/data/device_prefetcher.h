@@ -22,6 +22,7 @@ class FULGUR_API DevicePrefetcher : public Loader {
   std::optional<int64_t> size() const override { return loader_->size(); }
   std::optional<int64_t> samples() const override { return loader_->samples(); }
   int64_t batch_size() const override { return loader_->batch_size(); }
+  void check_loaded(int64_t epoch) override { loader_->check_loaded(epoch); }
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   /// Reads the following batch and starts its copy; call it after the step of the last batch was launched. `next` does

@@ -36,8 +36,19 @@ FULGUR_API std::optional<StateTree> data_state_in_checkpoint(const Config& confi
 /// Whether the run that `ckpt_path: auto` finds has finished, so that there is nothing to resume.
 FULGUR_API bool run_has_finished(const Config& config);
 
-/// Whether the run that `ckpt_path: auto` finds is the one whose folder contains `checkpoint`.
-FULGUR_API bool resumes_run_of(const std::filesystem::path& checkpoint, const Config& config);
+/// The folder of the run that `ckpt_path: auto` finds; nullopt if there is none.
+FULGUR_API std::optional<std::filesystem::path> run_to_resume(const Config& config);
+
+/// The `ckpt_path` with which the run in the folder started, as its saved config says; nullopt if it started without.
+FULGUR_API std::optional<std::string> start_of_run(const std::filesystem::path& run_folder);
+
+/// Replaces a `ckpt_path` of `last` or `best` by the path that it means now, if the fit starts another run from that
+/// checkpoint: in the saved config of the new run the words would mean its own checkpoints. Throws a CheckpointError if
+/// there is no such checkpoint.
+FULGUR_API void resolve_start(Config& config);
+
+/// The checkpoint of a failed run that a callback of the config knows, from which a fit without `ckpt_path` resumes.
+FULGUR_API std::optional<std::filesystem::path> resume_candidate(const Config& config);
 
 /// The run folder in which `ckpt_path: auto` looks first: the config's own, else the version that its logger names, or
 /// the newest; empty if no run folder exists. It may have nothing to resume from.

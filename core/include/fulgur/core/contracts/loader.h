@@ -21,6 +21,9 @@ class FULGUR_API Loader : public Stateful {
   virtual std::optional<int64_t> samples() const = 0;
   /// Samples in a full batch.
   virtual int64_t batch_size() const = 0;
+  /// Throws what `start_epoch` would throw because of the loaded state, if that is inside this epoch: a run that cannot
+  /// continue is refused before it changes a file. Changes nothing that `start_epoch` does not set.
+  virtual void check_loaded(int64_t /*epoch*/) {}
   /// Starts epoch `epoch`, at its first batch or at the position loaded for it.
   virtual void start_epoch(int64_t epoch) = 0;
   /// Stores the next batch in `out`; returns false at the end of the epoch. The batch stays valid until after the
