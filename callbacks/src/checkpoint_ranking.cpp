@@ -56,9 +56,9 @@ void CheckpointRanking::failed(uint64_t ticket) {
 }
 
 bool CheckpointRanking::move_to(const std::filesystem::path& folder,
-                                const std::function<bool(const std::filesystem::path&)>& exists) {
+                                const std::function<bool(const std::filesystem::path&)>& counts) {
   for (Kept& item : standing_.kept) item.path = folder / item.path.filename();
-  std::erase_if(standing_.kept, [&](const Kept& item) { return !exists(item.path); });
+  std::erase_if(standing_.kept, [&](const Kept& item) { return !counts(item.path); });
   if (!standing_.kept.empty() || !standing_.pending.empty()) return true;
   standing_.best_score.reset();
   return false;

@@ -46,9 +46,9 @@ class CheckpointRanking {
   void failed(uint64_t ticket);
   /// Requests of a run that has ended are not answered any more.
   void forget_pending() { standing_.pending.clear(); }
-  /// From now on the checkpoints are in `folder`; those that do not exist there are forgotten. False if neither a
+  /// From now on the checkpoints are in `folder`; those that do not count there are forgotten. False if neither a
   /// checkpoint nor a request is left: the ranking then starts from scratch.
-  bool move_to(const std::filesystem::path& folder, const std::function<bool(const std::filesystem::path&)>& exists);
+  bool move_to(const std::filesystem::path& folder, const std::function<bool(const std::filesystem::path&)>& counts);
 
   const Standing& standing() const { return standing_; }
   void restore(Standing standing) { standing_ = std::move(standing); }

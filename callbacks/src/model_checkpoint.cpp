@@ -168,9 +168,15 @@ std::optional<std::string> ModelCheckpoint::required_metric() const {
 void ModelCheckpoint::on_fit_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
-  // The run folder may have been moved; ranks of another folder are meaningless here.
-  const auto exists = [](const std::filesystem::path& path) { return std::filesystem::exists(path); };
-  if (folder != folder_ && !ranking_->move_to(folder, exists)) saved_step_ = -1;
+  // Without a last checkpoint the run is another one than that of the ranking, and its requests are not answered.
+  const bool continues = run.last_checkpoint().has_value();
+  if (!continues) ranking_->forget_pending();
+  // The run folder may have been moved. What this run has removed since its checkpoint was saved still counts.
+  const bool stays = continues && folder == folder_;
+  const auto counts = [&](const std::filesystem::path& path) {
+    return run.owns_checkpoint(path) || (stays && !std::filesystem::exists(path));
+  };
+  if (!ranking_->move_to(folder, counts) && !stays) saved_step_ = -1;
   folder_ = folder;
 }
 

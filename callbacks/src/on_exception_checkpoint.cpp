@@ -28,6 +28,12 @@ std::vector<fs::path> OnExceptionCheckpoint::written() const {
   return options_.dirpath ? checkpoints_named(*options_.dirpath, options_.filename) : std::vector<fs::path>();
 }
 
+// Releases one of this run, and removes one of another: all runs of the folder belong together.
+void OnExceptionCheckpoint::remove(RunContext& run, const fs::path& path) const {
+  run.release_checkpoint(path, state_key());
+  if (run.is_global_zero() && path != run.last_checkpoint()) remove_checkpoint(path);
+}
+
 std::optional<fs::path> OnExceptionCheckpoint::resume_candidate() const {
   const auto paths = written();
   return paths.empty() ? std::nullopt : std::optional(paths.front());
@@ -55,12 +61,12 @@ void OnExceptionCheckpoint::on_exception(RunContext& run, const std::exception& 
 void OnExceptionCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointInfo& info) {
   if (info.request.owner != state_key()) return;
   for (const fs::path& path : written())
-    if (path != info.path) run.release_checkpoint(path, state_key());
+    if (path != info.path) remove(run, path);
 }
 
 void OnExceptionCheckpoint::on_fit_end(RunContext& run) {
   if (run.fast_dev_run()) return;  // the run that failed is not trained further
-  for (const fs::path& path : written()) run.release_checkpoint(path, state_key());
+  for (const fs::path& path : written()) remove(run, path);
 }
 
 [[maybe_unused]] static const bool registered_on_exception_checkpoint = Registry<Callback>::add<OnExceptionCheckpoint>(

@@ -90,11 +90,16 @@ ModelCheckpoint::Options best_of_score() {
 struct FakeFit {
   FakeRunContext run;
   ModelCheckpoint callback;
-  explicit FakeFit(const ModelCheckpoint::Options& options, const std::optional<StateTree>& from = {})
+  explicit FakeFit(const ModelCheckpoint::Options& options, const std::optional<StateTree>& from = {},
+                   bool is_other_run = false)
       : callback(options) {
     run.folder = "/nowhere";
+    run.owns_all = !is_other_run;
     callback.setup(run, TrainerFn::fit);
-    if (from) callback.load_state(*from);
+    if (from) {
+      callback.load_state(*from);
+      if (!is_other_run) run.last = run.checkpoint_dir() / "step=10.ckpt";
+    }
     callback.on_fit_start(run);
     callback.on_train_start(run);
   }
@@ -290,6 +295,22 @@ TEST_CASE("ModelCheckpoint: a resumed fit ranks on, also what was not yet writte
   second.epoch(1);
   second.publish();
   CHECK(second.released() == Names{"/nowhere/checkpoints/step=5.ckpt", "/nowhere/checkpoints/step=10.ckpt"});
+}
+
+TEST_CASE("ModelCheckpoint: a fit of another run ranks only its own") {
+  ModelCheckpoint::Options options = best_of_score();
+  options.dirpath = "/shared";
+  FakeFit first(options);
+  first.epoch(3);
+  first.publish();
+  first.epoch(2);
+  FakeFit second(options, first.callback.state(), /*is_other_run=*/true);
+  CHECK_FALSE(second.callback.best_score());
+  second.epoch(4);
+  REQUIRE(second.run.requests.size() == 1);
+  CHECK(second.newest().best);
+  second.publish();
+  CHECK(second.released().empty());
 }
 
 TEST_CASE("ModelCheckpoint: which hook saves, and runs in which none does") {

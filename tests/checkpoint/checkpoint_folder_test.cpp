@@ -106,6 +106,7 @@ TEST_CASE("what a checkpoint comes from comes back") {
               .threads = 3,
               .deterministic = true,
               .save_counter = 7,
+              .run = "/runs/version_0/checkpoints",
               .fulgur = "9.9.9",
               .libtorch = "2.99"};
   const fs::path path = write_checkpoint(folder / "a.ckpt", c);

@@ -42,6 +42,7 @@ class FakeRunContext : public RunContext,
   std::vector<std::shared_ptr<Logger>> run_loggers;
   std::filesystem::path folder;
   std::optional<std::filesystem::path> last, best;
+  bool owns_all = true;  ///< whether all checkpoints are this run's
   double seconds = 0, waited_for_data = 0;
   int64_t accumulated = 1;
 
@@ -135,6 +136,7 @@ class FakeRunContext : public RunContext,
     requests.emplace_back(requests.size() + 1, std::move(request));
     return requests.back().first;
   }
+  bool owns_checkpoint(const std::filesystem::path&) override { return owns_all; }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     released.emplace_back(path, owner);
   }

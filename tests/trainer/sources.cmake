@@ -20,6 +20,7 @@ set(TEST_SOURCES
   capture/host_waits_test.cpp
   checkpointing/interrupted_combinations_test.cpp
   checkpointing/interrupted_ends_test.cpp
+  checkpointing/other_runs_test.cpp
   logging/monitored_values_test.cpp
   loops/schedules_over_changes_test.cpp
   logging/step_rows_gpu_test.cpp

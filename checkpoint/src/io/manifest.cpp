@@ -64,6 +64,7 @@ Manifest read_fields(const Json& json) {
   manifest.origin.threads = origin.at("threads").get<int64_t>();
   manifest.origin.deterministic = origin.at("deterministic").get<bool>();
   manifest.origin.save_counter = origin.at("save_counter").get<int64_t>();
+  manifest.origin.run = origin.value("run", "");  // earlier versions wrote none
   manifest.origin.fulgur = origin.at("fulgur").get<std::string>();
   manifest.origin.libtorch = origin.at("libtorch").get<std::string>();
   manifest.epoch = json.at("epoch").get<int64_t>();
@@ -115,7 +116,8 @@ std::string manifest_to_text(const Manifest& manifest) {
                                            {"device", origin.device},
                                            {"threads", origin.threads},
                                            {"deterministic", origin.deterministic},
-                                           {"save_counter", origin.save_counter}};
+                                           {"save_counter", origin.save_counter},
+                                           {"run", origin.run}};
     text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", kCheckpointFormat,
                ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ", manifest.epoch,
                ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only,

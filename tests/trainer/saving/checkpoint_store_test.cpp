@@ -187,8 +187,7 @@ TEST_CASE("CheckpointStore: a resumed run knows what its checkpoint's run kept")
   after.run.now = before.run.now;
   const fs::path resumed = before.run.checkpoint_dir() / "b.ckpt";
   const CheckpointContent content = read_checkpoint(resumed);
-  after.store.resumed_from({.path = resumed, .same_run = true}, content.origin.save_counter,
-                           content.state.at("checkpoints"));
+  after.store.resumed_from({.path = resumed, .same_run = true}, content.origin, content.state.at("checkpoints"));
   after.store.publish_resumed();
   CHECK(after.paths == Names{"b.ckpt"});
   CHECK((after.store.last() == resumed));
@@ -201,6 +200,32 @@ TEST_CASE("CheckpointStore: a resumed run knows what its checkpoint's run kept")
   after.release("a.ckpt");
   after.save({.name = "d", .reason = "test", .best = true, .score = 2.0});
   CHECK(after.on_disk() == Names{"c.ckpt", "d.ckpt"});
+}
+
+TEST_CASE("CheckpointStore: a checkpoint of another run stays, also under a name that this run has used") {
+  const fulgur::test::TemporaryFolder folder, other_folder, shared;
+  const fs::path path = shared / "a.ckpt";
+  Stored before(folder.path());
+  before.save({.name = shared / "a", .reason = "test"});
+  before.save({.name = "b", .reason = "test"});
+  CHECK(before.store.owns(path));
+  const fs::path resumed = before.run.checkpoint_dir() / "b.ckpt";
+  const CheckpointContent content = read_checkpoint(resumed);
+  const bool replaced = GENERATE(false, true);
+  if (replaced) {
+    remove_checkpoint(path);
+    Stored other(other_folder.path());
+    other.save({.name = shared / "a", .reason = "test"});
+    CHECK(other.store.owns(path));
+  }
+  Stored after(folder.path());
+  after.run.now = before.run.now;
+  after.store.resumed_from({.path = resumed, .same_run = true}, content.origin, content.state.at("checkpoints"));
+  after.store.publish_resumed();
+  CHECK(after.store.owns(path) != replaced);
+  after.release(path);
+  after.save({.name = "c", .reason = "test"});
+  CHECK(fs::exists(path) == replaced);
 }
 
 TEST_CASE("CheckpointStore: rank 0 writes, and all ranks report the same") {

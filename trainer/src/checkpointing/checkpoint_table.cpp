@@ -246,7 +246,7 @@ const CheckpointEntry kEntries[] = {
      .per_rank = true},
     {.key = "checkpoints", .phase = P::loops, .save = [](Collecting& c) { return c.store; },
      .load = [](Restoring& r, const StateTree& value) {
-       r.services.checkpoints.resumed_from(*r.checkpoint, r.content.origin.save_counter, value);
+       r.services.checkpoints.resumed_from(*r.checkpoint, r.content.origin, value);
      },
      .with_weights = true},
     {.key = "loop", .phase = P::loops, .save = save_loop, .load = load_loop, .per_rank = true},

@@ -60,6 +60,7 @@ class ReplicaContext final : public ForwardingRunContext,
   void request_stop(std::string reason) override;
   bool stop_requested() const override;
   uint64_t request_checkpoint(CheckpointRequest) override { return 0; }
+  bool owns_checkpoint(const std::filesystem::path&) override { return false; }
   void release_checkpoint(const std::filesystem::path&, std::string_view) override {}
 
  private:

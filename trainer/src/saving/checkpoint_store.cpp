@@ -17,10 +17,10 @@ namespace {
 
 using PendingRequest = std::pair<uint64_t, CheckpointRequest>;
 
-StateTree to_state(const PendingRequest& pending) {
+StateTree to_state(const PendingRequest& pending, const std::string& name) {
   const CheckpointRequest& r = pending.second;
   return StateTree::map({{"ticket", static_cast<int64_t>(pending.first)},
-                         {"name", r.name.string()},
+                         {"name", name},
                          {"reason", r.reason},
                          {"best", r.best},
                          {"keep", r.keep},
@@ -91,13 +91,34 @@ void CheckpointStore::discard_requests(const std::string& why, uint64_t first) {
                  error);
 }
 
+// The folder of the checkpoints names the run. A run whose folder is moved keeps its name.
+std::string CheckpointStore::run_name() const {
+  return began_as_ ? *began_as_ : escape_controls(plain(run_.checkpoint_dir()).string());
+}
+
+bool CheckpointStore::is_own(const fs::path& path) const {
+  std::error_code error;
+  if (path.parent_path() == plain(run_.checkpoint_dir())) return fs::exists(path, error);
+  if (keepers_.contains(path)) return true;
+  // Other runs may save in the same folder, even under a name that this run has used.
+  try {
+    return summarize_checkpoint(path).origin.run == run_name();
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+bool CheckpointStore::owns(const fs::path& path) const {
+  const bool own = run_.is_global_zero() && is_own(plain(path));
+  return !run_.collectives().broadcast_text(own ? "own" : "", 0).empty();
+}
+
 void CheckpointStore::release(const fs::path& path, std::string_view owner) {
   const fs::path known = plain(path);
   const auto found = keepers_.find(known);
-  std::error_code error;
-  if (found != keepers_.end()) found->second.erase(std::string(owner));
-  // A checkpoint of an earlier part of the run, or of another run, is recognised by the files that it must contain.
-  else if (fs::exists(known / "state.json", error))
+  if (found != keepers_.end())
+    found->second.erase(std::string(owner));
+  else if (is_own(known))  // in a folder that was moved, or of a part of the run after its checkpoint
     keepers_[known];
   released_ = true;
 }
@@ -203,23 +224,25 @@ AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWrite
   return result;
 }
 
+// In the run folder only the name is kept, since the folder may be moved or copied.
+std::string CheckpointStore::path_in_state(const fs::path& path) const {
+  return (path.parent_path() == plain(run_.checkpoint_dir()) ? path.filename() : path).string();
+}
+
 StateTree CheckpointStore::keepers_state() const {
-  const fs::path folder = plain(run_.checkpoint_dir());
   StateTree::List all;
   for (const auto& [path, owners] : keepers_) {
     StateTree::List names;
     for (const std::string& owner : owners) names.emplace_back(owner);
-    // Only the name is kept, since a run folder may be moved.
-    const fs::path name = path.parent_path() == folder ? path.filename() : path;
-    all.push_back(StateTree::map({{"path", name.string()}, {"owners", std::move(names)}}));
+    all.push_back(StateTree::map({{"path", path_in_state(path)}, {"owners", std::move(names)}}));
   }
   return all;
 }
 
 StateTree CheckpointStore::state(uint64_t ticket, const CheckpointRequest& request) const {
   // A run that resumes from here publishes and writes what this process may not get to.
-  StateTree::List pending{to_state({ticket, request})};
-  for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
+  StateTree::List pending{to_state({ticket, request}, path_in_state(request.name))};
+  for (const PendingRequest& later : requests_) pending.push_back(to_state(later, path_in_state(later.second.name)));
   StateTree best_owner = nullptr;
   const auto owner =
       takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
@@ -232,10 +255,11 @@ StateTree CheckpointStore::state(uint64_t ticket, const CheckpointRequest& reque
 void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kept) {
   const fs::path folder = plain(run_.checkpoint_dir());
   for (const StateTree& item : kept.as_list()) {
-    auto& owners = keepers_[plain(folder / item.at("path").as_string())];
+    const fs::path path = plain(folder / item.at("path").as_string());
+    if (path.parent_path() != folder && !is_own(path)) continue;
+    auto& owners = keepers_[path];
     for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
   }
-  keepers_[checkpoint];
   released_ = true;
   bool is_newest = true;
   std::vector<fs::path> weights_made_later;
@@ -266,20 +290,28 @@ std::optional<fs::path> CheckpointStore::name_at_batch() const {
   return last_->parent_path() / checkpoint_name(*last_);
 }
 
-void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state) {
+void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointOrigin& origin,
+                                   const StateTree& state) {
   const fs::path path = plain(checkpoint.path), folder = plain(run_.checkpoint_dir());
-  saves_ = save_counter;
+  saves_ = origin.save_counter;
   const auto& pending = state.at("requests").as_list();
   for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
   // In another folder, the run has no checkpoint yet.
   if (!checkpoint.same_run) return;
-  saved_ = place();
+  // If the folder in which the run began is still there, this is a copy of it, and another run.
+  std::error_code error;
+  if (!origin.run.empty() && (!fs::exists(origin.run, error) || fs::equivalent(origin.run, folder, error)))
+    began_as_ = origin.run;
   if (const StateTree& owner = state.at("best_owner"); !owner.is_null())
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
+  if (const auto best = link_target(folder / run_layout::kBest)) best_ = plain(*best);
+  const bool own = owns(path);
   take_over(path, state.at("kept"));
+  if (!own) return;
+  keepers_[path];
+  saved_ = place();
   last_ = resumed_path_ = path;
   first_own_ticket_ = next_ticket_;
-  if (const auto best = link_target(folder / run_layout::kBest)) best_ = plain(*best);
   for (const StateTree& request : pending) requests_.push_back(to_request(request));
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
@@ -338,6 +370,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   try {
     CheckpointContent content = host_.collect(request.weights_only, state(ticket, request));
     content.origin.save_counter = saves_;
+    content.origin.run = run_name();
     if (settings_.async) return begin_writing(info, content);
     info.path = write_now(folder, content);
   } catch (const CheckpointError& error) {

@@ -71,6 +71,8 @@ class CheckpointStore {
   /// Queues a request, which `act_on_requests` will carry out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
   bool has_requests() const { return !requests_.empty(); }
+  /// Whether this run has written the checkpoint. All ranks must call it.
+  bool owns(const std::filesystem::path& path) const;
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
   /// Takes the writer's results, and starts the saves that were requested: the one place where requests are acted on.
@@ -85,8 +87,8 @@ class CheckpointStore {
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
   /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
-  /// Call when the run resumes from this checkpoint, the `save_counter`th of its run, which contains the store's state.
-  void resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state);
+  /// Call when the run resumes from this checkpoint, which contains the store's state. All ranks must call it.
+  void resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointOrigin& origin, const StateTree& state);
   /// The ticket of the next request.
   uint64_t next_ticket() const { return next_ticket_; }
   /// Discards the requests from ticket `first` on, since the state that they were to save is discarded; `why` is for
@@ -125,6 +127,11 @@ class CheckpointStore {
   /// Which checkpoints exist and who keeps them, this request and later ones.
   StateTree state(uint64_t ticket, const CheckpointRequest& request) const;
   StateTree keepers_state() const;
+  std::string path_in_state(const std::filesystem::path& path) const;
+  /// The name of this run in the origin of its checkpoints.
+  std::string run_name() const;
+  /// Like `owns`, as far as this process sees the files.
+  bool is_own(const std::filesystem::path& path) const;
   void take_over(const std::filesystem::path& checkpoint, const StateTree& kept);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish_save(const AsyncCheckpointWriter::Result& result);
@@ -146,6 +153,7 @@ class CheckpointStore {
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
   uint64_t next_ticket_ = 1;
   bool released_ = false;
+  std::optional<std::string> began_as_;  // the name of this run, if it continues
   std::map<std::filesystem::path, std::set<std::string>> keepers_;
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_, resumed_path_;

@@ -35,6 +35,7 @@ class FULGUR_API OnExceptionCheckpoint final : public Callback {
  private:
   /// Checkpoints with this name in `dirpath`, newest first.
   std::vector<std::filesystem::path> written() const;
+  void remove(RunContext& run, const std::filesystem::path& path) const;
 
   Options options_;
   std::optional<int64_t> batches_at_start_;  // once training has begun

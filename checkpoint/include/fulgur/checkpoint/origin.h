@@ -24,6 +24,7 @@ struct FULGUR_API CheckpointOrigin {
   int64_t threads = 0;         ///< number of intra-op threads; 0 if unknown
   bool deterministic = false;  ///< whether deterministic algorithms were requested
   int64_t save_counter = 0;    ///< number of saves of the run so far; orders checkpoints with the same global step
+  std::string run = {};        ///< checkpoint folder in which the run began, which names it; empty if unknown
   std::string fulgur = fulgur_version();
   std::string libtorch = libtorch_version();
   bool operator==(const CheckpointOrigin&) const = default;

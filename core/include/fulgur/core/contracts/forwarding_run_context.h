@@ -57,6 +57,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   void request_stop(std::string reason) override { to_.request_stop(std::move(reason)); }
   bool stop_requested() const override { return to_.stop_requested(); }
   uint64_t request_checkpoint(CheckpointRequest request) override { return to_.request_checkpoint(std::move(request)); }
+  bool owns_checkpoint(const std::filesystem::path& path) override { return to_.owns_checkpoint(path); }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     to_.release_checkpoint(path, owner);
   }

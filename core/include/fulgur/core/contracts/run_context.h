@@ -133,7 +133,11 @@ class FULGUR_API RunContext {
   /// Requests a checkpoint at the end of this step (or epoch, or validation), and returns its ticket. All ranks must
   /// call it at the same step, since they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
-  /// Removes a published checkpoint that this owner no longer keeps, once the next one is safe. All ranks must call it.
+  /// Whether this run, possibly in an earlier process, has written the checkpoint. False for those of another run: of
+  /// the one whose checkpoint this run began from, or whose folder it continues a copy of. All ranks must call it.
+  virtual bool owns_checkpoint(const std::filesystem::path& path) = 0;
+  /// Removes a published checkpoint that this owner no longer keeps, once the next one is safe; a checkpoint of another
+  /// run stays. All ranks must call it.
   virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
 };
 
