@@ -1,4 +1,5 @@
 // What interrupts a run, together with options that decide where it continues and when it ends.
+#include "callbacks/scored.h"
 #include "trainer/checkpointing/interrupted.h"
 
 #include <torch/nn/modules/batchnorm.h>
@@ -308,6 +309,46 @@ TEST_CASE("a run whose checkpoints are in another folder resumes in its own") {
     return all;
   };
   CHECK(names(elsewhere) == names(quiet_elsewhere));
+}
+
+TEST_CASE("--resume follows the branch of a run that went back, wherever the branch before saved") {
+  const TemporaryFolder folder, elsewhere;
+  ModelCheckpoint::Options ranking, all;
+  ranking.dirpath = elsewhere.path();
+  ranking.filename = "b-{epoch}";
+  ranking.monitor = "score";
+  ranking.mode = MonitorMode::max;
+  all.filename = "a-{epoch}";
+  all.every_n_epochs = 4;
+  all.save_top_k = -1;
+  const auto change = [&](TrainerOptions& options, TrainerComponents& components) {
+    options.max_epochs = 9;
+    options.async_checkpoint = false;
+    components.add(std::make_shared<ModelCheckpoint>(all));
+  };
+  const auto scored = [](std::vector<double> scores) {
+    return std::make_shared<Scored>(std::move(scores), /*in_training=*/true);
+  };
+  // Epoch 5 is the best of the first branch, and stays that.
+  const auto fit_scored = [&](const CheckpointChoice& from, int64_t ends_at, std::string* told) {
+    return fit(folder,
+               {.from = from,
+                .ends_at = ends_at,
+                .by_signal = false,
+                .saving = ranking,
+                .change = change,
+                .module = scored(from ? std::vector<double>(9, 0) : std::vector<double>{1, 2, 3, 4, 5, 6, 0, 0, 0})},
+               told);
+  };
+  fit_scored({}, 75, nullptr);
+  const fs::path checkpoints = folder / "fulgur_logs/version_0/checkpoints";
+  REQUIRE(fs::read_symlink(checkpoints / "best.ckpt").filename() == "b-epoch=5.ckpt");
+  fit_scored((checkpoints / "a-epoch=3.ckpt").string(), 55, nullptr);
+  REQUIRE(fs::read_symlink(checkpoints / "last.ckpt").filename() == "b-epoch=4.ckpt");
+  REQUIRE(fs::read_symlink(checkpoints / "best.ckpt").filename() == "b-epoch=5.ckpt");
+  std::string told;
+  fit_scored("auto", -1, &told);
+  CHECK_THAT(told, ContainsSubstring("checkpoint: " + (elsewhere / "b-epoch=4.ckpt").string()));
 }
 
 TEST_CASE("the names of links are refused as names of checkpoints before a run begins") {

@@ -45,6 +45,15 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
   return CheckpointError(cat("[trainer.checkpoint] ", folder, " is not written: '", weight, "' is not finite."));
 }
 
+// The checkpoints in a folder; none if it cannot be read.
+std::vector<CheckpointSummary> checkpoints_in(const fs::path& folder) {
+  try {
+    return list_checkpoints(folder);
+  } catch (const CheckpointError&) {
+    return {};
+  }
+}
+
 // A canonical form of a path, so that paths can be compared.
 fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
@@ -268,9 +277,14 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kep
     is_newest = is_newest && other.weights_only;
     weights_made_later.push_back(other.path);
   }
-  // Saves after this one are discarded now, but must count as older than those to come.
-  for (const fs::path& place : {folder, checkpoint.parent_path()})
-    for (const CheckpointSummary& other : list_checkpoints(place)) saves_ = std::max(saves_, other.origin.save_counter);
+  // Saves after this one are discarded now, but must count as older than those to come: where a resume looks for the
+  // newest, in the folder and behind its links, and where the run has saved.
+  std::set<fs::path> places{folder, checkpoint.parent_path()};
+  for (const char* name : {run_layout::kLast, run_layout::kBest})
+    if (const auto target = link_target(folder / name)) places.insert(plain(*target).parent_path());
+  for (const auto& [path, owners] : keepers_) places.insert(path.parent_path());
+  for (const fs::path& place : places)
+    for (const CheckpointSummary& other : checkpoints_in(place)) saves_ = std::max(saves_, other.origin.save_counter);
   if (!is_newest) return;
   // The run cannot continue from weights alone, and will create these again.
   for (const fs::path& path : weights_made_later) keepers_[path];
