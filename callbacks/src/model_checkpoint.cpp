@@ -174,7 +174,7 @@ void ModelCheckpoint::on_fit_start(RunContext& run) {
   // The run folder may have been moved. What this run has removed since its checkpoint was saved still counts.
   const bool stays = continues && folder == folder_;
   const auto counts = [&](const std::filesystem::path& path) {
-    return run.owns_checkpoint(path) || (stays && !std::filesystem::exists(path));
+    return run.published_checkpoints().owns_checkpoint(path) || (stays && !std::filesystem::exists(path));
   };
   if (!ranking_->move_to(folder, counts) && !stays) saved_step_ = -1;
   folder_ = folder;
@@ -308,7 +308,7 @@ void ModelCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointI
     run.print(cat("checkpoint ", info.path,
                   info.request.score ? cat(" (", *options_.monitor, " ", *info.request.score, ")") : ""));
   for (const std::filesystem::path& path : ranking_->published(info.ticket, info.path))
-    run.release_checkpoint(path, state_key());
+    run.published_checkpoints().release_checkpoint(path, state_key());
 }
 
 void ModelCheckpoint::on_checkpoint_failed(RunContext&, const CheckpointInfo& info, const std::exception&) {

@@ -30,7 +30,7 @@ std::vector<fs::path> OnExceptionCheckpoint::written() const {
 
 // Releases one of this run, and removes one of another: all runs of the folder belong together.
 void OnExceptionCheckpoint::remove(RunContext& run, const fs::path& path) const {
-  run.release_checkpoint(path, state_key());
+  run.published_checkpoints().release_checkpoint(path, state_key());
   if (run.is_global_zero() && path != run.last_checkpoint()) remove_checkpoint(path);
 }
 

@@ -29,6 +29,7 @@ void CnnClassifier::Options::fields(Fields& f) {
       .min_items(1);
   f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").range(0, detail::kMostWidth);
   f(dropout, "dropout", "Dropout probability in training, in the fully connected part.").at_least(0).less_than(1);
+  f(metrics, "metrics", kMetricsDoc);
 }
 
 CnnClassifier::CnnClassifier(const Options& options)
@@ -49,6 +50,7 @@ CnnClassifier::CnnClassifier(const Options& options)
   if (options.hidden > 0) widths.push_back(options.hidden);
   widths.push_back(options.num_classes);
   head_ = register_module("head", std::make_shared<DenseStack>(widths, options.dropout));
+  use_metrics(options.metrics, options.num_classes);
 }
 
 Tensor CnnClassifier::forward(const Tensor& input) {

@@ -10,6 +10,7 @@ void MlpClassifier::Options::fields(Fields& f) {
   f(hidden, "hidden", "Widths of the hidden layers; empty: a linear classifier.").range(1, detail::kMostWidth);
   f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostWidth);
   f(dropout, "dropout", "Dropout probability of hidden values in training.").at_least(0).less_than(1);
+  f(metrics, "metrics", kMetricsDoc);
 }
 
 MlpClassifier::MlpClassifier(const Options& options)
@@ -18,6 +19,7 @@ MlpClassifier::MlpClassifier(const Options& options)
   widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
   widths.push_back(options.num_classes);
   layers_ = register_module("layers", std::make_shared<DenseStack>(widths, options.dropout));
+  use_metrics(options.metrics, options.num_classes);
 }
 
 Tensor MlpClassifier::forward(const Tensor& input) {

@@ -51,6 +51,26 @@ TEST_CASE("F26: a test of uneven data is exact to the last sample, for any numbe
   }
 }
 
+TEST_CASE("F26: a metric object has the same value to the bit for any number of ranks") {
+  const int samples = GENERATE(67, 2);  // with 2 samples, the third rank has no batch
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  double one = -1;
+  for (const int world : {1, 2, 3}) {
+    const TemporaryFolder folder;
+    const auto runs = start("validate", world, folder,
+                            {"--ckpt_path", checkpoint.string(), "--model.logs_metric", "true", "--data.num_eval",
+                             std::to_string(samples), "--report", (folder / "report.json").string()});
+    REQUIRE(all_exit(runs, 0));
+    const auto report = nlohmann::json::parse(read_text(folder / "report.json"));
+    INFO(report.dump());
+    const double accuracy = report["loaders"][0]["val_acc"];
+    if (world == 1) one = accuracy;
+    CHECK(accuracy == one);
+  }
+  CHECK(one >= 0);
+}
+
 TEST_CASE("F26: predictions come in the order of the data set, from any number of ranks") {
   const int samples = GENERATE(67, 3);
   const TemporaryFolder weights;

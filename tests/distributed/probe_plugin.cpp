@@ -21,6 +21,7 @@
 #include <fulgur/data/data_loader.h>
 #include <fulgur/data/iterable_loader.h>
 #include <fulgur/data/tensor_dataset.h>
+#include <fulgur/metrics/stat_scores.h>
 #include <fulgur/nn/batch_norm.h>
 #include <fulgur/optim/sgd.h>
 #include <signal.h>
@@ -60,7 +61,7 @@ class ProbeNet : public fulgur::LightningModule {
     std::string trouble = "none";
     int64_t trouble_rank = 1;
     int64_t trouble_step = 3;
-    bool gathers = false, logs_rank = false;
+    bool gathers = false, logs_rank = false, logs_metric = false;
     void fields(Fields& f) {
       f(hidden, "hidden", "Width of the hidden layer.").at_least(1);
       f(dropout, "dropout", "Share of hidden values set to zero.");
@@ -102,6 +103,7 @@ class ProbeNet : public fulgur::LightningModule {
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
+      f(logs_metric, "logs_metric", "Validation logs a metric object: is the larger output the right one?");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
     }
   };
@@ -190,6 +192,10 @@ class ProbeNet : public fulgur::LightningModule {
       if (options_.trouble == "throw_in_validation") throw std::runtime_error("trouble in validation, as asked for");
       if (options_.trouble == "kill_in_validation") ::raise(SIGKILL);
     }
+    if (options_.logs_metric) {
+      accuracy_.update(forward(batch[0]), batch[1].argmax(1));
+      log("val_acc", accuracy_);
+    }
     return evaluate(batch, "val_loss");
   }
   void on_validation_epoch_end() override {
@@ -257,6 +263,7 @@ class ProbeNet : public fulgur::LightningModule {
   torch::nn::Linear last_;
   Tensor spare_;
   bool trained_here_ = false;
+  fulgur::metrics::Accuracy accuracy_{{.num_classes = 2}};
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
 

@@ -9,11 +9,15 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include "fulgur/core/options/options.h"
 #include "fulgur/core/state/rng.h"
+#include "fulgur/metrics/stat_scores.h"
 #include "fulgur/models/cnn_classifier.h"
 #include "fulgur/models/mlp_classifier.h"
+#include "fulgur/trainer/yaml.h"
 #include "models/training.h"
 #include "support/expect_error.h"
+#include "trainer/boring.h"
 
 namespace classifier_test {
 
@@ -100,6 +104,41 @@ TEST_CASE("the classifiers can overfit a batch") {
     CHECK(at::allclose(outputs["probabilities"].sum(1), at::ones_like(outputs["probabilities"].sum(1))));
     CHECK(outputs["prediction"].eq(batch[1]).sum().item<int64_t>() >= 15);
   }
+}
+
+TEST_CASE("the classifiers log further metrics of validation and test, under the names of their classes") {
+  seed_everything(4);
+  MlpClassifier::Options options{.in_features = 6, .hidden = {}, .num_classes = 3};
+  Fields fields;
+  options.fields(fields);
+  Problems problems;
+  const char* const config = "metrics: [IoU, {class_path: FBeta, init_args: {beta: 2}}]";
+  fields.read(parse_yaml(config, "options", problems), problems, "");
+  problems.throw_if_any();
+  auto module = std::make_shared<MlpClassifier>(options);
+  const Batch samples(
+      {Batch::Entry{"x", at::randn({20, 6})}, Batch::Entry{"label", at::arange(20, at::kLong).remainder_(3)}});
+  TensorDataModule::Sets sets;
+  sets.val = sets.test = samples;
+  auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8});
+  const test::TemporaryFolder folder;
+  Trainer trainer(test::quiet(folder));
+  const EvalReport validated = trainer.validate(module, data), tested = trainer.test(module, data);
+  module->eval();
+  metrics::IoU iou({.num_classes = 3});
+  metrics::FBeta f_beta({.num_classes = 3, .beta = 2});
+  for (PredictionMetric* metric : {static_cast<PredictionMetric*>(&iou), static_cast<PredictionMetric*>(&f_beta)})
+    metric->update(module->forward(samples[0]), samples[1]);
+  for (const auto& [report, stage] : {std::pair(&validated, std::string("val")), {&tested, "test"}}) {
+    CHECK(report->metric(stage + "_iou") == iou.compute().item<double>());
+    CHECK(report->metric(stage + "_f_beta") == f_beta.compute().item<double>());
+  }
+}
+
+TEST_CASE("two metrics of one class are an error") {
+  MlpClassifier::Options options;
+  options.metrics = {Spec<PredictionMetric>("FBeta"), Spec<PredictionMetric>("FBeta")};
+  CHECK_THAT(message_of<ConfigError>([&] { MlpClassifier{options}; }), ContainsSubstring("FBeta is there twice"));
 }
 
 TEST_CASE("the order in memory does not change the results of the convolutions") {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/text/errors.h"
@@ -18,6 +19,7 @@ namespace fulgur::test {
 class FakeRunContext : public RunContext,
                        public RunExtent,
                        public RunMeters,
+                       public PublishedCheckpoints,
                        public LoggedMetrics,
                        public ManualOptimization {
  public:
@@ -76,6 +78,7 @@ class FakeRunContext : public RunContext,
   bool validates_each_epoch_end() const override { return validates_at_epoch_ends; }
   const RunExtent& extent() const override { return *this; }
   RunMeters& meters() override { return *this; }
+  PublishedCheckpoints& published_checkpoints() override { return *this; }
   const LoggedMetrics& logged_metrics() const override { return *this; }
   ManualOptimization& manual_optimization() override { return *this; }
   int64_t rank() const override { return collectives_of_ranks ? collectives_of_ranks->rank() : 0; }
@@ -114,6 +117,9 @@ class FakeRunContext : public RunContext,
   }
   void log(std::string_view name, double value, const LogOptions&) override {
     logged.push_back({std::string(name), value});
+  }
+  void log(std::string_view name, Metric& metric, const LogOptions&) override {
+    logged.push_back({std::string(name), metric.compute().item<double>()});
   }
   void print(std::string_view line) override { printed.emplace_back(line); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return run_loggers; }

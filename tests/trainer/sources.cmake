@@ -31,6 +31,7 @@ set(TEST_SOURCES
   checkpointing/load_from_checkpoint_test.cpp
   logging/log_store_test.cpp
   logging/logging_rules_test.cpp
+  logging/metric_objects_test.cpp
   loops/manual_optimization_test.cpp
   services/nonfinite_policy_test.cpp
   loops/parity_test.cpp

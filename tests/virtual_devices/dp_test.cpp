@@ -11,6 +11,8 @@
 
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
+#include "fulgur/metrics/ranking.h"
+#include "fulgur/metrics/stat_scores.h"
 #include "fulgur/trainer/yaml.h"
 #include "parted.h"
 #include "support/expect_error.h"
@@ -62,6 +64,34 @@ TEST_CASE("dp names the dtype of a loss of integers, which the mean over the dev
   const TemporaryFolder folder;
   CHECK_THROWS_WITH(train<Counts>(on_virtual(folder, "dp", 2)),
                     ContainsSubstring("the loss must be a floating-point tensor; got Long"));
+}
+
+TEST_CASE("dp merges metric objects of the copies: their values are those of one device") {
+  // Of the data alone, so that the weights' last bits have no influence.
+  struct Measured : Parted {
+    using Parted::Parted;
+    metrics::Accuracy train_acc{{.num_classes = 2}}, val_acc{{.num_classes = 2}};
+    metrics::Auroc val_auroc{{.num_classes = 2}};
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      train_acc.update(batch[0].slice(1, 0, 2), batch[1].argmax(1));
+      log("train_acc", train_acc);
+      return Parted::training_step(batch, batch_idx);
+    }
+    Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
+      for (PredictionMetric* metric :
+           {static_cast<PredictionMetric*>(&val_acc), static_cast<PredictionMetric*>(&val_auroc)})
+        metric->update(batch[0].slice(1, 0, 2), batch[1].argmax(1));
+      log("val_acc", val_acc);
+      log("val_auroc", val_auroc);
+      return {};
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions one = single(folder), many = on_virtual(folder, "dp", 4);
+  one.max_epochs = many.max_epochs = 2;
+  const auto a = train<Measured>(one), b = train<Measured>(many);
+  for (const char* name : {"train_acc", "val_acc", "val_auroc"})
+    CHECK(metric_of(b.report.metrics, name) == metric_of(a.report.metrics, name));
 }
 
 TEST_CASE("dp accumulates as one device does") {

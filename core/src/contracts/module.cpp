@@ -131,6 +131,11 @@ void LightningModule::log(std::string_view name, double value, const LogOptions&
   log::warn("module.log_outside_run", "log() was called outside a run and has no effect");
 }
 
+void LightningModule::log(std::string_view name, Metric& metric, const LogOptions& options) {
+  if (run_) return run_->log(name, metric, options);
+  log::warn("module.log_outside_run", "log() was called outside a run and has no effect");
+}
+
 void LightningModule::log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options) {
   for (const auto& [name, value] : values) log(name, value, options);
 }

@@ -11,6 +11,7 @@ namespace fulgur {
 RunContext::~RunContext() = default;
 RunExtent::~RunExtent() = default;
 RunMeters::~RunMeters() = default;
+PublishedCheckpoints::~PublishedCheckpoints() = default;
 LoggedMetrics::~LoggedMetrics() = default;
 ManualOptimization::~ManualOptimization() = default;
 

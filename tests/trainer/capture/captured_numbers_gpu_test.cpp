@@ -1,9 +1,12 @@
 // cuda_graph and host numbers in log().
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "fulgur/metrics/aggregation.h"
+#include "fulgur/metrics/stat_scores.h"
 #include "support/gpu.h"
 #include "trainer/capture/captured_fit.h"
 
@@ -33,6 +36,19 @@ struct Late : Captured {
   }
 };
 
+// Metrics of the data alone, so that the weights' last bits have no influence.
+struct Measured : Captured {
+  metrics::Accuracy accuracy{{.num_classes = 2}};
+  metrics::Mean mean;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    accuracy.update(batch[0].slice(1, 0, 2), batch[1].argmax(1));
+    mean.update(batch[1]);
+    log("accuracy", accuracy);
+    log("mean", mean);
+    return Captured::training_step(batch, batch_idx);
+  }
+};
+
 template <class M>
 std::pair<Outcome<M>, Outcome<M>> both(const TrainerOptions& options) {
   return {fit<M>(options, false, by_device), fit<M>(options, true, by_device)};
@@ -49,6 +65,15 @@ TEST_CASE("on a GPU, host numbers that stay the same are logged by captured step
   CHECK_THAT(captured.told, ContainsSubstring("'alpha' 0.5, 'count' 2.0, 'beta' 0.25"));
   for (const char* name : {"alpha_step", "alpha_epoch", "count", "beta", "train_loss"})
     check_same_logs(plain, captured, name);
+}
+
+TEST_CASE("on a GPU, captured steps update metric objects, also in epochs that begin with one", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const auto [plain, captured] = both<Measured>(three_epochs_on_cuda(folder));
+  CHECK(captured.report.captured_batches == 27);
+  CHECK(captured.logger->values("accuracy").size() == 3);
+  for (const char* name : {"accuracy", "mean"}) check_same_logs(plain, captured, name);
 }
 
 TEST_CASE("on a GPU, a host number that changes is named, and the steps are not captured", "[gpu]") {

@@ -1,8 +1,11 @@
 // cuda_graph: the host's part of captured steps, with a stand-in for the device's recorder.
+#include <ATen/ops/argmax.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/metrics/ranking.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lbfgs.h"
 #include "trainer/capture/captured_fit.h"
@@ -196,6 +199,24 @@ TEST_CASE("a step that logs a host number that changes is not captured: the metr
   // The same in all steps before the recording, and in it.
   CHECK_THAT(refused(std::type_identity<Rate>{}, "rate"),
              ContainsSubstring("'rate' in log() is a host number that equals a learning rate"));
+}
+
+TEST_CASE("a metric object that keeps all samples is named, and its steps are not captured") {
+  struct Ranked : Captured {
+    metrics::Auroc auroc{{.num_classes = 2}};
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      auroc.update(batch[0].slice(1, 0, 2), batch[1].argmax(1));
+      log("auroc", auroc);
+      return Captured::training_step(batch, batch_idx);
+    }
+  };
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto plain = fit<Ranked>(options, false), captured = fit<Ranked>(options, true);
+  CHECK(captured.report.captured_batches == 0);
+  CHECK_THAT(captured.report.not_captured.value_or(""), ContainsSubstring("'auroc' keeps all samples"));
+  CHECK(captured.logger->values("auroc").size() == 3);
+  CHECK(captured.logger->values("auroc") == plain.logger->values("auroc"));
 }
 
 TEST_CASE("with accumulation, captured steps give the run of uncaptured ones") {

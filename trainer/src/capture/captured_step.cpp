@@ -238,12 +238,14 @@ void CapturedStep::keep_gradients_in_place() {
 
 StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, int64_t batch_idx) {
   services_.logs.start_recording(run_.device());
+  services_.metrics.start_recording();
   Batch in_format = batch;
   to_memory_format(run_, in_format);
   StepOutput output = body_(in_format, batch_idx, last_of_window());
   if (first_of_window() && !last_of_window()) keep_gradients_in_place();
   recording.gradients_after = gradients();
   recording.additions = services_.logs.take_recording();
+  recording.updates = services_.metrics.take_recording();
   numbers_ = services_.logs.take_noted();
   return output;
 }
@@ -309,6 +311,7 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
   optimizer_->set_recording(false);
   services_.logs.take_recording();
   services_.logs.take_noted();
+  services_.metrics.take_recording();
   run_.strategy->precision().abandon_step();
   // Memory that the recording allocated has no values.
   for (const Held& held : held_)
@@ -326,6 +329,7 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   services_.logs.before_replay(recording.additions);
   recording.graph->replay();
   services_.logs.after_replay(recording.additions);
+  services_.metrics.after_replay(recording.updates);
   services_.finite.after_replay();
   set_gradients(recording.gradients_after);
   run_.window.losses = losses;

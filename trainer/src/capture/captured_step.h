@@ -57,6 +57,7 @@ class CapturedStep {
     std::unique_ptr<GraphCapture> graph;
     StepOutput output;  // the recording writes it
     std::vector<LogStore::Addition> additions;
+    std::vector<MetricStore::Updates> updates;
     // The gradients of all parameters, before a launch and after it.
     std::vector<Tensor> gradients_before, gradients_after;
   };

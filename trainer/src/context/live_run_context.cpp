@@ -48,20 +48,22 @@ std::optional<double> LiveRunContext::progress_fraction() const {
   return part;
 }
 
+bool LiveRunContext::logs() const {
+  if (state_.scope == LogScope::muted) return false;
+  if (state_.options.barebones) log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
+  return !state_.options.barebones;
+}
+
 template <class Value>
 void LiveRunContext::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
-  if (state_.scope == LogScope::muted) return;
-  if (state_.options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
+  if (!logs()) return;
   // A value from an epoch hook does not belong to the samples of the last batch: all ranks get the same weight.
   const bool of_epoch = state_.scope == LogScope::train_epoch || state_.scope == LogScope::evaluation_epoch;
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size)
                         : of_epoch             ? 1
                                                : state_.position.batch_samples;
-  const bool of_one_loader = state_.position.loader_count > 1 && state_.position.stage != RunningStage::train &&
-                             state_.scope == LogScope::evaluation_step && log_options.add_dataloader_idx;
-  if (of_one_loader)
-    return services_.logs.log(cat(name, "/dataloader_idx_", state_.position.loader_idx), state_.scope,
-                              state_.position.stage, value, weight, log_options);
+  if (const std::string suffix = state_.loader_suffix(log_options); !suffix.empty())
+    return services_.logs.log(cat(name, suffix), state_.scope, state_.position.stage, value, weight, log_options);
   services_.logs.log(name, state_.scope, state_.position.stage, value, weight, log_options);
 }
 
@@ -73,6 +75,12 @@ void LiveRunContext::log(std::string_view name, const Tensor& value, const LogOp
 
 void LiveRunContext::log(std::string_view name, double value, const LogOptions& log_options) {
   log_value(name, value, log_options);
+}
+
+void LiveRunContext::log(std::string_view name, Metric& metric, const LogOptions& log_options) {
+  if (logs())
+    services_.metrics.log(cat(name, state_.loader_suffix(log_options)), state_.scope, state_.position.stage, metric,
+                          log_options);
 }
 
 void LiveRunContext::set_accumulation(int64_t count) {

@@ -17,6 +17,7 @@ namespace fulgur::detail {
 class LiveRunContext final : public RunContext,
                              private RunExtent,
                              private RunMeters,
+                             private PublishedCheckpoints,
                              private LoggedMetrics,
                              private ManualOptimization {
  public:
@@ -46,6 +47,7 @@ class LiveRunContext final : public RunContext,
   }
   const RunExtent& extent() const override { return *this; }
   RunMeters& meters() override { return *this; }
+  PublishedCheckpoints& published_checkpoints() override { return *this; }
   const LoggedMetrics& logged_metrics() const override { return *this; }
   ManualOptimization& manual_optimization() override { return *this; }
   int64_t rank() const override { return state_.strategy->rank(); }
@@ -73,6 +75,7 @@ class LiveRunContext final : public RunContext,
   Metrics progress_metrics() const override { return services_.logs.progress_values(); }
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
   void log(std::string_view name, double value, const LogOptions& options) override;
+  void log(std::string_view name, Metric& metric, const LogOptions& options) override;
   void print(std::string_view line) override { state_.print(line); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return state_.active_loggers; }
   std::filesystem::path log_dir() const override { return state_.run_dir; }
@@ -100,6 +103,8 @@ class LiveRunContext final : public RunContext,
   }
 
  private:
+  /// Whether log() does anything here.
+  bool logs() const;
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& options);
 

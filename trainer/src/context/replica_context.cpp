@@ -1,18 +1,26 @@
 #include "context/replica_context.h"
 
+#include "fulgur/core/text/text.h"
 #include "logging/log_store.h"
+#include "logging/metric_store.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {
 
-ReplicaContext::ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, at::Device device)
-    : ForwardingRunContext(context), run_(run), context_(context), logs_(logs), device_(device) {}
+ReplicaContext::ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, MetricStore& metrics,
+                               at::Device device)
+    : ForwardingRunContext(context), run_(run), context_(context), logs_(logs), metrics_(metrics), device_(device) {}
 
 void ReplicaContext::flush_to_run() {
   const double samples = run_.position.batch_samples;
   for (const Logged& logged : logged_) {
     run_.position.batch_samples = logged.samples;
-    std::visit([&](const auto& value) { context_.log(logged.name, value, logged.options); }, logged.value);
+    if (Metric* const* metric = std::get_if<Metric*>(&logged.value))
+      metrics_.take_from_replica(cat(logged.name, run_.loader_suffix(logged.options)), **metric, run_.position.stage);
+    else if (const double* number = std::get_if<double>(&logged.value))
+      context_.log(logged.name, *number, logged.options);
+    else
+      context_.log(logged.name, std::get<Tensor>(logged.value), logged.options);
   }
   run_.position.batch_samples = samples;
   logged_.clear();
@@ -41,6 +49,10 @@ void ReplicaContext::log(std::string_view name, const Tensor& value, const LogOp
 
 void ReplicaContext::log(std::string_view name, double value, const LogOptions& options) {
   logged_.push_back({std::string(name), value, options, static_cast<double>(samples_)});
+}
+
+void ReplicaContext::log(std::string_view name, Metric& metric, const LogOptions& options) {
+  logged_.push_back({std::string(name), &metric, options, static_cast<double>(samples_)});
 }
 
 void ReplicaContext::request_stop(std::string reason) {

@@ -10,6 +10,7 @@
 namespace fulgur::detail {
 
 class LogStore;
+class MetricStore;
 struct RunState;
 
 /// The view that a copy of the module on another device has of the run while it computes a part of a batch, on its own
@@ -18,11 +19,12 @@ struct RunState;
 /// module, which computes the same step, makes them.
 class ReplicaContext final : public ForwardingRunContext,
                              private RunMeters,
+                             private PublishedCheckpoints,
                              private LoggedMetrics,
                              private ManualOptimization {
  public:
   /// `context` is the context of the run.
-  ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, at::Device device);
+  ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, MetricStore& metrics, at::Device device);
 
   void set_module(LightningModule& module) { module_ = &module; }
   /// Of the next part.
@@ -31,6 +33,7 @@ class ReplicaContext final : public ForwardingRunContext,
   void flush_to_run();
 
   RunMeters& meters() override { return *this; }
+  PublishedCheckpoints& published_checkpoints() override { return *this; }
   const LoggedMetrics& logged_metrics() const override { return *this; }
   ManualOptimization& manual_optimization() override { return *this; }
   int64_t rank() const override { return 0; }
@@ -44,6 +47,7 @@ class ReplicaContext final : public ForwardingRunContext,
   void unscale_gradients(Optimizer&) override {}
   bool has_token_counts() const override { return context_.meters().has_token_counts(); }
   void count_each_batch() override { context_.meters().count_each_batch(); }
+  bool is_logging_step() const override { return context_.meters().is_logging_step(); }
   std::string precision_name() const override { return context_.meters().precision_name(); }
   int64_t master_weight_bytes() const override { return 0; }
   void set_manual_sync(bool) override {}
@@ -54,6 +58,7 @@ class ReplicaContext final : public ForwardingRunContext,
   std::optional<RunningStage> metric_stage(std::string_view name) const override;
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
   void log(std::string_view name, double value, const LogOptions& options) override;
+  void log(std::string_view name, Metric& metric, const LogOptions& options) override;
   void print(std::string_view) override {}
   double data_wait_s() const override { return 0; }
   void set_accumulation(int64_t) override {}
@@ -66,13 +71,14 @@ class ReplicaContext final : public ForwardingRunContext,
  private:
   struct Logged {
     std::string name;
-    std::variant<Tensor, double> value;
+    std::variant<Tensor, double, Metric*> value;
     LogOptions options;
     double samples;
   };
   RunState& run_;
   RunContext& context_;
   const LogStore& logs_;
+  MetricStore& metrics_;
   at::Device device_;
   LightningModule* module_ = nullptr;
   SingleProcessCollectives collectives_;

@@ -101,6 +101,11 @@ class ModeGuard {
     }
     services_.logs.reset(run_.position.stage);
     services_.logs.restore(values_);
+    try {
+      services_.metrics.reset(run_.position.stage);
+    } catch (const std::exception& error) {
+      log::error(cat("while leaving evaluation: ", error.what()));
+    }
   }
   ModeGuard(const ModeGuard&) = delete;
   ModeGuard& operator=(const ModeGuard&) = delete;
@@ -375,8 +380,10 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   const int64_t samples = EvaluationPass(run, services, stage, [](size_t, const Outputs&, int64_t) {}).run(batch_limit);
   report.samples = sum_over_ranks(run, samples);
   services.rows.end_batch(stage, true);
+  const auto matrices = services.metrics.close_epoch(stage, services.logs, &run.collectives());
   const Metrics values = services.logs.take(services.logs.close_epoch(stage), &run.collectives());
   send_metrics(run, values, row_place(run));
+  send_matrices(run, matrices, row_place(run));
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
   // The values are known, so the validation counts as complete in the hooks of its end.
   if (stage == RunningStage::validate && run.fn == TrainerFn::fit && !run.position.sanity_checking)

@@ -354,9 +354,11 @@ class FitLoop {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(services_.context);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
+    const auto matrices = services_.metrics.close_epoch(RunningStage::train, services_.logs, &run_.collectives());
     LogStore::Window window = services_.logs.close_epoch(RunningStage::train);
     carry_out(run_, services_, services_.finite.judge_running_window());
     send_metrics(run_, services_.logs.take(std::move(window), &run_.collectives()), row_place(run_));
+    send_matrices(run_, matrices, row_place(run_));
     run_.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(services_.context);
     });

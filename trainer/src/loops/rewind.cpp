@@ -15,6 +15,7 @@ void take_rewind_point(RunState& run, const Services& services, std::optional<St
   RewindPoint now{.counters = run.counters,
                   .seen = services.seen.mark(),
                   .logs = services.logs.mark(),
+                  .metrics = services.metrics.mark(),
                   .rng = rng_state(run.strategy->devices()),
                   .loaders = {},
                   .callbacks = CallbackStates(run.callbacks),
@@ -42,6 +43,7 @@ void restore_rewind_point(RunState& run, Services& services) {
   run.counters.fit_time_s = fit_time_s;
   services.seen.restore(then.seen);
   services.logs.restore(then.logs);
+  services.metrics.restore(then.metrics);
   load_rng_state(run.strategy->devices(), then.rng);
   then.callbacks.restore();
   if (then.loggers) run.loggers_before = then.loggers;

@@ -5,6 +5,7 @@
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "logging/matrix_media.h"
 
 namespace fulgur::detail {
 namespace {
@@ -40,6 +41,13 @@ void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
   if (std::none_of(metrics.begin(), metrics.end(), [](const auto& metric) { return metric.first == "epoch"; }))
     metrics.emplace_back("epoch", static_cast<double>(place.epoch));
   for (const auto& logger : run.active_loggers) logger->log_metrics(metrics, place.step);
+}
+
+void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place) {
+  if (run.active_loggers.empty() || run.position.sanity_checking) return;
+  for (const MetricStore::Matrix& matrix : matrices)
+    for (const MediaRecord& record : draw_matrix(matrix.name, matrix.values))
+      for (const auto& logger : run.active_loggers) logger->log_media(record, place.step);
 }
 
 }  // namespace fulgur::detail

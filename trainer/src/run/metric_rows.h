@@ -1,5 +1,8 @@
 #pragma once
 
+#include <vector>
+
+#include "logging/metric_store.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {
@@ -14,5 +17,7 @@ RowPlace row_place(const RunState& run);
 
 /// Sends a row to all loggers.
 void send_metrics(RunState& run, Metrics metrics, RowPlace place);
+/// Sends matrices to all loggers, each as a picture and a table. Waits for them.
+void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place);
 
 }  // namespace fulgur::detail

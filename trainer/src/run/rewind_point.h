@@ -7,6 +7,7 @@
 #include "fulgur/core/state/progress.h"
 #include "fulgur/core/state/state_tree.h"
 #include "logging/log_store.h"
+#include "logging/metric_store.h"
 #include "run/callback_states.h"
 #include "services/seen_counts.h"
 
@@ -19,6 +20,7 @@ struct RewindPoint {
   Progress counters;
   SeenCounts::Mark seen;
   LogStore::Mark logs;
+  MetricStore::Mark metrics;
   StateTree rng;
   StateTree::List loaders;  ///< where the training loaders were, for a checkpoint: they are not moved back
   CallbackStates callbacks;

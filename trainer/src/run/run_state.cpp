@@ -45,6 +45,12 @@ std::vector<OptimizerHandle*> RunState::optimizer_handles() const {
   return all;
 }
 
+std::string RunState::loader_suffix(const LogOptions& log_options) const {
+  const bool of_one_loader = position.loader_count > 1 && position.stage != RunningStage::train &&
+                             scope == LogScope::evaluation_step && log_options.add_dataloader_idx;
+  return of_one_loader ? cat("/dataloader_idx_", position.loader_idx) : std::string();
+}
+
 bool RunState::is_logging_step() const {
   return options.log_every_n_steps > 0 && counters.global_step - logged_step >= options.log_every_n_steps;
 }

@@ -153,6 +153,8 @@ struct RunState {
   void print(std::string_view line) const;
   bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
   std::vector<OptimizerHandle*> optimizer_handles() const;
+  /// What is appended to the name of a logged value: the number of its loader if there are several.
+  std::string loader_suffix(const LogOptions& log_options) const;
   /// A row of step metrics is due.
   bool is_logging_step() const;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "logging/log_store.h"
+#include "logging/metric_store.h"
 #include "run/rank_checks.h"
 #include "run/run_state.h"
 #include "run/step_rows.h"
@@ -29,6 +30,7 @@ struct Services {
 
   RunContext& context;  ///< the view that modules and callbacks have of the run
   LogStore logs;
+  MetricStore metrics;
   SeenCounts seen;
   NonFinitePolicy finite;
   RankConsensus consensus;

@@ -66,6 +66,7 @@ void validate_before_training(RunState& run, Services& services) {
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(services.context); });
   refuse_misspelt_monitors(run, services);
   services.logs.reset(RunningStage::validate);
+  services.metrics.reset(RunningStage::validate);
   run.position.sanity_checking = false;
 }
 

@@ -201,8 +201,8 @@ void RunSetup::make_replicas() {
   std::vector<std::shared_ptr<LightningModule>> replicas;
   for (size_t i = 0; i < count; ++i) {
     auto replica = ComponentAccess::factory(*run_.model)();
-    auto context =
-        std::make_unique<ReplicaContext>(run_, services_.context, services_.logs, run_.strategy->devices()[i + 1]);
+    auto context = std::make_unique<ReplicaContext>(run_, services_.context, services_.logs, services_.metrics,
+                                                    run_.strategy->devices()[i + 1]);
     context->set_module(*replica);
     ComponentAccess::set_run(*replica, context.get());
     replicas.push_back(replica);
@@ -324,6 +324,8 @@ void RunSetup::finish(RunStatus status) noexcept {
   finished_ = true;
   constexpr std::string_view kWhen = "during teardown";
   for (const auto& logger : started_loggers_) logger->finalize(status);
+  // The objects are the module's, which may be in another run next.
+  log_exceptions(kWhen, [&] { services_.metrics.reset(RunningStage::train); });
   if (set_up_) {
     if (run_.data.module) log_exceptions(kWhen, [&] { run_.data.module->teardown(run_.fn); });
     for (const auto& callback : run_.callbacks)

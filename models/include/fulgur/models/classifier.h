@@ -1,12 +1,20 @@
 #pragma once
 
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/registry.h"
 
 namespace fulgur {
 
 /// The steps of a classifier: cross entropy and accuracy of `forward(batch[0])` against `batch[1]`, the labels (N)
-/// int64. Logs `train_loss`, `val_loss`, `val_acc`, `test_loss`, `test_acc`; prediction returns `probabilities` (N, C)
-/// and `prediction` (N) int64. Derive and implement `forward`.
+/// int64. Logs `train_loss`, `val_loss`, `val_acc`, `test_loss`, `test_acc`, and further metrics on request; prediction
+/// returns `probabilities` (N, C) and `prediction` (N) int64. Derive and implement `forward`.
 class FULGUR_API Classifier : public LightningModule {
  public:
   /// Returns logits (N, num_classes) for inputs (N, …).
@@ -17,8 +25,21 @@ class FULGUR_API Classifier : public LightningModule {
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
 
+ protected:
+  static constexpr const char* kMetricsDoc =
+      "Further metrics that validation and test log, such as FBeta, which becomes val_f_beta and test_f_beta.";
+  /// Metrics of the logits that validation and test also log: `val_f_beta` and `test_f_beta` for FBeta. Their
+  /// `num_classes` is set if it is 0. Throws a ConfigError for options that do not fit together, or for two metrics of
+  /// one class.
+  void use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes);
+
  private:
-  void evaluate(const Batch& batch, const char* loss_name, const char* accuracy_name);
+  using NamedMetrics = std::map<std::string, std::shared_ptr<PredictionMetric>>;
+  NamedMetrics make_metrics() const;
+  void evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
+
+  std::vector<Spec<PredictionMetric>> metric_specs_;
+  std::map<std::pair<std::string, int64_t>, NamedMetrics> metrics_;  // of each stage and loader
 };
 
 /// Mean cross entropy of logits (N, C) against labels (N) int64 in [0, C); -100 is excluded from the mean. Throws a

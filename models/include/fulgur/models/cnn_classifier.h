@@ -23,6 +23,7 @@ class FULGUR_API CnnClassifier : public Classifier {
     std::vector<int64_t> channels = {32, 64};
     int64_t hidden = 128;
     double dropout = 0.25;
+    std::vector<Spec<PredictionMetric>> metrics = {};
     void fields(Fields& f);
   };
   /// Throws a ConfigError if pooling reduces the image to nothing.

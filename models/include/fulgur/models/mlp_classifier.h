@@ -16,6 +16,7 @@ class FULGUR_API MlpClassifier : public Classifier {
     std::vector<int64_t> hidden = {128};
     int64_t num_classes = 10;
     double dropout = 0.0;
+    std::vector<Spec<PredictionMetric>> metrics = {};
     void fields(Fields& f);
   };
   explicit MlpClassifier(const Options& options);

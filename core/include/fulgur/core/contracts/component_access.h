@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -42,6 +43,13 @@ struct ComponentAccess {
     if constexpr (requires { base.hparams_; }) base.hparams_ = options();
     if constexpr (requires { base.overridden_; }) base.overridden_ = hooks_of<Base, C>();
     if constexpr (requires { base.factory_; }) base.factory_ = std::forward<Factory>(make_another);
+  }
+
+  // ---- of a metric ----
+  /// Launches of a recorded step update a metric without calling `update`.
+  template <class Metric>
+  static void set_updates(Metric& metric, int64_t updates) {
+    metric.updates_ = updates;
   }
 
   // ---- of a module ----

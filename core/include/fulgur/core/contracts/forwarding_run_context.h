@@ -27,6 +27,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   bool has_validation() const override { return to_.has_validation(); }
   const RunExtent& extent() const override { return to_.extent(); }
   RunMeters& meters() override { return to_.meters(); }
+  PublishedCheckpoints& published_checkpoints() override { return to_.published_checkpoints(); }
   const LoggedMetrics& logged_metrics() const override { return to_.logged_metrics(); }
   ManualOptimization& manual_optimization() override { return to_.manual_optimization(); }
   int64_t rank() const override { return to_.rank(); }
@@ -43,6 +44,9 @@ class FULGUR_API ForwardingRunContext : public RunContext {
     to_.log(name, value, options);
   }
   void log(std::string_view name, double value, const LogOptions& options) override { to_.log(name, value, options); }
+  void log(std::string_view name, Metric& metric, const LogOptions& options) override {
+    to_.log(name, metric, options);
+  }
   void print(std::string_view line) override { to_.print(line); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return to_.loggers(); }
   std::filesystem::path log_dir() const override { return to_.log_dir(); }
@@ -51,16 +55,11 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   std::optional<std::filesystem::path> best_checkpoint() const override { return to_.best_checkpoint(); }
   double elapsed_s() const override { return to_.elapsed_s(); }
   double fit_time_s() const override { return to_.fit_time_s(); }
-  bool is_logging_step() const override { return to_.is_logging_step(); }
   void set_accumulation(int64_t count) override { to_.set_accumulation(count); }
   int64_t accumulation() const override { return to_.accumulation(); }
   void request_stop(std::string reason) override { to_.request_stop(std::move(reason)); }
   bool stop_requested() const override { return to_.stop_requested(); }
   uint64_t request_checkpoint(CheckpointRequest request) override { return to_.request_checkpoint(std::move(request)); }
-  bool owns_checkpoint(const std::filesystem::path& path) override { return to_.owns_checkpoint(path); }
-  void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
-    to_.release_checkpoint(path, owner);
-  }
 
  private:
   RunContext& to_;

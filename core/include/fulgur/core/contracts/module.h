@@ -143,6 +143,10 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// Logs a scalar of this step; see `LogOptions`. Outside a run it warns once and does nothing.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
+  /// Logs the value that the metric has over all batches of the epoch and all ranks. Call it in each step that updates
+  /// the metric; when the epoch ends, its value is computed and it is reset. Of the options, only `prog_bar` and
+  /// `logger` apply. The metric is a member of the module.
+  void log(std::string_view name, Metric& metric, const LogOptions& options = {});
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
   /// Prints a line to the console, on rank 0 only.

@@ -20,6 +20,7 @@ namespace fulgur {
 class LightningModule;
 class Logger;
 class LrScheduler;
+class Metric;
 class Optimizer;
 class OptimizerHandle;
 struct OptimizerPlan;
@@ -66,6 +67,7 @@ class FULGUR_API RunContext {
   // What few ask for, by subject; see run_views.h.
   virtual const RunExtent& extent() const = 0;
   virtual RunMeters& meters() = 0;
+  virtual PublishedCheckpoints& published_checkpoints() = 0;
   virtual const LoggedMetrics& logged_metrics() const = 0;
   virtual ManualOptimization& manual_optimization() = 0;
 
@@ -103,6 +105,9 @@ class FULGUR_API RunContext {
   /// Logs a scalar; see `LogOptions`. A tensor stays on its device until it is read.
   virtual void log(std::string_view name, const Tensor& value, const LogOptions& options = {}) = 0;
   virtual void log(std::string_view name, double value, const LogOptions& options = {}) = 0;
+  /// Logs the value that the metric has over all batches of the epoch and all ranks; it is computed and the metric is
+  /// reset when the epoch ends. Of the options, only `prog_bar` and `logger` apply. The metric must exist until then.
+  virtual void log(std::string_view name, Metric& metric, const LogOptions& options = {}) = 0;
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
   /// Prints a line to the console, on rank 0 only.
@@ -119,9 +124,6 @@ class FULGUR_API RunContext {
   virtual double elapsed_s() const = 0;
   /// Seconds that the fit has taken, including the parts before a resume; the same on all ranks.
   virtual double fit_time_s() const = 0;
-  /// True at the end of a training batch after which a row of step metrics is written. Check it before you read values
-  /// that are expensive to read.
-  virtual bool is_logging_step() const = 0;
 
   /// From the next window on, `count` batches make one optimizer step. All ranks must call it, at the same batch.
   virtual void set_accumulation(int64_t count) = 0;
@@ -133,12 +135,6 @@ class FULGUR_API RunContext {
   /// Requests a checkpoint at the end of this step (or epoch, or validation), and returns its ticket. All ranks must
   /// call it at the same step, since they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
-  /// Whether this run, possibly in an earlier process, has written the checkpoint. False for those of another run: of
-  /// the one whose checkpoint this run began from, or whose folder it continues a copy of. All ranks must call it.
-  virtual bool owns_checkpoint(const std::filesystem::path& path) = 0;
-  /// Removes a published checkpoint that this owner no longer keeps, once the next one is safe; a checkpoint of another
-  /// run stays. All ranks must call it.
-  virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
 };
 
 template <class M>

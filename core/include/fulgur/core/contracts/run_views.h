@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,10 +49,26 @@ class FULGUR_API RunMeters {
   /// Seconds that training has waited for its loader, counted from the first call on. Use the difference of two
   /// readings.
   virtual double data_wait_s() const = 0;
+  /// True at the end of a training batch after which a row of step metrics is written. Check it before you read values
+  /// that are expensive to read.
+  virtual bool is_logging_step() const = 0;
   /// The name of the precision, such as `32-true` or `bf16-mixed`.
   virtual std::string precision_name() const = 0;
   /// Bytes of float32 master weights that the precision keeps; 0 for most.
   virtual int64_t master_weight_bytes() const { return 0; }
+};
+
+/// The checkpoints that a fit has written, for callbacks that keep some of them: `RunContext::published_checkpoints`.
+class FULGUR_API PublishedCheckpoints {
+ public:
+  virtual ~PublishedCheckpoints();
+
+  /// Whether this run, possibly in an earlier process, has written the checkpoint. False for those of another run: of
+  /// the one whose checkpoint this run began from, or whose folder it continues a copy of. All ranks must call it.
+  virtual bool owns_checkpoint(const std::filesystem::path& path) = 0;
+  /// Removes a published checkpoint that this owner no longer keeps, once the next one is safe; a checkpoint of another
+  /// run stays. All ranks must call it.
+  virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
 };
 
 /// The metrics that there are. `RunContext::logged_metrics` returns them.
