@@ -41,6 +41,12 @@ size_t folders_in(const fs::path& root) {
   return static_cast<size_t>(std::distance(fs::directory_iterator(root), fs::directory_iterator()));
 }
 
+std::set<std::string> names_in(const TemporaryFolder& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path())) names.insert(entry.path().filename().string());
+  return names;
+}
+
 }  // namespace
 
 TEST_CASE("a signal before min_epochs or min_steps is no stop that the resumed run has still to make") {
@@ -303,12 +309,30 @@ TEST_CASE("a run whose checkpoints are in another folder resumes in its own") {
   CHECK(report.global_step == whole.global_step);
   const auto csv = [](const TemporaryFolder& root) { return read_text(root / "fulgur_logs/version_0/metrics.csv"); };
   CHECK(csv(folder) == csv(quiet_folder));
-  const auto names = [](const TemporaryFolder& where) {
-    std::set<std::string> all;
-    for (const auto& entry : fs::directory_iterator(where.path())) all.insert(entry.path().filename().string());
-    return all;
+  CHECK(names_in(elsewhere) == names_in(quiet_elsewhere));
+}
+
+TEST_CASE("weights in another folder that were saved after the last checkpoint are not duplicated by a resume") {
+  const TemporaryFolder folder, quiet_folder, elsewhere, quiet_elsewhere;
+  ModelCheckpoint::Options whole;
+  whole.every_n_train_steps = 2;
+  const auto with_weights_in = [](const TemporaryFolder& where) {
+    return [&where](TrainerOptions& options, TrainerComponents& components) {
+      options.max_epochs = 1;
+      ModelCheckpoint::Options weights;
+      weights.dirpath = where.path();
+      weights.filename = "{step}";
+      weights.every_n_train_steps = 2;
+      weights.save_top_k = -1;
+      weights.save_weights_only = true;
+      components.add(std::make_shared<ModelCheckpoint>(weights));
+    };
   };
-  CHECK(names(elsewhere) == names(quiet_elsewhere));
+  fit(quiet_folder, {.saving = whole, .change = with_weights_in(quiet_elsewhere)});
+  fit(folder, {.ends_at = 3, .saving = whole, .change = with_weights_in(elsewhere)});
+  REQUIRE(fs::exists(elsewhere / "step=4.ckpt"));
+  fit(folder, {.from = "auto", .saving = whole, .change = with_weights_in(elsewhere)});
+  CHECK(names_in(elsewhere) == names_in(quiet_elsewhere));
 }
 
 TEST_CASE("--resume follows the branch of a run that went back, wherever the branch before saved") {

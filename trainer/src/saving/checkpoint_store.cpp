@@ -261,30 +261,38 @@ StateTree CheckpointStore::state(uint64_t ticket, const CheckpointRequest& reque
 }
 
 // Checkpoints of the process that died: remove those it had released but not removed yet.
-void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kept) {
+void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& state) {
   const fs::path folder = plain(run_.checkpoint_dir());
-  for (const StateTree& item : kept.as_list()) {
+  for (const StateTree& item : state.at("kept").as_list()) {
     const fs::path path = plain(folder / item.at("path").as_string());
     if (path.parent_path() != folder && !is_own(path)) continue;
     auto& owners = keepers_[path];
     for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
   }
   released_ = true;
+  // Where a resume looks for the newest, in the folder and behind its links, and where the run has saved.
+  std::set<fs::path> places{folder, checkpoint.parent_path()}, linked;
+  for (const char* name : {run_layout::kLast, run_layout::kBest})
+    if (const auto target = link_target(folder / name)) linked.insert(plain(*target));
+  for (const fs::path& path : linked) places.insert(path.parent_path());
+  for (const auto& [path, owners] : keepers_) places.insert(path.parent_path());
+  for (const StateTree& request : state.at("requests").as_list())
+    places.insert(plain(folder / to_request(request).second.name).parent_path());
+  const int64_t resumed_save = saves_;
   bool is_newest = true;
   std::vector<fs::path> weights_made_later;
-  for (const CheckpointSummary& other : list_checkpoints(folder)) {
-    if (other.problem || other.origin.save_counter <= saves_) continue;
-    is_newest = is_newest && other.weights_only;
-    weights_made_later.push_back(other.path);
+  for (const fs::path& place : places) {
+    for (const CheckpointSummary& other : checkpoints_in(place)) {
+      // Saves after the resumed one are discarded now, but must count as older than those to come.
+      saves_ = std::max(saves_, other.origin.save_counter);
+      const bool own = place == folder || other.origin.run == run_name();
+      if (other.problem || !own || other.origin.save_counter <= resumed_save) continue;
+      if (other.weights_only)
+        weights_made_later.push_back(other.path);
+      else if (place == folder || linked.contains(other.path))
+        is_newest = false;
+    }
   }
-  // Saves after this one are discarded now, but must count as older than those to come: where a resume looks for the
-  // newest, in the folder and behind its links, and where the run has saved.
-  std::set<fs::path> places{folder, checkpoint.parent_path()};
-  for (const char* name : {run_layout::kLast, run_layout::kBest})
-    if (const auto target = link_target(folder / name)) places.insert(plain(*target).parent_path());
-  for (const auto& [path, owners] : keepers_) places.insert(path.parent_path());
-  for (const fs::path& place : places)
-    for (const CheckpointSummary& other : checkpoints_in(place)) saves_ = std::max(saves_, other.origin.save_counter);
   if (!is_newest) return;
   // The run cannot continue from weights alone, and will create these again.
   for (const fs::path& path : weights_made_later) keepers_[path];
@@ -320,7 +328,7 @@ void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const Ch
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
   if (const auto best = link_target(folder / run_layout::kBest)) best_ = plain(*best);
   const bool own = owns(path);
-  take_over(path, state.at("kept"));
+  take_over(path, state);
   if (!own) return;
   keepers_[path];
   saved_ = place();
@@ -342,6 +350,7 @@ void CheckpointStore::publish_resumed() {
   CheckpointInfo info = std::move(*resumed_);
   resumed_.reset();
   publish(info);
+  prune();  // before the requests, so that weights which are made again find their names free
   act_on_requests();
 }
 

@@ -132,7 +132,7 @@ class CheckpointStore {
   std::string run_name() const;
   /// Like `owns`, as far as this process sees the files.
   bool is_own(const std::filesystem::path& path) const;
-  void take_over(const std::filesystem::path& checkpoint, const StateTree& kept);
+  void take_over(const std::filesystem::path& checkpoint, const StateTree& state);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish_save(const AsyncCheckpointWriter::Result& result);
   void publish(CheckpointInfo& info);
