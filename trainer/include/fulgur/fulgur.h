@@ -1,8 +1,8 @@
 #pragma once
 
 /// Includes everything that a program with its own modules, data and callbacks uses. Reference models
-/// (`fulgur/models/…`), strategies and checkpoint files have separate headers. A file that needs only a few headers
-/// compiles faster if it includes just those.
+/// (`fulgur/models/…`), metrics (`fulgur/metrics/…`), strategies and checkpoint files have separate headers. A file
+/// that needs only a few headers compiles faster if it includes just those.
 
 #include "fulgur/callbacks/chrome_trace.h"
 #include "fulgur/callbacks/device_stats_monitor.h"
@@ -21,6 +21,7 @@
 #include "fulgur/core/contracts/dataset.h"
 #include "fulgur/core/contracts/loader.h"
 #include "fulgur/core/contracts/logger.h"
+#include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/contracts/registry.h"
