@@ -62,7 +62,7 @@ Tensor ConfusionMatrix::compute() const {
   return safe_divide(counts, counts.sum({-2, -1}, /*keepdim=*/true));
 }
 
-[[maybe_unused]] static const bool registered = Registry<PredictionMetric>::add<ConfusionMatrix>(
+[[maybe_unused]] static const bool registered_confusion_matrix = Registry<PredictionMetric>::add<ConfusionMatrix>(
     "ConfusionMatrix", "How often samples of each class were taken for each other class.");
 
 }  // namespace fulgur::metrics

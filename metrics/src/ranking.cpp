@@ -203,7 +203,7 @@ Tensor CalibrationError::compute() const {
   return options_.norm == "l1" ? (difference * share).sum() : (difference.square() * share).sum().sqrt();
 }
 
-[[maybe_unused]] static const bool registered[] = {
+[[maybe_unused]] static const bool registered_ranking_metrics[] = {
     Registry<PredictionMetric>::add<Auroc>("Auroc", "Area under the ROC curve."),
     Registry<PredictionMetric>::add<AveragePrecision>("AveragePrecision",
                                                       "Area under the curve of precision over recall."),

@@ -32,7 +32,7 @@ std::pair<Tensor, Tensor> pair_of(const Tensor& prediction, const Tensor& target
   return {prediction.detach().to(at::kDouble), target.detach().to(prediction.device(), at::kDouble)};
 }
 
-Tensor zero() { return at::zeros({}, at::kDouble); }
+Tensor no_sum() { return at::zeros({}, at::kDouble); }
 
 // NaN without values.
 Tensor mean_of(const Tensor& sum, const Tensor& count) { return sum / count; }
@@ -44,7 +44,9 @@ void MeanSquaredError::Options::fields(Fields& f) { f(squared, "squared", "false
 MeanSquaredError::MeanSquaredError() : MeanSquaredError(Options()) {}
 
 MeanSquaredError::MeanSquaredError(const Options& options)
-    : squared_(options.squared), sum_(add_state("sum", zero())), count_(add_state("count", at::zeros({}, at::kLong))) {}
+    : squared_(options.squared),
+      sum_(add_state("sum", no_sum())),
+      count_(add_state("count", at::zeros({}, at::kLong))) {}
 
 void MeanSquaredError::update(const Tensor& prediction, const Tensor& target) {
   const at::NoGradGuard no_grad;
@@ -60,7 +62,7 @@ Tensor MeanSquaredError::compute() const {
 }
 
 MeanAbsoluteError::MeanAbsoluteError()
-    : sum_(add_state("sum", zero())), count_(add_state("count", at::zeros({}, at::kLong))) {}
+    : sum_(add_state("sum", no_sum())), count_(add_state("count", at::zeros({}, at::kLong))) {}
 
 void MeanAbsoluteError::update(const Tensor& prediction, const Tensor& target) {
   const at::NoGradGuard no_grad;
@@ -73,10 +75,10 @@ void MeanAbsoluteError::update(const Tensor& prediction, const Tensor& target) {
 Tensor MeanAbsoluteError::compute() const { return mean_of(sum_, count_); }
 
 PairMoments::PairMoments()
-    : count_(add_state("count", zero())),
+    : count_(add_state("count", no_sum())),
       means_(add_state("means", at::zeros({2}, at::kDouble))),
       squares_(add_state("squares", at::zeros({2}, at::kDouble))),
-      product_(add_state("product", zero())) {}
+      product_(add_state("product", no_sum())) {}
 
 void PairMoments::update(const Tensor& prediction, const Tensor& target) {
   const at::NoGradGuard no_grad;
@@ -158,7 +160,7 @@ CosineSimilarity::CosineSimilarity() : CosineSimilarity(Options()) {}
 
 CosineSimilarity::CosineSimilarity(const Options& options)
     : mean_(options.reduction == "mean"),
-      sum_(add_state("sum", zero())),
+      sum_(add_state("sum", no_sum())),
       count_(add_state("count", at::zeros({}, at::kLong))) {}
 
 void CosineSimilarity::update(const Tensor& prediction, const Tensor& target) {
@@ -173,7 +175,7 @@ void CosineSimilarity::update(const Tensor& prediction, const Tensor& target) {
 
 Tensor CosineSimilarity::compute() const { return mean_ ? mean_of(sum_, count_) : sum_.clone(); }
 
-[[maybe_unused]] static const bool registered[] = {
+[[maybe_unused]] static const bool registered_regression_metrics[] = {
     Registry<PredictionMetric>::add<MeanSquaredError>("MeanSquaredError", "Mean of squared differences, or its root."),
     Registry<PredictionMetric>::add<MeanAbsoluteError>("MeanAbsoluteError", "Mean of absolute differences."),
     Registry<PredictionMetric>::add<R2Score>("R2Score", "Share of the targets' variance that predictions explain."),

@@ -156,7 +156,7 @@ Tensor Dice::score(const Counts& counts) const {
   return safe_divide(right, right + counts.false_positives + counts.false_negatives);
 }
 
-[[maybe_unused]] static const bool registered[] = {
+[[maybe_unused]] static const bool registered_stat_scores_metrics[] = {
     Registry<PredictionMetric>::add<Accuracy>("Accuracy", "Share of right predictions."),
     Registry<PredictionMetric>::add<Precision>("Precision", "Share of the predictions of a class that are right."),
     Registry<PredictionMetric>::add<Recall>("Recall", "Share of the targets of a class that are found."),

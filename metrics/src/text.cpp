@@ -137,7 +137,7 @@ Tensor Bleu::compute() const {
   return at::scalar_tensor(penalty * std::exp(log_sum / static_cast<double>(options_.n_gram)), at::kDouble);
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_text_metrics =
     Registry<PredictionMetric>::add<Perplexity>("Perplexity", "exp of the mean negative log-likelihood of tokens.");
 
 }  // namespace fulgur::metrics

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPictureSize = 256, kLeastCell = 8, kMostCell = 32;
 
-Tensor picture_of(const Tensor& numbers) {
+Tensor matrix_picture(const Tensor& numbers) {
   const Tensor sums = numbers.sum(1, /*keepdim=*/true);
   const Tensor shares = (numbers / sums).nan_to_num(0, 0, 0).clamp(0, 1);
   const int64_t longest = std::max<int64_t>({numbers.size(0), numbers.size(1), 1});
@@ -22,7 +22,7 @@ Tensor picture_of(const Tensor& numbers) {
   return gray.repeat_interleave(cell, 0).repeat_interleave(cell, 1).expand({3, -1, -1}).contiguous();
 }
 
-std::string table_of(const Tensor& numbers, bool integers) {
+std::string matrix_table(const Tensor& numbers, bool integers) {
   std::string text = "| |", line = "\n|---|";
   for (int64_t column = 0; column < numbers.size(1); ++column) {
     text += cat(" ", column, " |");
@@ -45,8 +45,8 @@ std::string table_of(const Tensor& numbers, bool integers) {
 std::vector<MediaRecord> draw_matrix(const std::string& name, const Tensor& values) {
   const at::NoGradGuard no_grad;
   const Tensor numbers = values.to(at::kCPU, at::kDouble);
-  return {ImageRecord{name, picture_of(numbers)},
-          TextRecord{name, table_of(numbers, !c10::isFloatingType(values.scalar_type()))}};
+  return {ImageRecord{name, matrix_picture(numbers)},
+          TextRecord{name, matrix_table(numbers, !c10::isFloatingType(values.scalar_type()))}};
 }
 
 }  // namespace fulgur::detail

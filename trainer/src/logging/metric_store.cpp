@@ -29,15 +29,15 @@ void check_metric_options(std::string_view name, LogScope scope, const LogOption
         cat("[module.log] '", name, "' is a metric object, which counts its samples itself. Leave out batch_size."));
 }
 
-StateTree copy_of(const StateTree& state) {
+StateTree cloned_state(const StateTree& state) {
   if (state.is_tensor()) return state.tensor().clone();
   StateTree copy = state;
   if (copy.is_map())
-    for (auto& [name, value] : copy.as_map()) value = copy_of(value);
+    for (auto& [name, value] : copy.as_map()) value = cloned_state(value);
   return copy;
 }
 
-void load_all(Metric& metric, const StateTree::List& states) {
+void load_merged(Metric& metric, const StateTree::List& states) {
   metric.load_state(states.front());
   for (size_t i = 1; i < states.size(); ++i) metric.merge_state(states[i]);
 }
@@ -87,8 +87,8 @@ void MetricStore::log(std::string_view name, LogScope scope, RunningStage stage,
   if (!is_pending) return;
   // The checkpoint's batches come first, as if the run had not been interrupted.
   StateTree::List states = pending_.at(name).as_list();
-  states.push_back(copy_of(metric.state()));
-  load_all(metric, states);
+  states.push_back(cloned_state(metric.state()));
+  load_merged(metric, states);
   pending_.as_map().erase(std::string(name));
 }
 
@@ -128,7 +128,7 @@ void MetricStore::merge_ranks(RunningStage stage, Collectives& collectives) {
     for (const StateTree& rank : ranks)
       if (rank.contains(entry.name))
         for (const StateTree& state : rank.at(entry.name).as_list()) of_all.push_back(state);
-    load_all(*entry.metric, of_all);
+    load_merged(*entry.metric, of_all);
   }
 }
 
@@ -230,7 +230,7 @@ StateTree MetricStore::of_rank(const std::vector<const StateTree*>& ranks, int64
 MetricStore::Mark MetricStore::mark() const {
   Mark mark{.objects = {}, .pending = pending_};
   for (const Entry& entry : entries_)
-    if (entry.stage == RunningStage::train) mark.objects.emplace_back(entry, copy_of(entry.metric->state()));
+    if (entry.stage == RunningStage::train) mark.objects.emplace_back(entry, cloned_state(entry.metric->state()));
   return mark;
 }
 
