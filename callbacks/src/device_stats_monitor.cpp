@@ -24,7 +24,7 @@ DeviceStatsMonitor::DeviceStatsMonitor(Options options) : options_(std::move(opt
   for (const std::string& key : options_.filter_keys)
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
       throw ConfigError(cat("[callbacks.DeviceStatsMonitor] filter_keys must name keys of this callback; got '",
-                            escape_controls(key), "'. There are: ", join(kKeys), "."));
+                            escape_controls(key), "'. The keys are: ", join(kKeys), "."));
 }
 
 void DeviceStatsMonitor::on_train_start(RunContext& run) {

@@ -282,7 +282,7 @@ std::optional<double> ModelCheckpoint::current_score(RunContext& run) {
     refuse_monitor(run);
   if (!std::exchange(warned_, true))
     log::warn("model_checkpoint.monitor_missing", cat("ModelCheckpoint: ", monitor_not_logged(*options_.monitor, run),
-                                                      " Checkpoints are not ranked until it is"));
+                                                      " Checkpoints are not ranked until it is logged"));
   return std::nullopt;
 }
 

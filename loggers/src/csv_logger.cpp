@@ -167,7 +167,8 @@ struct CsvLogger::Impl {
 
 void CsvLogger::Options::fields(Fields& f) {
   LoggerOptions::fields(f);
-  f(flush_every_n_rows, "flush_every_n_rows", "Rows written at a time; with 1 each row survives a killed process.")
+  f(flush_every_n_rows, "flush_every_n_rows",
+    "Number of rows that are written at a time; with 1, no row is lost if the process is killed.")
       .at_least(1);
 }
 

@@ -144,8 +144,8 @@ void CheckpointFrame::check() const {
 void CheckpointFrame::recompute() {
   if (recomputing_)
     throw Error(
-        "[nn.checkpoint] the function must not need its own saved tensors to compute them again; its recompute needed "
-        "itself.");
+        "[nn.checkpoint] the recompute must not need tensors that the function saved, since it computes them; it "
+        "needed one of them.");
   recomputing_ = true;
   saved_ = 0;
   difference_.clear();

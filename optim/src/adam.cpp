@@ -25,7 +25,8 @@ void adam_fields(Options& options, Fields& f) {
       .items(2);
   f(options.eps, "eps", "Added to the denominator.").at_least(0);
   f(options.weight_decay, "weight_decay", "Weight decay.").at_least(0);
-  f(options.amsgrad, "amsgrad", "Use the maximum so far of the average of the squared gradient (AMSGrad).");
+  f(options.amsgrad, "amsgrad",
+    "Use the AMSGrad variant, which keeps the maximum of the averages of the squared gradient.");
   f(options.maximize, "maximize", "Maximize the objective instead of minimizing it.");
   options.parameters.fields(f);
 }

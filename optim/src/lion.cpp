@@ -15,7 +15,10 @@ namespace fulgur {
 
 void Lion::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").learning_rate().at_least(0);
-  f(betas, "betas", "Decay rates of the average: in the update, and as stored.").at_least(0).less_than(1).items(2);
+  f(betas, "betas", "Decay rates of the average: the first is used in the update, the second for the stored average.")
+      .at_least(0)
+      .less_than(1)
+      .items(2);
   f(weight_decay, "weight_decay", "Weight decay, decoupled from the gradient.").at_least(0);
   f(maximize, "maximize", "Maximize the objective instead of minimizing it.");
   parameters.fields(f);

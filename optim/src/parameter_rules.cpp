@@ -10,17 +10,18 @@
 namespace fulgur {
 
 void ParameterRule::fields(Fields& f) {
-  f(pattern, "pattern", "Pattern of parameter names: * matches any characters, ? one character, [ab] one of these.")
+  f(pattern, "pattern",
+    "Pattern of parameter names: * matches any characters, ? one character, [ab] one of the characters listed.")
       .required();
-  f(lr, "lr", "Their learning rate; null: the optimizer's.").greater_than(0);
-  f(weight_decay, "weight_decay", "Their weight decay; null: the optimizer's.").at_least(0);
+  f(lr, "lr", "Learning rate of these parameters; null: the optimizer's.").greater_than(0);
+  f(weight_decay, "weight_decay", "Weight decay of these parameters; null: the optimizer's.").at_least(0);
   f(name, "name", "Name of the group in logs; empty: the pattern.");
 }
 
 void ParameterRules::fields(Fields& f) {
   f(groups, "groups", "Parameters with their own hyper-parameters, by name; the first matching pattern applies.");
   f(no_decay_norm_and_bias, "no_decay_norm_and_bias",
-    "No weight decay for parameters of fewer than two dimensions: biases and the weights of norms.");
+    "Disables weight decay for parameters with fewer than two dimensions: biases and the weights of norms.");
 }
 
 bool matches_pattern(const std::string& pattern, const std::string& name) {

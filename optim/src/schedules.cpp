@@ -67,7 +67,7 @@ void ConstantLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(factor, "factor", "Factor of the rate.").at_least(0);
   f(total_iters, "total_iters",
-    "Length of the time with this factor: a number of steps of the schedule, or an interval; auto: the whole run.")
+    "How long the factor applies: a number of steps of the schedule, or an interval; auto: the whole run.")
       .units(kScheduleUnits);
 }
 

@@ -40,14 +40,14 @@ void DDPStrategy::Options::fields(Fields& f) {
     "group.")
       .one_of({"auto", "gloo", "nccl", "mpi"});
   f(cluster_environment, "cluster_environment",
-    "Where the rank of this process comes from. auto: searched in the order given in docs/distributed.md.")
+    "Where the rank of this process comes from. auto: the first that is detected, in the order of docs/distributed.md.")
       .one_of({"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"});
   f(find_unused_parameters, "find_unused_parameters",
     "Allows parameters without a gradient in some steps; costs a traversal of the graph.");
   f(static_graph, "static_graph",
-    "The same parameters are used in every step: unused ones are searched for only in the first.");
+    "Assumes that every step uses the same parameters, and searches for unused ones only in the first step.");
   f(gradient_as_bucket_view, "gradient_as_bucket_view",
-    "Gradients are views into the communication buckets: saves a copy and memory.");
+    "Makes gradients views of the communication buckets, which saves a copy and memory.");
   f(bucket_cap_mb, "bucket_cap_mb", "Bucket size: MiB of gradients sent at once.").at_least(1e-6);
   f(broadcast_buffers, "broadcast_buffers",
     "Broadcasts rank 0's buffers (running statistics) before each forward that follows an exchange.");

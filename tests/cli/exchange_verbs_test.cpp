@@ -73,7 +73,7 @@ TEST_CASE("an imported checkpoint begins a fit, which can be resumed") {
   const Finished fit = run({"fit", "-c", "c.yaml", "--ckpt_path", start, "--report", "r.json"});
   INFO(fit.err);
   REQUIRE(fit.exit_code == 0);
-  CHECK(says(fit.err, "imported; the run begins at its first step"));
+  CHECK(says(fit.err, "imported, so the run begins at its first step"));
   CHECK(Json::parse(read_text(run / "r.json"))["global_step"] == 1);
   CHECK(fs::exists(run / "fulgur_logs/version_1/config.yaml"));
   CHECK(read_text(run / "fulgur_logs/version_0/metrics.csv") == rows);

@@ -92,7 +92,7 @@ TEST_CASE("F16 with --allow-config-change the config wins") {
   CHECK(says(end.err, "optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.2"));
   CHECK_FALSE(says(end.err, "trainer.resume_config"));
   CHECK(says(end.err,
-             "the epoch resumes at batch 6, with as many samples read as at batch 12 of the checkpoint's 1 process"));
+             "the epoch resumes at batch 6, after as many samples as at batch 12 with the checkpoint's 1 process"));
   CHECK(says(run.config(), "lr: 0.2"));
   // The rate that was stepped with, not only the one that was written down.
   const std::string rows = read_text(run.folder / "fulgur_logs/version_0/metrics.csv");

@@ -100,7 +100,7 @@ link: {model.in_features: data.num_features, model.num_classes: data.num_classes
 
   const Finished conflict = trainer({"fit", "-c", "c.yaml", "--model.num_classes", "4"}, {.folder = folder.path()});
   CHECK(conflict.exit_code == 2);
-  CHECK(says(conflict.err, "the config says '4', the link to data.num_classes says '5'"));
+  CHECK(says(conflict.err, "the config sets '4', but the link to data.num_classes gives '5'"));
 }
 
 TEST_CASE("config runs nothing and leaves nothing") {

@@ -195,7 +195,7 @@ TEST_CASE("a loader warns if it continues an epoch whose order has changed") {
   CHECK(warning(saved(2), 30, false, 4) ==
         "warning: the checkpoint was saved inside epoch 2 of the train set, and since then the number of samples (22, "
         "now 30) and shuffle (true, now false) changed: in the rest of this epoch (22 samples), samples may repeat or "
-        "be left out. From the next epoch on, each is read once again [data.order_changed]\n");
+        "be left out. From the next epoch on, each sample is read exactly once [data.order_changed]\n");
   CHECK_THAT(warning(saved(2), 22, true, 4), ContainsSubstring("the seed of the order"));
   // As many samples were read as the smaller set has, but not these.
   CHECK_THAT(warning(saved(2), 8, true, 3), ContainsSubstring("in the rest of this epoch (0 samples)"));

@@ -66,8 +66,8 @@ TEST_CASE("F37: every field of the idx header is checked") {
 }
 
 TEST_CASE("F37: idx data shorter or longer than the header says is refused, plain and compressed") {
-  CHECK_THAT(error_of(idx_text({5}, "abcd")), ContainsSubstring("13 bytes with it; the file has 12"));
-  CHECK_THAT(error_of(idx_text({5}, "abcdef")), ContainsSubstring("13 bytes with it; the file has 14"));
+  CHECK_THAT(error_of(idx_text({5}, "abcd")), ContainsSubstring("13 bytes, including itself; the file has 12"));
+  CHECK_THAT(error_of(idx_text({5}, "abcdef")), ContainsSubstring("13 bytes, including itself; the file has 14"));
   CHECK_THAT(error_of(gzip(idx_text({5}, "abcd"))), ContainsSubstring("5 bytes of data; the file holds 4"));
   CHECK_THAT(error_of(gzip(idx_text({5}, "abcdef"))), ContainsSubstring("the file holds more"));
 }
@@ -105,7 +105,8 @@ TEST_CASE("F37: sizes are checked against the limit before memory is allocated")
              ContainsSubstring("10 bytes") && ContainsSubstring("require 11"));
   forget_peak_memory();
   const long before = peak_memory_kib();
-  CHECK_THAT(error_of(idx_text({2000000000}, "a")), ContainsSubstring("2000000008 bytes with it; the file has 9"));
+  CHECK_THAT(error_of(idx_text({2000000000}, "a")),
+             ContainsSubstring("2000000008 bytes, including itself; the file has 9"));
   CHECK_THAT(error_of(gzip(idx_text({2000000000}, "a"))), ContainsSubstring("cannot hold them"));
   CHECK(peak_memory_kib() - before < 64 * 1024);
 }

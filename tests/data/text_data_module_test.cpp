@@ -167,7 +167,7 @@ TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   CHECK_THAT(message_of<CheckpointError>([&] {
                data.load_state(StateTree::map({{"vocabulary", ""}}));
              }),
-             ContainsSubstring("trained on, byte; they are char"));
+             ContainsSubstring("the checkpoint (byte); got char"));
   File bytes(counted());
   const auto made_by_bytes = bytes.made();
   TextDataModule& by_bytes = *made_by_bytes;
@@ -193,7 +193,7 @@ TEST_CASE("a vocabulary that is loaded before setup is that of the text, whateve
   CHECK_THAT(message_of<CheckpointError>([&] {
                of_characters.load_state(StateTree::map({{"vocabulary", ""}}));
              }),
-             ContainsSubstring("trained on, byte; they are char"));
+             ContainsSubstring("the checkpoint (byte); got char"));
 }
 
 TEST_CASE("texts that cannot be used are named") {

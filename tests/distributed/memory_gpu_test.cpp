@@ -57,7 +57,7 @@ TEST_CASE("on a GPU, recorded steps make room for an epoch's short last batch an
                                "--data.num_val", "1400", "--trainer.cuda_graph", "true", "--trainer.max_epochs", "4"});
   INFO(run.err << run.out);
   CHECK(run.exit_code == 0);
-  CHECK(says(run.err, "the steps are recorded again after it"));
+  CHECK(says(run.err, "the steps are recorded again afterwards"));
   CHECK_FALSE(says(run.err, "training continues without CUDA graphs"));
 }
 

@@ -19,8 +19,8 @@ double value_of(std::string_view name, std::span<const Metrics> columns) {
     }
   }
   const std::string hint = did_you_mean(name, names);
-  throw Error(cat("[trainer.report] there is no metric '", name, "'; there are: ", names.empty() ? "none" : join(names),
-                  hint.empty() ? "." : hint));
+  throw Error(cat("[trainer.report] there is no metric '", name,
+                  "'; the metrics are: ", names.empty() ? "none" : join(names), hint.empty() ? "." : hint));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ void copy_list(const std::vector<Item>& from, std::vector<Item>& to, int64_t fir
                const std::string& name) {
   if (static_cast<int64_t>(from.size()) != rows)
     throw DataError(cat("[core.BatchDataset] get() must return an item for each index; entry '", name, "' has ",
-                        from.size(), " for ", rows, "."));
+                        from.size(), " items for ", rows, " indices."));
   // No resize if the slots exist: other threads write other rows.
   if (to.size() < static_cast<size_t>(first_row + rows)) to.resize(static_cast<size_t>(first_row + rows));
   std::copy(from.begin(), from.end(), to.begin() + first_row);

@@ -6,10 +6,10 @@
 namespace fulgur {
 
 StateTree Loader::reshard_state(const StateTree&, int64_t from) const {
-  throw CheckpointError(
-      cat("[core.loader] the checkpoint was saved within an epoch that ", from,
-          " processes read, and this loader cannot redistribute the rest of it over another number. Resume with ", from,
-          " processes, or override Loader::reshard_state()."));
+  throw CheckpointError(cat("[core.loader] the checkpoint was saved within an epoch that ", from,
+                            " processes read, and this loader cannot redistribute the rest of it over another number "
+                            "of processes. Resume with ",
+                            from, " processes, or override Loader::reshard_state()."));
 }
 
 }  // namespace fulgur

@@ -253,7 +253,7 @@ std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, con
     const std::string child = rest.substr(0, dot);
     const auto children = owner->named_children();
     const auto* found = children.find(child);
-    if (!found) throw Error(cat("[core.tie_parameters] no submodule '", child, "' in '", dotted, "'."));
+    if (!found) throw Error(cat("[core.tie_parameters] there is no submodule '", child, "' in '", dotted, "'."));
     owner = found->get();
     rest = rest.substr(dot + 1);
   }
@@ -267,7 +267,7 @@ void tie_parameters(torch::nn::Module& module, const std::string& name, const st
   std::vector<std::string> names = parameters.keys();
   for (const std::string& wanted : {name, other})
     if (!parameters.find(wanted))
-      throw Error(cat("[core.tie_parameters] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
+      throw Error(cat("[core.tie_parameters] there is no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
   if (parameters[name].sizes() != parameters[other].sizes())
     throw Error(cat("[core.tie_parameters] '", name, "' and '", other, "' must have the same shape."));
   auto [owner, leaf] = owner_of(module, other);

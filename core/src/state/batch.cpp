@@ -64,7 +64,7 @@ void Batch::set(size_t index, Tensor value) { entry(index).second = std::move(va
 
 const Batch::Entry& Batch::entry(size_t index) const {
   if (index >= entries_.size())
-    throw Error(cat("[core.Batch] no entry ", index, "; the batch has: ", list_entries(entries_), "."));
+    throw Error(cat("[core.Batch] there is no entry ", index, "; the batch has: ", list_entries(entries_), "."));
   return entries_[index];
 }
 
@@ -79,7 +79,7 @@ bool Batch::contains(std::string_view name) const {
 size_t Batch::index_of(std::string_view name) const {
   for (size_t i = 0; i < entries_.size(); ++i)
     if (entries_[i].first == name) return i;
-  throw Error(cat("[core.Batch] no entry named '", name, "'; the batch has: ", list_entries(entries_), "."));
+  throw Error(cat("[core.Batch] there is no entry named '", name, "'; the batch has: ", list_entries(entries_), "."));
 }
 
 const Tensor& Batch::operator[](std::string_view name) const { return tensor_at(index_of(name)); }
@@ -138,7 +138,7 @@ Batch Batch::narrow(int64_t start, int64_t length) const {
     const auto require_samples = [&, &entry = name](int64_t count) {
       if (count != samples)
         throw DataError(
-            cat("[core.Batch] the entry '", entry, "' has ", count, " samples, but the batch ", samples,
+            cat("[core.Batch] the entry '", entry, "' has ", count, " samples, but the batch has ", samples,
                 ": a batch can be split (by dp or micro_batches) only if all its entries have the same number of "
                 "samples. Combined loaders then need batches of one size: drop_last and the same batch_size."));
     };

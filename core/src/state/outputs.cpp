@@ -17,7 +17,7 @@ const Tensor& Outputs::operator[](std::string_view name) const {
     if (key == name) return value;
     names.push_back(key);
   }
-  throw Error(cat("[core.Outputs] no output named '", name, "'; the step returned: ", join(names), "."));
+  throw Error(cat("[core.Outputs] there is no output named '", name, "'; the step returned: ", join(names), "."));
 }
 
 Outputs Outputs::detach() const {

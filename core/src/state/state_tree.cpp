@@ -32,7 +32,7 @@ StateTree& StateTree::operator[](std::string_view key) {
 const StateTree& StateTree::at(std::string_view key) const {
   const Map& map = as_map();
   const auto found = map.find(key);
-  if (found == map.end()) throw CheckpointError(cat("[core.StateTree] no entry '", key, "' in the state."));
+  if (found == map.end()) throw CheckpointError(cat("[core.StateTree] there is no entry '", key, "' in the state."));
   return found->second;
 }
 

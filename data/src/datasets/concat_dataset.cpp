@@ -33,7 +33,7 @@ ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts) 
     if (first.empty()) first = here;
     if (here != first)
       throw DataError(cat("[data.ConcatDataset] all parts must have the same entries; part ", i, " has ", here,
-                          ", the parts before it ", first, "."));
+                          ", but the parts before it have ", first, "."));
   }
 }
 

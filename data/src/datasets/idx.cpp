@@ -158,7 +158,8 @@ IdxArray read_idx(const std::filesystem::path& path, size_t dims, uint64_t memor
   constexpr uint64_t kDeflateRatio = 1032;
   if (!gzip && file.file_size != header_bytes(dims) + array.size)
     fail(path,
-         cat("the header requires ", header_bytes(dims) + array.size, " bytes with it; the file has ", file.file_size),
+         cat("the header requires ", header_bytes(dims) + array.size, " bytes, including itself; the file has ",
+             file.file_size),
          kFetchAgain);
   if (gzip && array.size / kDeflateRatio > file.file_size)
     fail(path,

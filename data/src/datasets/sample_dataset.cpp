@@ -98,7 +98,7 @@ class RowWriter {
     const Tensor got = to_tensor(value);
     throw DataError(cat("[data.SampleDataset] samples of entry '", name,
                         "' must have the same dtype and shape; sample ", index_, " has ",
-                        got.defined() ? kind(got) : "an undefined tensor", ", the first one had ",
+                        got.defined() ? kind(got) : "an undefined tensor", ", but the first one had ",
                         at::toString(target.scalar_type()), " ", shape_text(target.sizes().slice(1)),
                         ". Give the loader a collate function (stack_all_but, pad) if shapes differ."));
   }

@@ -96,7 +96,7 @@ void CombinedLoader::go_to(const StateTree* state) {
     const auto& states = state->at("loaders").as_list();
     if (states.size() != parts_.size())
       throw DataError(cat("[data.CombinedLoader] the checkpoint must have the same number of loaders; it has ",
-                          states.size(), ", this run ", parts_.size(), ". Resume with the same loaders."));
+                          states.size(), ", but this run has ", parts_.size(), ". Resume with the same loaders."));
     batches_ = state->at("batches").as_int();
     current_ = static_cast<size_t>(state->at("current").as_int());
     for (size_t i = 0; i < parts_.size(); ++i) {

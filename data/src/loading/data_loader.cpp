@@ -182,10 +182,11 @@ void DataLoader::Impl::warn_of_other_order(const EpochPosition& start) const {
   if (!order_of_loaded.shuffles && !now.shuffles) return;
   const std::string changes = changes_of_order(order_of_loaded, now);
   if (!changes.empty())
-    log::warn("data.order_changed",
-              cat("the checkpoint was saved inside epoch ", start.epoch, " of the ", options.name,
-                  " set, and since then ", changes, " changed: in the rest of this epoch (", std::max<int64_t>(rest, 0),
-                  " samples), samples may repeat or be left out. From the next epoch on, each is read once again"));
+    log::warn(
+        "data.order_changed",
+        cat("the checkpoint was saved inside epoch ", start.epoch, " of the ", options.name, " set, and since then ",
+            changes, " changed: in the rest of this epoch (", std::max<int64_t>(rest, 0),
+            " samples), samples may repeat or be left out. From the next epoch on, each sample is read exactly once"));
 }
 
 bool DataLoader::Impl::drops_rest() const {

@@ -98,8 +98,8 @@ void IterableLoader::check_loaded(int64_t epoch) {
   const Impl& m = *impl_;
   refuse_other_loader(m.epoch_of_other_loader, "data.IterableLoader", epoch);
   if (m.loaded && m.loaded->epoch == epoch && m.loaded->batches > 0 && m.loaded_batch_size != m.options.batch_size)
-    throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of batches of ",
-                              m.loaded_batch_size, ", the run has ", m.options.batch_size,
+    throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch with batch_size ",
+                              m.loaded_batch_size, ", but the run has ", m.options.batch_size,
                               "; iterable data resumes only with the same batch size."));
 }
 

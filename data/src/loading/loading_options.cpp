@@ -9,8 +9,10 @@ void LoadingOptions::fields(Fields& f) {
     "the same for any number.")
       .range(0, detail::kMostWorkers);
   f(prefetch_factor, "prefetch_factor", "Batches prefetched per worker.").range(1, detail::kMostBatchesAhead);
-  f(pin_memory, "pin_memory", "Batches in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is in use.");
-  f(timeout_s, "timeout_s", "Seconds to wait for a batch from the workers before it is an error; 0: no limit.")
+  f(pin_memory, "pin_memory",
+    "Whether batches are in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is in use.");
+  f(timeout_s, "timeout_s",
+    "Seconds to wait for a batch from the workers before the run ends with an error; 0: no limit.")
       .at_least(0);
 }
 

@@ -142,7 +142,7 @@ struct IdxImageDataModule::Impl {
     const Statistics found = pixel_statistics(train->samples()[0]);
     if (found.std == 0)
       throw DataError(
-          text("normalize needs pixels that differ; all of the training part are equal. Check the files or set "
+          text("normalize needs pixels that differ; all pixels of the training part are equal. Check the files or set "
                "normalize to false."));
     statistics = found;
   }

@@ -33,7 +33,7 @@ std::string read_all(const std::filesystem::path& path) {
                         escape_controls(path.string()), "' failed: ", std::strerror(errno), "."));
   if (text.empty())
     throw DataError(
-        cat("[data.TextDataModule] the text must not be empty; file '", escape_controls(path.string()), "' is."));
+        cat("[data.TextDataModule] the text must not be empty; file '", escape_controls(path.string()), "' is empty."));
   return text;
 }
 
@@ -75,7 +75,7 @@ struct TextDataModule::Impl {
         throw DataError(
             cat("[data.TextDataModule] each part must have a window, block_size + 1 = ", options.block_size + 1,
                 " tokens; the part for ", kParts[i], " has ", cuts[i + 1] - cuts[i], " of the file's ", count,
-                ". Use a longer text, a smaller block_size, or another val_fraction or test_fraction."));
+                " tokens. Use a longer text, a smaller block_size, or another val_fraction or test_fraction."));
   }
 };
 
@@ -83,7 +83,7 @@ void TextDataModule::Options::fields(Fields& f) {
   f(path, "path", "A plain text file.").required();
   f(tokens, "tokens", "Kind of token; char: a Unicode character; byte: a byte.");
   f(block_size, "block_size", "Tokens in a window; link the model's option to it.").range(1, detail::kMostSamples);
-  f(windows, "windows", "Training windows; random: starting anywhere; strided: side by side, or every stride tokens.");
+  f(windows, "windows", "Training windows; random: they start anywhere; strided: they start every stride tokens.");
   f(stride, "stride", "Tokens between the starts of strided training windows; auto: block_size.")
       .range(1, detail::kMostSamples);
   f(samples_per_epoch, "samples_per_epoch",
@@ -157,9 +157,8 @@ void TextDataModule::load_state(const StateTree& state) {
   if (!state.contains("vocabulary")) return;
   const std::string& characters = state.at("vocabulary").as_string();
   if (characters.empty() != impl_->by_bytes())
-    throw CheckpointError(cat("[data.TextDataModule] tokens must be what the checkpoint was trained on, ",
-                              characters.empty() ? "byte" : "char", "; they are ", enum_text(impl_->options.tokens),
-                              "."));
+    throw CheckpointError(cat("[data.TextDataModule] tokens must be the same as in the checkpoint (",
+                              characters.empty() ? "byte" : "char", "); got ", enum_text(impl_->options.tokens), "."));
   if (characters == impl_->vocabulary.characters()) return;
   TextVocabulary loaded = TextVocabulary::characters_of(characters);
   if (impl_->tokens.defined()) {

@@ -258,7 +258,7 @@ void check_options(const LaunchOptions& options, const std::vector<std::string>&
     fail("several nodes meet at a common port; none was given. Set MASTER_PORT.");
   if (options.max_restarts < 0) fail(cat("max_restarts must be 0 or more; it is ", options.max_restarts, "."));
   if (!(options.grace_s >= 0) || !(options.start_timeout_s >= 0))
-    fail("times must be 0 s or more; grace_s or start_timeout_s is not.");
+    fail("grace_s and start_timeout_s must be at least 0 s; one of them is negative.");
 }
 
 /// Nodes with different launch options would never connect.

@@ -470,9 +470,9 @@ TEST_CASE("a report returns a metric by its name, or an error with the existing 
   REQUIRE(fit.metrics.size() == 2);
   for (const auto& [name, value] : fit.metrics) CHECK(fit.metric(name) == value);
   CHECK_THROWS_WITH(fit.metric("val_los"),
-                    ContainsSubstring("[trainer.report] there is no metric 'val_los'; there are: ") &&
+                    ContainsSubstring("[trainer.report] there is no metric 'val_los'; the metrics are: ") &&
                         ContainsSubstring("train_loss") && ContainsSubstring("did you mean 'val_loss'?"));
-  CHECK_THROWS_WITH(FitReport().metric("loss"), "[trainer.report] there is no metric 'loss'; there are: none.");
+  CHECK_THROWS_WITH(FitReport().metric("loss"), "[trainer.report] there is no metric 'loss'; the metrics are: none.");
   const EvalReport test = trainer.test(std::make_shared<SelfPlanned>(), regression_data());
   CHECK(test.metric("test_loss") == test.loaders[0][0].second);
   CHECK_THROWS_AS(test.metric("val_loss"), Error);

@@ -68,7 +68,7 @@ TEST_CASE("a link to what is not there is refused when the config is read") {
 TEST_CASE("a fact must be there and fit") {
   const std::string model = kData + "model: {class_path: ConfigModel}\n";
   CHECK(says(apply_error(model + "link: {model.classes: data.clases}\n"),
-             "has no fact 'clases'; did you mean 'classes'?"));
+             "provides no value 'clases'; did you mean 'classes'?"));
   CHECK(says(apply_error(model + "link: {model.classes: data.label}\n"), "expected int"));
   CHECK(says(apply_error(model + "link: {model.classes: data.none}\n"), "must be at least 2; got 0"));
   CHECK(says(apply_error(model + "link: {model.classes: data.part}\n"), "which no option accepts"));
@@ -80,7 +80,7 @@ TEST_CASE("a link and an explicit value must agree") {
   apply_links(same, facts());
   CHECK(value_at(same, "model.init_args.classes") == "7");
   CHECK(says(apply_error(kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n" + link),
-             "the config says '3', the link to data.classes says '7'"));
+             "the config sets '3', but the link to data.classes gives '7'"));
 }
 
 }  // namespace config_links_test

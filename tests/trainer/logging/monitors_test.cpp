@@ -104,8 +104,9 @@ TEST_CASE("a monitor that neither validation nor the first training batch logs i
     CHECK_THAT(error, ContainsSubstring("'accuracy' was not logged"));
     CHECK_THAT(lines, ContainsSubstring("EarlyStopping monitors 'accuracy'") &&
                           ContainsSubstring("ModelCheckpoint monitors 'val_auc'") &&
-                          ContainsSubstring("neither validation nor the first training batch has logged it; there are: "
-                                            "train_loss, val_accuracy, val_loss. "));
+                          ContainsSubstring(
+                              "neither validation nor the first training batch has logged it; the logged metrics are: "
+                              "train_loss, val_accuracy, val_loss. "));
     CHECK_THAT(lines, !ContainsSubstring("monitors 'train_loss'"));
   }
 }
@@ -176,7 +177,7 @@ TEST_CASE("without validation a missing monitor of ModelCheckpoint is a warning"
   components.callbacks = {model_checkpoint("accuracy")};
   const auto module = std::make_shared<Counting>();
   const std::string lines = shown_lines([&] { Trainer(options, components).fit(module, regression_data()); });
-  CHECK_THAT(lines, ContainsSubstring("may end there, or keeps no best checkpoint"));
+  CHECK_THAT(lines, ContainsSubstring("may end then, or keep no best checkpoint"));
   CHECK(module->batches == 20);
 }
 

@@ -219,7 +219,7 @@ TEST_CASE("outputs of batches are put together; what differs from the first batc
   batches.add({{"y", rows(3)}}, 3);
   batches.add({{"y", rows(2)}}, 2);
   CHECK_THROWS_WITH(batches.add({{"y", rows(2, at::kLong)}}, 2), ContainsSubstring("Long [2]"));
-  CHECK_THROWS_WITH(batches.add({{"z", rows(2)}}, 2), ContainsSubstring("got 'z' where the first batch had 'y'"));
+  CHECK_THROWS_WITH(batches.add({{"z", rows(2)}}, 2), ContainsSubstring("got 'z', but the first batch had 'y'"));
   CHECK_THROWS_WITH(batches.add({{"y", rows(1)}}, 2), ContainsSubstring("one row per sample (2); got 1 rows"));
   CHECK_THROWS_WITH(batches.add({}, 2), ContainsSubstring("'y', which the first batch had, is missing"));
   const PredictedShare share = batches.take(true);

@@ -351,7 +351,7 @@ TEST_CASE("scale_lr follows the batch of a resumed run") {
                              ScheduleInterval::step, &told, scaled);
   CHECK_THAT(changed.at(76), WithinRel(0.1, 1e-9));
   CHECK_THAT(changed.at(88), WithinRel(0.2, 1e-9));
-  CHECK_THAT(told, ContainsSubstring("those of the checkpoint × 2"));
+  CHECK_THAT(told, ContainsSubstring("the rates of the checkpoint are multiplied by 2"));
 }
 
 TEST_CASE("parts of the run are parts of it whatever number of batches makes a step") {

@@ -118,7 +118,7 @@ TEST_CASE("NonFinitePolicy: a fourth rollback in a row without finite training i
   SECTION("to the same checkpoint") {
     for (int i = 0; i < 3; ++i) roll_back(first);
     CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { roll_back(first); }),
-               ContainsSubstring("after 3 rollbacks to the same weights, of step=7.ckpt"));
+               ContainsSubstring("after 3 rollbacks to the same weights (step=7.ckpt"));
   }
   SECTION("to checkpoints that were written before anything was finite again") {
     roll_back(first);

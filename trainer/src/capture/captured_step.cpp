@@ -102,9 +102,9 @@ void CapturedStep::make_room() {
   const int64_t cached = std::max<int64_t>(memory->reserved - memory->allocated - pool_bytes_, 0);
   if (*free + cached >= pool_bytes_) return;
   if (!std::exchange(made_room_, true))
-    log::info(cat(
-        "cuda_graph: the device's memory cannot hold both the recorded steps (", pool_bytes_ >> 20,
-        " MiB) and other work, such as an epoch's last batch or a validation: the steps are recorded again after it"));
+    log::info(cat("cuda_graph: the device's memory cannot hold both the recorded steps (", pool_bytes_ >> 20,
+                  " MiB) and other work, such as an epoch's last batch or a validation: the steps are recorded again "
+                  "afterwards"));
   start_over();
 }
 

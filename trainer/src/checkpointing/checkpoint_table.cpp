@@ -57,8 +57,8 @@ void load_loaders(Restoring& r, const StateTree& value) {
     const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
     if (before == after || run.counters.batches.completed != before) continue;
     run.counters.batches = {.ready = after, .started = after, .processed = after, .completed = after};
-    log::info(cat("data: the epoch resumes at batch ", after, ", with as many samples read as at batch ", before,
-                  " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
+    log::info(cat("data: the epoch resumes at batch ", after, ", after as many samples as at batch ", before,
+                  " with the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
   }
 }
 

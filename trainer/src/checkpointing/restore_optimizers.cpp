@@ -19,8 +19,8 @@ void load_lr_factor(Restoring& r, const StateTree& value) {
   }
   r.rates_scaled = run.lr_factor / saved;
   if (r.rates_scaled != 1)
-    run.print(cat("learning rates: those of the checkpoint × ", r.rates_scaled,
-                  " (scale_lr: ", enum_text(run.options.scale_lr), ", for another global batch)"));
+    run.print(cat("learning rates: the rates of the checkpoint are multiplied by ", r.rates_scaled,
+                  " (scale_lr: ", enum_text(run.options.scale_lr), "), since the global batch has changed"));
 }
 
 void load_optimizers(Restoring& r, const StateTree& value) {
@@ -28,7 +28,7 @@ void load_optimizers(Restoring& r, const StateTree& value) {
   const auto& optimizers = value.as_list();
   if (optimizers.size() != run.plan.optimizers.size())
     throw CheckpointError(cat("[trainer.fit] the checkpoint has ", static_cast<int64_t>(optimizers.size()),
-                              " optimizers, the run ", static_cast<int64_t>(run.plan.optimizers.size()), "."));
+                              " optimizers, but the run has ", static_cast<int64_t>(run.plan.optimizers.size()), "."));
   for (size_t i = 0; i < optimizers.size(); ++i) {
     Optimizer& optimizer = *run.plan.optimizers[i].optimizer;
     std::vector<std::pair<double, double>> rates;

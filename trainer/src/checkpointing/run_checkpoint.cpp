@@ -98,7 +98,7 @@ void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
   compare("threads", origin.threads, now.threads);
   compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
   if (!differences.empty())
-    run.print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
+    run.print(cat("resume: this has changed since the checkpoint was made: ", join(differences, ", "),
                   ". Results may differ in the last bits"));
 }
 
@@ -125,7 +125,8 @@ void restore_run(Restoring restoring) {
   const bool of_a_run = content.state.contains(checkpoint_keys::kRng);
   const StateTree state =
       of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
-  if (state.contains(checkpoint_keys::kImported)) run.print("weights: imported; the run begins at its first step");
+  if (state.contains(checkpoint_keys::kImported))
+    run.print("weights: the checkpoint was imported, so the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at(checkpoint_keys::kWeightsOnly).as_bool())
     throw CheckpointError(

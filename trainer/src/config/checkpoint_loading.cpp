@@ -16,9 +16,8 @@ void CheckpointLoading::fields(Fields& f) {
     "Replaces prefixes of weight names: {prefix in the checkpoint: prefix in the model}.");
   f(verify, "verify", "Verify every file of the checkpoint against its manifest, or only those that are needed.");
   f(allow_config_change, "allow_config_change",
-    "The config wins where it differs from the checkpoint in optimizer, schedule, batch size or seed; model options "
-    "may "
-    "differ too.");
+    "The config applies if it differs from the checkpoint in optimizer, schedule, batch size or seed; model options "
+    "may differ too.");
 }
 
 void CheckpointLoading::check() const {

@@ -52,8 +52,8 @@ void Config::fields(Fields& f) {
   f(lr_scheduler_name, "lr_scheduler_name", "Name of the rate in the logs, for LearningRateMonitor.");
   f(ckpt_path, "ckpt_path",
     "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
-  f(load, "load", "What of that checkpoint is loaded.");
-  f(link, "link", "Maps target options to facts of the data module: {model.init_args.num_classes: data.num_classes}.");
+  f(load, "load", "Which parts of that checkpoint are loaded.");
+  f(link, "link", "Maps target options to values of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings to silence.");
   f.hint_for_unknown = config::hint_for_top_key;
 }

@@ -132,8 +132,8 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   for (const auto& [name, fact] : facts.as_map()) known.push_back(name);
   if (!facts.contains(fact_name)) {
     return problems.add(where, target_text,
-                        cat("the data module has no fact '", fact_name, "'", did_you_mean(fact_name, known),
-                            "; it has ", known.empty() ? "nothing" : join(known)));
+                        cat("the data module provides no value '", fact_name, "'", did_you_mean(fact_name, known),
+                            "; it provides ", known.empty() ? "nothing" : join(known)));
   }
   const std::optional<ConfigNode> written = as_node(facts.at(fact_name));
   if (!written)
@@ -142,7 +142,7 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   const auto own = config.written_at_links.find(target.path());
   if (own != config.written_at_links.end() && !own->second.same_as(*written)) {
     return problems.add(own->second.where, target.path(),
-                        cat("the config says ", own->second.describe(), ", the link to ", source, " says ",
+                        cat("the config sets ", own->second.describe(), ", but the link to ", source, " gives ",
                             written->describe(), ". Remove one of them"));
   }
   Fields fields;

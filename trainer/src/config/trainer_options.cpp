@@ -273,8 +273,8 @@ void TrainerOptions::fields(Fields& f) {
     "faster for convolutions; contiguous: leaves them unchanged.");
   f(allocator, "allocator", "How tensor memory is allocated and kept, for the lifetime of the process.");
   f(inference_mode, "inference_mode",
-    "Runs validate, test and predict in inference mode; false: only without gradients. Validation inside a fit is "
-    "always only without gradients.");
+    "Whether validate, test and predict run in inference mode instead of only without gradients. Validation inside a "
+    "fit never uses inference mode.");
   f(detect_anomaly, "detect_anomaly", "Names the operation whose backward produces NaN; slow.");
   f(debug, "debug",
     "Checks shapes, devices and finiteness of batches, losses, gradients and parameters in each step, with "
@@ -285,7 +285,7 @@ void TrainerOptions::fields(Fields& f) {
   f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every N steps; 0: never.").at_least(0);
 
   f(default_root_dir, "default_root_dir", "Folder in which run folders are created.");
-  f(logger, "logger", "Loggers: true: CsvLogger and JsonlLogger; false: none.");
+  f(logger, "logger", "Loggers of the run; true: CsvLogger and JsonlLogger; false: none.");
   f(enable_autolog_hparams, "enable_autolog_hparams", "Sends the model's options to the loggers.");
   f(callbacks, "callbacks", "Callbacks of the run, called by phase and then in this order.");
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint if the callbacks contain none.");

@@ -74,8 +74,8 @@ void DebugChecks::check_gradients() {
     log::warn("trainer.debug_no_gradient",
               cat("these parameters got no gradient: ", join(missing), ". Are they used in the loss?"));
   if (!bad.empty())
-    throw NonFiniteError(
-        cat("[trainer.debug] NaN or infinity in the gradients of ", join(bad), " (", run_.describe_position(), ")."));
+    throw NonFiniteError(cat("[trainer.debug] there is NaN or infinity in the gradients of ", join(bad), " (",
+                             run_.describe_position(), ")."));
 }
 
 void DebugChecks::check_parameters() {
@@ -83,7 +83,7 @@ void DebugChecks::check_parameters() {
   for (const auto& [name, value] : unique_parameters(*run_.model))
     if (!finite(value)) bad.push_back(name);
   if (!bad.empty())
-    throw NonFiniteError(cat("[trainer.debug] NaN or infinity in ", join(bad), " after the optimizer's step (",
+    throw NonFiniteError(cat("[trainer.debug] there is NaN or infinity in ", join(bad), " after the optimizer's step (",
                              run_.describe_position(), ")."));
 }
 

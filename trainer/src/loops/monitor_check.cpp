@@ -60,13 +60,13 @@ void MonitorCheck::after_batch() {
       missing.push_back(cat(owner, " monitors '", monitor, "'", did_you_mean(monitor, names)));
   });
   if (missing.empty()) return;
-  log::warn(
-      "trainer.monitor_missing",
-      cat(join(missing, "; "), "; ",
-          run_.validation.logged ? "neither validation nor the first training batch has logged it"
-                                 : "the first training batch has not logged it, and no validation runs",
-          "; there are: ", names.empty() ? "none" : join(names), ". Unless a hook logs it at the epoch's end, the run ",
-          run_.validation.runs ? "will end there" : "may end there, or keeps no best checkpoint"));
+  log::warn("trainer.monitor_missing",
+            cat(join(missing, "; "), "; ",
+                run_.validation.logged ? "neither validation nor the first training batch has logged it"
+                                       : "the first training batch has not logged it, and no validation runs",
+                "; the logged metrics are: ", names.empty() ? "none" : join(names),
+                ". Unless a hook logs it at the epoch's end, the run ",
+                run_.validation.runs ? "will end then" : "may end then, or keep no best checkpoint"));
 }
 
 }  // namespace fulgur::detail

@@ -19,8 +19,9 @@ void refuse_late_parameters(const RunState& run, const std::unordered_set<const 
       names.push_back(name);
   }
   if (names.empty()) return;
-  throw Error(cat("[trainer.training_step] registered while training runs, so no optimizer has them: ", join(names),
-                  ". Register layers and parameters in the module's constructor or in configure_model()."));
+  throw Error(cat(
+      "[trainer.training_step] parameters were registered while training runs, so no optimizer has them: ", join(names),
+      ". Register layers and parameters in the module's constructor or in configure_model()."));
 }
 
 }  // namespace
@@ -51,10 +52,10 @@ void UnregisteredLeaves::check(const Tensor& loss) {
   if (texts.empty()) return;
   throw Error(
       cat("[trainer.training_step] the loss depends on tensors that require gradients but are not parameters of the "
-          "module, so they are not trained: of the shapes ",
+          "module, so they are not trained; their shapes are ",
           join(texts),
           ". Register what should be trained: register_module(\"name\", layer) or register_parameter(\"name\", "
-          "tensor). For the rest: requires_grad_(false)."));
+          "tensor). Call requires_grad_(false) on the rest."));
 }
 
 }  // namespace fulgur::detail

@@ -14,9 +14,10 @@ std::optional<int64_t> validation_interval(const TrainerOptions& options, std::o
     if (*interval.count < 1)
       throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
     if (train_batches && *interval.count > *train_batches && options.check_val_every_n_epoch)
-      throw ConfigError(cat("[trainer.val_check_interval] validation would never run: every ", *interval.count,
-                            " batches, but an epoch has ", *train_batches,
-                            ". Lower it, or set check_val_every_n_epoch: null to count across epochs."));
+      throw ConfigError(
+          cat("[trainer.val_check_interval] validation every ", *interval.count,
+              " batches would never run, since an epoch has ", *train_batches,
+              " batches. Lower the interval, or set check_val_every_n_epoch: null to count across epochs."));
     return *interval.count;
   }
   if (interval.fraction == 1.0) return std::nullopt;

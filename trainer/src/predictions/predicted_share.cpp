@@ -38,12 +38,12 @@ void PredictedBatches::add(const Outputs& outputs, int64_t samples) {
     if (batches_ == 0) columns_.emplace_back(name, std::vector<Tensor>{});
     if (index >= columns_.size() || columns_[index].first != name)
       throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name,
-                      "' where the first batch had '", index < columns_.size() ? columns_[index].first : "nothing",
+                      "', but the first batch had '", index < columns_.size() ? columns_[index].first : "nothing",
                       "'."));
     std::vector<Tensor>& parts = columns_[index++].second;
     if (!parts.empty() && row_text(value) != row_text(parts.front()))
       throw Error(cat("[trainer.predict] every predict_step must return the same outputs; rows of '", name, "' are ",
-                      row_text(value), " where those of the first batch are ", row_text(parts.front()), "."));
+                      row_text(value), ", but those of the first batch are ", row_text(parts.front()), "."));
     parts.push_back(value.to(at::kCPU));
   }
   if (index < columns_.size())

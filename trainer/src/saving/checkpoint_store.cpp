@@ -470,7 +470,7 @@ bool CheckpointStore::takes_best(const CheckpointRequest& request) const {
   if (!best_owner_->monitors) return true;
   log::warn("trainer.several_best",
             cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ",
-                request.owner, ". Name the other's checkpoints by path"));
+                request.owner, ". Name the checkpoints of the other callback by their paths"));
   return false;
 }
 

@@ -309,8 +309,8 @@ void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesyst
   finite_since_rollback_ = false;
   if (rollbacks_in_a_row_ > kMostRollbacks)
     throw NonFiniteError(cat("[trainer.on_nonfinite] ", finding_.what, " is not finite ", finding_.where, ", after ",
-                             kMostRollbacks, " rollbacks to the same weights, of ", path,
-                             ". Lower the learning rate or check the data."));
+                             kMostRollbacks, " rollbacks to the same weights (", path,
+                             "). Lower the learning rate or check the data."));
   ++rollbacks_;
   ++rollbacks_here_;
 }

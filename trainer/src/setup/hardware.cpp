@@ -29,7 +29,7 @@ void warn_if_one_of_several(const Strategy& strategy) {
             cat("this process is rank ", place->rank, " of ", place->world_size, " (",
                 place->environment == "variables" ? "RANK and WORLD_SIZE" : place->environment, "), but strategy ",
                 strategy.name(),
-                " is one process: each process runs by itself, on all the data. For one run of them all, set "
+                " is one process: each process runs by itself, on all the data. To make them one run, set "
                 "trainer.strategy: ddp; if they are meant to be separate runs, silence this warning"));
 }
 

@@ -312,7 +312,7 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   }
   if (run_.step.progress == StepProgress::under_way && services_.checkpoints.has_requests())
     log_exceptions(kWhen, [&] {
-      log::error("no checkpoint is written: the optimizer's step failed and may have changed the weights in part");
+      log::error("no checkpoint is written: the optimizer's step failed and may have changed some of the weights");
       services_.checkpoints.discard_requests("the optimizer's step failed");
     });
   log_exceptions(kWhen, [&] { services_.checkpoints.act_on_requests(); });

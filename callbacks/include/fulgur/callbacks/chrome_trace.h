@@ -7,7 +7,7 @@ namespace fulgur {
 
 /// Records what happens in a few training steps (each operation, GPU kernels, gradient exchanges between ranks) and
 /// writes it as a Chrome trace, `trace_rank<N>.json` in the run folder: open it in https://ui.perfetto.dev or
-/// chrome://tracing. Every rank writes its own. Recording slows down only the recorded steps.
+/// chrome://tracing. Every rank writes its own file. Recording slows down only the recorded steps.
 class FULGUR_API ChromeTrace : public Callback {
  public:
   struct FULGUR_API Options {

@@ -14,7 +14,7 @@ namespace fulgur {
 /// `lr-AdamW` if it has one; with `log_momentum` and `log_weight_decay` also `lr-AdamW-momentum` and
 /// `lr-AdamW-weight_decay`. A row has the values of its last step, or those at the start of its epoch. Deviations from
 /// Lightning: rates can be monitored without a logger, so a run without one is not an error; an optimizer without
-/// momentum or weight decay has no such key, where Lightning logs 0.
+/// momentum or weight decay has no such key (Lightning logs 0).
 class FULGUR_API LearningRateMonitor final : public Callback {
  public:
   struct FULGUR_API Options {

@@ -10,9 +10,9 @@
 namespace fulgur {
 
 /// Writes a checkpoint when a fit ends with an exception or a signal after its first batch. With `dirpath` the next fit
-/// without ckpt_path resumes from it, and the first fit that ends normally removes it. If the name is taken the new one
-/// gets `-v1`; the newest counts, and earlier ones are released. Deviation from Lightning: `dirpath` may be omitted,
-/// and resuming needs no ckpt_path.
+/// without ckpt_path resumes from it, and the first fit that ends normally removes it. If the name is taken, the new
+/// checkpoint gets `-v1`. The next fit uses the newest one, and earlier ones are released. Deviation from Lightning:
+/// `dirpath` may be omitted, and resuming needs no ckpt_path.
 class FULGUR_API OnExceptionCheckpoint final : public Callback {
  public:
   struct FULGUR_API Options {

@@ -28,7 +28,7 @@ class FULGUR_API ThroughputMonitor final : public Callback {
     int64_t window_size = 100;
     std::string separator = "/";
     std::optional<double> flops_per_sample = {};  ///< floating-point operations of forward and backward for a sample
-    std::optional<double> peak_flops = {};        ///< FLOP/s of one device at its best
+    std::optional<double> peak_flops = {};        ///< peak FLOP/s of one device
     void fields(Fields& f);
   };
   /// Throws a ConfigError for a peak without FLOPs to compare with it.

@@ -10,7 +10,7 @@ namespace fulgur {
 /// Datasets one after the other. They must have the same entries, dtypes and shapes.
 class FULGUR_API ConcatDataset : public Dataset {
  public:
-  /// Throws a DataError for no datasets, or if samples of one differ in kind from the first one's.
+  /// Throws a DataError if there are no datasets, or if samples of one differ in kind from the first one's.
   explicit ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts);
   int64_t size() const override { return ends_.back(); }
   Batch prototype() const override;

@@ -49,10 +49,10 @@ class FULGUR_API SubsetSampler : public Sampler {
   bool shuffle_;
 };
 
-/// `num_samples` drawn by weight, again for each epoch. With replacement the expected frequency of a sample is
-/// proportional to its weight; without, each occurs at most once, heavy ones usually first (Efraimidis and Spirakis
-/// 2006). Weights need not sum to one; samples of weight 0 are never drawn. Ranks share one drawing like
-/// SequentialSampler's.
+/// `num_samples` samples drawn by weight, with a new draw in each epoch. With replacement, the expected frequency of a
+/// sample is proportional to its weight. Without replacement, each sample occurs at most once, and samples with large
+/// weights usually come first (Efraimidis and Spirakis 2006). Weights need not sum to one; samples of weight 0 are
+/// never drawn. Ranks share one drawing like SequentialSampler's.
 class FULGUR_API WeightedSampler : public Sampler {
  public:
   /// Throws a ConfigError for a weight that is negative or not finite, if none is above 0, or if there are not enough

@@ -23,7 +23,7 @@ class FULGUR_API TextVocabulary {
   /// All characters in index order, as UTF-8; empty for bytes. `characters_of` of it gives this vocabulary.
   std::string characters() const;
   /// Returns a tensor (tokens), uint8 if the vocabulary has at most 256 entries, else int32. Throws a DataError that
-  /// names a character missing from the vocabulary, and where it is.
+  /// names a character missing from the vocabulary, and its position.
   Tensor encode(std::string_view text) const;
   /// Returns the text of tokens of any integer dtype and shape, in row order. Throws a DataError for one out of range.
   std::string decode(const Tensor& tokens) const;

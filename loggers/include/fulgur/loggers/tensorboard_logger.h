@@ -13,9 +13,10 @@ namespace fulgur {
 /// run folder, a new one for each `start`. Values are stored as float, as TensorBoard does; names that are not UTF-8
 /// are repaired.
 ///
-/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and strings; lists, null
-/// and non-finite numbers as text. The end of the run sets the status: success, or failure. An interrupted run leaves
-/// the status unknown, since TensorBoard keeps the first one that it reads, and the run may continue.
+/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and strings with their
+/// types, and lists, null and non-finite numbers as text. The end of the run sets the status: success, or failure. An
+/// interrupted run leaves the status unknown, since TensorBoard keeps the first one that it reads, and the run may
+/// continue.
 ///
 /// A resumed run truncates the event file of its checkpoint to its length at that time, and removes later ones. Without
 /// a logger state in the checkpoint, or if that file has changed, the files stay as they are. Either way, the new file

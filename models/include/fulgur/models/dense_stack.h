@@ -8,7 +8,8 @@
 
 namespace fulgur {
 
-/// Fully connected layers with ReLU and dropout between them, none after the last: parameters `layer0.weight`, ….
+/// Fully connected layers with ReLU and dropout after each layer except the last. The parameters are `layer0.weight`,
+/// ….
 class FULGUR_API DenseStack : public torch::nn::Module {
  public:
   /// `widths` are those of the input, the hidden layers and the output. Throws a ConfigError for fewer than two, or for

@@ -17,10 +17,10 @@ using torch::nn::BatchNorm2dOptions;
 using torch::nn::BatchNorm3dOptions;
 using torch::nn::BatchNormOptions;
 
-/// Base of BatchNorm1d, 2d and 3d, which are drop-ins for LibTorch's layers, with the same options, parameter and
-/// buffer names, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. After
-/// sync_over, it gives the results, gradients and running statistics of all ranks' batches as one. With `momentum` of
-/// nullopt the counter is copied to the host in each training step.
+/// Base of BatchNorm1d, 2d and 3d, which are drop-in replacements for LibTorch's layers, with the same options,
+/// parameter and buffer names, and results. LibTorch's forward is not virtual, so a run could not change how LibTorch's
+/// layers normalise. After sync_over, it gives the results, gradients and running statistics of all ranks' batches as
+/// one. With `momentum` of nullopt the counter is copied to the host in each training step.
 template <class Derived>
 class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, public SyncableNorm {
  public:

@@ -14,8 +14,8 @@ namespace fulgur::nn {
 using torch::nn::GroupNormOptions;
 using torch::nn::LayerNormOptions;
 
-/// Layer normalisation over the last dimensions (Ba et al. 2016). It is a drop-in for LibTorch's, whose weights may
-/// have a wider dtype than the input, also on CUDA (`keep_norm_fp32`), and which may have no bias.
+/// Layer normalisation over the last dimensions (Ba et al. 2016). It is a drop-in replacement for LibTorch's layer. Its
+/// weights may have a wider dtype than the input, also on CUDA (`keep_norm_fp32`), and the bias may be absent.
 class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
  public:
   explicit LayerNormImpl(LayerNormOptions options_, bool with_bias = true);
@@ -34,8 +34,8 @@ class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
   bool with_bias_;
 };
 
-/// Group normalisation (Wu and He 2018). It is a drop-in for LibTorch's, whose weights may have a wider dtype than the
-/// input.
+/// Group normalisation (Wu and He 2018). It is a drop-in replacement for LibTorch's layer. Its weights may have a wider
+/// dtype than the input.
 class FULGUR_API GroupNormImpl : public torch::nn::Cloneable<GroupNormImpl> {
  public:
   explicit GroupNormImpl(const GroupNormOptions& options_);

@@ -13,9 +13,9 @@ namespace fulgur::nn {
 
 using torch::nn::LinearOptions;
 
-/// y = x Wᵀ + b, a drop-in for LibTorch's with its options, names and initial weights, which computes what Python's
-/// does: one `at::linear`. For inputs with more than two dimensions LibTorch's own adds the bias in a second pass over
-/// the output, in float32 under autocast, and casts its weight in each call.
+/// y = x Wᵀ + b, a drop-in replacement for LibTorch's layer, with the same options, names and initial weights. It calls
+/// `at::linear` once, as Python's layer does. For inputs with more than two dimensions, LibTorch's layer adds the bias
+/// in a second pass over the output, in float32 under autocast, and casts its weight in each call.
 class FULGUR_API LinearImpl : public torch::nn::Cloneable<LinearImpl> {
  public:
   explicit LinearImpl(const LinearOptions& options_);

@@ -86,7 +86,7 @@ class Placed {
     return Result(module_->forward(std::forward<Args>(args)...));
   }
 
-  /// The registered module, for setting it up. Calls of it run on its own device, without the copies.
+  /// The registered module, for example to initialise it. Calls of it run on its own device, without the copies.
   M* operator->() const { return module_.get(); }
   M& operator*() const { return *module_; }
   const std::shared_ptr<M>& ptr() const { return module_; }

@@ -18,11 +18,11 @@
 #include "fulgur/core/export.h"
 #include "fulgur/core/state/tensor.h"
 
-/// Implementation of `nn::Placed`: tensors within values, moved, split and joined. Not for users.
+/// Implementation of `nn::Placed`: moves, splits and joins the tensors in the values of a call. Not for users.
 namespace fulgur::nn::detail {
 
-/// For T without const and reference: whether it is or holds tensors that a call moves, the type of an owned value
-/// (without references in tuples), and how its tensors are reached.
+/// For T without const and reference: whether it is a tensor or holds tensors that a call moves, the type of an owned
+/// value (without references in tuples), and a function that visits its tensors.
 template <class T>
 struct Tensors {
   static constexpr bool held = false;
@@ -235,7 +235,7 @@ struct Gatherable<std::pair<A, B>> : std::conjunction<Gatherable<A>, Gatherable<
 template <class T>
 struct Gather;
 
-/// The results `of(0)` … `of(parts - 1)`, each a `const Result&`, as one.
+/// Joins the results `of(0)` … `of(parts - 1)`, each a `const Result&`.
 template <class Result, class Of>
 Result gather(const Of& of, const GroupCall& call) {
   return Gather<Result>::all(of, call);

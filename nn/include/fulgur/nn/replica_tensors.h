@@ -13,9 +13,9 @@ class Module;
 
 namespace fulgur::nn {
 
-/// Keeps copies of a module, each on its own device, equal to it: copies values by name, and gradients back. The copies
-/// are modules created by the same factory, not by `clone()`. Used by one thread, while no copy computes; refers to the
-/// modules' tensors and layers at construction time.
+/// Keeps the copies of a module, each on its own device, equal to the module: it copies values to them, by name, and
+/// their gradients back. The copies are modules created by the same factory, not by `clone()`. Used by one thread,
+/// while no copy computes; refers to the modules' tensors and layers at construction time.
 class FULGUR_API ReplicaTensors {
  public:
   /// Throws a ConfigError if a replica's layers, parameters or buffers differ from those of `source` by name, shape or
@@ -23,10 +23,11 @@ class FULGUR_API ReplicaTensors {
   ReplicaTensors(const torch::nn::Module& source, const std::vector<std::shared_ptr<torch::nn::Module>>& replicas);
 
   /// Copies to the replicas the values of parameters and buffers that have changed since the last call, on either side,
-  /// and which parameters require gradients and which layers are in training mode. Changed means another version or
-  /// other memory, and floating-point buffers after training, since LibTorch's norms write running statistics without
-  /// incrementing the version. `all` copies everything: after other writes that bypass the version (`parameter.data()`,
-  /// a CUDA graph's). Returns the bytes sent to other devices. Waits for no device unless the copy is on the CPU.
+  /// and which parameters require gradients and which layers are in training mode. A tensor counts as changed if its
+  /// version or its memory differs. Floating-point buffers also count as changed after training, since LibTorch's norms
+  /// write running statistics without incrementing the version. `all` copies everything: after other writes that bypass
+  /// the version (`parameter.data()`, a CUDA graph's). Returns the bytes sent to other devices. Waits for no device
+  /// unless the copy is on the CPU.
   int64_t copy_values(bool all = false);
   /// Adds the replicas' gradients to the source's, in the order of the replicas, and sets theirs to undefined. Returns
   /// the bytes received from other devices. Waits for no device unless the source is on the CPU.

@@ -7,9 +7,9 @@
 
 namespace fulgur {
 
-/// The rate cycles between base_lr and max_lr, momentum inversely (Smith 2017, arXiv 1506.01186). This is torch's
-/// CyclicLR. `triangular2` halves the amplitude with each cycle, `exp_range` multiplies it by gamma^s. The optimizer's
-/// own rate is ignored.
+/// The rate cycles between base_lr and max_lr, and momentum moves in the opposite direction (Smith 2017, arXiv
+/// 1506.01186). This is torch's CyclicLR. `triangular2` halves the amplitude with each cycle, `exp_range` multiplies it
+/// by gamma^s. The optimizer's own rate is ignored.
 class FULGUR_API CyclicLR final : public LrScheduler {
  public:
   enum class Mode { triangular, triangular2, exp_range };
@@ -42,10 +42,10 @@ class FULGUR_API CyclicLR final : public LrScheduler {
   Options options_;
 };
 
-/// The rate rises from max_lr / div_factor to max_lr and falls to the first rate / final_div_factor, momentum inversely
-/// (Smith and Topin 2018, arXiv 1708.07120). This is torch's OneCycleLR, including its three phases: up, down to the
-/// first rate, down to the last. After the last step it keeps the last rate, where torch throws. The optimizer's own
-/// rate is ignored.
+/// The rate rises from max_lr / div_factor to max_lr and falls to the first rate / final_div_factor, and momentum moves
+/// in the opposite direction (Smith and Topin 2018, arXiv 1708.07120). This is torch's OneCycleLR, including its three
+/// phases: up, down to the first rate, down to the last. After the last step it keeps the last rate, whereas torch
+/// throws. The optimizer's own rate is ignored.
 class FULGUR_API OneCycleLR final : public LrScheduler {
  public:
   enum class Anneal { cos, linear };

@@ -52,9 +52,9 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   /// False if `update` cannot make its changes to such parameters depend on `found_inf`; this class then undoes them
   /// from a copy.
   virtual bool takes_found_inf(const Tensor& /*parameter*/) const { return true; }
-  /// True if `update` uses `lr` of the bucket if it is defined.
+  /// True if `update` uses the bucket's `lr` when it is defined.
   virtual bool takes_device_rates() const { return false; }
-  /// True if `update` uses `momentum` of the bucket if it is defined. All parameters of a bucket then have the same
+  /// True if `update` uses the bucket's `momentum` when it is defined. All parameters of a bucket then have the same
   /// update count.
   virtual bool takes_device_momentum() const { return false; }
   /// values −= factor · (others + own · values), with one kernel for all; `factor` is a scalar on the device. With

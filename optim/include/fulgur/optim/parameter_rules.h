@@ -24,14 +24,15 @@ struct FULGUR_API ParameterRules {
   bool no_decay_norm_and_bias = false;
   void fields(Fields& f);
 
-  /// Splits each group into what no pattern matches and one group per pattern. The first match applies. With
-  /// `no_decay_norm_and_bias`, parameters with fewer than two dimensions (biases, weights of norms) get weight decay 0,
-  /// unless their pattern or group sets one. Throws a ConfigError with similar names if a pattern matches nothing.
+  /// Splits each group into one group per pattern and a group of the parameters that no pattern matches. The first
+  /// match applies. With `no_decay_norm_and_bias`, parameters with fewer than two dimensions (biases, weights of norms)
+  /// get weight decay 0, unless their pattern or group sets one. Throws a ConfigError with similar names if a pattern
+  /// matches nothing.
   std::vector<ParamGroup> apply(std::vector<ParamGroup> given) const;
 };
 
-/// Whether `name` matches the pattern. `*` stands for any characters, including dots, `?` for one, and `[ab]` for one
-/// of these.
+/// Whether `name` matches the pattern. `*` stands for any characters, including dots, `?` for one character, and `[ab]`
+/// for one of the characters listed.
 FULGUR_API bool matches_pattern(const std::string& pattern, const std::string& name);
 
 /// Throws the ConfigError for `pattern` of `option` (`groups`), which matches none of `names`.

@@ -26,7 +26,7 @@ struct SimulatedCudaCounts {
   uint64_t mallocs, frees, host_mallocs, host_frees;  ///< calls of the runtime; LibTorch's allocators reuse memory
   uint64_t event_records, stream_waits;
   uint64_t errors;  ///< calls that returned an error (except cudaErrorNotReady)
-  uint64_t lints;   ///< calls that CUDA accepts but that have no effect, such as a wait for an event never recorded
+  uint64_t lints;   ///< calls that CUDA accepts but that have no effect, such as waits for unrecorded events
   uint64_t device_bytes_live, device_bytes_peak, streams_live, events_live, graphs_live;
 };
 
@@ -58,7 +58,7 @@ void simulated_cuda_set_schedule(uint64_t schedule);
 void simulated_cuda_fail_device(const char* why);
 /// Launches a library's kernel, which computes nothing but is counted. Called by the stand-ins of cuBLAS and others.
 void simulated_cuda_library_launch(cudaStream_t stream, const char* name);
-/// What kernels compute that this thread launches from now on. Set by the operators' library.
+/// What is computed by the kernels that this thread launches from now on. Set by the operators' library.
 enum SimulatedCudaKernels {
   SIMULATED_CUDA_KERNELS_ALONE,         ///< nothing; logged once per kernel
   SIMULATED_CUDA_KERNELS_WITH_NUMBERS,  ///< nothing; the results of their operation are enqueued on the stream
@@ -66,10 +66,10 @@ enum SimulatedCudaKernels {
 };
 /// Returns the previous value.
 int simulated_cuda_set_kernels(int kernels);
-/// Number of launches of this thread that were refused.
+/// Number of this thread's launches that were refused.
 uint64_t simulated_cuda_refused_kernels(void);
-/// Reports a call of a library's function that would compute, which SIMULATED_CUDA_KERNELS_REFUSED refuses. Returns a
-/// cudaError_t.
+/// Reports a call of a library function that computes something; SIMULATED_CUDA_KERNELS_REFUSED refuses such calls.
+/// Returns a cudaError_t.
 int simulated_cuda_library_computes(const char* function);
 /// Reports that a function of the runtime or the driver is not simulated; returns cudaErrorNotSupported.
 int simulated_cuda_unsupported(const char* function);

@@ -103,8 +103,8 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
-  /// Parameters of the reducers to come: with static_graph, LibTorch takes the first backward after their creation for
-  /// that of the graph, and exchanges gradients in it. So they are created when a window ends.
+  /// Parameters of the reducers that are created when a window ends, since with static_graph LibTorch records the graph
+  /// in the first backward after their creation, and exchanges gradients in it.
   std::vector<std::vector<NamedParameter>> shares_to_reduce_;
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< used with manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;

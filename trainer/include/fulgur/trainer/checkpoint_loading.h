@@ -18,7 +18,7 @@ struct FULGUR_API CheckpointLoading {
   bool strict = true;                               ///< names, shapes and dtypes of the weights must match
   std::map<std::string, std::string> key_prefixes;  ///< maps prefixes of names in the checkpoint to those in the module
   Verify verify = Verify::whole;                    ///< with `needed`, only the files that are read are verified
-  bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint
+  bool allow_config_change = false;                 ///< the config overrides the checkpoint, see agree_with_checkpoint
 
   bool loads_optimizer() const { return optimizer && !weights_only; }
   bool loads_lr_scheduler() const { return lr_scheduler && !weights_only; }

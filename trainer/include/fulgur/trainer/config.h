@@ -19,7 +19,7 @@
 namespace fulgur {
 
 namespace detail {
-struct FULGUR_API VerifiedCheckpoint;
+struct VerifiedCheckpoint;
 }
 
 /// `seed_everything: 42`, `true` (a random seed, which is printed and saved) or `false` (not seeded).
@@ -56,7 +56,7 @@ struct FULGUR_API Config {
   std::optional<std::string> lr_scheduler_name;
   std::optional<std::string> ckpt_path;
   CheckpointLoading load;
-  /// Maps a target option to a fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied
+  /// Maps a target option to a value of the data module: `{model.init_args.num_classes: data.num_classes}`, applied
   /// after setup.
   std::map<std::string, std::string> link;
   std::vector<std::string> silence;  ///< warning ids to silence
@@ -68,7 +68,7 @@ struct FULGUR_API Config {
   /// The current config, with docs as comments; `config_from_node` reads the same config back.
   ConfigNode write() const;
 
-  /// The values that the config itself sets at the targets of `link`; they must agree with the facts.
+  /// The values that the config itself sets at the targets of `link`; they must agree with the linked values.
   std::map<std::string, ConfigNode> written_at_links;
 
   /// The checkpoint that `agree_with_checkpoint` has read in order to choose it, for the first fit. Not an option.
@@ -99,7 +99,8 @@ FULGUR_API Config load_config(const ConfigSources& sources);
 /// Returns the typed config from one node, with `${…}` resolved, or throws the same errors.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
-/// Writes `facts` of the data module into the options named by `link`; throws a ConfigError for an invalid link.
+/// Writes `facts`, the values of the data module, into the options named by `link`; throws a ConfigError for an invalid
+/// link.
 FULGUR_API void apply_links(Config& config, const StateTree& facts);
 
 /// JSON Schema (draft 2020-12) of the config, with every registered component.

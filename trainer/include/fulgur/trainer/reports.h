@@ -16,13 +16,13 @@ namespace fulgur {
 /// Peak memory of a rank during a fit.
 struct FULGUR_API PeakMemory {
   int64_t rank = 0;
-  /// For `cpu` it is the resident set size of the process; for `cuda:0`, the bytes held by tensors, from the caching
-  /// allocator.
+  /// For `cpu` it is the resident set size of the process; for `cuda:0` it is the number of bytes held by tensors,
+  /// according to the caching allocator.
   std::string device;
   int64_t bytes = 0;
 };
 
-/// Result of a fit. For a fit that threw, see `Trainer::last_fit()`, which reports what was reached.
+/// Result of a fit. For a fit that threw, see `Trainer::last_fit()`, which reports how far it came.
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
   int64_t rank = 0;         ///< rank of this process; everything else in a report is the same on all ranks

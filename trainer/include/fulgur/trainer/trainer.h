@@ -20,7 +20,8 @@ FULGUR_API int64_t count_processes(const TrainerOptions& options);
 /// Runs the loops, one run at a time: a second run on the same Trainer, from a hook or another thread, throws an Error
 /// and does not affect the first. A Trainer may be reused after a run, even one that failed. It may be destroyed from
 /// inside a run, which then continues to its end. Two Trainers may run in two threads of a process, but they share
-/// LibTorch's generators and settings; signals reach both. Not supported: a forked process whose parent used CUDA.
+/// LibTorch's generators and settings, and signals reach both. A forked process whose parent used CUDA is not
+/// supported.
 class FULGUR_API Trainer {
  public:
   explicit Trainer(TrainerOptions options = {}, TrainerComponents components = {});
@@ -39,7 +40,7 @@ class FULGUR_API Trainer {
   void prepare_process() const;
 
   /// Trains. A signal ends it cleanly: the report then has its exit code. Any other failure is thrown, and `last_fit()`
-  /// reports what was reached.
+  /// reports how far the fit came.
   FitReport fit(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
   EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {},
                       const CheckpointChoice& checkpoint = {});

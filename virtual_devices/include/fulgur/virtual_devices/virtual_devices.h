@@ -16,8 +16,8 @@ constexpr int64_t kMostVirtualDevices = 64;
 /// Code for several GPUs can therefore be run and inspected without a GPU. They are the accelerator `virtual`, which
 /// has eight devices by default.
 ///
-/// They are meant for trials and tests. Do not use them in a process that also computes on GPUs: LibTorch would no
-/// longer take GPUs for its accelerator. Later calls must not request more than the first. Throws a ConfigError if the
+/// They are meant for tests. Do not use them in a process that also computes on GPUs, because LibTorch would then no
+/// longer regard GPUs as its accelerator. Later calls must not request more than the first. Throws a ConfigError if the
 /// number is not 1 to 64 or is above that of the first call, or if another backend occupies LibTorch's only slot for
 /// out-of-tree backends (PrivateUse1).
 FULGUR_API void enable_virtual_devices(int64_t count);

@@ -41,10 +41,10 @@ class FULGUR_API DataModule : public Stateful {
   virtual void teardown(TrainerFn fn);
   /// Called after an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);
-  /// Facts that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
+  /// Values that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
   virtual StateTree exported_values() const { return {}; }
 
-  /// Facts about the training data that the evaluation of a checkpoint needs (mean and standard deviation, …).
+  /// Values from the training data that the evaluation of a checkpoint needs (mean and standard deviation, …).
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 

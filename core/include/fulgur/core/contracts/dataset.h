@@ -17,7 +17,7 @@ struct FULGUR_API SampleContext {
   int64_t epoch = 0;
 
   /// Random numbers for sample `index` in this epoch, independent of the reading thread and of the batch. LibTorch's
-  /// default generator is neither: do not draw from it in a dataset.
+  /// default generator depends on both, so do not draw from it in a dataset.
   SplitMix64 random(int64_t index) const;
 };
 

@@ -39,11 +39,11 @@ struct FULGUR_API RunLength {
 ///
 /// Its lengths in samples, epochs or parts of the run are converted to steps once, for the first part of the run. If
 /// the run resumes with a different number of samples per step (other ranks, accumulation or batch size), these lengths
-/// stay, and each later step counts as many steps of the first part as its samples filled there: the rate is
-/// continuous, and follows the samples that are done. (If `max_steps` ends the run, the pace of a schedule over the
-/// whole run makes it end there. The pace of a schedule with lengths in epochs, or in parts of a run of epochs, makes
-/// it end with the last epoch: the last step of an epoch may have fewer samples than the others, and epochs may have a
-/// different number of samples.) A schedule whose lengths are all numbers of steps counts steps.
+/// keep their numbers of steps, and each later step counts in proportion to its samples: the rate is continuous, and
+/// follows the number of samples processed. (A schedule over the whole run ends where `max_steps` ends the run. A
+/// schedule with lengths in epochs, or in parts of a run that is limited by epochs, ends with the last epoch, even if
+/// the last step of an epoch has fewer samples than the others, or epochs have different numbers of samples.) A
+/// schedule whose lengths are all numbers of steps counts steps.
 class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";

@@ -157,8 +157,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// The optimizer itself as an O; throws an Error if it is not one.
   template <std::derived_from<Optimizer> O>
   O& optimizers(size_t index = 0) const;
-  /// Returns all optimizers: `auto [generator, discriminator] = optimizers<2>();`. Throws an Error if there are not
-  /// `N`.
+  /// Returns all optimizers: `auto [generator, discriminator] = optimizers<2>();`. Throws an Error unless there are
+  /// exactly `N`.
   template <size_t N>
   auto optimizers() const;
   /// Schedule `index` of those planned. In manual optimization the module steps it.
@@ -247,8 +247,8 @@ auto LightningModule::optimizers() const {
   (std::make_index_sequence<N>());
 }
 
-/// The norms of gradients before a module's `clip_gradients` changed them. The Trainer reads them, since it need not
-/// compute them a second time, and cannot after values were clipped.
+/// The norms of gradients before a module's `clip_gradients` changed them. The Trainer reads them instead of computing
+/// them a second time, which is impossible after clipping by value.
 struct GradientNorm {
   /// The norm of the optimizer's gradients; undefined if they were not clipped since the last call.
   FULGUR_API static Tensor take(LightningModule& module, const Optimizer& optimizer);

@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// The place of this process among those of a run, and the address at which they meet.
+/// The place of this process among the processes of a run, and the address at which they meet.
 struct FULGUR_API ProcessPlace {
   std::string environment = "none";  ///< launcher, torchrun, slurm, mpi or variables; `none` for a single process
   int64_t rank = 0, world_size = 1;

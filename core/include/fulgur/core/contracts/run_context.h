@@ -64,7 +64,7 @@ class FULGUR_API RunContext {
   /// True if a validation loop runs in this fit.
   virtual bool has_validation() const = 0;
 
-  // What few ask for, by subject; see run_views.h.
+  // Rarely used parts, grouped by subject; see run_views.h.
   virtual const RunExtent& extent() const = 0;
   virtual RunMeters& meters() = 0;
   virtual PublishedCheckpoints& published_checkpoints() = 0;

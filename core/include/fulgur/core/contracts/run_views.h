@@ -71,7 +71,7 @@ class FULGUR_API PublishedCheckpoints {
   virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
 };
 
-/// The metrics that there are. `RunContext::logged_metrics` returns them.
+/// The metrics that have been logged. `RunContext::logged_metrics` returns them.
 class FULGUR_API LoggedMetrics {
  public:
   virtual ~LoggedMetrics();

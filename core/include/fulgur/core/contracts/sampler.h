@@ -26,7 +26,7 @@ struct SamplerContext {
 };
 
 /// The order of samples in an epoch. It is a pure function of seed, epoch, rank and world size, so that a resume needs
-/// only a position in it.
+/// only a position in this order.
 class FULGUR_API Sampler {
  public:
   virtual ~Sampler();

@@ -70,7 +70,7 @@ class FULGUR_API Strategy {
   virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
-  /// The place of this process among those of the run.
+  /// The place of this process among the processes of the run.
   virtual const ProcessPlace& place() const;
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;

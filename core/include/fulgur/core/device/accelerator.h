@@ -38,8 +38,8 @@ class FULGUR_API Accelerator {
 FULGUR_API Accelerator* find_accelerator(const std::string& name);
 /// Why `find_accelerator("cuda")` returned nullptr: no driver, no CUDA part of LibTorch, no device.
 FULGUR_API std::string why_no_cuda();
-/// What to do if `find_accelerator("cuda")` returned nullptr although the driver has a device: CUDA is broken then, not
-/// absent. Otherwise empty.
+/// What to do if `find_accelerator("cuda")` returned nullptr although the driver has a device, so that CUDA is
+/// installed but broken; empty otherwise.
 FULGUR_API std::string how_to_get_cuda();
 /// True for a build configured with FULGUR_LIBTORCH=cpu: it falls back to the CPU if CUDA is broken.
 FULGUR_API bool built_for_cpu();

@@ -21,7 +21,7 @@ FULGUR_API std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vecto
 FULGUR_API Tensor grad_norm(const std::vector<Tensor>& gradients);
 
 /// Scales the gradients so that their joint 2-norm is at most `max_norm`; the coefficient stays on the device, without
-/// synchronization. Returns the norm before clipping, like `grad_norm`. g ← g · min(1, max_norm / (‖g‖₂ + 1e-6)), as
+/// synchronization. Returns the norm before clipping, like `grad_norm`. g ← g · min(1, max_norm / (‖g‖₂ + 1e-6)), like
 /// torch.nn.utils.clip_grad_norm_.
 FULGUR_API Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm);
 

@@ -21,9 +21,9 @@ class FULGUR_API Outputs {
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
   bool contains(std::string_view name) const;
-  /// Throws an Error that lists the names if there is none with this name.
+  /// Throws an Error that lists the names if no output has this name.
   const Tensor& operator[](std::string_view name) const;
-  /// A copy of which all tensors are detached from the graph.
+  /// A copy whose tensors are all detached from the graph.
   Outputs detach() const;
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }

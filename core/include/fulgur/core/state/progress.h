@@ -19,8 +19,9 @@ struct FULGUR_API Progress final : Stateful {
   int64_t epoch = 0;          ///< current epoch, counted from 0
   int64_t global_step = 0;    ///< training steps over the run, regardless of how many optimizers stepped in each
   int64_t skipped_steps = 0;  ///< steps the device skipped because of non-finite gradients
-  /// Training samples of all ranks, and tokens if the module counts them. With several ranks, the others' are estimated
-  /// from this one's until ranks synchronize, or exact once `RunContext::count_each_batch` was called.
+  /// Training samples of all ranks, and tokens if the module counts them. With several ranks, those of the others are
+  /// estimated from this rank's until the ranks synchronize; once `RunContext::count_each_batch` was called, they are
+  /// exact.
   int64_t samples_seen = 0, tokens_seen = 0;
   int64_t own_samples = 0, own_tokens = 0;  ///< samples and tokens of this rank, in this process
   double fit_time_s = 0;                    ///< seconds of the earlier parts of a resumed fit

@@ -11,8 +11,8 @@ constexpr uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, quick to start, and the same on every platform, which the distributions
-/// of the standard library are not.
+/// SplitMix64 (Steele, Lea, Flood 2014): small, quick to start, and the same on every platform, unlike the
+/// distributions of the standard library.
 class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t start) : state_(start) {}

@@ -1,6 +1,6 @@
 #pragma once
 
-// The narrowest header that declares at::Tensor with its methods: <torch/torch.h> costs 12 s a file.
+// The narrowest header that declares at::Tensor with its methods: <torch/torch.h> costs 12 s of compile time per file.
 #include <ATen/core/Tensor.h>
 
 #include <string>

@@ -21,7 +21,8 @@ enum class ExitCode : int {
   terminated = 143,  ///< stopped by SIGTERM without a checkpoint
 };
 
-/// Base of every error that Fulgur throws. The message has the form `[component.function] rule; what came. What to do.`
+/// Base of every error that Fulgur throws. The message has the form `[component.function] rule; what was found. What to
+/// do.`
 class FULGUR_API Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, ExitCode code = ExitCode::other);
