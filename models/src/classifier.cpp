@@ -60,7 +60,7 @@ void Classifier::use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_
     const ConfigNode* options = written.find("init_args");
     const ConfigNode* classes = options ? options->find("num_classes") : nullptr;
     if (!classes || classes->text() != "0") continue;
-    ConfigNode change;
+    ConfigNode change = written;
     change.get_or_add("init_args").set("num_classes", ConfigNode::integer(num_classes));
     Problems problems;
     spec.read(change, problems, "metrics");

@@ -59,7 +59,7 @@ TEST_CASE("a Batch whose entries have different numbers of samples cannot be spl
   const Batch tensors({Batch::Entry{"x", at::ones({3, 2})}, Batch::Entry{"second/x", at::ones({5, 2})}});
   CHECK(fulgur::test::message_of<DataError>([&] {
           tensors.narrow(0, 1);
-        }).find("'second/x' has 5 samples, but the batch 3") != std::string::npos);
+        }).find("'second/x' has 5 samples, but the batch has 3") != std::string::npos);
   const Batch texts({Batch::Entry{"x", at::ones({3})}, Batch::Entry{"name", std::vector<std::string>{"a"}}});
   CHECK(fulgur::test::message_of<DataError>([&] { texts.narrow(0, 1); }).find("'name' has 1 samples") !=
         std::string::npos);

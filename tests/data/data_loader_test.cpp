@@ -208,7 +208,12 @@ TEST_CASE("a loaded position is checked before it counts") {
   CHECK_THROWS_AS(loader.load_state(StateTree::map({{"epoch", 0}, {"batches", 1}})), CheckpointError);
   CHECK_THROWS_AS(loader.load_state(StateTree::map({{"epoch", 0}, {"batches", -1}, {"samples", 0}})), CheckpointError);
   CHECK(epoch_of(loader, 0).size() == 10);
-  loader.load_state(StateTree::map({{"epoch", 1}, {"batches", 5}, {"samples", 20}}));
+  DataLoader larger(numbers(30), {.batch_size = 4, .name = "train"});
+  larger.start_epoch(1);
+  Batch batch;
+  for (int i = 0; i < 5; ++i) larger.next(batch);
+  loader.load_state(larger.state());
+  CHECK_THAT(message_of<DataError>([&] { loader.check_loaded(1); }), ContainsSubstring("20 samples into epoch 1"));
   CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }),
              ContainsSubstring("20 samples into epoch 1") && ContainsSubstring("has 10"));
 }

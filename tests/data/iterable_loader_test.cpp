@@ -109,7 +109,7 @@ TEST_CASE("the batch size of a stream may change between epochs, not inside one"
   CHECK_NOTHROW(next->start_epoch(1));
   same->load_state(before->state());
   CHECK_THAT(message_of<CheckpointError>([&] { same->start_epoch(0); }),
-             ContainsSubstring("batches of 4, the run has 2"));
+             ContainsSubstring("batch_size 4, but the run has 2"));
 }
 
 TEST_CASE("F36: an error of a stream comes in order and is not consumed; threads end") {

@@ -200,7 +200,10 @@ TEST_CASE("F36: an exception of a worker comes out of next with type, index and 
       CHECK(loader.state().at("batches").as_int() == 2);
       // Once more: the batch was not consumed, so it is tried again.
       CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }), ContainsSubstring(c.text));
-      loader.load_state(StateTree::map({{"epoch", 0}, {"batches", 5}, {"samples", 25}}));
+      StateTree there = loader.state();
+      there["batches"] = 5;
+      there["samples"] = 25;
+      loader.load_state(there);
       CHECK(epoch_of(loader, 0).size() == 15);
     }
   }

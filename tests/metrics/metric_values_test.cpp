@@ -3,9 +3,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <catch2/catch_approx.hpp>
-#include <catch2/catch_test_macros.hpp>
-#include <catch2/matchers/catch_matchers_string.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +14,10 @@
 #include "fulgur/metrics/regression.h"
 #include "fulgur/metrics/stat_scores.h"
 #include "fulgur/trainer/yaml.h"
+
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 
 namespace metric_values_test {
 
@@ -60,11 +61,11 @@ void check(const Tensor& value, const nlohmann::json& expected) {
     CHECK(flat[i].item<double>() == Approx(expected[static_cast<size_t>(i)].get<double>()).epsilon(2e-5).margin(1e-6));
 }
 
-// The parts of a batch along its first dimension, of different sizes.
+// The parts of a batch along its first dimension, of different sizes. Each has predictions that show whether they are
+// logits.
 std::vector<Tensor> parts(const Tensor& whole) {
-  const int64_t count = whole.size(0);
-  return {whole.narrow(0, 0, count / 3), whole.narrow(0, count / 3, 1),
-          whole.narrow(0, count / 3 + 1, count - count / 3 - 1)};
+  const int64_t count = whole.size(0), third = count / 3, half = count / 2;
+  return {whole.narrow(0, 0, third), whole.narrow(0, third, half - third), whole.narrow(0, half, count - half)};
 }
 
 }  // namespace
