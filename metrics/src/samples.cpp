@@ -61,6 +61,16 @@ Tensor probabilities(const Tensor& prediction, Task task) {
   return at::where(outside, converted, prediction);
 }
 
+// On the host only: on a device, asking would wait for it.
+void check_classes(const Tensor& classes, int64_t count) {
+  if (!classes.is_cpu() || classes.numel() == 0) return;
+  const auto [least, most] = classes.aminmax();
+  const int64_t low = least.item<int64_t>(), high = most.item<int64_t>();
+  if (low >= 0 && high < count) return;
+  throw Error(cat("[metrics.update] a prediction or target is ", low < 0 ? low : high, ", but there are only ", count,
+                  " classes, counted from 0. Is num_classes right, or ignore_index missing?"));
+}
+
 }  // namespace
 
 Samples samples_of(const Classification& options, const Tensor& given, const Tensor& given_target,
@@ -87,6 +97,10 @@ Samples samples_of(const Classification& options, const Tensor& given, const Ten
                      : has_columns                    ? rows_of(prediction, options.num_classes)
                                                       : prediction.reshape({-1, 1});
     samples.labels = samples.labels.to(at::kLong);
+  }
+  if (options.task == Task::multiclass) {
+    check_classes(samples.target, options.num_classes);
+    if (samples.labels.defined() && !samples.valid.defined()) check_classes(samples.labels, options.num_classes);
   }
   return samples;
 }
