@@ -177,9 +177,13 @@ class FitLoop {
     const int64_t validations = run_.counters.validations;
     try {
       validate_in_fit(run_, services_);
+    } catch (const Interrupted&) {
+      // The Trainer saves next. No weights are exchanged here: such a validation is completed.
+      fall_back(validations, first_ticket);
+      before.restore();
+      throw;
     } catch (...) {
-      run_.counters.validations = validations;
-      services_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
+      fall_back(validations, first_ticket);
       // The others first undo what they did for the validation, in on_exception: their states may hold the weights.
       before.restore(/*that_write_checkpoints=*/true);
       run_.validation.callbacks_before = std::move(before);
@@ -190,6 +194,12 @@ class FitLoop {
     run_.validation.batches_before.reset();
     run_.loggers_before.reset();
     run_.validation.ended_at = run_.counters.batches_total.completed;
+  }
+
+  // From a validation that has not ended.
+  void fall_back(int64_t validations, uint64_t first_ticket) {
+    run_.counters.validations = validations;
+    services_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
   }
 
   void train_epoch(bool continue_epoch) {
