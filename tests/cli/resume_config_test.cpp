@@ -1,5 +1,6 @@
 // F16: configs that differ from that of the checkpoint a fit continues from, and the options that say how to load.
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <csignal>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -311,9 +312,9 @@ TEST_CASE("a checkpoint that is refused leaves its run as it was") {
     return all;
   };
   const std::string before = files();
-  std::vector<std::string> more;
-  SECTION("another optimizer") { more = {"--optimizer", "AdamW", "--allow-config-change"}; }
-  SECTION("fewer samples than were read") { more = {"--data.num_train", "8"}; }
+  // Another optimizer; fewer samples than were read.
+  const auto more = GENERATE(std::vector<std::string>{"--optimizer", "AdamW", "--allow-config-change"},
+                             std::vector<std::string>{"--data.num_train", "8"});
   std::vector<std::string> arguments{"fit", "-c", "c.yaml", "--ckpt_path", "last", "--trainer.max_steps", "20"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Finished refused = trainer(arguments, {.folder = run.folder.path()});

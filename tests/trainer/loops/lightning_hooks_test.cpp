@@ -382,6 +382,9 @@ TEST_CASE("hooks come in Lightning's order, except for the differences that the 
       for (size_t at = find(calls, {"c.load_state", "c.on_exception"}); at < calls.size();
            at = find(calls, {"c.load_state", "c.on_exception"}))
         erase(calls, at, 1);
+      for (size_t at = find(calls, {"c.on_exception", "c.load_state"}); at < calls.size();
+           at = find(calls, {"c.on_exception", "c.load_state"}))
+        erase(calls, at + 1, 1);
     }
     Calls first_run;
     for (size_t r = 0; r < here.size(); ++r) {
