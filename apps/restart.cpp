@@ -71,6 +71,7 @@ bool newest_run_is_the_base_of(const Config& start) {
 
 // The saved config of a resumed run describes how it started.
 void keep_start(const Config& start, Config& resumed) {
+  if (resumed.written_start) return;
   resumed.written_start = {start.ckpt_path, start.load};
   if (!is_word(start.ckpt_path)) return;
   if (const auto run = run_to_resume(resumed))

@@ -65,9 +65,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
       config.ckpt_path = candidate->string();
     }
   }
-  const auto written_start = config.written_start;
   const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
-  if (written_start) config.written_start = written_start;
   resolve_start(config);
   report_differences(differences, config);
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());

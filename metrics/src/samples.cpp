@@ -97,23 +97,17 @@ Samples samples_of(const Classification& options, const Tensor& given, const Ten
                      : has_columns                    ? rows_of(prediction, options.num_classes)
                                                       : prediction.reshape({-1, 1});
     samples.labels = samples.labels.to(at::kLong);
+    if (samples.valid.defined()) samples.labels = samples.labels.where(samples.valid, 0);
   }
-  if (options.task == Task::multiclass) {
-    check_classes(samples.target, options.num_classes);
-    if (samples.labels.defined() && !samples.valid.defined()) check_classes(samples.labels, options.num_classes);
-  }
+  const int64_t classes = options.task == Task::multiclass ? options.num_classes : 2;
+  check_classes(samples.target, classes);
+  if (samples.labels.defined()) check_classes(samples.labels, classes);
   return samples;
 }
 
 Tensor count(const Tensor& index, int64_t bins) {
   const Tensor flat = index.reshape({-1});
-  if (flat.is_cpu()) {
-    Tensor counts = at::bincount(flat, {}, bins);
-    if (counts.numel() > bins)
-      throw Error(cat("[metrics.update] a prediction or target is ", counts.numel() - 1, ", but there are only ",
-                      bins - 1, " classes. Is num_classes right, or ignore_index missing?"));
-    return counts;
-  }
+  if (flat.is_cpu()) return at::bincount(flat, {}, bins);
   // bincount would wait for the device.
   Tensor counts = at::zeros({bins}, flat.options().dtype(at::kLong));
   return counts.scatter_add_(0, flat, at::ones_like(flat, at::kLong));

@@ -34,7 +34,7 @@ void check_batch(const Classification& options, const Tensor& prediction, const 
 struct Samples {
   Tensor scores;  ///< (N, C): probabilities; undefined if the predictions are classes
   Tensor labels;  ///< multiclass: (N) classes; else (N, C) of 0 and 1. Undefined if there are scores
-  Tensor target;  ///< multiclass: (N), in [0, C); else (N, C). Int64. Ignored samples have the target 0
+  Tensor target;  ///< multiclass: (N), in [0, C); else (N, C). Int64. Ignored samples have 0 in labels and target
   Tensor valid;   ///< like `target`, bool; undefined if no sample is ignored
 };
 /// Brings a batch into this form. `as_probabilities`: applies sigmoid or softmax to logits.
@@ -42,7 +42,7 @@ Samples samples_of(const Classification& options, const Tensor& prediction, cons
                    bool as_probabilities);
 
 /// How often each of the integers 0 … bins - 1 is in `index` (any shape); int64 of shape (bins). Does not wait for the
-/// device. Other integers are an error.
+/// device. The index has no others: `samples_of` checks the classes.
 Tensor count(const Tensor& index, int64_t bins);
 
 /// a / b, and 0 if b is 0.

@@ -157,6 +157,21 @@ TEST_CASE("a checkpoint's vocabulary is used for another text, with links too") 
                                            "--ckpt_path", "last", "--data.path", (folder / "other.txt").string()});
   INFO(again.err);
   CHECK(again.exit_code == 0);
+  // A fit that continues a failed one without ckpt_path keeps the vocabulary, too: this text has other characters.
+  std::string foreign;
+  for (int i = 0; i < 400; ++i) foreign += "xyzuv, ";
+  write_text(folder / "foreign.txt", foreign);
+  const std::filesystem::path crash = folder / "crash";
+  std::filesystem::create_directories(crash);
+  const auto last = std::filesystem::canonical(folder / "fulgur_logs/version_0/checkpoints/last.ckpt");
+  std::filesystem::copy(last, crash / "on_exception.ckpt", std::filesystem::copy_options::recursive);
+  const Finished refused =
+      run("foreign.txt",
+          {"fit", "--config", config, "--trainer.max_steps", "5", "--model.n_embd", "32", "--data.samples_per_epoch",
+           "96", "--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath", crash.string()});
+  INFO(refused.err);
+  CHECK(refused.exit_code != 0);
+  CHECK(says(refused.err, "vocabulary"));
 }
 
 TEST_CASE("seq2seq_reversal.yaml learns to reverse sequences that it has not seen") {

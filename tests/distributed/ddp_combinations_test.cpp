@@ -76,6 +76,23 @@ TEST_CASE("ddp: a window that ends early exchanges its gradients, and two ranks 
   }
 }
 
+TEST_CASE("ddp: a stream that ended before a stop in the validation is continued by another number of ranks") {
+  const TemporaryFolder folder;
+  const auto fit = [&](int world, std::vector<std::string> more) {
+    more.insert(more.begin(), {"--trainer.max_epochs", "2", "--data.stream", world == 1 ? "[40]" : "[20,20]"});
+    return run_ranks({.count = world, .folder = folder.path()}, probe("fit", world, 8, more));
+  };
+  const auto stopped =
+      fit(2, {"--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", "0",
+              "--trainer.callbacks.signal_place", "validation_batch", "--trainer.callbacks.signal_step", "5"});
+  CHECK(all_exit(stopped, 75));
+  const auto resumed = fit(1, {"--resume"});
+  CHECK(all_exit(resumed, 0));
+  INFO(resumed[0].err);
+  // The second epoch has all 40 samples, in batches of 4 as before.
+  CHECK(says(resumed[0].err, "2 epochs, 15 steps"));
+}
+
 TEST_CASE("ddp: streams of different lengths end together under a limit of batches") {
   const TemporaryFolder folder;
   const auto runs =

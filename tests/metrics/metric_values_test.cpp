@@ -112,7 +112,12 @@ TEST_CASE("metrics refuse what they cannot count") {
   CHECK_THROWS_WITH(accuracy.update(at::tensor({0, 1}), at::tensor({0, 3})), ContainsSubstring("only 3 classes"));
   CHECK_THROWS_WITH(accuracy.update(at::tensor({0, 1}), at::tensor({0.0F, 1.0F})),
                     ContainsSubstring("integer targets"));
-  CHECK(accuracy.updates() <= 1);
+  CHECK(accuracy.updates() == 0);
+  metrics::ConfusionMatrix binary({.task = metrics::Task::binary, .ignore_index = -1});
+  CHECK_THROWS_WITH(binary.update(at::tensor({0, 1}), at::tensor({0, 2})), ContainsSubstring("only 2 classes"));
+  CHECK_THROWS_WITH(binary.update(at::tensor({0, 2}), at::tensor({0, 1})), ContainsSubstring("only 2 classes"));
+  binary.update(at::tensor({0, 7}), at::tensor({0, -1}));  // what is ignored may be anything
+  CHECK(binary.compute().sum().item<int64_t>() == 1);
   CHECK_THROWS_AS(metrics::Recall({.num_classes = 1}), ConfigError);
   metrics::Auroc auroc({.task = metrics::Task::binary});
   CHECK_THROWS_WITH(auroc.update(at::tensor({0, 1}), at::tensor({0, 1})), ContainsSubstring("probabilities"));

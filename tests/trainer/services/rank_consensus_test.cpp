@@ -86,7 +86,7 @@ TEST_CASE("RankConsensus: of two reasons all take that of the lower rank; a rank
           if (number > 0) rank.stop_reason = "by rank " + std::to_string(number);
           std::string before = rank.consensus.stop_agreed() ? "stops alone, " : "";
           rank.consensus.settle();
-          return before + (rank.consensus.stop_agreed() ? rank.stop_reason.value_or("no reason") : "goes on");
+          return before + (rank.consensus.stop_agreed() ? rank.stop_reason.value_or("no reason") : "continues");
         }) == same("by rank 1"));
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("RankConsensus: a change of pace reads what is under way and exchanges
           rank.consensus.change_pace();
           rank.consensus.step();
           rank.consensus.change_pace();
-          return std::string(rank.consensus.stop_agreed() ? "stops" : "goes on");
+          return std::string(rank.consensus.stop_agreed() ? "stops" : "continues");
         }) == same("stops"));
 }
 

@@ -140,6 +140,12 @@ TrainerComponents components_for_search(const Config& config) {
   return components;
 }
 
+// What `ckpt_path` means: `last`, `best` or a path.
+std::filesystem::path chosen_checkpoint(const Config& config) {
+  return detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
+                                 detail::run_name(config.trainer, {}), config.folder);
+}
+
 // Nullopt if the fit starts from the beginning or has nothing to do, or if the checkpoint's run had no config. Replaces
 // `auto` by the path of the checkpoint.
 std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
@@ -241,6 +247,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     Config next = config_from_node(agreement.config);
     next.folder = config.folder;
     next.written_at_links = config.written_at_links;
+    next.written_start = config.written_start;
     next.verified_checkpoint = config.verified_checkpoint;
     config = std::move(next);
   }
@@ -257,8 +264,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
 std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
   // `auto` is left if there is nothing to resume.
   if (!config.ckpt_path || *config.ckpt_path == "auto") return std::nullopt;
-  const std::filesystem::path path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
-                                                             detail::run_name(config.trainer, {}), config.folder);
+  const std::filesystem::path path = chosen_checkpoint(config);
   const auto& verified = config.verified_checkpoint;
   const StateTree state =
       verified && verified->content && verified->path == path ? verified->content->state : read_checkpoint_state(path);
@@ -288,8 +294,7 @@ std::optional<std::string> start_of_run(const std::filesystem::path& run_folder)
 void resolve_start(Config& config) {
   const auto& choice = config.ckpt_path;
   if (config.load.loads_loops() || (choice != "last" && choice != "best")) return;
-  const std::filesystem::path path = detail::find_checkpoint(*choice, config.trainer.default_root_dir,
-                                                             detail::run_name(config.trainer, {}), config.folder);
+  const std::filesystem::path path = chosen_checkpoint(config);
   config.ckpt_path = link_target(path).value_or(path).string();
 }
 

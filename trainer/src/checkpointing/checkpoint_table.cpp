@@ -46,12 +46,12 @@ void load_loaders(Restoring& r, const StateTree& value) {
   const int64_t saved_world_size = r.content.origin.world_size;
   const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
+  const bool reads_on = run.counters.in_epoch() && !run.counters.at_epoch_end();
   // If each rank has its own data, there are no shares to convert.
-  const bool reshards =
-      saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.in_epoch();
+  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler && reads_on;
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
-    if (run.counters.in_epoch()) loaders[i]->check_loaded(run.counters.epoch);
+    if (reads_on) loaders[i]->check_loaded(run.counters.epoch);
     const StateTree now = loaders[i]->state();
     if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
     const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fulgur/core/state/copy_state.h"
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
@@ -29,12 +30,8 @@ void check_metric_options(std::string_view name, LogScope scope, const LogOption
         cat("[module.log] '", name, "' is a metric object, which counts its samples itself. Leave out batch_size."));
 }
 
-StateTree cloned_state(const StateTree& state) {
-  if (state.is_tensor()) return state.tensor().clone();
-  StateTree copy = state;
-  if (copy.is_map())
-    for (auto& [name, value] : copy.as_map()) value = cloned_state(value);
-  return copy;
+[[noreturn]] void refuse_lists(std::string_view name) {
+  throw Error(cat("'", name, "' keeps all samples, which a recorded step cannot do. Give it thresholds"));
 }
 
 void load_merged(Metric& metric, const StateTree::List& states) {
@@ -54,7 +51,7 @@ void MetricStore::remember(Entry entry) {
   if (const Entry* there = find(entry.name, entry.stage)) {
     if (there->metric != entry.metric)
       throw Error(cat("[module.log] '", entry.name,
-                      "' was logged before with another metric object. Give each metric a name of its own."));
+                      "' was logged before with another metric object. Give each metric its own name."));
     if (there->options.prog_bar != entry.options.prog_bar || there->options.logger != entry.options.logger)
       throw Error(cat("[module.log] '", entry.name,
                       "' was logged before with other options. Use one set of options per name."));
@@ -79,15 +76,14 @@ void MetricStore::log(std::string_view name, LogScope scope, RunningStage stage,
   const bool is_pending = stage == RunningStage::train && pending_.contains(name);
   if (recording_ && (is_pending || (metric.keeps_lists() && !updates_before_.contains(&metric)))) {
     metric.reset();  // its lists have memory of the recording
-    throw Error(is_pending
-                    ? cat("'", name, "' was logged that the earlier steps did not log")
-                    : cat("'", name, "' keeps all samples, which a recorded step cannot do. Give it thresholds"));
+    if (!is_pending) refuse_lists(name);
+    throw Error(cat("'", name, "' was logged that the earlier steps did not log"));
   }
   if (recording_) updates_before_.try_emplace(&metric, 0);
   if (!is_pending) return;
   // The checkpoint's batches come first, as if the run had not been interrupted.
   StateTree::List states = pending_.at(name).as_list();
-  states.push_back(cloned_state(metric.state()));
+  states.push_back(copy_state(metric.state()));
   load_merged(metric, states);
   pending_.as_map().erase(std::string(name));
 }
@@ -179,8 +175,7 @@ void MetricStore::start_recording() {
   updates_before_.clear();
   for (const Entry& entry : entries_) {
     if (entry.stage != RunningStage::train) continue;
-    if (entry.metric->keeps_lists())
-      throw Error(cat("'", entry.name, "' keeps all samples, which a recorded step cannot do. Give it thresholds"));
+    if (entry.metric->keeps_lists()) refuse_lists(entry.name);
     updates_before_.emplace(entry.metric, entry.metric->updates());
   }
   recording_ = true;
@@ -230,7 +225,7 @@ StateTree MetricStore::of_rank(const std::vector<const StateTree*>& ranks, int64
 MetricStore::Mark MetricStore::mark() const {
   Mark mark{.objects = {}, .pending = pending_};
   for (const Entry& entry : entries_)
-    if (entry.stage == RunningStage::train) mark.objects.emplace_back(entry, cloned_state(entry.metric->state()));
+    if (entry.stage == RunningStage::train) mark.objects.emplace_back(entry, copy_state(entry.metric->state()));
   return mark;
 }
 

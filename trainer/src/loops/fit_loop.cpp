@@ -119,8 +119,7 @@ class FitLoop {
     const Progress& progress = run_.counters;
     const auto batches = run_.stages[RunningStage::train].batches.front();
     // If the data has no length, the last validation of the epoch was in progress.
-    const bool was_at_end = progress.epochs.processed > progress.epoch;
-    return was_at_end || (batches && progress.batches.completed >= *batches);
+    return progress.at_epoch_end() || (batches && progress.batches.completed >= *batches);
   }
 
   // No batch is left of the checkpoint's epoch, because of a lower limit, less data or another number of ranks. Its
@@ -131,7 +130,7 @@ class FitLoop {
     close_window();
     services_.rows.end_batch(RunningStage::train, false);
     // An epoch that was at its end had its validation, unless on_train_batch_start skipped the rest.
-    const bool was_at_end = run_.counters.epochs.processed > run_.counters.epoch;
+    const bool was_at_end = run_.counters.at_epoch_end();
     // The loader reports what has changed, although none of its batches is trained.
     const StageLoaders& train = run_.stages[RunningStage::train];
     if (!was_at_end && train.sized.front()) train.loaders.front()->start_epoch(run_.counters.epoch);

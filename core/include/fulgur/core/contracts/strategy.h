@@ -23,7 +23,7 @@ enum class GradSync { now, deferred };
 /// How many of the devices chosen on a node one process drives.
 enum class DeviceUse {
   one,       ///< one process drives one device
-  one_each,  ///< each device is driven by a process of its own
+  one_each,  ///< each device is driven by its own process
   all,       ///< one process drives all devices
 };
 

@@ -32,6 +32,8 @@ struct FULGUR_API Progress final : Stateful {
   /// Whether the current epoch has begun: its start hooks were called and have returned. A resume with larger batches
   /// may continue an epoch of which no new batch is complete.
   bool in_epoch() const { return epochs.started > epoch; }
+  /// Whether the current epoch has trained all its batches: only what follows them is left, such as a validation.
+  bool at_epoch_end() const { return epochs.processed > epoch; }
   /// Epochs that are done, with the fraction of the current one if its number of batches is known. An epoch whose end
   /// has begun counts as done.
   double epochs_done(std::optional<int64_t> batches_in_epoch) const;
