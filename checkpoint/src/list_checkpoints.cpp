@@ -59,7 +59,7 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
     const std::string stem = item.path.stem().string();
     return std::tuple(item.global_step, item.origin.save_counter, number_after(stem, "-v"), stem);
   };
-  std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return key(a) > key(b); });
+  std::ranges::sort(found, [&](const auto& a, const auto& b) { return key(a) > key(b); });
   return found;
 }
 
@@ -83,7 +83,7 @@ std::vector<fs::path> checkpoints_named(const fs::path& folder, std::string_view
     const auto time = fs::last_write_time(item->path() / detail::kStateFile, missing);
     if (!missing && !item->is_symlink(missing)) found.emplace_back(time, item->path());
   }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::sort(found, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<fs::path> paths;
   for (auto& [time, path] : found) paths.push_back(std::move(path));
   return paths;

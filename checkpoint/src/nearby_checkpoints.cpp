@@ -30,7 +30,7 @@ std::vector<fs::path> checkpoints_directly_in(const fs::path& folder) {
         !is_temporary(path.filename().string()) && fs::is_regular_file(path / kManifestFile, ignored))
       found.push_back(path);
   }
-  std::sort(found.begin(), found.end(), higher);
+  std::ranges::sort(found, higher);
   return found;
 }
 
@@ -47,7 +47,7 @@ std::vector<fs::path> checkpoints_below(const fs::path& folder) {
   std::error_code error, ignored;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
     if (entry->is_directory(ignored) && folders.size() < kMostFolders) folders.push_back(entry->path());
-  std::sort(folders.begin(), folders.end(), higher);
+  std::ranges::sort(folders, higher);
   for (const fs::path& each : folders) {
     const std::vector<fs::path> more = checkpoints_of(each);
     found.insert(found.end(), more.begin(), more.end());

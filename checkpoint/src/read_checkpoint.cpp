@@ -21,8 +21,8 @@ detail::TensorMap by_name(NamedTensors tensors) {
 void throw_problems(const fs::path& path, const CheckedFolder& folder, CheckpointParts parts) {
   if (folder.problems().empty()) return;
   const bool unneeded = parts != CheckpointParts::all &&
-                        std::all_of(folder.problems().begin(), folder.problems().end(),
-                                    [](const auto& problem) { return problem.file == detail::kOptimizerFile; });
+                        std::ranges::all_of(folder.problems(),
+                                            [](const auto& problem) { return problem.file == detail::kOptimizerFile; });
   throw CheckpointError(
       cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems()),
           "\nUse another checkpoint of the run, or restore this one from a copy.",

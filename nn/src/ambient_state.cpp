@@ -16,8 +16,7 @@ namespace autocast = at::autocast;
 AutocastState::AutocastState(const std::vector<at::Device>& devices) : cache_(autocast::is_autocast_cache_enabled()) {
   std::vector<at::DeviceType> types = {at::kCPU, at::kCUDA};
   for (const at::Device& device : devices)
-    if (std::find(types.begin(), types.end(), device.type()) == types.end() &&
-        autocast::is_autocast_available(device.type()))
+    if (std::ranges::find(types, device.type()) == types.end() && autocast::is_autocast_available(device.type()))
       types.push_back(device.type());
   for (const at::DeviceType type : types)
     types_.push_back({type, autocast::is_autocast_enabled(type), autocast::get_autocast_dtype(type)});

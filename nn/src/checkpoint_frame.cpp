@@ -25,7 +25,7 @@ struct RecomputeIsDone {};
 std::vector<at::Device> devices_of(const std::vector<Tensor>& inputs) {
   std::vector<at::Device> devices;
   for (const Tensor& input : inputs)
-    if (input.defined() && std::find(devices.begin(), devices.end(), input.device()) == devices.end())
+    if (input.defined() && std::ranges::find(devices, input.device()) == devices.end())
       devices.push_back(input.device());
   return devices;
 }

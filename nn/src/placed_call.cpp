@@ -95,7 +95,7 @@ Tensor GroupCall::part(const Tensor& tensor, size_t part) {
   const at::Device device = placed_.devices()[part];
   if (!tensor.defined() || tensor.dim() == 0 || parts() == 1) return move_tensor(tensor, device);
   // Split once, so that backward concatenates the parts' gradients instead of adding padded ones.
-  auto known = std::find_if(cut_.begin(), cut_.end(), [&](const Whole& whole) { return whole.tensor.is_same(tensor); });
+  auto known = std::ranges::find_if(cut_, [&](const Whole& whole) { return whole.tensor.is_same(tensor); });
   if (known == cut_.end()) known = cut_.insert(cut_.end(), {tensor, tensor.split_with_sizes(sizes(), 0)});
   return move_tensor(known->parts[part], device);
 }

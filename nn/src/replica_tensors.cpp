@@ -161,8 +161,7 @@ std::vector<T> at_places(const std::vector<T>& all, const std::vector<size_t>& p
 Tensor moved(const Tensor& tensor, at::Device device) { return tensor.to(device, /*non_blocking=*/!device.is_cpu()); }
 
 bool on_one_device(const std::vector<Tensor>& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [&](const Tensor& one) { return one.device() == tensors.front().device(); });
+  return std::ranges::all_of(tensors, [&](const Tensor& one) { return one.device() == tensors.front().device(); });
 }
 
 // Copies the values of `sources` to each of the lists `copies`: one copy per device instead of one per tensor.
@@ -214,9 +213,8 @@ ReplicaTensors::ReplicaTensors(const torch::nn::Module& source, const Replicas& 
 
 int64_t ReplicaTensors::copy_values(bool all) {
   const at::NoGradGuard no_grad;
-  const bool trained =
-      std::exchange(trained_, std::any_of(layers_.begin(), layers_.end(),
-                                          [](const FollowedLayer& layer) { return layer.source->is_training(); }));
+  const bool trained = std::exchange(
+      trained_, std::ranges::any_of(layers_, [](const FollowedLayer& layer) { return layer.source->is_training(); }));
   int64_t bytes = 0;
   const auto copy_list = [&](std::vector<Followed>& list, bool versions_lie) {
     // Grouped by missing tensors, so that replicas that lack the same ones get them from one flat.

@@ -20,12 +20,12 @@ Parts create(const std::vector<Spec<LrScheduler>>& specs) {
 }
 
 void check_parts(const Parts& parts, std::string_view name) {
-  if (parts.empty() || std::count(parts.begin(), parts.end(), nullptr) > 0)
+  if (parts.empty() || std::ranges::count(parts, nullptr) > 0)
     throw ConfigError(cat("[optim.", name, "] schedulers must name at least one schedule, and none may be null."));
 }
 
 bool any_wants_metric(const Parts& parts) {
-  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part->wants_metric(); });
+  return std::ranges::any_of(parts, [](const auto& part) { return part->wants_metric(); });
 }
 
 StateTree state_of(const Parts& parts) {

@@ -255,7 +255,7 @@ void FusedOptimizer::load_state(const StateTree& state) {
   Optimizer::load_state(state);
   if (!momentum_on_device_) return;
   // A bucket has a single update count; a loaded state may have several.
-  const bool parted = std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
+  const bool parted = std::ranges::any_of(buckets_, [](const Bucket& bucket) {
     if (bucket.steps.empty()) return false;
     const Tensor steps = at::stack(bucket.steps).cpu();
     return !at::equal(steps, steps[0].expand_as(steps));

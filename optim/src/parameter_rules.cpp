@@ -36,8 +36,7 @@ void throw_no_match(const std::string& option, const std::string& pattern, const
   // `*.biass` is similar only to the ends of names.
   for (const std::string& name : names) {
     const std::string end = name.substr(std::min(name.size(), name.rfind('.') + 1));
-    if (near.size() < 3 && !nearest_names(plain, {end}).empty() &&
-        std::find(near.begin(), near.end(), name) == near.end())
+    if (near.size() < 3 && !nearest_names(plain, {end}).empty() && std::ranges::find(near, name) == near.end())
       near.push_back(name);
   }
   constexpr size_t kShown = 8;

@@ -49,8 +49,8 @@ void MultiStepLR::Options::fields(Fields& f) {
 }
 
 double MultiStepLR::lr_at(int64_t steps, double initial_lr) const {
-  const auto reached = std::count_if(options_.milestones.begin(), options_.milestones.end(),
-                                     [&](const Length& m) { return steps_of(m, "MultiStepLR.milestones") <= steps; });
+  const auto reached = std::ranges::count_if(
+      options_.milestones, [&](const Length& m) { return steps_of(m, "MultiStepLR.milestones") <= steps; });
   return initial_lr * std::pow(options_.gamma, static_cast<double>(reached));
 }
 

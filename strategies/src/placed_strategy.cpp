@@ -75,7 +75,7 @@ void PlacedStrategy::attach(LightningModule& module) {
 void PlacedStrategy::apply_placement(LightningModule& module) {
   const auto& placed = detail::ComponentAccess::placed_modules(module);
   for (const auto& [name_, group] : placement_) {
-    if (std::any_of(placed.begin(), placed.end(), [&](const auto& one) { return one->name() == name_; })) continue;
+    if (std::ranges::any_of(placed, [&](const auto& one) { return one->name() == name_; })) continue;
     throw ConfigError(
         cat("[strategies.", name(), "] placement: '", name_, "' is not a submodule that can be placed. ",
             placed.empty()
@@ -117,7 +117,7 @@ void PlacedStrategy::apply_placement(LightningModule& module) {
 void PlacedStrategy::check_placed_by_hand(const LightningModule& module) const {
   std::vector<std::string> wrong;
   for (const auto& [tensor, value] : tensors_of(module))
-    if (std::find(devices_.begin(), devices_.end(), value.device()) == devices_.end())
+    if (std::ranges::find(devices_, value.device()) == devices_.end())
       wrong.push_back(cat("'", tensor, "' of ", owner_of(tensor), " is on ", value.device().str()));
   for (const auto& one : detail::ComponentAccess::placed_modules(module)) one->check_inputs(true);
   if (wrong.empty()) return;

@@ -46,14 +46,14 @@ std::vector<at::Device> DeviceGroup::resolve(const std::vector<at::Device>& devi
     return join(names);
   };
   for (const int64_t index : indices) {
-    const auto match = std::find_if(devices.begin(), devices.end(), [&](const at::Device& device) {
+    const auto match = std::ranges::find_if(devices, [&](const at::Device& device) {
       return device.index() == index &&
              (type.empty() || type == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
     });
     if (match == devices.end())
       throw ConfigError(cat(where, " ", type.empty() ? "" : type + ":", index, " is not among the devices of the run: ",
                             all(), ". Set trainer.devices so that it is, or name another."));
-    if (std::find(found.begin(), found.end(), *match) != found.end())
+    if (std::ranges::find(found, *match) != found.end())
       throw ConfigError(cat(where, " ", match->str(), " is listed twice."));
     found.push_back(*match);
   }

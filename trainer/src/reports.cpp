@@ -40,7 +40,7 @@ std::string metrics_table(const std::string& title, const std::vector<Metrics>& 
   for (size_t c = 0; c < columns.size(); ++c) {
     for (const auto& [name, value] : columns[c]) {
       const std::string shown = escape_controls(name);
-      auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r[0] == shown; });
+      auto row = std::ranges::find_if(rows, [&](const auto& r) { return r[0] == shown; });
       if (row == rows.end()) {
         rows.emplace_back(columns.size() + 1);
         row = rows.end() - 1;

@@ -182,8 +182,8 @@ std::optional<std::string> repeated_name(const SafetensorsHeader& header) {
   std::vector<std::string_view> names;
   names.reserve(header.entries.size());
   for (const SafetensorsEntry& entry : header.entries) names.push_back(entry.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
   if (twice == names.end()) return std::nullopt;
   return std::string(*twice);
 }
@@ -205,8 +205,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   for (const SafetensorsEntry& entry : header.entries) check_size(entry, data_bytes);
   if (const auto name = repeated_name(header)) bad_header(cat(shown_name(*name), " occurs twice"));
-  std::sort(header.entries.begin(), header.entries.end(),
-            [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::ranges::sort(header.entries,
+                    [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   uint64_t expected = 0;
   for (const SafetensorsEntry& entry : header.entries) {
     if (entry.begin != expected)

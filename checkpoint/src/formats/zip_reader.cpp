@@ -24,8 +24,7 @@ constexpr uint64_t kMaxEntries = 1u << 20;
 // Nothing is written under these names, but a file that contains such a name was not made by torch.save.
 bool is_plain_name(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.size() > 4096 || !is_utf8(name)) return false;
-  if (std::any_of(name.begin(), name.end(),
-                  [](char c) { return static_cast<unsigned char>(c) < 32 || c == '\\' || c == 127; }))
+  if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 32 || c == '\\' || c == 127; }))
     return false;
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('/', begin), name.size());

@@ -74,8 +74,8 @@ bool DeviceCopies::add(const Tensor& source, Tensor* tensor, StateTree* leaf) {
 
 DeviceCopies::Device& DeviceCopies::device_of(const Tensor& tensor) {
   const c10::Device where = tensor.device();
-  const auto found = std::find_if(devices_.begin(), devices_.end(),
-                                  [&](const Device& device) { return device.side.device() == where; });
+  const auto found =
+      std::ranges::find_if(devices_, [&](const Device& device) { return device.side.device() == where; });
   if (found != devices_.end()) return *found;
   const c10::impl::VirtualGuardImpl streams(where.type());
   return devices_.emplace_back(streams.getStreamFromGlobalPool(where, /*isHighPriority=*/false));

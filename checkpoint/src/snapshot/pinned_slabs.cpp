@@ -31,15 +31,14 @@ std::vector<PinnedSlabs::Place> PinnedSlabs::place(const std::vector<int64_t>& b
   for (Slab& slab : slabs_) slab.used = 0;
   std::vector<size_t> order(bytes.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
   int64_t total = 0;
   for (const int64_t size : bytes) total += align_up(size);
   std::vector<std::pair<size_t, int64_t>> found(bytes.size());
   int64_t left = total;
   for (const size_t i : order) {
     const int64_t size = align_up(bytes[i]);
-    auto slab = std::find_if(slabs_.begin(), slabs_.end(),
-                             [&](const Slab& one) { return one.memory.numel() - one.used >= size; });
+    auto slab = std::ranges::find_if(slabs_, [&](const Slab& one) { return one.memory.numel() - one.used >= size; });
     if (slab == slabs_.end()) {
       const auto pinned = at::TensorOptions().dtype(at::kByte).pinned_memory(true);
       slabs_.push_back({.memory = at::empty({slab_size(left, total, std::max<int64_t>(size, 1))}, pinned)});

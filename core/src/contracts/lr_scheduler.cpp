@@ -56,7 +56,7 @@ int64_t LrScheduler::position() const { return static_cast<int64_t>(std::floor(e
 
 bool LrScheduler::any(bool LrScheduler::*flag) const {
   const auto all = parts();
-  return this->*flag || std::any_of(all.begin(), all.end(), [&](const auto& part) { return part->any(flag); });
+  return this->*flag || std::ranges::any_of(all, [&](const auto& part) { return part->any(flag); });
 }
 
 double LrScheduler::pace_of(const RunLength& plan, const RunLength& before) const {

@@ -45,8 +45,8 @@ std::string monitor_not_logged(std::string_view monitor, const RunContext& run) 
 }
 
 bool misspells_validation_metric(std::string_view monitor, const std::vector<std::string>& names) {
-  if (std::find(names.begin(), names.end(), monitor) != names.end()) return false;
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+  if (std::ranges::find(names, monitor) != names.end()) return false;
+  return std::ranges::any_of(names, [&](const std::string& name) {
     const bool prefixed = first_word(name) == first_word(monitor) && first_word(name).size() < monitor.size();
     return prefixed &&
            (one_letter_more(monitor, name) || one_letter_more(name, monitor) || two_letters_swapped(name, monitor));

@@ -96,7 +96,7 @@ std::vector<std::string> ComponentRegistry::names() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> out;
   for (const auto& known : components_) out.push_back(known->name);
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -104,7 +104,7 @@ std::vector<std::string> ComponentRegistry::aliases() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> out;
   for (const auto& [alias, meant] : aliases_) out.push_back(alias);
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -194,8 +194,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   fields.class_name = info->name;
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
-    const bool is_option =
-        std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& f) { return f.name == key; });
+    const bool is_option = std::ranges::any_of(fields.all(), [&](const Field& f) { return f.name == key; });
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
     if (is_option)
       problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");

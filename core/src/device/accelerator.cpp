@@ -81,8 +81,7 @@ Accelerator* find_accelerator(const std::string& name) {
       all.cuda_remedy = std::move(failure.remedy);
     });
   std::lock_guard<std::mutex> lock(all.mutex);
-  const auto found =
-      std::find_if(all.list.begin(), all.list.end(), [&](const Accelerator* a) { return a->name() == name; });
+  const auto found = std::ranges::find_if(all.list, [&](const Accelerator* a) { return a->name() == name; });
   if (found == all.list.end()) return nullptr;
   if ((*found)->device_count() == 0) {
     if (name == "cuda" && all.cuda_reason.empty()) {

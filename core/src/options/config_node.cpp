@@ -37,8 +37,7 @@ bool reads_as_text(std::string_view plain) {
                                         "off", "y",    "n",    ".nan",  ".inf", "-.inf", "+.inf"};
   if (plain.empty()) return true;
   constexpr size_t kLongestWord = 5;
-  if (plain.size() <= kLongestWord && std::find(kWords.begin(), kWords.end(), lower(plain)) != kWords.end())
-    return false;
+  if (plain.size() <= kLongestWord && std::ranges::find(kWords, lower(plain)) != kWords.end()) return false;
   const auto is_digit = [&](size_t i) { return i < plain.size() && plain[i] >= '0' && plain[i] <= '9'; };
   const size_t first = plain.front() == '+' || plain.front() == '-' ? 1 : 0;
   if (!is_digit(first) && !(first < plain.size() && plain[first] == '.' && is_digit(first + 1))) return true;
@@ -118,8 +117,8 @@ bool ConfigNode::same_as(const ConfigNode& other) const {
     case Kind::scalar:
       return text_ == other.text_ && (quoted_ || reads_as_text(text_)) == (other.quoted_ || reads_as_text(other.text_));
     case Kind::list:
-      return std::equal(items_.begin(), items_.end(), other.items_.begin(), other.items_.end(),
-                        [](const ConfigNode& a, const ConfigNode& b) { return a.same_as(b); });
+      return std::ranges::equal(items_, other.items_,
+                                [](const ConfigNode& a, const ConfigNode& b) { return a.same_as(b); });
     case Kind::map:
       return std::equal(
           entries_.begin(), entries_.end(), other.entries_.begin(), other.entries_.end(),
@@ -132,9 +131,7 @@ void Problems::add(const Location& where, std::string path, std::string message)
   items_.push_back({where, std::move(path), std::move(message)});
 }
 
-bool Problems::may_miss(const std::string& path) const {
-  return std::find(may_miss_.begin(), may_miss_.end(), path) != may_miss_.end();
-}
+bool Problems::may_miss(const std::string& path) const { return std::ranges::find(may_miss_, path) != may_miss_.end(); }
 
 std::string Problems::report() const {
   constexpr size_t kMost = 100;

@@ -26,7 +26,7 @@ std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
   }
   if (!expected.units.empty()) {
     if (is_number) return cat("write the unit too: ", text, expected.units.front());
-    if (std::count(text.begin(), text.end(), ':') > 0) return "write a duration with its unit, such as 90min";
+    if (std::ranges::count(text, ':') > 0) return "write a duration with its unit, such as 90min";
     return cat("write a number and a unit, such as 10", expected.units.front());
   }
   if (!is_number_kind(expected.kind)) return {};

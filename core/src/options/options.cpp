@@ -17,7 +17,7 @@ namespace {
 using Kind = TypeInfo::Kind;
 
 bool contains(const std::vector<std::string>& texts, std::string_view text) {
-  return std::find(texts.begin(), texts.end(), text) != texts.end();
+  return std::ranges::find(texts, text) != texts.end();
 }
 
 /// Whether the kind of `node` matches `type`; conditions are not checked.
@@ -44,7 +44,7 @@ bool fits(const ConfigNode& node, const TypeInfo& type) {
     case Kind::component:
       return node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
     case Kind::any_of:
-      return std::any_of(type.parts.begin(), type.parts.end(), [&](const TypeInfo& part) { return fits(node, part); });
+      return std::ranges::any_of(type.parts, [&](const TypeInfo& part) { return fits(node, part); });
   }
   return false;
 }

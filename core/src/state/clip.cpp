@@ -21,7 +21,7 @@ namespace {
 std::vector<std::vector<size_t>> groups_of(const std::vector<Tensor>& tensors) {
   std::vector<std::vector<size_t>> groups;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](const std::vector<size_t>& group) {
+    const auto found = std::ranges::find_if(groups, [&](const std::vector<size_t>& group) {
       const Tensor& first = tensors[group.front()];
       return first.device() == tensors[i].device() && first.scalar_type() == tensors[i].scalar_type();
     });

@@ -164,7 +164,7 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
     }
     near.emplace_back(distance, candidate);
   }
-  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(near, [](const auto& a, const auto& b) { return a.first < b.first; });
   if (near.size() > kMost) near.resize(kMost);
   std::vector<std::string> names;
   for (auto& [distance, candidate] : near) names.push_back(std::move(candidate));

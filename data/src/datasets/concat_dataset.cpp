@@ -46,7 +46,7 @@ Batch ConcatDataset::prototype() const {
 size_t ConcatDataset::part_of(int64_t index) const {
   if (index < 0 || index >= size())
     throw DataError(cat("[data.ConcatDataset] the index must be in [0, ", size(), "); got ", index, "."));
-  return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+  return static_cast<size_t>(std::ranges::upper_bound(ends_, index) - ends_.begin());
 }
 
 void ConcatDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,

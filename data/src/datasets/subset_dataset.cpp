@@ -57,7 +57,7 @@ std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size, const std:
   auto from = order.begin();
   for (const int64_t size : sizes) {
     parts.emplace_back(from, from + size);
-    std::sort(parts.back().begin(), parts.back().end());
+    std::ranges::sort(parts.back());
     from += size;
   }
   return parts;

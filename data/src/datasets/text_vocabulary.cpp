@@ -72,8 +72,7 @@ Tensor TextVocabulary::encode(std::string_view text) const {
     return tokens;
   }
   require_utf8(text);
-  const auto count =
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  const auto count = std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
   Tensor tokens = at::empty({count}, size() <= 256 ? at::kByte : at::kInt);
   const auto fill = [&](auto* to) {
     for (size_t at = 0; at < text.size();) {

@@ -18,14 +18,11 @@ BatchKind::BatchKind(const Batch& batch) {
 }
 
 bool BatchKind::fits(const Batch& batch) const {
-  return !entries_.empty() && std::equal(entries_.begin(), entries_.end(), batch.begin(), batch.end(),
-                                         [](const Entry& mine, const Batch::Entry& theirs) {
-                                           const auto* tensor = std::get_if<Tensor>(&theirs.second);
-                                           return mine.name == theirs.first && tensor && tensor->defined() &&
-                                                  tensor->layout() == at::kStrided &&
-                                                  tensor->scalar_type() == mine.type &&
-                                                  tensor->sizes() == at::IntArrayRef(mine.sizes);
-                                         });
+  return !entries_.empty() && std::ranges::equal(entries_, batch, [](const Entry& mine, const Batch::Entry& theirs) {
+    const auto* tensor = std::get_if<Tensor>(&theirs.second);
+    return mine.name == theirs.first && tensor && tensor->defined() && tensor->layout() == at::kStrided &&
+           tensor->scalar_type() == mine.type && tensor->sizes() == at::IntArrayRef(mine.sizes);
+  });
 }
 
 }  // namespace fulgur

@@ -13,7 +13,7 @@ namespace fulgur::collate {
 namespace {
 
 bool names(const std::vector<std::string>& list, const std::string& name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
+  return std::ranges::find(list, name) != list.end();
 }
 
 void check_names(const std::vector<std::string>& wanted, const Batch& batch) {

@@ -62,7 +62,7 @@ void CombinedLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) 
 }
 
 bool CombinedLoader::shuffles() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.loader->shuffles(); });
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.loader->shuffles(); });
 }
 
 bool CombinedLoader::keep_order() {
@@ -134,9 +134,7 @@ bool CombinedLoader::next_sequential(Batch& out) {
 
 bool CombinedLoader::next_together(Batch& out) {
   Batch all;
-  const auto all_ended = [this] {
-    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.ended; });
-  };
+  const auto all_ended = [this] { return std::ranges::all_of(parts_, [](const Part& part) { return part.ended; }); };
   if (mode_ == CombinedMode::max_size && all_ended()) return false;
   for (Part& part : parts_) {
     if (mode_ == CombinedMode::max_size && part.ended) continue;

@@ -22,16 +22,15 @@ Batch share(const Batch& set) {
 }
 
 bool is_held(const Batch& set) {
-  return std::any_of(set.begin(), set.end(),
-                     [](const Batch::Entry& entry) { return tensor_of(entry).storage().use_count() > 1; });
+  return std::ranges::any_of(set, [](const Batch::Entry& entry) { return tensor_of(entry).storage().use_count() > 1; });
 }
 
 bool is_on_host(const Batch& batch) {
-  return std::all_of(batch.begin(), batch.end(), [](const Batch::Entry& entry) { return tensor_of(entry).is_cpu(); });
+  return std::ranges::all_of(batch, [](const Batch::Entry& entry) { return tensor_of(entry).is_cpu(); });
 }
 
 bool lies_in(const Batch& batch, const Batch& set) {
-  return std::equal(batch.begin(), batch.end(), set.begin(), set.end(), [](const auto& a, const auto& b) {
+  return std::ranges::equal(batch, set, [](const auto& a, const auto& b) {
     return tensor_of(a).strides() == tensor_of(b).strides() &&
            tensor_of(a).const_data_ptr() == tensor_of(b).const_data_ptr();
   });

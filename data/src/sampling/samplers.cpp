@@ -115,8 +115,8 @@ std::vector<int64_t> WeightedSampler::draw(const SamplerContext& context) const 
     for (int64_t i = 0; i < num_samples_; ++i) {
       const double at = random.uniform() * sums_.back();
       // The first sum above it: its weight is above 0. Rounding may reach the last sum, never a weight of 0 after it.
-      auto found = std::upper_bound(sums_.begin(), sums_.end(), at);
-      if (found == sums_.end()) found = std::lower_bound(sums_.begin(), sums_.end(), sums_.back());
+      auto found = std::ranges::upper_bound(sums_, at);
+      if (found == sums_.end()) found = std::ranges::lower_bound(sums_, sums_.back());
       drawn.push_back(found - sums_.begin());
     }
     return drawn;

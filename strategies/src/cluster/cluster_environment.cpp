@@ -137,7 +137,7 @@ const std::vector<std::string>& cluster_environment_names() {
 
 std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment, const std::string& wanted) {
   const std::vector<std::string>& names = cluster_environment_names();
-  if (std::find(names.begin(), names.end(), wanted) == names.end())
+  if (std::ranges::find(names, wanted) == names.end())
     throw ConfigError(cat("[strategies.cluster_environment] there is no cluster environment '", wanted, "'",
                           did_you_mean(wanted, names), ". Use one of ", join(names), "."));
   const bool any = wanted == "auto";

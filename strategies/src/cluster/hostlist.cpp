@@ -83,8 +83,8 @@ class Hostlist {
   }
 
   int64_t number(const std::string& text) const {
-    const bool good = !text.empty() && text.size() <= 9 &&
-                      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool good =
+        !text.empty() && text.size() <= 9 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
     if (!good) fail(cat("'", text, "' instead of a number"));
     return std::stoll(text);
   }

@@ -15,7 +15,7 @@ EnvironmentValues slurm_values(const Environment& environment) {
 }
 
 bool digits(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 /// `8(x128)`, `8,4` or `2(x3),1` as one count per node.

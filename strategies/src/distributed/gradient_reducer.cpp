@@ -38,7 +38,7 @@ std::vector<std::vector<size_t>> assign_by_size(const std::vector<Tensor>& param
   const std::vector<size_t> limits{static_cast<size_t>(std::min<int64_t>(c10d::kDefaultFirstBucketBytes, cap_bytes)),
                                    static_cast<size_t>(cap_bytes)};
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits));
-  std::reverse(buckets.begin(), buckets.end());
+  std::ranges::reverse(buckets);
   return buckets;
 }
 
@@ -143,8 +143,7 @@ Buckets GradientReducer::buckets() const {
   for (const auto& bucket : impl_->reducer->get_grad_buckets()) {
     auto& indices = buckets.emplace_back();
     for (const Tensor& parameter : bucket.getParameters()) {
-      const auto found = std::find_if(parameters_.begin(), parameters_.end(),
-                                      [&](const auto& p) { return p.value.is_same(parameter); });
+      const auto found = std::ranges::find_if(parameters_, [&](const auto& p) { return p.value.is_same(parameter); });
       if (found != parameters_.end()) indices.push_back(found - parameters_.begin());
     }
   }
@@ -152,13 +151,13 @@ Buckets GradientReducer::buckets() const {
 }
 
 bool GradientReducer::holds_any_of(const std::vector<Tensor>& tensors) const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [&](const auto& p) {
-    return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& t) { return t.is_same(p.value); });
+  return std::ranges::any_of(parameters_, [&](const auto& p) {
+    return std::ranges::any_of(tensors, [&](const Tensor& t) { return t.is_same(p.value); });
   });
 }
 
 bool GradientReducer::needs_any_gradient() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [](const auto& p) { return p.value.requires_grad(); });
+  return std::ranges::any_of(parameters_, [](const auto& p) { return p.value.requires_grad(); });
 }
 
 }  // namespace fulgur::detail

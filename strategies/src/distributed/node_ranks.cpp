@@ -50,7 +50,7 @@ ProcessPlace number_nodes(ProcessPlace place, const std::vector<std::string>& wo
     }
   }
   place.num_nodes = static_cast<int64_t>(hosts.size());
-  place.node_rank = std::find(hosts.begin(), hosts.end(), ranks[static_cast<size_t>(place.rank)].host) - hosts.begin();
+  place.node_rank = std::ranges::find(hosts, ranks[static_cast<size_t>(place.rank)].host) - hosts.begin();
   return place;
 }
 

@@ -27,7 +27,7 @@ RankEnd with_words(RankEnd end, std::string words) {
 
 /// `1-3, 5`
 std::string ranks_text(std::vector<int64_t> ranks) {
-  std::sort(ranks.begin(), ranks.end());
+  std::ranges::sort(ranks);
   std::vector<std::string> parts;
   for (size_t begin = 0; begin < ranks.size();) {
     size_t last = begin;
@@ -48,8 +48,7 @@ std::string others_text(const std::vector<RankEnd>& others) {
   std::vector<Group> groups;
   for (const RankEnd& end : others) {
     const std::string text = describe(end);
-    const auto known =
-        std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.text == text; });
+    const auto known = std::ranges::find_if(groups, [&](const Group& group) { return group.text == text; });
     if (known != groups.end())
       known->ranks.push_back(end.rank);
     else
@@ -100,8 +99,7 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   GroupOutcome verdict;
   // A death by a signal takes precedence over a failure, and a failure over ranks that only noticed a lost peer.
   const auto find = [&](auto&& wanted) {
-    return std::find_if(ends.begin(), ends.end(),
-                        [&](const RankEnd& end) { return failed_by_itself(end) && wanted(end); });
+    return std::ranges::find_if(ends, [&](const RankEnd& end) { return failed_by_itself(end) && wanted(end); });
   };
   auto culprit = find([](const RankEnd& end) { return end.end.by_signal; });
   if (culprit == ends.end()) culprit = find([](const RankEnd& end) { return end.end.value != kDistributed; });
@@ -123,7 +121,7 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   verdict.exit_code = culprit->end.by_signal ? kDistributed : culprit->end.value;
   verdict.restartable = verdict.exit_code != static_cast<int>(ExitCode::usage);
 
-  const auto silent = std::find_if(ends.begin(), ends.end(), [](const RankEnd& end) { return end.killed; });
+  const auto silent = std::ranges::find_if(ends, [](const RankEnd& end) { return end.killed; });
   const RankEnd* headline = &*culprit;
   if (!culprit->end.by_signal && culprit->end.value == kDistributed && silent != ends.end()) headline = &*silent;
   verdict.headline = cat("rank ", headline->rank, " of ", world_size, " ", describe(*headline));

@@ -44,8 +44,7 @@ class Attempt {
   /// True if the group must be restarted.
   bool run(LaunchReport& report) {
     start();
-    while (std::any_of(processes_.begin(), processes_.end(),
-                       [](const ChildProcess& process) { return process.running(); })) {
+    while (std::ranges::any_of(processes_, [](const ChildProcess& process) { return process.running(); })) {
       wait_and_pass_on();
       reap();
       if (link_ && phase_ == Phase::running) listen();
@@ -140,8 +139,8 @@ class Attempt {
   void end_others(const std::string& what) {
     phase_ = Phase::grace;
     deadline_ = Clock::now() + seconds(options_.grace_s);
-    const auto running = std::count_if(processes_.begin(), processes_.end(),
-                                       [](const ChildProcess& process) { return process.running(); });
+    const auto running =
+        std::ranges::count_if(processes_, [](const ChildProcess& process) { return process.running(); });
     if (running > 0)
       log::info(cat("launcher: ", without_period(what), "; the others have ", format_fixed(options_.grace_s, 1),
                     " s to end"));

@@ -188,17 +188,15 @@ bool CapturedStep::optimizer_numbers_keep_changing() {
 }
 
 std::optional<std::string> CapturedStep::replaced_memory() const {
-  const auto found = std::find_if(held_.begin(), held_.end(), [](const Held& held) { return held.is_replaced(); });
+  const auto found = std::ranges::find_if(held_, [](const Held& held) { return held.is_replaced(); });
   return found == held_.end() ? std::nullopt : std::optional(found->name);
 }
 
 bool CapturedStep::out_of_date() const {
   return layout_ != optimizer_->layout() || accumulation_ != run_.window.target || optimizer_numbers_changed() ||
          replaced_memory() ||
-         std::any_of(learning_.begin(), learning_.end(),
-                     [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
-         std::any_of(training_.begin(), training_.end(),
-                     [](const auto& pair) { return pair.first->is_training() != pair.second; });
+         std::ranges::any_of(learning_, [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
+         std::ranges::any_of(training_, [](const auto& pair) { return pair.first->is_training() != pair.second; });
 }
 
 std::vector<Tensor> CapturedStep::gradients() const {
@@ -213,8 +211,8 @@ void CapturedStep::set_gradients(const std::vector<Tensor>& gradients) const {
 }
 
 bool CapturedStep::gradients_are(const std::vector<Tensor>& others) const {
-  return std::equal(learning_.begin(), learning_.end(), others.begin(), others.end(),
-                    [](const auto& mine, const Tensor& other) { return mine.first.grad().is_same(other); });
+  return std::ranges::equal(learning_, others,
+                            [](const auto& mine, const Tensor& other) { return mine.first.grad().is_same(other); });
 }
 
 void CapturedStep::keep_gradients_in_place() {

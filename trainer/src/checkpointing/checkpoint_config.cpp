@@ -45,7 +45,7 @@ std::string shown(const ConfigNode* node) {
   if (const ConfigNode* name = class_of(node); name != nullptr && name->is_scalar()) return name->text();
   std::string text = to_yaml(*node);
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   constexpr size_t kMost = 80;
   return text.size() > kMost ? text.substr(0, kMost) + "…" : text;
 }
@@ -89,7 +89,7 @@ struct Comparison {
   static bool comparable_items(const std::string& key, const ConfigNode* saved, const ConfigNode* present) {
     if (saved == nullptr || present == nullptr || !saved->is_list() || !present->is_list()) return false;
     const auto all_maps = [](const ConfigNode& list) {
-      return std::all_of(list.items().begin(), list.items().end(), [](const auto& item) { return item.is_map(); });
+      return std::ranges::all_of(list.items(), [](const auto& item) { return item.is_map(); });
     };
     // Where the checkpoint's values win, a list of another length is replaced as a whole.
     const bool same_length = saved->items().size() == present->items().size();
@@ -254,7 +254,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   // A seed that was drawn belongs to the run: the rest of the epoch has its order.
   const bool draws = config.seed_everything.enabled && !config.seed_everything.seed;
   const auto& differences = agreement.differences;
-  const bool asks_for_new = std::any_of(differences.begin(), differences.end(), [](const ConfigDifference& difference) {
+  const bool asks_for_new = std::ranges::any_of(differences, [](const ConfigDifference& difference) {
     return difference.key == "seed_everything" && difference.config_won;
   });
   if (draws && !asks_for_new) config.seed_everything.seed = saved->seed;

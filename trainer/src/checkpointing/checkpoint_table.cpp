@@ -147,9 +147,8 @@ void load_optimizer_steps(Restoring& r, const StateTree& value) {
 void load_loggers(Restoring& r, const StateTree& value) {
   StateTree::List states = value.as_list();
   for (const auto& logger : r.run.active_loggers) {
-    const auto own = std::find_if(states.begin(), states.end(), [&](const StateTree& item) {
-      return item.at("key").as_string() == logger->state_key();
-    });
+    const auto own = std::ranges::find_if(
+        states, [&](const StateTree& item) { return item.at("key").as_string() == logger->state_key(); });
     if (own == states.end()) continue;
     if (!own->at("state").is_null()) logger->load_state(own->at("state"));
     states.erase(own);

@@ -20,7 +20,7 @@ constexpr std::string_view kTimer = "Timer", kMaxTime = "max_time";
 // Whether the config's Timer would again end a run with `fit_time_s`. A Timer that is not in the config decides by
 // itself when the run starts.
 bool timer_is_over(const TrainerOptions& options, double fit_time_s) {
-  return std::any_of(options.callbacks.begin(), options.callbacks.end(), [&](const auto& spec) {
+  return std::ranges::any_of(options.callbacks, [&](const auto& spec) {
     if (spec.class_path() != kTimer) return false;
     const ConfigNode node = spec.write();
     const ConfigNode* arguments = node.find("init_args");
@@ -162,7 +162,7 @@ std::optional<VerifiedCheckpoint> find_verified(const fs::path& run_dir) {
   }
   // The checkpoint saved last is the newest, even if the run had gone back to an earlier step. Those whose order is
   // unknown come first, so that each is reported.
-  std::stable_sort(summaries.begin(), summaries.end(), [](const CheckpointSummary& a, const CheckpointSummary& b) {
+  std::ranges::stable_sort(summaries, [](const CheckpointSummary& a, const CheckpointSummary& b) {
     if (a.problem || b.problem) return a.problem.has_value() && !b.problem;
     return a.origin.save_counter > b.origin.save_counter;
   });

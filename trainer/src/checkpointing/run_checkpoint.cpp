@@ -65,13 +65,12 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
   const CheckpointLoading& load = run.load;
   // A checkpoint of a run in another precision has the dtypes of that precision.
   const auto of_other_dtype = [&](const NamedParameter& parameter) {
-    return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
+    return std::ranges::any_of(content.module, [&](const auto& saved) {
       return saved.first == parameter.name && saved.second.scalar_type() != parameter.value.scalar_type();
     });
   };
   const auto parameters = unique_parameters(*run.model);
-  if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype))
-    run.strategy->precision().convert_module(*run.model);
+  if (std::ranges::any_of(parameters, of_other_dtype)) run.strategy->precision().convert_module(*run.model);
   const LoadReport report = load_module_state(
       *run.model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())

@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, std::string>> sorted_variables(const ConfigSo
   const auto chooses_class = [](const std::string& name) {
     return name.ends_with("__CLASS_PATH") || name.find("__") == std::string::npos;
   };
-  std::sort(variables.begin(), variables.end(), [&](const auto& a, const auto& b) {
+  std::ranges::sort(variables, [&](const auto& a, const auto& b) {
     return std::pair(!chooses_class(a.first), a.first) < std::pair(!chooses_class(b.first), b.first);
   });
   return variables;
@@ -88,9 +88,9 @@ std::vector<std::pair<std::string, std::string>> sorted_variables(const ConfigSo
 void warn_of_ignored_variables(const ConfigSources& sources, const Config& config) {
   const auto& silence = config.silence;
   // The launcher of this process has already said it.
-  const bool launched = std::any_of(sources.environment.begin(), sources.environment.end(),
-                                    [](const auto& variable) { return variable.first == "FULGUR_LAUNCHER"; });
-  if (launched || std::find(silence.begin(), silence.end(), "config.ignored_variable") != silence.end()) return;
+  const bool launched = std::ranges::any_of(sources.environment,
+                                            [](const auto& variable) { return variable.first == "FULGUR_LAUNCHER"; });
+  if (launched || std::ranges::find(silence, "config.ignored_variable") != silence.end()) return;
   for (const auto& [name, value] : sources.environment)
     for (const std::string_view part : {"FULGUR_TRAINER_", "FULGUR_MODEL_", "FULGUR_OPTIMIZER_"})
       if (name.starts_with(part) && !config::key_of_variable(name))
@@ -100,7 +100,7 @@ void warn_of_ignored_variables(const ConfigSources& sources, const Config& confi
 }
 
 bool lies_in(const std::string& path, const Problems& problems) {
-  return std::any_of(problems.items().begin(), problems.items().end(), [&](const Problem& problem) {
+  return std::ranges::any_of(problems.items(), [&](const Problem& problem) {
     return problem.path == path || (problem.path.starts_with(path) && problem.path[path.size()] == '.');
   });
 }
@@ -148,8 +148,8 @@ Config load_config(const ConfigSources& sources) {
   Problems problems;
   const ConfigNode root = merge_config(sources, problems);
   // A file that could not be read would only cause further errors about its missing keys.
-  const bool unreadable = std::any_of(problems.items().begin(), problems.items().end(),
-                                      [](const Problem& problem) { return problem.path.empty(); });
+  const bool unreadable =
+      std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
   problems.throw_if_any();

@@ -60,7 +60,7 @@ std::string describe(const std::string& name) {
 
 std::string list(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
-  if (wanted && std::find(kinds.begin(), kinds.end(), *wanted) == kinds.end()) {
+  if (wanted && std::ranges::find(kinds, *wanted) == kinds.end()) {
     throw ConfigError(cat("[list] unknown kind '", *wanted, "'", as_sentence(did_you_mean(*wanted, kinds)),
                           "The kinds are ", join(kinds), "."));
   }

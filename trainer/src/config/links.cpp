@@ -167,7 +167,7 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
 }  // namespace
 
 bool config::is_link_target(const Config& config, std::string_view key) {
-  return std::any_of(config.link.begin(), config.link.end(), [&](const auto& link) {
+  return std::ranges::any_of(config.link, [&](const auto& link) {
     const std::optional<Target> target = parse_target(link.first);
     const std::string path = target ? target->path() : link.first;
     return key.starts_with(path) && (key.size() == path.size() || key[path.size()] == '.');

@@ -66,8 +66,7 @@ void Overrider::apply(ConfigNode& root, const std::string& key, const std::strin
   text_ = value;
   unreadable_ = Problems();
   value_ = parse_value(value, where, unreadable_);
-  if (path_.size() > kMaxSegments ||
-      std::any_of(path_.begin(), path_.end(), [](const auto& part) { return part.empty(); })) {
+  if (path_.size() > kMaxSegments || std::ranges::any_of(path_, [](const auto& part) { return part.empty(); })) {
     return problem("is not a key path; write names separated by dots");
   }
   set_in_fields(root, schema_, 0);
@@ -181,7 +180,7 @@ bool Overrider::last_has_option(const ConfigNode& last, const TypeInfo& type, si
   if (fields->hint_for_unknown && fields->hint_for_unknown(path_[at])) return true;
   std::vector<std::string> names;
   for (const Field& field : fields->all()) names.push_back(field.name);
-  if (std::find(names.begin(), names.end(), path_[at]) != names.end()) return true;
+  if (std::ranges::find(names, path_[at]) != names.end()) return true;
   const std::string list = key_.substr(0, key_.find('.' + path_[at]));
   problem(cat("the last element of the list, ", name->text(), ", has no option '", path_[at], "'",
               as_sentence(did_you_mean(path_[at], names)),
@@ -277,7 +276,7 @@ bool is_top_key(std::string_view key) {
   Config config;
   Fields fields;
   config.fields(fields);
-  return std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& field) { return field.name == key; });
+  return std::ranges::any_of(fields.all(), [&](const Field& field) { return field.name == key; });
 }
 
 }  // namespace

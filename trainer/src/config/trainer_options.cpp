@@ -121,7 +121,7 @@ bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value
     return false;
   }
   for (size_t i = 0; i < chosen.indices.size(); ++i) {
-    if (chosen.indices[i] < 0 || std::count(chosen.indices.begin(), chosen.indices.end(), chosen.indices[i]) > 1) {
+    if (chosen.indices[i] < 0 || std::ranges::count(chosen.indices, chosen.indices[i]) > 1) {
       problems.add(node.where, path,
                    cat("each index of a device must be at least 0 and may occur only once; got ", chosen.indices[i]));
       return false;

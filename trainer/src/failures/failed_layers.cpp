@@ -51,8 +51,7 @@ std::optional<std::string> by_shape(const Wanted& wanted, const LightningModule&
     const size_t dot = name.rfind('.');
     const std::string last = name.substr(dot == name.npos ? 0 : dot + 1);
     if (!wanted.name.empty() ? last != wanted.name : last.starts_with("running_")) return;
-    if (std::find(wanted.shapes.begin(), wanted.shapes.end(), shape) != wanted.shapes.end())
-      names.push_back(cat(name, " ", shape));
+    if (std::ranges::find(wanted.shapes, shape) != wanted.shapes.end()) names.push_back(cat(name, " ", shape));
   });
   if (names.empty()) return std::nullopt;
   return cat("in the module, these have the shape in the error: ", names_text(std::move(names)));

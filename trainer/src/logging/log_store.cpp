@@ -315,8 +315,7 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, co
 void LogStore::publish(const std::string& name, double value, RunningStage stage) {
   taken_.stages.insert_or_assign(name, stage);
   if (stage == RunningStage::validate) taken_.validated.insert_or_assign(name, value);
-  const auto found = std::find_if(taken_.published.begin(), taken_.published.end(),
-                                  [&](const auto& item) { return item.first == name; });
+  const auto found = std::ranges::find_if(taken_.published, [&](const auto& item) { return item.first == name; });
   if (found == taken_.published.end())
     taken_.published.emplace_back(name, value);
   else
@@ -411,7 +410,7 @@ std::vector<std::string> LogStore::names() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : taken_.published) names.push_back(name);
   for (const auto& s : slots_)
-    if (s->on_step && std::find(names.begin(), names.end(), s->name) == names.end()) names.push_back(s->name);
+    if (s->on_step && std::ranges::find(names, s->name) == names.end()) names.push_back(s->name);
   return names;
 }
 
@@ -423,7 +422,7 @@ std::vector<std::string> LogStore::known_names() const {
     names.push_back(s->name + "_step");
     names.push_back(s->name + "_epoch");
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }

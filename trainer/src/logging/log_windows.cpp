@@ -50,15 +50,15 @@ bool LogStore::finite(const Accumulator& a, const DeviceScalars::Reading& readin
 
 bool LogStore::Window::finite() const {
   reading_.wait();
-  return (!watch_ || LogStore::finite(*watch_, reading_)) &&
-         std::all_of(values_.begin(), values_.end(),
-                     [&](const Running& r) { return r.second.watched == 0 || LogStore::finite(r.second, reading_); });
+  return (!watch_ || LogStore::finite(*watch_, reading_)) && std::ranges::all_of(values_, [&](const Running& r) {
+           return r.second.watched == 0 || LogStore::finite(r.second, reading_);
+         });
 }
 
 bool LogStore::watched_is_finite() {
   const DeviceScalars::Reading reading = scalars(RunningStage::train, /*epoch=*/false).read();
   reading.wait();
-  return finite(watch_, reading) && std::all_of(slots_.begin(), slots_.end(), [&](const auto& s) {
+  return finite(watch_, reading) && std::ranges::all_of(slots_, [&](const auto& s) {
            return s->stage != RunningStage::train || s->step.watched == 0 || finite(s->step, reading);
          });
 }

@@ -42,8 +42,7 @@ void load_merged(Metric& metric, const StateTree::List& states) {
 }  // namespace
 
 MetricStore::Entry* MetricStore::find(std::string_view name, RunningStage stage) {
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& e) { return e.stage == stage && e.name == name; });
+  const auto found = std::ranges::find_if(entries_, [&](const Entry& e) { return e.stage == stage && e.name == name; });
   return found == entries_.end() ? nullptr : &*found;
 }
 
@@ -167,8 +166,7 @@ void MetricStore::reset(RunningStage stage) {
 
 bool MetricStore::may_log(std::string_view final_name) const {
   // The names of a vector's values are known only at the end.
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [&](const Entry& entry) { return final_name.starts_with(entry.name); });
+  return std::ranges::any_of(entries_, [&](const Entry& entry) { return final_name.starts_with(entry.name); });
 }
 
 void MetricStore::start_recording() {

@@ -11,8 +11,8 @@ namespace fulgur::detail {
 namespace {
 
 ReplicaContext& context_of(const RunState& run, const LightningModule* replica) {
-  const auto found = std::find_if(run.replicas.begin(), run.replicas.end(),
-                                  [&](const auto& known) { return known.first.get() == replica; });
+  const auto found =
+      std::ranges::find_if(run.replicas, [&](const auto& known) { return known.first.get() == replica; });
   return static_cast<ReplicaContext&>(*found->second);
 }
 

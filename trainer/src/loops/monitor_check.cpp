@@ -52,11 +52,11 @@ void MonitorCheck::after_batch() {
   if (run_.fast_dev_run() || run_.options.barebones) return;
   std::vector<std::string> names = services_.logs.known_names();
   if (run_.validation.logged) names.insert(names.end(), run_.validation.logged->begin(), run_.validation.logged->end());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   names.erase(std::unique(names.begin(), names.end()), names.end());
   std::vector<std::string> missing;
   each_required(run_, [&](const std::string& owner, const std::string& monitor) {
-    if (!std::binary_search(names.begin(), names.end(), monitor) && !services_.metrics.may_log(monitor))
+    if (!std::ranges::binary_search(names, monitor) && !services_.metrics.may_log(monitor))
       missing.push_back(cat(owner, " monitors '", monitor, "'", did_you_mean(monitor, names)));
   });
   if (missing.empty()) return;

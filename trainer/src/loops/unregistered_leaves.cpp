@@ -46,7 +46,7 @@ void UnregisteredLeaves::check(const Tensor& loss) {
   }
   std::vector<std::string> texts;
   for (const Tensor& leaf : unknown)
-    if (std::any_of(of_first_.begin(), of_first_.end(), [&](const Tensor& other) { return other.is_same(leaf); }))
+    if (std::ranges::any_of(of_first_, [&](const Tensor& other) { return other.is_same(leaf); }))
       texts.push_back(shape_text(leaf.sizes()));
   of_first_.clear();
   if (texts.empty()) return;

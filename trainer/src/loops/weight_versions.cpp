@@ -16,7 +16,7 @@ WeightVersions::WeightVersions(const LightningModule& module) {
 }
 
 bool WeightVersions::changed() const {
-  return std::any_of(versions_.begin(), versions_.end(), [](const Version& then) {
+  return std::ranges::any_of(versions_, [](const Version& then) {
     return data_of(then.tensor) != then.data || version_of(then.tensor) != then.number;
   });
 }

@@ -40,11 +40,11 @@ std::string kind_of(const PeakMemory& peak) { return peak.device.substr(0, peak.
 
 std::string peak_memory_text(const std::vector<PeakMemory>& peaks) {
   if (peaks.empty()) return "peak memory: unknown";
-  const bool several = std::any_of(peaks.begin(), peaks.end(), [](const PeakMemory& peak) { return peak.rank > 0; });
+  const bool several = std::ranges::any_of(peaks, [](const PeakMemory& peak) { return peak.rank > 0; });
   std::vector<PeakMemory> most;
   for (const PeakMemory& peak : peaks) {
     // With several ranks, the maximum of each kind; with one rank, all its devices.
-    const auto same = std::find_if(most.begin(), most.end(), [&](const PeakMemory& other) {
+    const auto same = std::ranges::find_if(most, [&](const PeakMemory& other) {
       return several ? kind_of(other) == kind_of(peak) : other.device == peak.device;
     });
     if (same == most.end())

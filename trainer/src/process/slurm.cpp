@@ -20,7 +20,7 @@ std::optional<std::string> slurm_job() {
   const char* name = std::getenv("SLURM_JOB_NAME");
   if (name && (std::strcmp(name, "bash") == 0 || std::strcmp(name, "interactive") == 0)) return std::nullopt;
   const auto digits = [](std::string_view part) {
-    return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    return !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
   };
   const size_t mark = job.find('_');
   const bool good = mark == std::string::npos ? digits(job)

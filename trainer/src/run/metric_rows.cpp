@@ -38,7 +38,7 @@ void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
     if (metric.first == "step") place.step = row_step(metric.second, place.step);
     return metric.first == "step";
   });
-  if (std::none_of(metrics.begin(), metrics.end(), [](const auto& metric) { return metric.first == "epoch"; }))
+  if (std::ranges::none_of(metrics, [](const auto& metric) { return metric.first == "epoch"; }))
     metrics.emplace_back("epoch", static_cast<double>(place.epoch));
   for (const auto& logger : run.active_loggers) logger->log_metrics(metrics, place.step);
 }

@@ -22,18 +22,18 @@ void make_callbacks(RunState& run, LogStore& logs) {
     list.push_back(std::move(own));
   }
   const auto has_phase = [&](Phase phase) {
-    return std::any_of(list.begin(), list.end(), [&](const auto& c) { return c->phase() == phase; });
+    return std::ranges::any_of(list, [&](const auto& c) { return c->phase() == phase; });
   };
   if (!run.options.enable_checkpointing && has_phase(Phase::checkpoint))
     throw ConfigError(
         "[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the "
         "two.");
   const auto add_default = [&](const char* name) {
-    if (std::none_of(list.begin(), list.end(), [&](const auto& c) { return c->state_key() == name; }))
+    if (std::ranges::none_of(list, [&](const auto& c) { return c->state_key() == name; }))
       list.push_back(Spec<Callback>(name).create());
   };
-  const bool checkpoints = std::any_of(list.begin(), list.end(),
-                                       [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
+  const bool checkpoints =
+      std::ranges::any_of(list, [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
   if (run.fn == TrainerFn::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
   if (run.fn == TrainerFn::fit && run.options.enable_model_summary) add_default("ModelSummary");
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
