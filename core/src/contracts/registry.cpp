@@ -75,16 +75,11 @@ void ComponentRegistry::add_alias(std::string alias, std::string name) noexcept 
 
 const ComponentInfo* ComponentRegistry::find(std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [alias, meant] : aliases_) {
-    if (alias == name) {
-      name = meant;
-      break;
-    }
-  }
-  for (const auto& known : components_) {
-    if (known->name == name) return known.get();
-  }
-  return nullptr;
+  const auto alias = std::ranges::find(aliases_, name, &std::pair<std::string, std::string>::first);
+  if (alias != aliases_.end()) name = alias->second;
+  const auto found =
+      std::ranges::find(components_, name, [](const auto& known) -> const std::string& { return known->name; });
+  return found == components_.end() ? nullptr : found->get();
 }
 
 const ComponentInfo& ComponentRegistry::get(std::string_view name) const {
@@ -194,12 +189,10 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   fields.class_name = info->name;
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
-    const bool is_option = std::ranges::any_of(fields.all(), [&](const Field& f) { return f.name == key; });
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
-    if (is_option)
-      problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");
-    else
-      problems.add(where_key, join_path(path, key), "unknown key; a component has class_path and init_args");
+    problems.add(where_key, join_path(path, key),
+                 fields.find(key) ? "unknown key; options of a component belong under init_args"
+                                  : "unknown key; a component has class_path and init_args");
   }
   ConfigNode no_args;
   no_args.where = name != nullptr ? name->where : node.where;

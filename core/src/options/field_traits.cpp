@@ -55,7 +55,7 @@ std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
 
 }  // namespace
 
-void wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& problems, const std::string& path) {
+bool wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& problems, const std::string& path) {
   std::string message = cat("expected ", type_text(expected), "; got ", node.describe());
   std::string hint = hint_for(node, expected);
   for (size_t i = 0; hint.empty() && i < expected.parts.size() && expected.kind == TypeInfo::Kind::any_of; ++i) {
@@ -63,14 +63,12 @@ void wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& prob
   }
   if (!hint.empty()) message += "; " + hint;
   problems.add(node.where, path, std::move(message));
+  return false;
 }
 
 bool read_bool(const ConfigNode& node, bool& value, Problems& problems, const std::string& path) {
   const std::optional<bool> parsed = is_plain_scalar(node) ? parse_bool(node.text()) : std::nullopt;
-  if (!parsed) {
-    wrong_type(node, FieldTraits<bool>::type(), problems, path);
-    return false;
-  }
+  if (!parsed) return wrong_type(node, FieldTraits<bool>::type(), problems, path);
   value = *parsed;
   return true;
 }
@@ -110,10 +108,7 @@ ConfigNode write_float(float value) {
 }
 
 bool read_string(const ConfigNode& node, std::string& value, Problems& problems, const std::string& path) {
-  if (!node.is_scalar()) {
-    wrong_type(node, FieldTraits<std::string>::type(), problems, path);
-    return false;
-  }
+  if (!node.is_scalar()) return wrong_type(node, FieldTraits<std::string>::type(), problems, path);
   value = node.text();
   return true;
 }
@@ -129,16 +124,12 @@ bool read_batch_limit(const ConfigNode& node, BatchLimit& value, Problems& probl
     value = BatchLimit(fraction);
     return true;
   }
-  wrong_type(node, FieldTraits<BatchLimit>::type(), problems, path);
-  return false;
+  return wrong_type(node, FieldTraits<BatchLimit>::type(), problems, path);
 }
 
 bool read_interval(const ConfigNode& node, Interval& value, Problems& problems, const std::string& path) {
   const std::optional<Interval> parsed = node.is_scalar() ? Interval::parse(node.text()) : std::nullopt;
-  if (!parsed) {
-    wrong_type(node, FieldTraits<Interval>::type(), problems, path);
-    return false;
-  }
+  if (!parsed) return wrong_type(node, FieldTraits<Interval>::type(), problems, path);
   value = *parsed;
   return true;
 }
@@ -153,8 +144,7 @@ bool read_length(const ConfigNode& node, Length& value, Problems& problems, cons
     value = Length(*parsed);
     return true;
   }
-  wrong_type(node, FieldTraits<Length>::type(), problems, path);
-  return false;
+  return wrong_type(node, FieldTraits<Length>::type(), problems, path);
 }
 
 TypeInfo interval_type(std::vector<std::string> units) {

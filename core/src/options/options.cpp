@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "fulgur/core/text/errors.h"
@@ -82,10 +81,7 @@ bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& proble
     problems.add(node.where, path, cat("must be ", range_text(type), "; got ", node.text()));
     return false;
   }
-  if (!type.units.empty() && !Interval::parse(node.text())) {
-    detail::wrong_type(node, type, problems, path);
-    return false;
-  }
+  if (!type.units.empty() && !Interval::parse(node.text())) return detail::wrong_type(node, type, problems, path);
   if (!type.units.empty() && !contains(type.units, unit_of(node.text()))) {
     problems.add(node.where, path, cat("the unit must be one of ", join(type.units), "; got ", node.text()));
     return false;
@@ -128,8 +124,7 @@ bool check_alternatives(const ConfigNode& node, const TypeInfo& type, Problems& 
       return false;
     return check_conditions(node, part, problems, path);
   }
-  detail::wrong_type(node, type, problems, path);
-  return false;
+  return detail::wrong_type(node, type, problems, path);
 }
 
 // The nearest of the names, or all of them if none is near and they are few.
@@ -186,10 +181,19 @@ std::string type_text(const TypeInfo& type) {
 
 Fields::~Fields() = default;
 
+const Field* Fields::find(std::string_view name) const {
+  const auto found = std::ranges::find(fields_, name, &Field::name);
+  return found == fields_.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> Fields::names() const {
+  std::vector<std::string> names;
+  for (const Field& field : fields_) names.push_back(field.name);
+  return names;
+}
+
 Field& Fields::append(std::string_view name, std::string_view doc, TypeInfo type) {
-  for (const Field& field : fields_) {
-    if (field.name == name) throw std::logic_error(cat("[fields] option '", name, "' is declared twice"));
-  }
+  if (find(name)) throw std::logic_error(cat("[fields] option '", name, "' is declared twice"));
   Field field;
   field.name = name;
   field.doc = doc;
@@ -205,34 +209,27 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
     return;
   }
   const ConfigNode& map = node.is_map() ? node : empty;
-  std::unordered_map<std::string_view, const Field*> by_name;
-  std::vector<std::string> names;
-  for (const Field& field : fields_) {
-    by_name.emplace(field.name, &field);
-    names.push_back(field.name);
-  }
   std::unordered_set<const Field*> given;
   for (const auto& [key, value] : map.entries()) {
-    const auto found = by_name.find(key);
+    const Field* field = find(key);
     const std::string key_path = join_path(path, key);
-    if (found == by_name.end()) {
+    if (!field) {
       const Location& where = value.key_where.source.empty() ? value.where : value.key_where;
       std::optional<std::string> hint = hint_for_unknown ? hint_for_unknown(key) : std::nullopt;
       if (key == "<<")
         hint = "merge keys are not supported; write the keys out, or give the shared part in a separate --config file";
       if (hint)
         problems.add(where, key_path, "unknown key; " + *hint);
-      else if (names.empty())
+      else if (fields_.empty())
         problems.add(where, key_path,
                      class_name.empty() ? "unknown key; there are no options here"
                                         : cat("unknown key; ", class_name, " has no options"));
       else
-        problems.add(where, key_path, unknown_key(key, names, class_name));
+        problems.add(where, key_path, unknown_key(key, names(), class_name));
       continue;
     }
-    const Field& field = *found->second;
-    given.insert(&field);
-    if (check_conditions(value, field.type, problems, key_path)) field.read(value, problems, key_path);
+    given.insert(field);
+    if (check_conditions(value, field->type, problems, key_path)) field->read(value, problems, key_path);
   }
   for (const Field& field : fields_) {
     const std::string field_path = join_path(path, field.name);
@@ -253,16 +250,11 @@ ConfigNode Fields::write() const {
 }
 
 bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems, const std::string& path) {
-  if (written.is_null()) {
-    if (fits(written, type)) return true;
-    detail::wrong_type(written, type, problems, path);
-    return false;
-  }
+  if (written.is_null()) return fits(written, type) || detail::wrong_type(written, type, problems, path);
   if (type.kind == Kind::any_of) return check_alternatives(written, type, problems, path);
   if (written.is_scalar()) return check_scalar(written, type, problems, path);
-  if (type.kind == Kind::list && written.is_list()) return check_items(written, type, problems, path);
-  if (type.kind == Kind::map && written.is_map()) return check_items(written, type, problems, path);
-  return true;
+  const bool has_items = type.kind == Kind::list ? written.is_list() : type.kind == Kind::map && written.is_map();
+  return !has_items || check_items(written, type, problems, path);
 }
 
 AnyOptions::~AnyOptions() = default;

@@ -1,15 +1,14 @@
 #include "options/scalar_text.h"
 
-#include <algorithm>
 #include <charconv>
 #include <limits>
+
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-bool all_digits(std::string_view text) { return !text.empty() && std::ranges::all_of(text, is_digit); }
 
 bool looks_integer(std::string_view text) {
   const std::string_view digits = without_sign(text);

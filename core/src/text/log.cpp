@@ -53,6 +53,17 @@ spdlog::level::level_enum to_spdlog(Level level) {
   }
 }
 
+/// The state, locked.
+class Locked {
+ public:
+  State* operator->() { return &state_; }
+  State& operator*() { return state_; }
+
+ private:
+  State& state_ = state();
+  std::lock_guard<std::mutex> lock_{state_.mutex};
+};
+
 /// The caller holds the mutex.
 void write(State& s, Level level, const std::string& line) {
   if (level < s.level) return;
@@ -73,92 +84,63 @@ void write(State& s, Level level, const std::string& line) {
 }
 
 void write_locked(Level level, std::string_view prefix, std::string_view message) {
-  State& s = state();
   const std::string line = cat(prefix, escape_controls(message));
-  const std::lock_guard lock(s.mutex);
-  write(s, level, line);
+  write(*Locked(), level, line);
 }
 
 }  // namespace
 
-void set_level(Level level) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.level = level;
-}
-
-Level level() {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  return s.level;
-}
+void set_level(Level level) { Locked()->level = level; }
+Level level() { return Locked()->level; }
 
 void debug(std::string_view message) { write_locked(Level::debug, "debug: ", message); }
 void info(std::string_view message) { write_locked(Level::info, "", message); }
 void error(std::string_view message) { write_locked(Level::error, "error: ", message); }
 
 void warn(std::string_view id, std::string_view message) {
-  State& s = state();
   const std::string line = cat("warning: ", escape_controls(message), " [", escape_controls(id), "]");
-  const std::lock_guard lock(s.mutex);
-  if (s.silenced.contains(id) || !s.shown.emplace(id).second) return;
-  write(s, Level::warning, line);
+  Locked s;
+  if (!s->silenced.contains(id) && s->shown.emplace(id).second) write(*s, Level::warning, line);
 }
 
-void silence(const std::vector<std::string>& ids) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.silenced.insert(ids.begin(), ids.end());
-}
+void silence(const std::vector<std::string>& ids) { Locked()->silenced.insert(ids.begin(), ids.end()); }
 
 void reset_warnings() {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.shown.clear();
-  s.silenced.clear();
+  Locked s;
+  s->shown.clear();
+  s->silenced.clear();
 }
 
 void leave_console(std::string_view name) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (s.process == name) return;
-  s.process = escape_controls(name);
-  s.kept.clear();
-  s.file.close();
+  Locked s;
+  if (s->process == name) return;
+  s->process = escape_controls(name);
+  s->kept.clear();
+  s->file.close();
 }
 
-std::string process_name() {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  return s.process;
-}
+std::string process_name() { return Locked()->process; }
 
 void write_to(const std::filesystem::path& file) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (s.process.empty()) return;
-  s.file.close();
-  s.file.clear();
+  Locked s;
+  if (s->process.empty()) return;
+  s->file.close();
+  s->file.clear();
   // Opening a fifo would wait for its reader.
   std::error_code error;
   const auto there = std::filesystem::status(file, error);
-  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) s.file.open(file, std::ios::app);
-  if (!s.file.is_open()) return;
-  s.file << s.kept << std::flush;
-  s.kept.clear();
+  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) s->file.open(file, std::ios::app);
+  if (!s->file.is_open()) return;
+  s->file << s->kept << std::flush;
+  s->kept.clear();
 }
 
-void set_console_guard(ConsoleGuard* guard) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.guard = guard;
-}
+void set_console_guard(ConsoleGuard* guard) { Locked()->guard = guard; }
 
 void set_sink(Sink sink, void* user) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.sink = sink;
-  s.sink_user = user;
+  Locked s;
+  s->sink = sink;
+  s->sink_user = user;
 }
 
 }  // namespace fulgur::log

@@ -83,9 +83,7 @@ class Hostlist {
   }
 
   int64_t number(const std::string& text) const {
-    const bool good =
-        !text.empty() && text.size() <= 9 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-    if (!good) fail(cat("'", text, "' instead of a number"));
+    if (!all_digits(text) || text.size() > 9) fail(cat("'", text, "' instead of a number"));
     return std::stoll(text);
   }
 

@@ -14,16 +14,12 @@ EnvironmentValues slurm_values(const Environment& environment) {
               " fit …', or name another cluster_environment.")};
 }
 
-bool digits(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// `8(x128)`, `8,4` or `2(x3),1` as one count per node.
 std::vector<int64_t> tasks_per_node(const EnvironmentValues& values, const std::string& name, int64_t num_nodes) {
   const std::string text = values.need_text(name);
   const auto bad = [&] { values.fail(cat(name, " must be counts such as '8(x128)' or '8,4'; it is '", text, "'")); };
   const auto number = [&](std::string_view part) {
-    if (!digits(part) || part.size() > 9) bad();
+    if (!all_digits(part) || part.size() > 9) bad();
     return static_cast<int64_t>(std::stoll(std::string(part)));
   };
   std::vector<int64_t> counts;
@@ -120,7 +116,7 @@ SlurmTasks tasks_of(const EnvironmentValues& values, const ProcessPlace& place, 
 // All tasks must derive the same port without communication; the rule is Lightning's.
 int64_t port_of_job(const EnvironmentValues& values) {
   const std::string job = values.need_text(values.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}).value_or("SLURM_JOB_ID"));
-  if (!digits(job))
+  if (!all_digits(job))
     values.fail(cat("SLURM_JOB_ID must be a number, from which the port is derived; it is '", job, "'"));
   return 15000 + std::stoll(job.substr(job.size() - std::min<size_t>(job.size(), 4)));
 }

@@ -14,11 +14,7 @@ ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& ove
   for (const auto& [name, text] : overrides) {
     ConfigNode value = text == "null" ? ConfigNode::null() : parse_yaml(text, cat("override of ", name), problems);
     ConfigNode* node = &hparams;
-    for (size_t begin = 0; begin <= name.size();) {
-      const size_t end = std::min(name.find('.', begin), name.size());
-      node = &node->get_or_add(name.substr(begin, end - begin));
-      begin = end + 1;
-    }
+    for (const std::string& part : split_text(name, '.')) node = &node->get_or_add(part);
     *node = std::move(value);
   }
   problems.throw_if_any();
@@ -28,10 +24,8 @@ ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& ove
 void require_hparams(const ConfigNode& hparams, const Fields& fields) {
   // An option that is newer than the checkpoint gets its default.
   if (!hparams.is_map() || !hparams.entries().empty() || fields.all().empty()) return;
-  std::vector<std::string> names;
-  for (const Field& field : fields.all()) names.push_back(field.name);
   throw CheckpointError(
-      cat("[trainer.load_from_checkpoint] the checkpoint does not contain the module's options (", join(names),
+      cat("[trainer.load_from_checkpoint] the checkpoint does not contain the module's options (", join(fields.names()),
           "): the module was created with make_shared. Create it with make_component<LightningModule, M>(options) or "
           "trainer.fit<M>(options, …) before it is trained, or pass the options here."));
 }

@@ -12,6 +12,9 @@
 
 namespace fulgur::config {
 
+/// `Name` stands for `{class_path: Name}`.
+ConfigNode as_component(ConfigNode name);
+
 /// Merges `over` into `base`: maps merge deeply, everything else replaces. A different class_path drops the old
 /// init_args.
 void merge_into(ConfigNode& base, ConfigNode over);

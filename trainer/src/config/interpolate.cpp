@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <unordered_set>
 
@@ -33,10 +32,8 @@ Size size_of(const ConfigNode& node) {
 ConfigNode* child_of(ConfigNode& node, std::string_view key) {
   if (ConfigNode* found = node.find(key)) return found;
   if (ConfigNode* args = node.find("init_args")) return args->find(key);
-  size_t index = 0;
-  const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), index);
-  const bool is_index = error == std::errc() && stop == key.data() + key.size() && index < node.items().size();
-  return is_index ? &node.items()[index] : nullptr;
+  const auto index = parse_whole<size_t>(key);
+  return index && *index < node.items().size() ? &node.items()[*index] : nullptr;
 }
 
 class Interpolator {

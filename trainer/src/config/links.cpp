@@ -18,13 +18,8 @@ struct Target {
 
 /// `model.init_args.width`, or `model.width` for short.
 std::optional<Target> parse_target(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('.', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    if (parts.back().empty()) return std::nullopt;
-    begin = end + 1;
-  }
+  const std::vector<std::string> parts = split_text(text, '.');
+  if (std::ranges::find(parts, "") != parts.end()) return std::nullopt;
   Target target{parts.front(), {parts.begin() + 1, parts.end()}};
   if (!target.options.empty() && target.options.front() == "init_args") target.options.erase(target.options.begin());
   if (target.options.empty()) return std::nullopt;
@@ -38,12 +33,6 @@ ComponentSpec* spec_of(Config& config, const std::string& group) {
   return nullptr;
 }
 
-std::vector<std::string> names_of(const Fields& fields) {
-  std::vector<std::string> names;
-  for (const Field& field : fields.all()) names.push_back(field.name);
-  return names;
-}
-
 /// The field at `options` below `fields`; `made` keeps the intermediate objects alive.
 const Field* find_field(const Fields& fields, const Target& target, std::vector<std::unique_ptr<Fields>>& made,
                         std::string& why) {
@@ -51,12 +40,9 @@ const Field* find_field(const Fields& fields, const Target& target, std::vector<
   const Field* found = nullptr;
   for (const std::string& name : target.options) {
     if (level == nullptr) return nullptr;
-    found = nullptr;
-    for (const Field& field : level->all()) {
-      if (field.name == name) found = &field;
-    }
+    found = level->find(name);
     if (found == nullptr) {
-      why = cat("there is no option '", name, "'", did_you_mean(name, names_of(*level)));
+      why = cat("there is no option '", name, "'", did_you_mean(name, level->names()));
       return nullptr;
     }
     level = nullptr;
@@ -159,9 +145,8 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
     holder.set(target.options[i], std::move(value));
     value = std::move(holder);
   }
-  for (const Field& top : fields.all()) {
-    if (top.name == target.options.front()) top.read(value, problems, target.group + ".init_args." + top.name);
-  }
+  if (const Field* top = fields.find(target.options.front()))
+    top->read(value, problems, target.group + ".init_args." + top->name);
 }
 
 }  // namespace

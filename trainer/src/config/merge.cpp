@@ -10,7 +10,8 @@ bool has_component_key(const ConfigNode& node) {
   return node.find("class_path") != nullptr || node.find("init_args") != nullptr;
 }
 
-/// `Name` stands for `{class_path: Name}`.
+}  // namespace
+
 ConfigNode as_component(ConfigNode name) {
   ConfigNode node = ConfigNode::map();
   node.where = name.where;
@@ -18,8 +19,6 @@ ConfigNode as_component(ConfigNode name) {
   node.set("class_path", std::move(name));
   return node;
 }
-
-}  // namespace
 
 void merge_into(ConfigNode& base, ConfigNode over) {
   if (base.is_map() && base.find("class_path") != nullptr && over.is_scalar()) over = as_component(std::move(over));

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 
 #include "config/config_tree.h"
 #include "fulgur/core/contracts/registry.h"
@@ -14,23 +13,6 @@ namespace {
 using Kind = TypeInfo::Kind;
 
 constexpr size_t kMaxSegments = 64;
-
-std::vector<std::string> split(std::string_view key) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= key.size();) {
-    const size_t end = std::min(key.find('.', begin), key.size());
-    parts.emplace_back(key.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::optional<size_t> as_index(const std::string& text) {
-  size_t index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return index;
-}
 
 bool is_yaml_file(const ConfigNode& value) {
   return value.is_scalar() && (value.text().ends_with(".yaml") || value.text().ends_with(".yml"));
@@ -61,7 +43,7 @@ void Overrider::problem(std::string message) { problems_.add(value_.where, key_,
 void Overrider::apply(ConfigNode& root, const std::string& key, const std::string& value, const Location& where) {
   key_ = key;
   append_ = key.ends_with('+');
-  path_ = split(append_ ? std::string_view(key).substr(0, key.size() - 1) : std::string_view(key));
+  path_ = split_text(append_ ? std::string_view(key).substr(0, key.size() - 1) : std::string_view(key), '.');
   // Whether a `{` begins a map or a text is known only with the type of the option.
   text_ = value;
   unreadable_ = Problems();
@@ -105,13 +87,11 @@ const Fields* Overrider::fields_of_component(const std::string& kind, const std:
 }
 
 const TypeInfo& Overrider::alternative(const ConfigNode& node, const TypeInfo& type, size_t at) const {
-  const auto part = [&](Kind kind) -> const TypeInfo* {
-    for (const TypeInfo& candidate : type.parts) {
-      if (candidate.kind == kind) return &candidate;
-    }
-    return nullptr;
+  const auto part = [&](Kind kind) {
+    const auto found = std::ranges::find(type.parts, kind, &TypeInfo::kind);
+    return found == type.parts.end() ? nullptr : &*found;
   };
-  const bool wants_item = at == path_.size() ? append_ : as_index(path_[at]).has_value();
+  const bool wants_item = at == path_.size() ? append_ : parse_whole<size_t>(path_[at]).has_value();
   const TypeInfo* list = part(Kind::list);
   if (list != nullptr && (wants_item || node.is_list())) return *list;
   for (const Kind kind : {Kind::component, Kind::object, Kind::map}) {
@@ -143,21 +123,12 @@ void Overrider::set(ConfigNode& node, const TypeInfo* type, size_t at) {
 }
 
 void Overrider::set_in_fields(ConfigNode& node, const Fields& fields, size_t at) {
-  const TypeInfo* type = nullptr;
-  for (const Field& field : fields.all()) {
-    if (field.name == path_[at]) type = &field.type;
-  }
-  set(child(node, path_[at]), type, at + 1);
+  const Field* field = fields.find(path_[at]);
+  set(child(node, path_[at]), field ? &field->type : nullptr, at + 1);
 }
 
 void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t at) {
-  if (node.is_scalar()) {
-    ConfigNode name = std::move(node);
-    node = ConfigNode::map();
-    node.where = name.where;
-    node.key_where = name.key_where;
-    node.set("class_path", std::move(name));
-  }
+  if (node.is_scalar()) node = as_component(std::move(node));
   if (path_[at] == "class_path" && at + 1 == path_.size()) return assign(node, &type);
   ConfigNode& args = child(node, "init_args");
   const size_t first = path_[at] == "init_args" ? at + 1 : at;
@@ -178,12 +149,10 @@ bool Overrider::last_has_option(const ConfigNode& last, const TypeInfo& type, si
   if (fields == nullptr || !is_option) return true;
   // The reader reports a former name, with its present one.
   if (fields->hint_for_unknown && fields->hint_for_unknown(path_[at])) return true;
-  std::vector<std::string> names;
-  for (const Field& field : fields->all()) names.push_back(field.name);
-  if (std::ranges::find(names, path_[at]) != names.end()) return true;
+  if (fields->find(path_[at])) return true;
   const std::string list = key_.substr(0, key_.find('.' + path_[at]));
   problem(cat("the last element of the list, ", name->text(), ", has no option '", path_[at], "'",
-              as_sentence(did_you_mean(path_[at], names)),
+              as_sentence(did_you_mean(path_[at], fields->names())),
               "For an option of another component, first append it with --", list, "+=NAME"));
   return false;
 }
@@ -194,7 +163,7 @@ void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
     return problem(
         cat("the list is empty; append to it first with ", key_.substr(0, key_.find('.' + path_[at])), "+=NAME"));
   }
-  const std::optional<size_t> index = as_index(path_[at]);
+  const std::optional<size_t> index = parse_whole<size_t>(path_[at]);
   if (!index) {
     if (item != nullptr && item->kind == Kind::component && !last_has_option(node.items().back(), *item, at)) return;
     return set(node.items().back(), item, at);
@@ -276,7 +245,7 @@ bool is_top_key(std::string_view key) {
   Config config;
   Fields fields;
   config.fields(fields);
-  return std::ranges::any_of(fields.all(), [&](const Field& field) { return field.name == key; });
+  return fields.find(key) != nullptr;
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "fulgur/trainer/trainer_options.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "config/renamed_options.h"
 #include "fulgur/core/text/text.h"
@@ -70,10 +69,9 @@ std::optional<std::vector<int64_t>> device_indices(std::string_view text) {
     std::string_view item = text.substr(0, comma);
     while (item.starts_with(' ')) item.remove_prefix(1);
     while (item.ends_with(' ')) item.remove_suffix(1);
-    int64_t index = 0;
-    const auto [rest, bad] = std::from_chars(item.data(), item.data() + item.size(), index);
-    if (bad != std::errc() || rest != item.data() + item.size()) return std::nullopt;
-    indices.push_back(index);
+    const auto index = parse_whole<int64_t>(item);
+    if (!index) return std::nullopt;
+    indices.push_back(*index);
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return indices;
@@ -103,18 +101,14 @@ bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value
     if (!FieldTraits<std::vector<int64_t>>::read(node, chosen.indices, problems, path)) return false;
   } else if (node.is_scalar() && node.text() != "auto") {
     const auto indices = device_indices(node.text());
-    if (!indices || indices->empty()) {
-      detail::wrong_type(node, type(), problems, path);
-      return false;
-    }
+    if (!indices || indices->empty()) return detail::wrong_type(node, type(), problems, path);
     // As in Lightning, "2" is two devices and "2," is device 2.
     if (node.text().find(',') == std::string::npos)
       chosen.count = indices->front();
     else
       chosen.indices = *indices;
   } else if (!node.is_scalar()) {
-    detail::wrong_type(node, type(), problems, path);
-    return false;
+    return detail::wrong_type(node, type(), problems, path);
   }
   if (chosen.count && (*chosen.count == 0 || *chosen.count < -1)) {
     problems.add(node.where, path, cat("must be at least 1, or -1 for all devices; got ", node.text()));

@@ -39,16 +39,15 @@ FULGUR_API bool read_string(const ConfigNode&, std::string&, Problems&, const st
 FULGUR_API bool read_batch_limit(const ConfigNode&, BatchLimit&, Problems&, const std::string& path);
 FULGUR_API bool read_interval(const ConfigNode&, Interval&, Problems&, const std::string& path);
 FULGUR_API bool read_length(const ConfigNode&, Length&, Problems&, const std::string& path);
-FULGUR_API void wrong_type(const ConfigNode&, const TypeInfo& expected, Problems&, const std::string& path);
+/// Adds the problem; false, for a reader to return.
+FULGUR_API bool wrong_type(const ConfigNode&, const TypeInfo& expected, Problems&, const std::string& path);
 FULGUR_API TypeInfo interval_type(std::vector<std::string> units);
 }  // namespace detail
 
 template <>
 struct FieldTraits<bool> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::boolean, .name = "bool"}; }
-  static bool read(const ConfigNode& n, bool& v, Problems& p, const std::string& path) {
-    return detail::read_bool(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_bool;
   static ConfigNode write(bool v) { return ConfigNode::boolean(v); }
 };
 
@@ -71,28 +70,22 @@ requires(std::integral<I> && !std::same_as<I, bool>) struct FieldTraits<I> {
 template <>
 struct FieldTraits<double> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::number, .name = "float"}; }
-  static bool read(const ConfigNode& n, double& v, Problems& p, const std::string& path) {
-    return detail::read_double(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_double;
   static ConfigNode write(double v) { return ConfigNode::number(v); }
 };
 
 template <>
 struct FieldTraits<float> {
   static TypeInfo type() { return FieldTraits<double>::type(); }
-  static bool read(const ConfigNode& n, float& v, Problems& p, const std::string& path) {
-    return detail::read_float(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_float;
   /// Writes the shortest number that reads back as the same value.
-  static ConfigNode write(float v) { return detail::write_float(v); }
+  static constexpr auto write = detail::write_float;
 };
 
 template <>
 struct FieldTraits<std::string> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::string, .name = "string"}; }
-  static bool read(const ConfigNode& n, std::string& v, Problems& p, const std::string& path) {
-    return detail::read_string(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_string;
   static ConfigNode write(const std::string& v) { return ConfigNode::string(v); }
 };
 
@@ -108,11 +101,9 @@ struct FieldTraits<E> {
     std::string text;
     if (!detail::read_string(n, text, p, path)) return false;
     const std::optional<E> value = enum_from<E>(text);
-    if (value)
-      v = *value;
-    else
-      detail::wrong_type(n, type(), p, path);
-    return value.has_value();
+    if (!value) return detail::wrong_type(n, type(), p, path);
+    v = *value;
+    return true;
   }
   static ConfigNode write(E v) { return ConfigNode::string(std::string(enum_text(v))); }
 };
@@ -137,9 +128,7 @@ struct FieldTraits<BatchLimit> {
             .parts = {{.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0},
                       {.kind = TypeInfo::Kind::number, .name = "float", .minimum = 0, .maximum = 1}}};
   }
-  static bool read(const ConfigNode& n, BatchLimit& v, Problems& p, const std::string& path) {
-    return detail::read_batch_limit(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_batch_limit;
   static ConfigNode write(const BatchLimit& v) {
     return v.count ? ConfigNode::integer(*v.count) : ConfigNode::number(v.fraction);
   }
@@ -148,9 +137,7 @@ struct FieldTraits<BatchLimit> {
 template <>
 struct FieldTraits<Interval> {
   static TypeInfo type() { return detail::interval_type(Interval::all_units()); }
-  static bool read(const ConfigNode& n, Interval& v, Problems& p, const std::string& path) {
-    return detail::read_interval(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_interval;
   static ConfigNode write(const Interval& v) { return ConfigNode::scalar(v.text()); }
 };
 
@@ -161,9 +148,7 @@ struct FieldTraits<Length> {
             .name = "int or interval",
             .parts = {{.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0}, FieldTraits<Interval>::type()}};
   }
-  static bool read(const ConfigNode& n, Length& v, Problems& p, const std::string& path) {
-    return detail::read_length(n, v, p, path);
-  }
+  static constexpr auto read = detail::read_length;
   static ConfigNode write(const Length& v) {
     return v.interval ? ConfigNode::scalar(v.interval->text()) : ConfigNode::integer(v.count);
   }
@@ -224,10 +209,7 @@ struct FieldTraits<std::vector<T>> {
     return {.kind = TypeInfo::Kind::list, .name = "list of " + item.name, .parts = {item}};
   }
   static bool read(const ConfigNode& n, std::vector<T>& v, Problems& p, const std::string& path) {
-    if (!n.is_list()) {
-      detail::wrong_type(n, type(), p, path);
-      return false;
-    }
+    if (!n.is_list()) return detail::wrong_type(n, type(), p, path);
     std::vector<T> values;
     bool good = true;
     for (size_t i = 0; i < n.items().size(); ++i) {
@@ -252,10 +234,7 @@ struct FieldTraits<std::map<std::string, T>> {
     return {.kind = TypeInfo::Kind::map, .name = "map of " + item.name, .parts = {item}};
   }
   static bool read(const ConfigNode& n, std::map<std::string, T>& v, Problems& p, const std::string& path) {
-    if (!n.is_map()) {
-      detail::wrong_type(n, type(), p, path);
-      return false;
-    }
+    if (!n.is_map()) return detail::wrong_type(n, type(), p, path);
     std::map<std::string, T> values;
     bool good = true;
     for (const auto& [key, node] : n.entries()) {
@@ -290,10 +269,7 @@ struct FieldTraits<T> {
   }
   static bool read(const ConfigNode& n, T& v, Problems& p, const std::string& path) {
     if (n.is_null()) return true;  // `data:` with nothing below it: all defaults
-    if (!n.is_map()) {
-      detail::wrong_type(n, type(), p, path);
-      return false;
-    }
+    if (!n.is_map()) return detail::wrong_type(n, type(), p, path);
     const size_t before = p.items().size();
     Fields f;
     v.fields(f);

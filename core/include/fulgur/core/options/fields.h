@@ -37,54 +37,29 @@ struct Field {
 class FULGUR_API FieldRef {
  public:
   explicit FieldRef(Field& field) : field_(&field) {}
-  FieldRef& required() {
-    field_->required = true;
-    return *this;
-  }
+  FieldRef& required() { return set(field_->required, true); }
   /// Marks a learning rate, which `trainer.scale_lr` scales.
-  FieldRef& learning_rate() {
-    field_->is_learning_rate = true;
-    return *this;
-  }
+  FieldRef& learning_rate() { return set(field_->is_learning_rate, true); }
   /// Allows `null` as well.
-  FieldRef& nullable() {
-    field_->type.nullable = true;
-    return *this;
-  }
-  FieldRef& at_least(double minimum) {
-    type().minimum = minimum;
-    return *this;
-  }
-  FieldRef& at_most(double maximum) {
-    type().maximum = maximum;
-    return *this;
-  }
+  FieldRef& nullable() { return set(field_->type.nullable, true); }
+  FieldRef& at_least(double minimum) { return set(type().minimum, minimum); }
+  FieldRef& at_most(double maximum) { return set(type().maximum, maximum); }
   FieldRef& range(double minimum, double maximum) { return at_least(minimum).at_most(maximum); }
-  FieldRef& greater_than(double bound) {
-    type().above = bound;
-    return *this;
-  }
-  FieldRef& less_than(double bound) {
-    type().below = bound;
-    return *this;
-  }
-  FieldRef& one_of(std::vector<std::string> choices) {
-    type().choices = std::move(choices);
-    return *this;
-  }
-  FieldRef& min_items(int64_t count) {
-    field_->type.min_items = count;
-    return *this;
-  }
+  FieldRef& greater_than(double bound) { return set(type().above, bound); }
+  FieldRef& less_than(double bound) { return set(type().below, bound); }
+  FieldRef& one_of(std::vector<std::string> choices) { return set(type().choices, std::move(choices)); }
+  FieldRef& min_items(int64_t count) { return set(field_->type.min_items, count); }
   /// Requires a list of `count` items.
-  FieldRef& items(int64_t count) {
-    field_->type.min_items = field_->type.max_items = count;
-    return *this;
-  }
+  FieldRef& items(int64_t count) { return min_items(count).set(field_->type.max_items, count); }
   /// Units allowed for an interval here (`{"s", "min", "h"}`); another one is a config error.
   FieldRef& units(const std::vector<std::string>& names);
 
  private:
+  template <class Member, class Value>
+  FieldRef& set(Member& member, Value value) {
+    member = std::move(value);
+    return *this;
+  }
   // Conditions on a list apply to its items.
   TypeInfo& type() {
     TypeInfo* t = &field_->type;
@@ -107,6 +82,10 @@ class FULGUR_API Fields {
   FieldRef operator()(T& member, std::string_view name, std::string_view doc);
 
   const std::vector<Field>& all() const { return fields_; }
+  /// The option of that name; nullptr if there is none.
+  const Field* find(std::string_view name) const;
+  /// The names of all options, in declaration order.
+  std::vector<std::string> names() const;
 
   /// Reads a map: unknown keys (with the nearest names), wrong types, values out of range and missing required options
   /// are added to `problems`.

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,20 @@ inline std::string first_line(std::string_view text) { return std::string(text.s
 
 /// `a, b, c`.
 FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
+
+/// The parts between separators; a text without any is one part.
+FULGUR_API std::vector<std::string> split_text(std::string_view text, char separator);
+
+/// One or more of the digits 0 to 9, and nothing else.
+FULGUR_API bool all_digits(std::string_view text);
+
+/// The number that `text` consists of, as std::from_chars reads it; nullopt for any other text.
+template <class Number>
+std::optional<Number> parse_whole(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
 
 namespace detail {
 inline void append(std::string& out, std::string_view part) { out += part; }
