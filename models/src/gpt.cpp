@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/container/modulelist.h>
 
-#include <charconv>
 #include <cmath>
 
 #include "fulgur/core/options/checked_options.h"
@@ -26,12 +25,9 @@ int64_t checkpoint_interval(const std::string& text) {
   constexpr std::string_view kEvery = "every_";
   if (text == "none") return 0;
   if (text == "all") return 1;
-  if (text.starts_with(kEvery)) {
-    int64_t every = 0;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + kEvery.size(), end, every);
-    if (error == std::errc() && stop == end && every >= 2) return every;
-  }
+  if (text.starts_with(kEvery))
+    if (const auto every = parse_whole<int64_t>(std::string_view(text).substr(kEvery.size())); every && *every >= 2)
+      return *every;
   throw ConfigError(
       cat("[models.GPT] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '",
           escape_controls(text), "'."));

@@ -1,7 +1,6 @@
 #include "fulgur/strategies/placement.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "fulgur/core/text/errors.h"
@@ -13,11 +12,8 @@ namespace {
 constexpr int64_t kMostDevices = 4096;  // anything larger is a typo
 
 std::optional<int64_t> index_of(std::string_view text) {
-  int64_t value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value >= 0 && value < kMostDevices
-             ? std::optional(value)
-             : std::nullopt;
+  const auto value = parse_whole<int64_t>(text);
+  return value && *value >= 0 && *value < kMostDevices ? value : std::nullopt;
 }
 
 // `2`, `cuda:2`, `0..3`.

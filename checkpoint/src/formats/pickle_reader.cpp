@@ -38,33 +38,10 @@ enum class Kind : uint8_t {
 enum class Function : int64_t { ordered_dict, rebuild_tensor_v2, rebuild_tensor_v3, rebuild_parameter, plain };
 
 constexpr const char* kind_text(Kind kind) {
-  switch (kind) {
-    case Kind::none:
-      return "None";
-    case Kind::boolean:
-      return "a bool";
-    case Kind::integer:
-    case Kind::real:
-      return "a number";
-    case Kind::text:
-      return "a text";
-    case Kind::tuple:
-      return "a tuple";
-    case Kind::list:
-      return "a list";
-    case Kind::dict:
-      return "a mapping";
-    case Kind::object:
-      return "an object";
-    case Kind::tensor:
-      return "a tensor";
-    case Kind::storage:
-      return "a storage";
-    case Kind::dtype:
-      return "a dtype";
-    default:
-      return "a class";
-  }
+  constexpr const char* kTexts[] = {"None",    "a bool",  "a number",  "a number",  "a text",
+                                    "a tuple", "a list",  "a mapping", "an object", "a class",
+                                    "a class", "a dtype", "a storage", "a tensor"};
+  return kTexts[static_cast<size_t>(kind)];
 }
 
 using Id = uint32_t;

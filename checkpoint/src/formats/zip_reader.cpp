@@ -26,13 +26,8 @@ bool is_plain_name(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.size() > 4096 || !is_utf8(name)) return false;
   if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 32 || c == '\\' || c == 127; }))
     return false;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('/', begin), name.size());
-    const std::string_view part = name.substr(begin, end - begin);
-    if (part == ".." || part == ".") return false;
-    begin = end + 1;
-  }
-  return true;
+  return std::ranges::none_of(split_text(name, '/'),
+                              [](const std::string& part) { return part == ".." || part == "."; });
 }
 
 }  // namespace

@@ -52,23 +52,14 @@ std::string number_text(double value) {
 std::vector<std::string> Interval::all_units() { return {"ep", "st", "sa", "tok", "s", "min", "h", "dur"}; }
 
 std::string Interval::text() const {
-  switch (unit) {
-    case Unit::epochs:
-      return number_text(value) + "ep";
-    case Unit::steps:
-      return number_text(value) + "st";
-    case Unit::samples:
-      return number_text(value) + "sa";
-    case Unit::tokens:
-      return number_text(value) + "tok";
-    case Unit::run:
-      return number_text(value) + "dur";
-    case Unit::seconds:
-      break;
-  }
-  if (value > 0 && std::fmod(value, 3600) == 0) return number_text(value / 3600) + "h";
-  if (value > 0 && std::fmod(value, 60) == 0) return number_text(value / 60) + "min";
-  return number_text(value) + "s";
+  // The largest unit that divides a time.
+  const double factor = unit != Unit::seconds || value <= 0 ? 1
+                        : std::fmod(value, 3600) == 0       ? 3600
+                        : std::fmod(value, 60) == 0         ? 60
+                                                            : 1;
+  const auto* named =
+      std::ranges::find_if(kUnits, [&](const UnitName& u) { return u.unit == unit && u.factor == factor; });
+  return cat(number_text(value / factor), named->name);
 }
 
 std::optional<Interval> Interval::parse(std::string_view text) {

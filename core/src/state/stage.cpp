@@ -1,33 +1,17 @@
 #include "fulgur/core/state/stage.h"
 
+#include <cstddef>
+
 namespace fulgur {
 
 std::string_view name_of(TrainerFn fn) {
-  switch (fn) {
-    case TrainerFn::fit:
-      return "fit";
-    case TrainerFn::validate:
-      return "validate";
-    case TrainerFn::test:
-      return "test";
-    case TrainerFn::predict:
-      return "predict";
-  }
-  return "";
+  static constexpr std::string_view kNames[] = {"fit", "validate", "test", "predict"};
+  return kNames[static_cast<size_t>(fn)];
 }
 
 std::string_view name_of(RunningStage stage) {
-  switch (stage) {
-    case RunningStage::train:
-      return "train";
-    case RunningStage::validate:
-      return "validate";
-    case RunningStage::test:
-      return "test";
-    case RunningStage::predict:
-      return "predict";
-  }
-  return "";
+  static constexpr std::string_view kNames[] = {"train", "validate", "test", "predict"};
+  return kNames[static_cast<size_t>(stage)];
 }
 
 }  // namespace fulgur

@@ -41,16 +41,9 @@ State& state() {
 }
 
 spdlog::level::level_enum to_spdlog(Level level) {
-  switch (level) {
-    case Level::debug:
-      return spdlog::level::debug;
-    case Level::warning:
-      return spdlog::level::warn;
-    case Level::error:
-      return spdlog::level::err;
-    default:
-      return spdlog::level::info;
-  }
+  if (level == Level::debug) return spdlog::level::debug;
+  if (level == Level::warning) return spdlog::level::warn;
+  return level == Level::error ? spdlog::level::err : spdlog::level::info;
 }
 
 /// The state, locked.

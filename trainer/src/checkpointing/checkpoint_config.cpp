@@ -1,7 +1,6 @@
 #include "fulgur/trainer/checkpoint_config.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "checkpointing/resume.h"
 #include "config/links.h"
@@ -110,11 +109,7 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
 
 // A seed that is a number; nullopt for `true`, `false` or none.
 std::optional<uint64_t> number_of(const ConfigNode* seed) {
-  if (seed == nullptr || !seed->is_scalar()) return std::nullopt;
-  const char* const end = seed->text().data() + seed->text().size();
-  uint64_t number = 0;
-  const auto read = std::from_chars(seed->text().data(), end, number);
-  return read.ec == std::errc() && read.ptr == end ? std::optional(number) : std::nullopt;
+  return seed && seed->is_scalar() ? parse_whole<uint64_t>(seed->text()) : std::nullopt;
 }
 
 // The seed of the checkpoint's run, also if it was drawn.

@@ -15,16 +15,10 @@ namespace fulgur::detail {
 namespace {
 
 std::string_view hook_of(LogScope scope) {
-  switch (scope) {
-    case LogScope::train_step:
-      return "a step or batch hook of training";
-    case LogScope::train_epoch:
-      return "an epoch hook of training";
-    case LogScope::evaluation_step:
-      return "a step or batch hook of an evaluation";
-    default:
-      return "an epoch hook of an evaluation";
-  }
+  if (scope == LogScope::train_step) return "a step or batch hook of training";
+  if (scope == LogScope::train_epoch) return "an epoch hook of training";
+  return scope == LogScope::evaluation_step ? "a step or batch hook of an evaluation"
+                                            : "an epoch hook of an evaluation";
 }
 
 std::string option_text(const std::string& option, const StateTree& value) {
@@ -94,18 +88,9 @@ struct LogStore::Plan {
   /// rank.
   RankNumber::Merge merge_of(const Slot& slot) const {
     if (!epoch && !slot.options.sync_dist) return RankNumber::Merge::first;
-    switch (slot.options.reduce_fx) {
-      case Reduce::mean:
-      case Reduce::sum:
-        return RankNumber::Merge::sum;
-      case Reduce::min:
-        return RankNumber::Merge::min;
-      case Reduce::max:
-        return RankNumber::Merge::max;
-      case Reduce::last:
-        break;
-    }
-    return RankNumber::Merge::first;
+    using Merge = RankNumber::Merge;
+    static constexpr Merge kMerges[] = {Merge::sum, Merge::sum, Merge::min, Merge::max, Merge::first};
+    return kMerges[static_cast<size_t>(slot.options.reduce_fx)];
   }
 
   bool has_weight(const Slot& slot) const {
@@ -184,22 +169,11 @@ std::optional<double> LogStore::monitored(std::string_view final_name, Collectiv
   std::optional<double> sum, weight, least, most;
   if (latest && latest->options.sync_dist) {
     const double samples = latest->latest.value.weight + latest->latest.value.device_weight;
-    switch (latest->options.reduce_fx) {
-      case Reduce::mean:
-        sum = *own * samples, weight = samples;
-        break;
-      case Reduce::sum:
-        sum = *own, weight = 0;
-        break;
-      case Reduce::min:
-        least = own;
-        break;
-      case Reduce::max:
-        most = own;
-        break;
-      case Reduce::last:
-        break;
-    }
+    const Reduce reduce = latest->options.reduce_fx;
+    if (reduce == Reduce::mean) sum = *own * samples, weight = samples;
+    if (reduce == Reduce::sum) sum = *own, weight = 0;
+    if (reduce == Reduce::min) least = own;
+    if (reduce == Reduce::max) most = own;
   }
   using Merge = RankNumber::Merge;
   const auto merged = merge_numbers(

@@ -32,14 +32,8 @@ void check_scalar(std::string_view name, const Tensor& value) {
 }  // namespace
 
 double LogStore::start_value(Reduce reduce) {
-  switch (reduce) {
-    case Reduce::min:
-      return std::numeric_limits<double>::infinity();
-    case Reduce::max:
-      return -std::numeric_limits<double>::infinity();
-    default:
-      return 0;
-  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return reduce == Reduce::min ? kInfinity : reduce == Reduce::max ? -kInfinity : 0;
 }
 
 void LogStore::take_options(Slot& slot, const LogOptions& options) {

@@ -160,18 +160,12 @@ class LogStore {
     std::string_view name;
     LogScope scope;
     RunningStage stage;
+    bool operator==(const Key&) const = default;
   };
   struct Hash {
-    using is_transparent = void;
     size_t operator()(const Key& key) const {
       return std::hash<std::string_view>{}(key.name) * 31 + static_cast<size_t>(key.scope) * 7 +
              static_cast<size_t>(key.stage);
-    }
-  };
-  struct Equal {
-    using is_transparent = void;
-    bool operator()(const Key& a, const Key& b) const {
-      return a.scope == b.scope && a.stage == b.stage && a.name == b.name;
     }
   };
 
@@ -231,8 +225,8 @@ class LogStore {
   std::vector<Addition> recorded_;
   std::optional<at::Device> noting_on_;
   HostNumbers noted_;
-  std::vector<std::shared_ptr<Slot>> slots_;           // in order of first use
-  std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
+  std::vector<std::shared_ptr<Slot>> slots_;    // in order of first use
+  std::unordered_map<Key, Slot*, Hash> index_;  // keys point into the slots' names
   Taken taken_;
   std::set<std::string, std::less<>> monitored_;
   std::map<std::pair<RunningStage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "fulgur/checkpoint/run_layout.h"
@@ -25,11 +24,8 @@ std::vector<int64_t> versions_in(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kVersionPrefix)) continue;
-    int64_t number = -1;
-    const char* begin = name.data() + kVersionPrefix.size();
-    const char* end = name.data() + name.size();
-    if (const auto [rest, bad] = std::from_chars(begin, end, number); bad == std::errc() && rest == end && number >= 0)
-      versions.push_back(number);
+    const auto number = parse_whole<int64_t>(std::string_view(name).substr(kVersionPrefix.size()));
+    if (number && *number >= 0) versions.push_back(*number);
   }
   std::sort(versions.rbegin(), versions.rend());
   return versions;

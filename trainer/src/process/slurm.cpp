@@ -19,13 +19,8 @@ std::optional<std::string> slurm_job() {
   const std::string job = text;
   const char* name = std::getenv("SLURM_JOB_NAME");
   if (name && (std::strcmp(name, "bash") == 0 || std::strcmp(name, "interactive") == 0)) return std::nullopt;
-  const auto digits = [](std::string_view part) {
-    return !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
-  };
-  const size_t mark = job.find('_');
-  const bool good = mark == std::string::npos ? digits(job)
-                                              : digits(std::string_view(job).substr(0, mark)) &&
-                                                    digits(std::string_view(job).substr(mark + 1));
+  const std::vector<std::string> parts = split_text(job, '_');
+  const bool good = parts.size() <= 2 && std::ranges::all_of(parts, all_digits);
   return good && job.size() <= 32 ? std::optional(job) : std::nullopt;
 }
 
