@@ -1,4 +1,4 @@
-#include "autocast.h"
+#include "registrations.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

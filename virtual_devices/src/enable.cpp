@@ -4,16 +4,13 @@
 
 #include <mutex>
 
-#include "autocast.h"
 #include "device_allocator.h"
 #include "device_table.h"
 #include "fulgur/core/device/accelerator.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "guard.h"
-#include "hooks.h"
-#include "kernels.h"
-#include "recurrent.h"
+#include "registrations.h"
 
 namespace fulgur {
 namespace {

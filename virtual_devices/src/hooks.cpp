@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "registrations.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>

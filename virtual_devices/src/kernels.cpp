@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "registrations.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_reshape_alias_native.h>

@@ -1,4 +1,4 @@
-#include "recurrent.h"
+#include "registrations.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

@@ -4,9 +4,9 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <set>
 
 #include "checkpointing/logger_states.h"
-#include "checkpointing/restore_callbacks.h"
 #include "checkpointing/restore_optimizers.h"
 #include "checkpointing/resume.h"
 #include "fulgur/core/options/yaml_writer.h"
@@ -30,6 +30,31 @@ StateTree save_callbacks(Collecting& c) {
     if (StateTree own = callback.state(); !own.as_map().empty()) states[callback.state_key()] = std::move(own);
   });
   return states;
+}
+
+void load_callback_states(Restoring& r, const StateTree& states) {
+  RunState& run = r.run;
+  const std::string checkpoint = r.checkpoint->path.string();
+  std::set<std::string> left;
+  for (const auto& [key, state] : states.as_map()) left.insert(key);
+  run.each_callback(LogScope::forbidden, [&](Callback& c) {
+    const std::string key = c.state_key();
+    if (left.erase(key) == 0) return;
+    try {
+      c.load_state(states.at(key));
+    } catch (const std::exception& error) {
+      const std::string text = cat("the state of callback ", key, " in ", checkpoint, " does not fit: ", error.what());
+      if (run.fn == TrainerFn::fit)
+        throw CheckpointError(cat("[trainer.fit] ", text,
+                                  "\nResume with the callback as it was when the checkpoint was "
+                                  "made, or begin a new run with its weights: --load.weights_only true."));
+      log::warn("trainer.callback_state", text + ". It is ignored");
+    }
+  });
+  if (run.fn == TrainerFn::fit && !left.empty())
+    log::warn("trainer.callback_state_unused",
+              cat(checkpoint, " has the state of callbacks that this run does not have: ",
+                  join({left.begin(), left.end()}), ". The checkpoints of this run will not contain it"));
 }
 
 StateTree save_loaders(Collecting& c) {

@@ -1,14 +1,14 @@
 #include <algorithm>
 
-#include "config/describe.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
+#include "fulgur/trainer/config.h"
 #include "fulgur/trainer/yaml.h"
 
-namespace fulgur::config {
+namespace fulgur {
 
 namespace {
 
@@ -24,8 +24,7 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
-}  // namespace
-
+/// Name, type, default and doc of each option, one per line.
 std::string table_of(const Fields& fields) {
   std::vector<TextRow> rows{{"option", "type", "default", "meaning"}};
   for (const Field& field : fields.all())
@@ -38,6 +37,7 @@ std::string table_of(const Fields& fields) {
   return out;
 }
 
+/// Doc and options of the components of that name, of every kind.
 std::string describe(const std::string& name) {
   std::string out;
   std::vector<std::string> all_names;
@@ -58,7 +58,15 @@ std::string describe(const std::string& name) {
                         program_name(), " list` shows all."));
 }
 
-std::string list(const std::optional<std::string>& wanted) {
+}  // namespace
+
+std::string describe_component(const std::string& name) {
+  if (name == "config") return "The top keys of a config\n\n" + table_of(*FieldTraits<Config>::type().object());
+  if (name == "trainer") return "The keys under trainer\n\n" + table_of(*FieldTraits<TrainerOptions>::type().object());
+  return describe(name);
+}
+
+std::string list_components(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
   if (wanted && std::ranges::find(kinds, *wanted) == kinds.end()) {
     throw ConfigError(cat("[list] unknown kind '", *wanted, "'", as_sentence(did_you_mean(*wanted, kinds)),
@@ -78,4 +86,4 @@ std::string list(const std::optional<std::string>& wanted) {
   return out;
 }
 
-}  // namespace fulgur::config
+}  // namespace fulgur

@@ -1,13 +1,11 @@
-#include "config/json_schema.h"
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "fulgur/core/contracts/registry.h"
-#include "fulgur/trainer/yaml.h"
+#include "fulgur/trainer/config.h"
 
-namespace fulgur::config {
+namespace fulgur {
 
 namespace {
 
@@ -173,12 +171,12 @@ class Schema {
 
 }  // namespace
 
-std::string json_schema(const Fields& fields, const std::string& title) {
+std::string config_json_schema() {
   Schema schema;
-  Json root{{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}};
-  root.update(schema.of_fields(fields));
+  Json root{{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "Config of a Fulgur run"}};
+  root.update(schema.of_fields(*FieldTraits<Config>::type().object()));
   root["$defs"] = schema.definitions();
   return root.dump(2) + "\n";
 }
 
-}  // namespace fulgur::config
+}  // namespace fulgur

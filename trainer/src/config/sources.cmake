@@ -3,7 +3,6 @@ set(FULGUR_CONFIG_SOURCES
   src/config/checkpoint_loading.cpp
   src/config/config.cpp
   src/config/describe.cpp
-  src/config/help.cpp
   src/config/interpolate.cpp
   src/config/json_schema.cpp
   src/config/links.cpp
