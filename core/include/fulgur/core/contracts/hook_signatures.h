@@ -11,6 +11,17 @@
   HOOK(validation_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), ) \
   HOOK(test_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), )       \
   HOOK(predict_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), )
+// Those of LightningModule that exist for each kind of evaluation.
+#define FULGUR_MODULE_EVALUATION_SIGNATURES(HOOK, kind)                                                \
+  HOOK(on_##kind##_model_eval, void, (), )                                                             \
+  HOOK(on_##kind##_model_train, void, (), )                                                            \
+  HOOK(on_##kind##_start, void, (), )                                                                  \
+  HOOK(on_##kind##_end, void, (), )                                                                    \
+  HOOK(on_##kind##_epoch_start, void, (), )                                                            \
+  HOOK(on_##kind##_epoch_end, void, (), )                                                              \
+  HOOK(on_##kind##_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
+  HOOK(on_##kind##_batch_end, void,                                                                    \
+       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )
 // Members of LightningModule.
 #define FULGUR_MODULE_SIGNATURES(HOOK)                                                                                 \
   HOOK(training_step, fulgur::StepOutput, (const fulgur::Batch& batch, int64_t batch_idx), )                           \
@@ -51,90 +62,55 @@
   HOOK(configure_gradient_clipping, void,                                                                              \
        (fulgur::Optimizer & optimizer, std::optional<double> clip_val, fulgur::ClipAlgorithm algorithm), )             \
   HOOK(on_validation_model_zero_grad, void, (), )                                                                      \
-  HOOK(on_validation_model_eval, void, (), )                                                                           \
-  HOOK(on_validation_model_train, void, (), )                                                                          \
-  HOOK(on_validation_start, void, (), )                                                                                \
-  HOOK(on_validation_end, void, (), )                                                                                  \
-  HOOK(on_validation_epoch_start, void, (), )                                                                          \
-  HOOK(on_validation_epoch_end, void, (), )                                                                            \
-  HOOK(on_validation_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )               \
-  HOOK(on_validation_batch_end, void,                                                                                  \
-       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
-  HOOK(on_test_model_eval, void, (), )                                                                                 \
-  HOOK(on_test_model_train, void, (), )                                                                                \
-  HOOK(on_test_start, void, (), )                                                                                      \
-  HOOK(on_test_end, void, (), )                                                                                        \
-  HOOK(on_test_epoch_start, void, (), )                                                                                \
-  HOOK(on_test_epoch_end, void, (), )                                                                                  \
-  HOOK(on_test_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                     \
-  HOOK(on_test_batch_end, void,                                                                                        \
-       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
-  HOOK(on_predict_model_eval, void, (), )                                                                              \
-  HOOK(on_predict_model_train, void, (), )                                                                             \
-  HOOK(on_predict_start, void, (), )                                                                                   \
-  HOOK(on_predict_end, void, (), )                                                                                     \
-  HOOK(on_predict_epoch_start, void, (), )                                                                             \
-  HOOK(on_predict_epoch_end, void, (), )                                                                               \
-  HOOK(on_predict_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                  \
-  HOOK(on_predict_batch_end, void,                                                                                     \
-       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
+  FULGUR_MODULE_EVALUATION_SIGNATURES(HOOK, validation)                                                                \
+  FULGUR_MODULE_EVALUATION_SIGNATURES(HOOK, test)                                                                      \
+  FULGUR_MODULE_EVALUATION_SIGNATURES(HOOK, predict)                                                                   \
   HOOK(on_save_checkpoint, void, (fulgur::StateTree & checkpoint), )                                                   \
   HOOK(on_load_checkpoint, void, (const fulgur::StateTree& checkpoint), )
+// Those of Callback that exist for each kind of evaluation.
+#define FULGUR_CALLBACK_EVALUATION_SIGNATURES(HOOK, kind)                                    \
+  HOOK(on_##kind##_start, void, (fulgur::RunContext&), )                                     \
+  HOOK(on_##kind##_end, void, (fulgur::RunContext&), )                                       \
+  HOOK(on_##kind##_epoch_start, void, (fulgur::RunContext&), )                               \
+  HOOK(on_##kind##_epoch_end, void, (fulgur::RunContext&), )                                 \
+  HOOK(on_##kind##_batch_start, void,                                                        \
+       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
+  HOOK(on_##kind##_batch_end, void,                                                          \
+       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )
 // Members of Callback.
-#define FULGUR_CALLBACK_SIGNATURES(HOOK)                                                                             \
-  HOOK(state_key, std::string, (), const)                                                                            \
-  HOOK(phase, fulgur::Phase, (), const)                                                                              \
-  HOOK(required_metric, std::optional<std::string>, (), const)                                                       \
-  HOOK(monitored_metrics, std::vector<std::string>, (), const)                                                       \
-  HOOK(saves_on_exception, bool, (), const)                                                                          \
-  HOOK(state, fulgur::StateTree, (), const)                                                                          \
-  HOOK(load_state, void, (const fulgur::StateTree&), )                                                               \
-  HOOK(setup, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                                      \
-  HOOK(teardown, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                                   \
-  HOOK(on_exception, void, (fulgur::RunContext&, const std::exception&), )                                           \
-  HOOK(resume_candidate, std::optional<std::filesystem::path>, (), const)                                            \
-  HOOK(on_fit_start, void, (fulgur::RunContext&), )                                                                  \
-  HOOK(on_fit_end, void, (fulgur::RunContext&), )                                                                    \
-  HOOK(on_sanity_check_start, void, (fulgur::RunContext&), )                                                         \
-  HOOK(on_sanity_check_end, void, (fulgur::RunContext&), )                                                           \
-  HOOK(on_train_start, void, (fulgur::RunContext&), )                                                                \
-  HOOK(on_train_end, void, (fulgur::RunContext&), )                                                                  \
-  HOOK(on_train_epoch_start, void, (fulgur::RunContext&), )                                                          \
-  HOOK(on_train_epoch_end, void, (fulgur::RunContext&), )                                                            \
-  HOOK(on_train_batch_start, void, (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx), )                 \
-  HOOK(on_train_batch_end, void,                                                                                     \
-       (fulgur::RunContext&, const fulgur::StepOutput&, const fulgur::Batch&, int64_t batch_idx), )                  \
-  HOOK(on_before_zero_grad, void, (fulgur::RunContext&, fulgur::Optimizer&), )                                       \
-  HOOK(on_before_backward, void, (fulgur::RunContext&, const fulgur::Tensor& loss), )                                \
-  HOOK(on_after_backward, void, (fulgur::RunContext&), )                                                             \
-  HOOK(on_before_optimizer_step, void, (fulgur::RunContext&, fulgur::Optimizer&), )                                  \
-  HOOK(on_validation_start, void, (fulgur::RunContext&), )                                                           \
-  HOOK(on_validation_end, void, (fulgur::RunContext&), )                                                             \
-  HOOK(on_validation_epoch_start, void, (fulgur::RunContext&), )                                                     \
-  HOOK(on_validation_epoch_end, void, (fulgur::RunContext&), )                                                       \
-  HOOK(on_validation_batch_start, void,                                                                              \
-       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                         \
-  HOOK(on_validation_batch_end, void,                                                                                \
-       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
-  HOOK(on_test_start, void, (fulgur::RunContext&), )                                                                 \
-  HOOK(on_test_end, void, (fulgur::RunContext&), )                                                                   \
-  HOOK(on_test_epoch_start, void, (fulgur::RunContext&), )                                                           \
-  HOOK(on_test_epoch_end, void, (fulgur::RunContext&), )                                                             \
-  HOOK(on_test_batch_start, void,                                                                                    \
-       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                         \
-  HOOK(on_test_batch_end, void,                                                                                      \
-       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
-  HOOK(on_predict_start, void, (fulgur::RunContext&), )                                                              \
-  HOOK(on_predict_end, void, (fulgur::RunContext&), )                                                                \
-  HOOK(on_predict_epoch_start, void, (fulgur::RunContext&), )                                                        \
-  HOOK(on_predict_epoch_end, void, (fulgur::RunContext&), )                                                          \
-  HOOK(on_predict_batch_start, void,                                                                                 \
-       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                         \
-  HOOK(on_predict_batch_end, void,                                                                                   \
-       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
-  HOOK(on_save_checkpoint, void, (fulgur::RunContext&, fulgur::StateTree & checkpoint), )                            \
-  HOOK(on_load_checkpoint, void, (fulgur::RunContext&, const fulgur::StateTree& checkpoint), )                       \
-  HOOK(on_checkpoint_published, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&), )                        \
+#define FULGUR_CALLBACK_SIGNATURES(HOOK)                                                             \
+  HOOK(state_key, std::string, (), const)                                                            \
+  HOOK(phase, fulgur::Phase, (), const)                                                              \
+  HOOK(required_metric, std::optional<std::string>, (), const)                                       \
+  HOOK(monitored_metrics, std::vector<std::string>, (), const)                                       \
+  HOOK(saves_on_exception, bool, (), const)                                                          \
+  HOOK(state, fulgur::StateTree, (), const)                                                          \
+  HOOK(load_state, void, (const fulgur::StateTree&), )                                               \
+  HOOK(setup, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                      \
+  HOOK(teardown, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                   \
+  HOOK(on_exception, void, (fulgur::RunContext&, const std::exception&), )                           \
+  HOOK(resume_candidate, std::optional<std::filesystem::path>, (), const)                            \
+  HOOK(on_fit_start, void, (fulgur::RunContext&), )                                                  \
+  HOOK(on_fit_end, void, (fulgur::RunContext&), )                                                    \
+  HOOK(on_sanity_check_start, void, (fulgur::RunContext&), )                                         \
+  HOOK(on_sanity_check_end, void, (fulgur::RunContext&), )                                           \
+  HOOK(on_train_start, void, (fulgur::RunContext&), )                                                \
+  HOOK(on_train_end, void, (fulgur::RunContext&), )                                                  \
+  HOOK(on_train_epoch_start, void, (fulgur::RunContext&), )                                          \
+  HOOK(on_train_epoch_end, void, (fulgur::RunContext&), )                                            \
+  HOOK(on_train_batch_start, void, (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx), ) \
+  HOOK(on_train_batch_end, void,                                                                     \
+       (fulgur::RunContext&, const fulgur::StepOutput&, const fulgur::Batch&, int64_t batch_idx), )  \
+  HOOK(on_before_zero_grad, void, (fulgur::RunContext&, fulgur::Optimizer&), )                       \
+  HOOK(on_before_backward, void, (fulgur::RunContext&, const fulgur::Tensor& loss), )                \
+  HOOK(on_after_backward, void, (fulgur::RunContext&), )                                             \
+  HOOK(on_before_optimizer_step, void, (fulgur::RunContext&, fulgur::Optimizer&), )                  \
+  FULGUR_CALLBACK_EVALUATION_SIGNATURES(HOOK, validation)                                            \
+  FULGUR_CALLBACK_EVALUATION_SIGNATURES(HOOK, test)                                                  \
+  FULGUR_CALLBACK_EVALUATION_SIGNATURES(HOOK, predict)                                               \
+  HOOK(on_save_checkpoint, void, (fulgur::RunContext&, fulgur::StateTree & checkpoint), )            \
+  HOOK(on_load_checkpoint, void, (fulgur::RunContext&, const fulgur::StateTree& checkpoint), )       \
+  HOOK(on_checkpoint_published, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&), )        \
   HOOK(on_checkpoint_failed, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&, const std::exception&), )
 // Members of DataModule.
 #define FULGUR_DATA_SIGNATURES(HOOK)                                                                            \
