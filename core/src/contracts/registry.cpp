@@ -183,24 +183,22 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
                  unknown_component(component_registry(kind_), chosen));
     return false;
   }
-  std::unique_ptr<AnyOptions> options = info->make_options();
-  Fields fields;
-  options->fields(fields);
-  fields.class_name = info->name;
+  OptionFields made(info->make_options());
+  made.fields.class_name = info->name;
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
     problems.add(where_key, join_path(path, key),
-                 fields.find(key) ? "unknown key; options of a component belong under init_args"
-                                  : "unknown key; a component has class_path and init_args");
+                 made.fields.find(key) ? "unknown key; options of a component belong under init_args"
+                                       : "unknown key; a component has class_path and init_args");
   }
   ConfigNode no_args;
   no_args.where = name != nullptr ? name->where : node.where;
-  fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
-              join_path(path, "init_args"));
+  made.fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
+                   join_path(path, "init_args"));
   // Keep the options even if they have errors, so that links and other checks see the class.
   class_path_ = info->name;
-  options_ = std::move(options);
+  options_ = std::move(made.options);
   where = name != nullptr ? name->where : node.where;
   return problems.items().size() == problems_before;
 }
@@ -210,10 +208,8 @@ ConfigNode ComponentSpec::write() const {
   ConfigNode node = ConfigNode::map();
   node.set("class_path", ConfigNode::string(class_path_));
   if (!options_ && component_registry(kind_).find(class_path_) == nullptr) return node;
-  const std::unique_ptr<AnyOptions> copy = options().clone();
-  Fields fields;
-  copy->fields(fields);
-  if (!fields.all().empty()) node.set("init_args", fields.write());
+  const OptionFields copy(options().clone());
+  if (!copy.fields.all().empty()) node.set("init_args", copy.fields.write());
   return node;
 }
 

@@ -59,10 +59,7 @@ void Config::fields(Fields& f) {
 }
 
 ConfigNode Config::write() const {
-  Config copy = *this;
-  Fields fields;
-  copy.fields(fields);
-  ConfigNode node = fields.write();
+  ConfigNode node = FieldTraits<Config>::write(*this);
   config::escape_references(node);
   return node;
 }

@@ -61,11 +61,7 @@ class Overrider {
   Problems unreadable_;
   // Created once: a command line may have many overrides.
   std::map<const TypeInfo*, std::unique_ptr<Fields>> objects_;
-  struct Component {
-    std::unique_ptr<AnyOptions> options;
-    std::unique_ptr<Fields> fields;
-  };
-  std::map<std::pair<std::string, std::string>, Component> components_;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<OptionFields>> components_;
 };
 
 /// `FULGUR_TRAINER__MAX_EPOCHS` → `trainer.max_epochs`; nullopt for names that are not config options (without `__`).

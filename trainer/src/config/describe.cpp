@@ -46,12 +46,10 @@ std::string describe(const std::string& name) {
     for (std::string& known : registry.names()) all_names.push_back(std::move(known));
     const ComponentInfo* info = registry.find(name);
     if (info == nullptr) continue;
-    const std::unique_ptr<AnyOptions> options = info->make_options();
-    Fields fields;
-    options->fields(fields);
+    const OptionFields made(info->make_options());
     if (!out.empty()) out += "\n";
     out += cat(info->name, " (", kind, ")\n  ", info->doc, "\n\n");
-    out += fields.all().empty() ? "  It has no options.\n" : table_of(fields);
+    out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields);
   }
   if (!out.empty()) return out;
   throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",

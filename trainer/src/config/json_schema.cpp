@@ -83,10 +83,7 @@ class Schema {
     alternatives.push_back({{"enum", std::move(choices)}});
     for (const std::string& name : names) {
       const ComponentInfo& info = registry.get(name);
-      const std::unique_ptr<AnyOptions> options = info.make_options();
-      Fields fields;
-      options->fields(fields);
-      Json args = of_fields(fields);
+      Json args = of_fields(OptionFields(info.make_options()).fields);
       Json required = Json::array({"class_path"});
       // Options that a link fills may be missing, so init_args itself is never required here.
       args.erase("required");

@@ -75,12 +75,10 @@ std::optional<std::string> check_link(Config& config, const std::string& target_
   }
   const ComponentSpec* spec = spec_of(config, target->group);
   if (spec == nullptr || !*spec) return cat("no ", target->group, " is chosen");
-  const std::unique_ptr<AnyOptions> options = spec->options().clone();
-  Fields fields;
-  options->fields(fields);
+  const OptionFields copy(spec->options().clone());
   std::vector<std::unique_ptr<Fields>> made;
   std::string why;
-  if (find_field(fields, *target, made, why) != nullptr) return std::nullopt;
+  if (find_field(copy.fields, *target, made, why) != nullptr) return std::nullopt;
   return why.empty() ? cat(target_text, " is not an option of ", spec->class_path())
                      : cat(spec->class_path(), ": ", why);
 }

@@ -76,14 +76,10 @@ const Fields* Overrider::fields_of(const TypeInfo& type) {
 }
 
 const Fields* Overrider::fields_of_component(const std::string& kind, const std::string& name) {
-  Component& made = components_[{kind, name}];
-  if (made.fields) return made.fields.get();
-  const ComponentInfo* info = component_registry(kind).find(name);
-  if (info == nullptr) return nullptr;
-  made.options = info->make_options();
-  made.fields = std::make_unique<Fields>();
-  made.options->fields(*made.fields);
-  return made.fields.get();
+  std::unique_ptr<OptionFields>& made = components_[{kind, name}];
+  const ComponentInfo* info = made ? nullptr : component_registry(kind).find(name);
+  if (info) made = std::make_unique<OptionFields>(info->make_options());
+  return made ? &made->fields : nullptr;
 }
 
 const TypeInfo& Overrider::alternative(const ConfigNode& node, const TypeInfo& type, size_t at) const {

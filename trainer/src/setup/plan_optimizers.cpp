@@ -197,10 +197,7 @@ void scale_rates(ConfigNode& node, const TypeInfo& type, double factor) {
     ConfigNode* options = node.find("init_args");
     const ComponentInfo* info = name && options ? component_registry(type.registry_kind).find(name->text()) : nullptr;
     if (!info) return;
-    const std::unique_ptr<AnyOptions> made = info->make_options();
-    Fields fields;
-    made->fields(fields);
-    scale_rates_of(*options, fields, factor);
+    scale_rates_of(*options, OptionFields(info->make_options()).fields, factor);
   } else if (type.kind == TypeInfo::Kind::object && node.is_map()) {
     scale_rates_of(node, *type.object(), factor);
   } else if (!type.parts.empty()) {

@@ -147,8 +147,7 @@ std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& ser
     rewind_to_batch_start(run, services);
     settle_checkpoints(run, services, "a monitored metric is missing");
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    log::error(cat("while handling an earlier error: ", text.substr(0, text.find('\n'))));
+    log::error(cat("while handling an earlier error: ", first_line(error.what())));
     return std::nullopt;
   }
   return services.checkpoints.is_saved() ? services.checkpoints.last() : std::nullopt;

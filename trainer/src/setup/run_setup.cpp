@@ -218,16 +218,10 @@ void RunSetup::make_replicas() {
                   "on_train_epoch_end of the module sees only its own part. log() gathers values of all copies"));
 }
 
-ConfigNode options_node(const TrainerOptions& options) {
-  TrainerOptions copy = options;
-  Fields fields;
-  copy.fields(fields);
-  return fields.write();
-}
-
 void RunSetup::describe_run() {
-  ConfigNode written =
-      run_.components.config ? *run_.components.config : ConfigNode::map({{"trainer", options_node(run_.options)}});
+  ConfigNode written = run_.components.config
+                           ? *run_.components.config
+                           : ConfigNode::map({{"trainer", FieldTraits<TrainerOptions>::write(run_.options)}});
   run_.description.config = resolve_config(std::move(written), hardware_->devices, hardware_->threads, run_.seed);
   if (run_.fn == TrainerFn::fit)
     resolve_rates(run_.description.config, run_.plan, run_.options.scale_lr == ScaleLr::none ? 1 : run_.lr_factor);
@@ -280,8 +274,7 @@ void log_exceptions(std::string_view when, Function function) noexcept {
   try {
     function();
   } catch (const std::exception& later) {
-    const std::string_view text = later.what();
-    log::error(cat(when, ": ", text.substr(0, text.find('\n'))));  // a log line is one line
+    log::error(cat(when, ": ", first_line(later.what())));  // a log line is one line
   } catch (...) {
     log::error(cat(when, ": an exception of unknown type"));
   }

@@ -90,12 +90,7 @@ std::shared_ptr<T> make_component(const OptionsType<T>& options) {
     made = std::make_shared<T>();
   else
     made = std::make_shared<T>(options);
-  const auto written = [&options] {
-    OptionsOf<OptionsType<T>> copy(options);
-    Fields fields;
-    copy.fields(fields);
-    return fields.write();
-  };
+  const auto written = [&options] { return FieldTraits<OptionsType<T>>::write(options); };
   detail::ComponentAccess::made_from<Base>(*made, written, [options] { return make_component<Base, T>(options); });
   return made;
 }

@@ -121,6 +121,15 @@ class OptionsOf final : public AnyOptions {
   T value{};
 };
 
+/// Options and their fields, which refer to them.
+struct OptionFields {
+  explicit OptionFields(std::unique_ptr<AnyOptions> described) : options(std::move(described)) {
+    options->fields(fields);
+  }
+  std::unique_ptr<AnyOptions> options;
+  Fields fields;
+};
+
 /// Options of a component without any.
 struct NoOptions {
   void fields(Fields&) {}
