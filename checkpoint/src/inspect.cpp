@@ -12,18 +12,6 @@ namespace {
 
 bool is_safetensors(std::string_view name) { return name.ends_with(".safetensors"); }
 
-detail::SafetensorsHeader header_of(const fs::path& path) {
-  detail::InputFile file(path);
-  unsigned char length[8];
-  file.read(length, sizeof length);
-  const uint64_t bytes = detail::header_length(length);
-  if (bytes > detail::kMaxHeaderBytes || bytes > file.size() - sizeof length)
-    throw CheckpointError("[checkpoint.safetensors] the header is longer than the file.");
-  std::string text(bytes, '\0');
-  file.read(text.data(), bytes);
-  return detail::parse_safetensors_header(text, file.size() - sizeof length - bytes);
-}
-
 }  // namespace
 
 CheckpointInspection inspect_checkpoint(const fs::path& path) {
@@ -38,7 +26,8 @@ CheckpointInspection inspect_checkpoint(const fs::path& path) {
     file.bytes = record.bytes;
     if (!is_safetensors(name)) continue;
     try {
-      const detail::SafetensorsHeader header = header_of(path / name);
+      detail::InputFile opened(path / name);
+      const detail::SafetensorsHeader header = detail::read_safetensors_header(opened);
       for (const detail::SafetensorsEntry& entry : header.entries)
         file.tensors.push_back({entry.name, entry.dtype, entry.shape, entry.end - entry.begin});
       if (name != detail::kModelFile) continue;

@@ -96,6 +96,22 @@ uint64_t header_length(const unsigned char (&bytes)[8]) {
   return length;
 }
 
+SafetensorsHeader read_safetensors_header(InputFile& file) {
+  const std::string hint = file.looks_like();
+  if (file.size() < 8) throw CheckpointError(cat("truncated: it has ", file.size(), " of at least 8 bytes.", hint));
+  unsigned char length[8];
+  file.read(length, sizeof length);
+  const uint64_t header_bytes = header_length(length);
+  if (header_bytes > kMaxHeaderBytes)
+    throw CheckpointError(
+        cat("the header claims ", header_bytes, " bytes; at most ", kMaxHeaderBytes, " are allowed.", hint));
+  if (header_bytes > file.size() - 8)
+    throw CheckpointError(cat("truncated: it has ", file.size(), " of at least ", header_bytes + 8, " bytes.", hint));
+  std::string text(header_bytes, '\0');
+  file.read(text.data(), text.size());
+  return parse_safetensors_header(text, file.size() - 8 - header_bytes);
+}
+
 Tensor empty_tensor(const SafetensorsEntry& entry) {
   for (const auto& [type, text] : kDtypes)
     if (entry.dtype == text) return at::empty(entry.shape, at::TensorOptions().dtype(type));
@@ -118,19 +134,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
 SafetensorsFile read_safetensors(const std::filesystem::path& path) {
   detail::InputFile file(path);
   try {
-    const std::string hint = file.looks_like();
-    if (file.size() < 8) throw CheckpointError(cat("truncated: it has ", file.size(), " of at least 8 bytes.", hint));
-    unsigned char length[8];
-    file.read(length, sizeof length);
-    const uint64_t header_bytes = detail::header_length(length);
-    if (header_bytes > detail::kMaxHeaderBytes)
-      throw CheckpointError(
-          cat("the header claims ", header_bytes, " bytes; at most ", detail::kMaxHeaderBytes, " are allowed.", hint));
-    if (header_bytes > file.size() - 8)
-      throw CheckpointError(cat("truncated: it has ", file.size(), " of at least ", header_bytes + 8, " bytes.", hint));
-    std::string text(header_bytes, '\0');
-    file.read(text.data(), text.size());
-    const detail::SafetensorsHeader header = detail::parse_safetensors_header(text, file.size() - 8 - header_bytes);
+    const detail::SafetensorsHeader header = detail::read_safetensors_header(file);
     SafetensorsFile out;
     out.metadata = header.metadata;
     for (const auto& entry : header.entries) {

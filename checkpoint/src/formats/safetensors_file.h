@@ -6,6 +6,8 @@
 
 namespace fulgur::detail {
 
+class InputFile;
+
 /// The part of a safetensors file before its tensors, in its FileRecord. The part of a tensor has the tensor's name.
 inline constexpr const char* kHeaderPart = "(header)";
 
@@ -25,6 +27,10 @@ std::string make_safetensors_prefix(const SafetensorsHeader& header);
 
 /// The length of the header, from the first 8 bytes of a file.
 uint64_t header_length(const unsigned char (&bytes)[8]);
+
+/// Reads the header from the beginning of the file; then the file is positioned at the tensors. Throws a
+/// CheckpointError for a file that cannot have one.
+SafetensorsHeader read_safetensors_header(InputFile& file);
 
 /// An uninitialised tensor on the CPU for `entry`.
 Tensor empty_tensor(const SafetensorsEntry& entry);
