@@ -134,11 +134,7 @@ void DDPStrategy::attach(LightningModule& module) {
 
 void DDPStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return;
-  try {
-    c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0);
-  } catch (...) {
-    group_->rethrow("ddp");
-  }
+  run_exchange(*group_, "ddp", [&] { c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0); });
 }
 
 void DDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
@@ -192,12 +188,10 @@ void DDPStrategy::make_reducers() {
 void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("training_step");
-  try {
+  run_exchange(*group_, "ddp", [&] {
     if (sync == GradSync::now && !shares_to_reduce_.empty()) make_reducers();
     for (auto& reducer : reducers_) reducer->before_forward();
-  } catch (...) {
-    group_->rethrow("ddp");
-  }
+  });
   put_back_buffers(module);
   if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now))
     take_from_rank_0(own_buffers(module));
@@ -243,14 +237,12 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
                                                : reducer->holds_any_of(options.inputs);
     if (wanted) used.push_back(reducer.get());
   }
-  try {
+  run_exchange(*group_, "ddp", [&] {
     for (auto* reducer : used) reducer->before_backward(loss);
     module.backward(loss, options);
     for (auto* reducer : used) reducer->after_backward();
     if (unsynced_) unsynced_->after_backward(/*exchanged=*/true);
-  } catch (...) {
-    group_->rethrow("ddp");
-  }
+  });
 }
 
 void DDPStrategy::sync_gradients(Optimizer& optimizer) {

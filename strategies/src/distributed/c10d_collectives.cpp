@@ -15,14 +15,8 @@ namespace fulgur::detail {
 namespace {
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::min:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::max:
-      return c10d::ReduceOp::MAX;
-    default:
-      return c10d::ReduceOp::SUM;
-  }
+  if (op == ReduceOp::min) return c10d::ReduceOp::MIN;
+  return op == ReduceOp::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
 }
 
 Tensor own_copy(const Tensor& value) { return value.detach().clone(at::MemoryFormat::Contiguous); }
@@ -46,11 +40,7 @@ class Pending final : public PendingReduction {
       : owner_(owner), values_(std::move(values)), work_(std::move(work)) {}
   std::vector<int64_t> take() override {
     const ExchangeMark mark(*owner_.impl().heartbeat, "agreement");
-    try {
-      work_->wait();
-    } catch (...) {
-      owner_.rethrow("agreement");
-    }
+    run_exchange(owner_, "agreement", [&] { work_->wait(); });
     const int64_t* data = values_.const_data_ptr<int64_t>();
     return {data, data + values_.numel()};
   }
@@ -93,11 +83,7 @@ Tensor C10dCollectives::all_reduce(const Tensor& value, ReduceOp op) {
   const at::NoGradGuard no_grad;
   const ExchangeMark mark(*owner_.impl().heartbeat, "all_reduce");
   std::vector<Tensor> values{own_copy(value)};
-  try {
-    group_->allreduce(values, {.reduceOp = to_c10d(op)})->wait();
-  } catch (...) {
-    owner_.rethrow("all_reduce");
-  }
+  run_exchange(owner_, "all_reduce", [&] { group_->allreduce(values, {.reduceOp = to_c10d(op)})->wait(); });
   if (op == ReduceOp::mean) values[0] = values[0] / world_size();
   return values[0];
 }
@@ -111,7 +97,7 @@ Tensor C10dCollectives::gather_rows(const Tensor& value) {
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.insert(sizes.begin(), world_size());
   Tensor rows = at::empty(sizes, input.options());
-  try {
+  run_exchange(owner_, "all_gather", [&] {
     if (is_over_nccl(value)) {
       group_->_allgather_base(rows, input)->wait();
     } else {
@@ -119,9 +105,7 @@ Tensor C10dCollectives::gather_rows(const Tensor& value) {
       std::vector<Tensor> inputs{input};
       group_->allgather(output, inputs)->wait();
     }
-  } catch (...) {
-    owner_.rethrow("all_gather");
-  }
+  });
   return rows;
 }
 
@@ -131,11 +115,7 @@ Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
   const at::NoGradGuard no_grad;
   Tensor input = gradients.detach().contiguous();
   Tensor mine = at::empty(input.sizes().slice(1), input.options());
-  try {
-    group_->_reduce_scatter_base(mine, input)->wait();
-  } catch (...) {
-    owner_.rethrow("all_gather");
-  }
+  run_exchange(owner_, "all_gather", [&] { group_->_reduce_scatter_base(mine, input)->wait(); });
   return mine;
 }
 
@@ -203,11 +183,7 @@ Tensor C10dCollectives::broadcast(const Tensor& value, int64_t source_rank) {
   std::vector<Tensor> values{own_copy(value)};
   c10d::BroadcastOptions options;
   options.rootRank = source_rank;
-  try {
-    group_->broadcast(values, options)->wait();
-  } catch (...) {
-    owner_.rethrow("broadcast");
-  }
+  run_exchange(owner_, "broadcast", [&] { group_->broadcast(values, options)->wait(); });
   return values[0];
 }
 
@@ -240,12 +216,9 @@ std::string C10dCollectives::broadcast_text(std::string_view text, int64_t sourc
 
 std::unique_ptr<PendingReduction> C10dCollectives::start_max(std::vector<int64_t> values) {
   std::vector<Tensor> tensors{at::tensor(values, at::kLong)};
-  try {
-    auto work = group_->allreduce(tensors, {.reduceOp = c10d::ReduceOp::MAX});
-    return std::make_unique<Pending>(owner_, tensors[0], std::move(work));
-  } catch (...) {
-    owner_.rethrow("agreement");
-  }
+  auto work =
+      run_exchange(owner_, "agreement", [&] { return group_->allreduce(tensors, {.reduceOp = c10d::ReduceOp::MAX}); });
+  return std::make_unique<Pending>(owner_, tensors[0], std::move(work));
 }
 
 void C10dCollectives::set_activity(const char* what) { owner_.impl().heartbeat->set_activity(what); }

@@ -56,6 +56,16 @@ class C10dCollectives final : public Collectives {
 
 }  // namespace detail
 
+/// Runs an exchange of the group; an error names it, and says what the ranks did.
+template <class Exchange>
+auto run_exchange(const ProcessGroup& group, const char* name, Exchange&& exchange) {
+  try {
+    return exchange();
+  } catch (...) {
+    group.rethrow(name);
+  }
+}
+
 struct ProcessGroup::Impl {
   ProcessGroupOptions options;
   ProcessPlace place;
