@@ -23,10 +23,7 @@ void Adagrad::update(Bucket& b, const std::optional<Tensor>& found_inf) {
                         options_.eps, options_.maximize,
                         /*grad_scale=*/std::nullopt, found_inf);
   };
-  if (b.lr.defined())
-    step(b.lr);
-  else
-    step(b.group->lr);
+  b.with_rate(step);
 }
 
 [[maybe_unused]] static const bool registered_adagrad =

@@ -100,10 +100,8 @@ void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (b.momentum.defined()) {
     const Moved moved = move_beta(b, found_inf);
     step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
-  } else if (b.lr.defined()) {
-    step(b.grads, b.lr, options_.betas[0], decay, options_.maximize);
   } else {
-    step(b.grads, b.group->lr, options_.betas[0], decay, options_.maximize);
+    b.with_rate([&](const auto& lr) { step(b.grads, lr, options_.betas[0], decay, options_.maximize); });
   }
 }
 

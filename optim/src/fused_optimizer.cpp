@@ -57,8 +57,12 @@ std::optional<int64_t> FusedOptimizer::full_state_bytes() const {
 }
 
 void FusedOptimizer::on_attached() {
-  ++layout_;
   states_.clear();
+  forget_lists();
+}
+
+void FusedOptimizer::forget_lists() {
+  ++layout_;
   places_.clear();
   buckets_.clear();
 }
@@ -81,9 +85,7 @@ void FusedOptimizer::rebuild() {
     throw Error(cat("[optim.", name(),
                     "] different parameters have gradients than in the previous steps, so their state would be created "
                     "inside the recorded step"));
-  ++layout_;
-  buckets_.clear();
-  places_.clear();
+  forget_lists();
   for (const ParamGroup& group : groups()) {
     if (group.params.empty()) continue;
     const size_t state_count = state_names(group.params[0]).size();
@@ -181,18 +183,13 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
 void FusedOptimizer::keep_rates_on_device() {
   if (!can_keep_rates_on_device()) return;
   rates_on_device_ = true;
-  // The next step rebuilds the lists, with their rates.
-  ++layout_;
-  places_.clear();
-  buckets_.clear();
+  forget_lists();  // the next step rebuilds them, with their rates
 }
 
 void FusedOptimizer::keep_momentum_on_device() {
   if (!rates_on_device_ || !can_keep_momentum_on_device()) return;
   momentum_on_device_ = true;
-  ++layout_;
-  places_.clear();
-  buckets_.clear();
+  forget_lists();
 }
 
 void FusedOptimizer::upload_rates() {

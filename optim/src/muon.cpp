@@ -109,11 +109,7 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
       at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], {}, b.steps, rate, o.betas[0], o.betas[1], decay,
                         o.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
     };
-    if (b.lr.defined())
-      step(b.lr);
-    else
-      step(lr);
-    return;
+    return b.with_rate(step);
   }
   for (size_t i = 0; i < b.params.size(); ++i) {
     const Tensor& velocity = b.state[0][i].lerp_(b.grads[i], 1 - options_.momentum);

@@ -56,10 +56,7 @@ void SGD::update(Bucket& b, const std::optional<Tensor>& found_inf) {
                        .maximize = options_.maximize},
                       found_inf);
   };
-  if (b.lr.defined())
-    step(b.lr);
-  else
-    step(b.group->lr);
+  b.with_rate(step);
 }
 
 // The kernel takes the momentum μ from the host, and a captured step would keep it. So the velocities are first

@@ -40,6 +40,14 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
     std::vector<Tensor> steps;  ///< float32 scalars with the number of updates done; empty if they are not counted
     std::vector<const std::string*> names;
+    /// Calls `step` with the rate: the tensor on the device, or the group's number.
+    template <class Step>
+    void with_rate(Step&& step) const {
+      if (lr.defined())
+        step(lr);
+      else
+        step(group->lr);
+    }
   };
 
   /// Names of the state tensors with the parameter's shape (`exp_avg`, …); may depend on the options. All parameters of
@@ -76,6 +84,7 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
     std::vector<Tensor> tensors;
   };
   State& state_of(const Tensor& parameter);
+  void forget_lists();
   void rebuild();
   bool collect_gradients();
   void update_unless(Bucket& bucket, const Tensor& found_inf);
