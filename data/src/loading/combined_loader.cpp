@@ -13,6 +13,13 @@ namespace {
 // A loader that restarts within an epoch uses an epoch number that no other epoch has.
 int64_t epoch_of_cycle(int64_t epoch, int64_t cycle) { return epoch + (cycle << 40); }
 
+// The batches of several loaders, from those of the first ones and of another.
+int64_t combined(CombinedMode mode, std::optional<int64_t> first, int64_t other) {
+  if (!first) return other;
+  if (mode == CombinedMode::sequential) return *first + other;
+  return mode == CombinedMode::min_size ? std::min(*first, other) : std::max(*first, other);
+}
+
 }  // namespace
 
 CombinedLoader::CombinedLoader(std::vector<Named> loaders, CombinedMode mode) : mode_(mode) {
@@ -32,12 +39,7 @@ std::optional<int64_t> CombinedLoader::size() const {
   for (const Part& part : parts_) {
     const auto here = part.loader->size();
     if (!here) return std::nullopt;
-    if (!size)
-      size = here;
-    else if (mode_ == CombinedMode::sequential)
-      size = *size + *here;
-    else
-      size = mode_ == CombinedMode::min_size ? std::min(*size, *here) : std::max(*size, *here);
+    size = combined(mode_, size, *here);
   }
   return size;
 }
@@ -170,13 +172,7 @@ int64_t CombinedLoader::batches_done(const StateTree& state, const StateTree::Li
     const auto size = parts_[i].loader->size();
     if (!size || !parts[i].contains("batches")) continue;
     const bool is_over = states[i].at("ended").as_bool() || (mode_ == CombinedMode::sequential && i < current);
-    const int64_t here = is_over ? 0 : *size - parts[i].at("batches").as_int();
-    if (!left)
-      left = here;
-    else if (mode_ == CombinedMode::sequential)
-      left = *left + here;
-    else
-      left = mode_ == CombinedMode::min_size ? std::min(*left, here) : std::max(*left, here);
+    left = combined(mode_, left, is_over ? 0 : *size - parts[i].at("batches").as_int());
   }
   const auto all = size();
   return all && left ? std::max<int64_t>(*all - *left, 0) : state.at("batches").as_int();

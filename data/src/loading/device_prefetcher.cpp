@@ -78,11 +78,13 @@ DevicePrefetcher::DevicePrefetcher(std::shared_ptr<Loader> loader, at::Device de
 
 DevicePrefetcher::~DevicePrefetcher() = default;
 
+template <class Use>
+decltype(auto) DevicePrefetcher::with_source(Use&& use) const {
+  return device_ ? use(device_->ahead) : use(*loader_);
+}
+
 void DevicePrefetcher::start_epoch(int64_t epoch) {
-  if (device_)
-    device_->ahead.start_epoch(epoch);
-  else
-    loader_->start_epoch(epoch);
+  with_source([&](auto& source) { source.start_epoch(epoch); });
 }
 
 bool DevicePrefetcher::next(Batch& out) {
@@ -102,19 +104,15 @@ void DevicePrefetcher::write_into(std::shared_ptr<InputSets> sets) {
 }
 
 void DevicePrefetcher::unread() {
-  if (device_)
-    device_->ahead.unread();
-  else
-    loader_->unread();
+  with_source([](auto& source) { source.unread(); });
 }
 
-StateTree DevicePrefetcher::state() const { return device_ ? device_->ahead.state() : loader_->state(); }
+StateTree DevicePrefetcher::state() const {
+  return with_source([](auto& source) { return source.state(); });
+}
 
 void DevicePrefetcher::load_state(const StateTree& state) {
-  if (device_)
-    device_->ahead.load_state(state);
-  else
-    loader_->load_state(state);
+  with_source([&](auto& source) { source.load_state(state); });
 }
 
 }  // namespace fulgur

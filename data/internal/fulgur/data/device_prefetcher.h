@@ -47,6 +47,9 @@ class FULGUR_API DevicePrefetcher : public Loader {
 
  private:
   struct Device;
+  /// Calls `use` with what batches come from: what reads ahead for the device, or the loader.
+  template <class Use>
+  decltype(auto) with_source(Use&& use) const;
   std::shared_ptr<Loader> loader_;
   std::unique_ptr<Device> device_;  ///< null on a CPU
 };
