@@ -15,6 +15,7 @@
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/nn/placed_call.h"
 
 namespace fulgur::nn {
 namespace {
@@ -157,9 +158,6 @@ std::vector<T> at_places(const std::vector<T>& all, const std::vector<size_t>& p
   return some;
 }
 
-// A non-blocking copy to the CPU could be read too early.
-Tensor moved(const Tensor& tensor, at::Device device) { return tensor.to(device, /*non_blocking=*/!device.is_cpu()); }
-
 bool on_one_device(const std::vector<Tensor>& tensors) {
   return std::ranges::all_of(tensors, [&](const Tensor& one) { return one.device() == tensors.front().device(); });
 }
@@ -178,7 +176,7 @@ void copy_lists(const std::vector<Tensor>& sources, const std::vector<std::vecto
         at::_foreach_copy_(to, from);
       } else {
         if (!flat.defined()) flat = flattened(from);
-        at::_foreach_copy_(to, views_in(moved(flat, device), from));
+        at::_foreach_copy_(to, views_in(detail::move_tensor(flat, device), from));
       }
     }
   });
@@ -281,23 +279,23 @@ int64_t ReplicaTensors::reduce_gradients() {
       if (gradient.device() != device) bytes += bytes_of(gradient);
       Tensor& sum = followed.source.mutable_grad();
       if (!sum.defined()) {
-        sum = moved(gradient, device);
+        sum = detail::move_tensor(gradient, device);
       } else if (!sum.is_sparse() && fits_in_flat(gradient)) {
         sums.push_back(sum);
         gradients.push_back(std::move(gradient));
       } else {
-        sum.add_(moved(gradient, device));
+        sum.add_(detail::move_tensor(gradient, device));
       }
     }
     for_each_flat(gradients, [&](const std::vector<size_t>& places) {
       const std::vector<Tensor> from = at_places(gradients, places), to = at_places(sums, places);
       const at::Device device = to.front().device();
       if (from.size() == 1 || !on_one_device(to)) {
-        for (size_t j = 0; j < to.size(); ++j) to[j].add_(moved(from[j], to[j].device()));
+        for (size_t j = 0; j < to.size(); ++j) to[j].add_(detail::move_tensor(from[j], to[j].device()));
       } else if (device == from.front().device()) {
         at::_foreach_add_(to, from);
       } else {
-        at::_foreach_add_(to, views_in(moved(flattened(from), device), from));
+        at::_foreach_add_(to, views_in(detail::move_tensor(flattened(from), device), from));
       }
     });
   }

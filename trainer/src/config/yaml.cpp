@@ -230,30 +230,29 @@ Location place_of(std::string_view text, size_t offset, const std::string& sourc
 
 /// Removes a byte order mark and converts line ends to `\n`; false if the bytes are not text.
 bool normalise(std::string& text, const std::string& source, Problems& problems) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
-    problems.add({source, 1, 1}, "", "is UTF-16; save it as UTF-8");
+  const auto refuse = [&](const Location& where, const std::string& message) {
+    problems.add(where, "", message);
     return false;
-  }
+  };
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
+    return refuse({source, 1, 1}, "is UTF-16; save it as UTF-8");
   if (!is_utf8(text)) {
     int line = 1;
     for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1, ++line) {
       end = std::min(text.find('\n', begin), text.size());
       if (!is_utf8(std::string_view(text).substr(begin, end - begin))) break;
     }
-    problems.add({source, line, 1}, "", "this line is not valid UTF-8; save the file as UTF-8");
-    return false;
+    return refuse({source, line, 1}, "this line is not valid UTF-8; save the file as UTF-8");
   }
   std::string out;
   out.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if (byte == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
-    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
-      problems.add(place_of(text, i, source), "",
-                   cat("control character '", escape_controls(text.substr(i, 1)), "' in the text"));
-      return false;
-    }
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F)
+      return refuse(place_of(text, i, source),
+                    cat("control character '", escape_controls(text.substr(i, 1)), "' in the text"));
     out += text[i];
   }
   text = std::move(out);
@@ -277,11 +276,13 @@ int tab_indented_line(std::string_view text, int line) {
 }  // namespace
 
 ConfigNode parse_yaml(const std::string& original, const std::string& source, Problems& problems) {
-  if (original.size() > kMaxBytes) {
-    problems.add({source, 0, 0}, "",
-                 cat("is larger than a config may be (", kMaxBytes, " bytes); got ", original.size(), " bytes"));
-    return {};
-  }
+  const auto refuse = [&](const Location& where, const std::string& message) {
+    problems.add(where, "", message);
+    return ConfigNode();
+  };
+  if (original.size() > kMaxBytes)
+    return refuse({source, 0, 0},
+                  cat("is larger than a config may be (", kMaxBytes, " bytes); got ", original.size(), " bytes"));
   std::string text = original;
   if (!normalise(text, source, problems)) return {};
   Builder builder(source, problems);
@@ -297,44 +298,32 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
   } catch (const YAML::Exception& error) {
     const Location where{source, error.mark.line + 1, error.mark.column + 1};
     const int tabbed = tab_indented_line(text, where.line);
-    problems.add(where, "",
-                 cat("is not valid YAML: ", error.msg,
-                     tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
-    return {};
+    return refuse(where, cat("is not valid YAML: ", error.msg,
+                             tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
   }
   ConfigNode root = builder.take();
-  if (!builder.seen_document() || root.is_null()) {
-    problems.add({source, 0, 0}, "", "is empty, or has only comments");
-    return {};
-  }
+  if (!builder.seen_document() || root.is_null()) return refuse({source, 0, 0}, "is empty, or has only comments");
   return root;
 }
 
 ConfigNode load_yaml_file(const std::filesystem::path& path, Problems& problems) {
-  const Location where{path.string(), 0, 0};
+  const auto refuse = [&](const std::string& message) {
+    problems.add({path.string(), 0, 0}, "", message);
+    return ConfigNode();
+  };
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    problems.add(where, "", "is a folder; expected a YAML file");
-    return {};
-  }
+  if (std::filesystem::is_directory(path, error)) return refuse("is a folder; expected a YAML file");
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     const std::string reason = std::strerror(errno), name = path.string();
     const bool is_option = name.find('=') != std::string::npos && !name.starts_with('-');
-    problems.add(where, "", cat("cannot be opened: ", reason, is_option ? cat("; did you mean --", name, "?") : ""));
-    return {};
+    return refuse(cat("cannot be opened: ", reason, is_option ? cat("; did you mean --", name, "?") : ""));
   }
   std::string text(kMaxBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) {
-    problems.add(where, "", cat("cannot be read: ", std::strerror(errno)));
-    return {};
-  }
+  if (file.bad()) return refuse(cat("cannot be read: ", std::strerror(errno)));
   text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxBytes) {
-    problems.add(where, "", cat("is larger than a config may be (", kMaxBytes, " bytes)"));
-    return {};
-  }
+  if (text.size() > kMaxBytes) return refuse(cat("is larger than a config may be (", kMaxBytes, " bytes)"));
   return parse_yaml(text, path.string(), problems);
 }
 

@@ -86,31 +86,30 @@ class ModeGuard {
         exceptions_(std::uncaught_exceptions()) {}
   ~ModeGuard() {
     if (std::uncaught_exceptions() == exceptions_) return;
-    try {
-      ((*run_.model).*hooks_.model_train)();
-    } catch (const std::exception& error) {
-      log::error(cat("while leaving evaluation: ", error.what()));
-    } catch (...) {
-      log::error("while leaving evaluation: an exception of unknown type");
-    }
+    report_errors([&] { ((*run_.model).*hooks_.model_train)(); });
     // With several ranks no rows of this evaluation are pending, so nothing is exchanged here.
-    try {
+    report_errors([&] {
       if (run_.world_size() == 1) services_.rows.settle(/*and_act=*/false);
-    } catch (const std::exception& error) {
-      log::error(cat("while leaving evaluation: ", error.what()));
-    }
+    });
     services_.logs.reset(run_.position.stage);
     services_.logs.restore(values_);
-    try {
-      services_.metrics.reset(run_.position.stage);
-    } catch (const std::exception& error) {
-      log::error(cat("while leaving evaluation: ", error.what()));
-    }
+    report_errors([&] { services_.metrics.reset(run_.position.stage); });
   }
   ModeGuard(const ModeGuard&) = delete;
   ModeGuard& operator=(const ModeGuard&) = delete;
 
  private:
+  template <class Action>
+  static void report_errors(Action action) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      log::error(cat("while leaving evaluation: ", error.what()));
+    } catch (...) {
+      log::error("while leaving evaluation: an exception of unknown type");
+    }
+  }
+
   RunState& run_;
   Services& services_;
   const EvaluationHooks& hooks_;

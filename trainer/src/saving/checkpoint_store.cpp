@@ -91,13 +91,19 @@ void CheckpointStore::discard_requests(const std::string& why, uint64_t first) {
                                                [&](const auto& request) { return request.first < first; });
   std::vector<PendingRequest> requests(discarded, requests_.end());
   requests_.erase(discarded, requests_.end());
-  for (const auto& [ticket, request] : requests)
-    host_.failed({.ticket = ticket,
-                  .path = request.name,
-                  .epoch = run_.progress().epoch,
-                  .global_step = run_.progress().global_step,
-                  .request = request},
-                 error);
+  for (const auto& [ticket, request] : requests) {
+    CheckpointInfo info = info_of_now(ticket, request.name, request);
+    info.epoch = run_.progress().epoch;
+    host_.failed(info, error);
+  }
+}
+
+CheckpointInfo CheckpointStore::info_of_now(uint64_t ticket, fs::path path, CheckpointRequest request) const {
+  return {.ticket = ticket,
+          .path = std::move(path),
+          .epoch = epoch_of(run_.progress()),
+          .global_step = run_.progress().global_step,
+          .request = std::move(request)};
 }
 
 // The folder of the checkpoints names the run. A run whose folder is moved keeps its name.
@@ -338,11 +344,7 @@ void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const Ch
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
   requests_.erase(requests_.begin());
-  resumed_ = CheckpointInfo{.ticket = ticket,
-                            .path = path,
-                            .epoch = epoch_of(run_.progress()),
-                            .global_step = run_.progress().global_step,
-                            .request = request};
+  resumed_ = info_of_now(ticket, path, request);
 }
 
 void CheckpointStore::publish_resumed() {
@@ -360,11 +362,7 @@ bool CheckpointStore::take_resumed(uint64_t ticket, const CheckpointRequest& req
     return false;
   const fs::path& path = *resumed_path_;
   if (plain(run_.checkpoint_dir() / request.name) != path.parent_path() / checkpoint_name(path)) return false;
-  CheckpointInfo info{.ticket = ticket,
-                      .path = path,
-                      .epoch = epoch_of(run_.progress()),
-                      .global_step = run_.progress().global_step,
-                      .request = request};
+  CheckpointInfo info = info_of_now(ticket, path, request);
   publish(info);
   return true;
 }
@@ -376,11 +374,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += run_layout::kExtension;
   folder = plain(folder);
-  CheckpointInfo info{.ticket = ticket,
-                      .path = folder,
-                      .epoch = epoch_of(run_.progress()),
-                      .global_step = run_.progress().global_step,
-                      .request = request};
+  CheckpointInfo info = info_of_now(ticket, folder, request);
   if (!judged_later()) {
     host_.check_ranks();
     // Rank 0's buffers are written. Those of other ranks may differ; rank 0's replace them before the next forward.

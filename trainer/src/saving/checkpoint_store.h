@@ -135,6 +135,7 @@ class CheckpointStore {
   void take_over(const std::filesystem::path& checkpoint, const StateTree& state);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish_save(const AsyncCheckpointWriter::Result& result);
+  CheckpointInfo info_of_now(uint64_t ticket, std::filesystem::path path, CheckpointRequest request) const;
   void publish(CheckpointInfo& info);
   void report_failure(const CheckpointInfo& info, const CheckpointError& error);
   void report_refusal(const CheckpointInfo& info, const CheckpointError& error);

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <c10/util/ScopeExit.h>
 
 #include <cmath>
 #include <fstream>
@@ -171,24 +172,14 @@ void NonFinitePolicy::log_counters() {
   if (const auto scale = settings_.precision->loss_scale()) run_.log("loss_scale", *scale, last);
 }
 
-class NonFinitePolicy::OfBatches {
- public:
-  OfBatches(NonFinitePolicy& policy, const BatchRange& batches) : policy_(policy) { policy.judged_ = batches; }
-  ~OfBatches() { policy_.judged_.reset(); }
-  OfBatches(const OfBatches&) = delete;
-  OfBatches& operator=(const OfBatches&) = delete;
-
- private:
-  NonFinitePolicy& policy_;
-};
-
 void NonFinitePolicy::check_skipped_steps(int64_t skipped, const BatchRange& batches) {
   // A scaled loss overflows now and then, which is not an error; on the CPU each was recorded when it occurred.
   const bool decided_by_device =
       settings_.policy == OnNonFinite::skip && skipped_on_device_.defined() && !settings_.precision->loss_scale();
   if (!decided_by_device || skipped <= noted_skips_) return;
   const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
-  const OfBatches of_batches(*this, batches);
+  judged_ = batches;
+  const auto judged = c10::make_scope_exit([this] { judged_.reset(); });
   const std::string what = "the norm of the gradients";
   bad_ranks_.clear();  // the device does not report it
   note(what);
@@ -216,7 +207,8 @@ NonFiniteDecision NonFinitePolicy::judge(bool good, const BatchRange& batches) {
   finite_since_rollback_ |= good && !on_cpu && batches.first >= 0;
   // With skip, a bad loss has left no trace in the weights.
   if (good || settings_.policy == OnNonFinite::skip) return NonFiniteDecision::proceed;
-  const OfBatches of_batches(*this, batches);
+  judged_ = batches;
+  const auto judged = c10::make_scope_exit([this] { judged_.reset(); });
   return decide("a loss or the norm of the gradients");
 }
 

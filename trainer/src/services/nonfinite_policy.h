@@ -122,8 +122,6 @@ class NonFinitePolicy {
   std::vector<int64_t> find_ranks() const;
   /// The batches that a finding may come from.
   BatchRange suspects() const;
-  /// During its lifetime, reports are about these batches.
-  class OfBatches;
 
   RunContext& run_;
   LogStore& logs_;
@@ -132,7 +130,7 @@ class NonFinitePolicy {
   Settings settings_;
   Finding finding_;
   int64_t first_batch_ = -1;            // of the current window
-  std::optional<BatchRange> judged_{};  // a closed window
+  std::optional<BatchRange> judged_{};  // a closed window, while reports are about its batches
   std::optional<Tensor> found_inf_;
   WindowBuffers buffers_;  // used under skip
   bool manual_window_open_ = false, in_manual_batch_ = false;
