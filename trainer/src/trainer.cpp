@@ -123,8 +123,9 @@ void Trainer::prepare_process() const {
 }
 
 ConfigNode Trainer::resolved_config() const {
-  ConfigNode written = impl_->components.config ? *impl_->components.config
-                                                : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
+  ConfigNode written = impl_->components.config
+                           ? *impl_->components.config
+                           : ConfigNode::map({{"trainer", FieldTraits<TrainerOptions>::write(impl_->options)}});
   return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options),
                                 detail::decide_threads(impl_->options.num_threads), impl_->components.seed);
 }

@@ -6,7 +6,6 @@
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "logging/log_state.h"
 #include "logging/log_store.h"
 #include "logging/rank_numbers.h"
 

@@ -1,6 +1,4 @@
 // The part of a checkpoint that holds logged values.
-#include "logging/log_state.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 

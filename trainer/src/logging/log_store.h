@@ -25,6 +25,10 @@ namespace fulgur::detail {
 /// logging does nothing, since a closure is evaluated again.
 enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch, muted };
 
+/// Options of a logged value as data, for checkpoints and for other ranks.
+StateTree log_options_state(const LogOptions& options);
+LogOptions log_options_from(const StateTree& state);
+
 /// All values that were logged and not yet passed to loggers and callbacks. One slot per (name, scope, stage). A CPU
 /// value is accumulated on the host into a double; a device value is accumulated there and read when its window is
 /// closed.

@@ -1,4 +1,4 @@
-#include "setup/make_callbacks.h"
+#include "setup/setup_steps.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "setup/plan_optimizers.h"
+#include "setup/setup_steps.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "setup/recurrent_dropout.h"
+#include "setup/setup_steps.h"
 
 #include <torch/nn/modules/rnn.h>
 

@@ -17,11 +17,8 @@
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/memory_format.h"
-#include "setup/make_callbacks.h"
-#include "setup/plan_optimizers.h"
 #include "setup/rank_consistency.h"
-#include "setup/recurrent_dropout.h"
-#include "setup/stage_loaders.h"
+#include "setup/setup_steps.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;

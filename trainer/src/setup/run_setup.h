@@ -13,7 +13,6 @@
 namespace fulgur::detail {
 
 /// The `trainer:` section that these options come from.
-ConfigNode options_node(const TrainerOptions& options);
 
 /// Everything that happens around the loops of one run, in the order of docs/architecture.md.
 class RunSetup {

@@ -1,4 +1,4 @@
-#include "setup/stage_loaders.h"
+#include "setup/setup_steps.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "run/services.h"
+
+/// Steps of RunSetup, each in the file of its name.
+namespace fulgur::detail {
+
+// stage_loaders.cpp
+
+/// Creates the loaders of the run's stages, and sets how to create them again. Throws a ConfigError or a DataError if
+/// the data, the limits and the module's steps do not fit together.
+void set_up_loaders(RunState& run);
+
+// plan_optimizers.cpp
+
+/// Creates the run's optimizers, schedules and handles: from the module's plan, or the config; applies `scale_lr` to
+/// all learning rates.
+void plan_optimizers(RunState& run, Services& services);
+
+/// Writes the decisions into a config so that it reproduces the run: the rates times `factor`, without `scale_lr`. Each
+/// schedule length that is `auto` gets a comment with its number of steps.
+void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor);
+
+// recurrent_dropout.cpp
+
+/// Warns of layers whose dropout on CUDA is drawn by cuDNN: LibTorch keeps its state outside of the generators, so that
+/// no checkpoint can hold it.
+void warn_of_recurrent_dropout(const RunState& run);
+
+// make_callbacks.cpp
+
+/// The callbacks of the options, the program and the module, and the default ones; registers the metrics that they
+/// monitor with `logs`.
+void make_callbacks(RunState& run, LogStore& logs);
+
+/// The loggers of the options and the program, or the default ones. None in trial runs.
+void make_loggers(RunState& run);
+
+/// Throws a ConfigError if two callbacks keep state under one key. Called after their setup: a state may need it.
+void check_state_keys(RunState& run);
+
+}  // namespace fulgur::detail
