@@ -1,6 +1,5 @@
 #include "nearby_checkpoints.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "fulgur/checkpoint/run_layout.h"
@@ -80,9 +79,8 @@ std::string nearby_checkpoints(const fs::path& wanted) {
   }
   if (found.empty()) return {};
   std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(found.size(), kMostShown); ++i) shown.push_back(escape_controls(found[i].string()));
-  if (found.size() > kMostShown) shown.emplace_back("…");
-  return cat(" Checkpoints nearby: ", join(shown), ".");
+  for (const fs::path& path : found) shown.push_back(escape_controls(path.string()));
+  return cat(" Checkpoints nearby: ", join_some(shown, kMostShown), ".");
 }
 
 }  // namespace fulgur::detail

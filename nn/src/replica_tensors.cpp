@@ -63,13 +63,8 @@ void check_same(const char* what, const std::vector<Named>& source, const std::v
     if (here != there) differences.push_back(cat(here, " and ", there));
   }
   if (differences.empty()) return;
-  const size_t count = differences.size();
-  if (count > 5) {
-    differences.resize(5);
-    differences.emplace_back("…");
-  }
-  throw ConfigError(cat("[nn.ReplicaTensors] a replica must have the module's ", what, "; ", count,
-                        " differ: ", join(differences),
+  throw ConfigError(cat("[nn.ReplicaTensors] a replica must have the module's ", what, "; ", differences.size(),
+                        " differ: ", join_some(differences, 5),
                         ". Create every layer in the constructor, setup or configure_model, from the options alone."));
 }
 

@@ -122,11 +122,11 @@ void PlacedStrategy::check_placed_by_hand(const LightningModule& module) const {
   for (const auto& one : detail::ComponentAccess::placed_modules(module)) one->check_inputs(true);
   if (wrong.empty()) return;
   const size_t count = wrong.size();
-  if (count > 5) wrong.resize(5), wrong.emplace_back("…");
-  throw ConfigError(cat(
-      "[strategies.", name(), "] without a placement each tensor must be on one of the devices of the run, ",
-      join_devices(devices_), "; ", static_cast<int64_t>(count), count == 1 ? " is not: " : " are not: ", join(wrong),
-      ". Move their modules in configure_model(), or give a placement."));
+  throw ConfigError(cat("[strategies.", name(),
+                        "] without a placement each tensor must be on one of the devices of the run, ",
+                        join_devices(devices_), "; ", static_cast<int64_t>(count),
+                        count == 1 ? " is not: " : " are not: ", join_some(wrong, 5),
+                        ". Move their modules in configure_model(), or give a placement."));
 }
 
 void PlacedStrategy::start_training(LightningModule&, const std::vector<Optimizer*>&) {

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -17,19 +18,9 @@ constexpr int64_t kSmall = int64_t{256} << 10;
 
 // Dtypes that a single kernel copies together.
 bool copied_together(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kLong:
-    case at::kInt:
-    case at::kBool:
-    case at::kByte:
-      return true;
-    default:
-      return false;
-  }
+  constexpr std::array kDtypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                               at::kLong,  at::kInt,    at::kBool, at::kByte};
+  return std::ranges::find(kDtypes, dtype) != kDtypes.end();
 }
 
 Tensor part_of(const Tensor& bytes, int64_t offset, const Tensor& like) {

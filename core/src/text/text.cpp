@@ -187,6 +187,11 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
   return out;
 }
 
+std::string join_some(std::vector<std::string> parts, size_t most, std::string_view separator) {
+  if (parts.size() > most) parts.resize(most), parts.emplace_back("…");
+  return join(parts, separator);
+}
+
 std::vector<std::string> split_text(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {

@@ -1,11 +1,9 @@
 #include "reading/sample_error.h"
 
 #include <c10/util/Exception.h>
-#include <cxxabi.h>
+#include <c10/util/Type.h>
 
 #include <cctype>
-#include <cstdlib>
-#include <memory>
 #include <typeinfo>
 #include <vector>
 
@@ -14,13 +12,6 @@
 
 namespace fulgur {
 namespace {
-
-std::string class_name(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
-                                                    std::free);
-  return text ? text.get() : type.name();
-}
 
 // Rethrow a user-derived class unchanged: its message cannot be changed without losing its type.
 template <class E>
@@ -80,7 +71,7 @@ void throw_in(const std::exception_ptr& error, std::string_view loader, const st
     // what() has a stack trace of many lines.
     std::throw_with_nested(DataError(text(cat("c10::Error: ", e.what_without_backtrace()))));
   } catch (const std::exception& e) {
-    std::throw_with_nested(DataError(text(cat(class_name(typeid(e)), ": ", e.what()))));
+    std::throw_with_nested(DataError(text(cat(c10::demangle(typeid(e).name()), ": ", e.what()))));
   } catch (...) {
     std::throw_with_nested(DataError(text("an exception was thrown that is not a std::exception")));
   }

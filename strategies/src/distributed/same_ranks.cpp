@@ -99,11 +99,10 @@ std::vector<std::string> differences_of(const std::vector<std::string>& packed) 
 void check_same_ranks(Collectives& collectives, const RankState& state) {
   const std::vector<Fact> facts = facts_of(state, collectives);
   if (same_on_all_ranks(collectives, {hash_of(facts)})) return;
-  std::vector<std::string> differences = differences_of(collectives.gather_text(pack(facts)));
-  if (differences.size() > kMostDifferences) differences.resize(kMostDifferences), differences.emplace_back("…");
+  const std::vector<std::string> differences = differences_of(collectives.gather_text(pack(facts)));
   throw DistributedError(
       cat("[strategies.ddp] all ranks must have the same weights, learning rates and numbers of steps; after step ",
-          state.global_step, " these differ from rank 0's: ", join(differences),
+          state.global_step, " these differ from rank 0's: ", join_some(differences, kMostDifferences),
           ". Causes: a step on gradients that were not exchanged (no_sync() without sync_gradients(optimizer)); a "
           "step, a learning rate or weights that change on some ranks only, depending on the rank or on a value that "
           "differs between ranks (all_reduce it first); a machine with a hardware error. Resume from an "

@@ -1,6 +1,7 @@
 #include "launch/group_outcome.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstring>
 
@@ -16,6 +17,13 @@ constexpr int kDistributed = static_cast<int>(ExitCode::distributed);
 int orderly_code(const RankEnd& end) {
   if (!end.end.by_signal) return end.end.value;
   return static_cast<int>(end.end.value == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
+}
+
+// True for codes 0, 75, 130, 143, or a forwarded signal.
+bool is_orderly(const RankEnd& end) {
+  if (end.end.by_signal) return end.stop_signal != 0 && end.end.value == end.stop_signal;
+  constexpr std::array kOrderly{ExitCode::ok, ExitCode::preempted, ExitCode::interrupted, ExitCode::terminated};
+  return std::ranges::find(kOrderly, static_cast<ExitCode>(end.end.value)) != kOrderly.end();
 }
 
 bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.terminated; }
@@ -64,19 +72,6 @@ std::string others_text(const std::vector<RankEnd>& others) {
 }
 
 }  // namespace
-
-bool is_orderly(const RankEnd& end) {
-  if (end.end.by_signal) return end.stop_signal != 0 && end.end.value == end.stop_signal;
-  switch (static_cast<ExitCode>(end.end.value)) {
-    case ExitCode::ok:
-    case ExitCode::preempted:
-    case ExitCode::interrupted:
-    case ExitCode::terminated:
-      return true;
-    default:
-      return false;
-  }
-}
 
 std::string describe(const RankEnd& end, bool several) {
   const char* const be = several ? "were" : "was";

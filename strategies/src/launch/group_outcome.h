@@ -29,9 +29,6 @@ struct GroupOutcome {
   std::vector<std::string> console_details;
 };
 
-/// True for an orderly end: codes 0, 75, 130, 143, or a forwarded signal.
-bool is_orderly(const RankEnd& end);
-
 /// `ends` in the order in which they were observed.
 GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size);
 

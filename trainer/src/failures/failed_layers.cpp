@@ -33,11 +33,6 @@ std::optional<Wanted> wanted_by(const std::string& error) {
 
 constexpr size_t kMostNames = 5;
 
-std::string names_text(std::vector<std::string> names) {
-  if (names.size() > kMostNames) names.resize(kMostNames), names.emplace_back("…");
-  return join(names);
-}
-
 template <class Function>
 void each_tensor(const LightningModule& module, Function function) {
   for (const auto& item : module.named_parameters()) function(item.key(), item.value());
@@ -54,7 +49,7 @@ std::optional<std::string> by_shape(const Wanted& wanted, const LightningModule&
     if (std::ranges::find(wanted.shapes, shape) != wanted.shapes.end()) names.push_back(cat(name, " ", shape));
   });
   if (names.empty()) return std::nullopt;
-  return cat("in the module, these have the shape in the error: ", names_text(std::move(names)));
+  return cat("in the module, these have the shape in the error: ", join_some(names, kMostNames));
 }
 
 std::string by_device(const LightningModule& module, at::Device device) {
@@ -65,7 +60,7 @@ std::string by_device(const LightningModule& module, at::Device device) {
   if (names.empty())
     return cat("all parameters and buffers that are registered are on ", device.str(),
                ", so the other tensor is not one of them");
-  return cat("in the module, these are not on ", device.str(), ": ", names_text(std::move(names)));
+  return cat("in the module, these are not on ", device.str(), ": ", join_some(names, kMostNames));
 }
 
 }  // namespace

@@ -71,8 +71,7 @@ class FitLoop {
     for (const auto& item : run_.model->named_modules("", /*include_self=*/true))
       if (!item.value()->is_training()) names.push_back(item.key().empty() ? "the module itself" : item.key());
     if (names.empty()) return;
-    if (names.size() > 5) names = {names.begin(), names.begin() + 5}, names.emplace_back("…");
-    log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join(names),
+    log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join_some(names, 5),
                                        ". Call train() on layers that should use dropout and batch statistics"));
   }
 

@@ -65,9 +65,9 @@ void check_same_on_all_ranks(Collectives& collectives, const Facts& facts) {
                                   static_cast<int64_t>(rank)));
   }
   if (differences.empty()) return;
-  if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
   throw DistributedError(cat("[trainer.ddp] all ranks must run the same version, config and module. They differ in\n  ",
-                             join(differences, "\n  "), "\nStart them with the same program, files and options."));
+                             join_some(differences, 10, "\n  "),
+                             "\nStart them with the same program, files and options."));
 }
 
 }  // namespace fulgur::detail

@@ -42,6 +42,9 @@ inline std::string first_line(std::string_view text) { return std::string(text.s
 /// `a, b, c`.
 FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
+/// The first `most` parts, and `…` if there are more.
+FULGUR_API std::string join_some(std::vector<std::string> parts, size_t most, std::string_view separator = ", ");
+
 /// The parts between separators; a text without any is one part.
 FULGUR_API std::vector<std::string> split_text(std::string_view text, char separator);
 
