@@ -1,5 +1,6 @@
 #include "nearby_checkpoints.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "fulgur/checkpoint/run_layout.h"

@@ -1,8 +1,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "cuda_graph.h"
 #include "fulgur/core/device/accelerator.h"
 

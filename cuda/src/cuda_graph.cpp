@@ -10,7 +10,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <exception>
-#include <memory>
 #include <utility>
 
 namespace fulgur {

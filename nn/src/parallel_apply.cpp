@@ -11,7 +11,6 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "checkpoint_frame.h"
 #include "fulgur/core/system/no_signals.h"

@@ -3,7 +3,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
-#include <algorithm>
 #include <set>
 
 #include "distributed/average_gradients.h"

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_set>
 
-#include "fulgur/core/state/clip.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 

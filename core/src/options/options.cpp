@@ -5,7 +5,6 @@
 #include <stdexcept>
 #include <unordered_set>
 
-#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "options/scalar_text.h"
 

@@ -1,7 +1,6 @@
 #include "fulgur/data/combined_loader.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
 #include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/errors.h"

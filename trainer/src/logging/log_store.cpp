@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <utility>
 
 #include "fulgur/core/state/cpu_scalar.h"
 #include "fulgur/core/text/errors.h"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "fulgur/core/contracts/monitor.h"
-#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/services.h"

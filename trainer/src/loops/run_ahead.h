@@ -2,6 +2,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <array>
 #include <cstdint>
@@ -17,9 +18,19 @@ class RunAhead {
   static constexpr int64_t kSteps = 4;
   explicit RunAhead(at::Device device) : device_(device) {}
   /// Call before launching a step: waits until the device has finished the step `kSteps` before it.
-  void begin_step();
+  void begin_step() {
+    if (!device_.is_cuda() || steps_ < kSteps) return;
+    const c10::Event& done = *done_[static_cast<size_t>(steps_ % kSteps)];
+    // A device that keeps up causes no wait.
+    if (!done.query()) done.synchronize();
+  }
   /// Call after the work of a step was launched.
-  void end_step();
+  void end_step() {
+    if (!device_.is_cuda()) return;
+    std::optional<c10::Event>& done = done_[static_cast<size_t>(steps_++ % kSteps)];
+    if (!done) done.emplace(device_.type());
+    done->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
 
  private:
   at::Device device_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,10 +11,20 @@ namespace fulgur::detail {
 /// The parameters of a module at one moment: tells whether they were written or replaced since. Waits for no device.
 class WeightVersions {
  public:
-  explicit WeightVersions(const LightningModule& module);
-  bool changed() const;
+  explicit WeightVersions(const LightningModule& module) {
+    for (const Tensor& parameter : module.parameters())
+      if (parameter.defined()) versions_.push_back({parameter, data_of(parameter), version_of(parameter)});
+  }
+  bool changed() const {
+    return std::ranges::any_of(versions_, [](const Version& then) {
+      return data_of(then.tensor) != then.data || version_of(then.tensor) != then.number;
+    });
+  }
 
  private:
+  static const void* data_of(const Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
+  static int64_t version_of(const Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
   struct Version {
     Tensor tensor;
     const void* data;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/safetensors_writer.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"

@@ -3,7 +3,6 @@
 #include <c10/util/ScopeExit.h>
 
 #include <exception>
-#include <utility>
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"

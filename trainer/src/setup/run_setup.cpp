@@ -1,6 +1,5 @@
 #include "setup/run_setup.h"
 
-#include <algorithm>
 #include <fstream>
 
 #include "checkpointing/resume.h"

@@ -43,19 +43,19 @@ class FULGUR_API Logger {
   virtual std::string state_key() const;
   /// Returns how much has been written, for a checkpoint. Everything logged so far is in the files by then. Null if the
   /// logger cannot tell, or if its files cannot be written at the moment.
-  virtual StateTree state();
+  virtual StateTree state() { return nullptr; }
   /// Called before `start` when a run resumes, with the state from the checkpoint. `start` then truncates the files at
   /// exactly that place. Not called if the checkpoint has no state of this logger.
-  virtual void load_state(const StateTree& state);
+  virtual void load_state(const StateTree& /*state*/) {}
   /// Opens its files under the run folder. `resume_step` is the step from which the run resumes; without a state, rows
   /// with a later step are removed, since the resumed run writes them again.
   virtual void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) = 0;
-  virtual void log_hyperparams(const ConfigNode& hparams);
+  virtual void log_hyperparams(const ConfigNode& /*hparams*/) {}
   /// Logs one row: the values at global step `step`, including `epoch`.
   virtual void log_metrics(const Metrics& metrics, int64_t step) = 0;
-  virtual void log_media(const MediaRecord& record, int64_t step);
-  virtual void log_artifact(const std::filesystem::path& path);
-  virtual void after_save_checkpoint(const CheckpointInfo& info);
+  virtual void log_media(const MediaRecord& /*record*/, int64_t /*step*/) {}
+  virtual void log_artifact(const std::filesystem::path& /*path*/) {}
+  virtual void after_save_checkpoint(const CheckpointInfo& /*info*/) {}
   /// Writes everything that was logged to the files before it returns.
   virtual void flush() {}
   /// Called at the end of the run, however it ends. Never throws.
