@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,9 +13,16 @@ namespace fulgur::detail {
 /// The callbacks of a run, by phase, and which of them override which hook.
 class CallbackList {
  public:
-  CallbackList();
   /// Sorts the callbacks by phase; the order within a phase is kept.
-  void set(std::vector<std::shared_ptr<Callback>> list);
+  void set(std::vector<std::shared_ptr<Callback>> list) {
+    std::ranges::stable_sort(list, [](const auto& a, const auto& b) { return a->phase() < b->phase(); });
+    list_ = std::move(list);
+    for (size_t h = 0; h < overriding_.size(); ++h) {
+      overriding_[h].clear();
+      for (const auto& callback : list_)
+        if (ComponentAccess::overridden(*callback).has(static_cast<Hook>(h))) overriding_[h].push_back(callback.get());
+    }
+  }
   auto begin() const { return list_.begin(); }
   auto end() const { return list_.end(); }
 
@@ -40,7 +49,7 @@ class CallbackList {
   }
 
   std::vector<std::shared_ptr<Callback>> list_;
-  std::vector<std::vector<Callback*>> overriding_;  // by hook
+  std::array<std::vector<Callback*>, static_cast<size_t>(Hook::count_)> overriding_;  // by hook
   const Callback* running_ = nullptr;
 };
 
