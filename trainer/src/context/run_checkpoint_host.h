@@ -3,7 +3,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "checkpointing/run_checkpoint.h"
 #include "run/services.h"
 #include "saving/checkpoint_store.h"
 
@@ -14,19 +16,32 @@ class RunCheckpointHost final : public CheckpointHost {
  public:
   RunCheckpointHost(RunState& run, Services& services) : run_(run), services_(services) {}
 
-  CheckpointContent collect(bool weights_only, StateTree store) override;
-  std::function<void(CheckpointContent&)> late_values() override;
+  CheckpointContent collect(bool weights_only, StateTree store) override {
+    return collect_checkpoint(
+        {.run = run_, .services = services_, .weights_only = weights_only, .store = std::move(store)});
+  }
+  std::function<void(CheckpointContent&)> late_values() override {
+    return detail::late_values({.run = run_, .services = services_});
+  }
   void write_rows(bool and_act) override { services_.rows.settle(and_act); }
   void settle_steps() override { services_.rank_checks.settle_same_steps(/*with_all=*/false); }
   void when_rows_are_written(std::function<void()> then) override { services_.rows.when_written(std::move(then)); }
-  void check_ranks() override;
+  void check_ranks() override {
+    services_.rank_checks.check_exchanges();
+    services_.rank_checks.check_same_ranks();
+  }
   Tensor weight_norm() override { return services_.finite.weight_norm(); }
   std::optional<std::string> bad_weight() override { return services_.finite.bad_weight(); }
   bool take_save_done() override { return services_.consensus.take_save_done(); }
   bool allows_saves() const override { return run_.checkpoints_allowed; }
   bool is_alone() const override { return run_.failed_alone; }
-  void published(const CheckpointInfo& info) override;
-  void failed(const CheckpointInfo& info, const CheckpointError& error) override;
+  void published(const CheckpointInfo& info) override {
+    for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(services_.context, info);
+    for (const auto& logger : run_.active_loggers) logger->after_save_checkpoint(info);
+  }
+  void failed(const CheckpointInfo& info, const CheckpointError& error) override {
+    for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(services_.context, info, error);
+  }
 
  private:
   RunState& run_;

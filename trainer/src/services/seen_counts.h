@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/ops/tensor.h>
+
 #include <cstdint>
 
 #include "fulgur/core/contracts/run_context.h"
@@ -16,13 +18,39 @@ class SeenCounts {
   /// From now on, the totals are exact after each batch, at the cost of a small exchange on the host. All ranks must
   /// call it.
   void count_each_batch() { each_batch_ = true; }
-  void start_batch();
+  void start_batch() {
+    pending_before_ = pending_;
+    own_before_ = {progress_.own_samples, progress_.own_tokens};
+    all_before_ = {progress_.samples_seen, progress_.tokens_seen};
+  }
   /// Adds a batch of this rank. With `count_each_batch` all ranks must call it.
-  void add(int64_t samples, int64_t tokens);
+  void add(int64_t samples, int64_t tokens) {
+    progress_.own_samples += samples;
+    progress_.own_tokens += tokens;
+    progress_.samples_seen += samples * run_.world_size();
+    progress_.tokens_seen += tokens * run_.world_size();
+    if (run_.world_size() == 1) return;
+    pending_.samples += samples;
+    pending_.tokens += tokens;
+    if (each_batch_) settle();
+  }
   /// Makes the counts exact; all ranks must call it.
-  void settle();
+  void settle() {
+    if (run_.world_size() == 1) return;
+    const Tensor sums =
+        run_.collectives().all_reduce(at::tensor({pending_.samples, pending_.tokens}, at::kLong), ReduceOp::sum);
+    progress_.samples_seen += sums.const_data_ptr<int64_t>()[0] - pending_.samples * run_.world_size();
+    progress_.tokens_seen += sums.const_data_ptr<int64_t>()[1] - pending_.tokens * run_.world_size();
+    pending_ = {};
+  }
   /// Restores the counts from before the batch, which is not counted.
-  void fall_back();
+  void fall_back() {
+    pending_ = pending_before_;
+    progress_.own_samples = own_before_.samples;
+    progress_.own_tokens = own_before_.tokens;
+    progress_.samples_seen = all_before_.samples;
+    progress_.tokens_seen = all_before_.tokens;
+  }
 
   struct Counts {
     int64_t samples = 0, tokens = 0;
