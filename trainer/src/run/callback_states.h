@@ -1,10 +1,14 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/state/copy_state.h"
 #include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 #include "run/callback_list.h"
 
 namespace fulgur::detail {
@@ -13,11 +17,29 @@ namespace fulgur::detail {
 class CallbackStates {
  public:
   /// Copies the states. Waits for no device.
-  explicit CallbackStates(const CallbackList& callbacks);
+  explicit CallbackStates(const CallbackList& callbacks) {
+    for (const auto& callback : callbacks)
+      if (StateTree state = callback->state(); !state.is_map() || !state.as_map().empty())
+        states_.emplace_back(callback, copy_state(state));
+  }
   /// Loads them into the callbacks. A callback that refuses its state stays as it is, which is logged.
-  void restore() const noexcept;
+  void restore() const noexcept {
+    restore(/*that_write_checkpoints=*/true);
+    restore(/*that_write_checkpoints=*/false);
+  }
   /// Loads them into the callbacks that write checkpoints, or into all others.
-  void restore(bool that_write_checkpoints) const noexcept;
+  void restore(bool that_write_checkpoints) const noexcept {
+    for (const auto& [callback, state] : states_) {
+      if ((callback->phase() == Phase::checkpoint) != that_write_checkpoints) continue;
+      try {
+        callback->load_state(copy_state(state));
+      } catch (const std::exception& error) {
+        log::error(cat("the state of callback ", callback->state_key(), " was not restored: ", error.what()));
+      } catch (...) {
+        log::error("the state of a callback was not restored: an exception of unknown type");
+      }
+    }
+  }
 
  private:
   std::vector<std::pair<std::shared_ptr<Callback>, StateTree>> states_;
