@@ -198,6 +198,11 @@ Field& Fields::append(std::string_view name, std::string_view doc, TypeInfo type
   return fields_.back();
 }
 
+const Field* Fields::find(std::string_view name) const {
+  const auto found = std::find_if(fields_.begin(), fields_.end(), [&](const Field& f) { return f.name == name; });
+  return found == fields_.end() ? nullptr : &*found;
+}
+
 void Fields::read(const ConfigNode& node, Problems& problems, const std::string& path) const {
   static const ConfigNode empty = ConfigNode::map();
   if (!node.is_map() && !node.is_null()) {

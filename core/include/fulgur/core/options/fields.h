@@ -107,6 +107,8 @@ class FULGUR_API Fields {
   FieldRef operator()(T& member, std::string_view name, std::string_view doc);
 
   const std::vector<Field>& all() const { return fields_; }
+  /// The option with this name, or nullptr.
+  const Field* find(std::string_view name) const;
 
   /// Reads a map: unknown keys (with the nearest names), wrong types, values out of range and missing required options
   /// are added to `problems`.
