@@ -147,7 +147,7 @@ struct Counting final : fulgur::Callback {
 };
 
 template <class M>
-json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
+json fit_counted(const Case& work, const std::shared_ptr<M>& module, double gain) {
   module->to(work.device());
   fill_weights(*module, gain);
   const auto counting = std::make_shared<Counting>(work);
@@ -213,14 +213,14 @@ json run_counts(const Case& work) {
     options.n_layer = work.number("layers");
     options.n_head = work.number("heads");
     options.n_embd = work.number("width");
-    return fit(work, std::make_shared<Counted<fulgur::GPT>>(work, options), 0);
+    return fit_counted(work, std::make_shared<Counted<fulgur::GPT>>(work, options), 0);
   }
   if (model == "cnn") {
     fulgur::CnnClassifier::Options options;
     options.dropout = work.values.at("dropout");
-    return fit(work, std::make_shared<Counted<fulgur::CnnClassifier>>(work, options), 1.4);
+    return fit_counted(work, std::make_shared<Counted<fulgur::CnnClassifier>>(work, options), 1.4);
   }
-  return fit(work, std::make_shared<CountedNet>(work), 1.4);
+  return fit_counted(work, std::make_shared<CountedNet>(work), 1.4);
 }
 
 }  // namespace gpu_bench

@@ -30,8 +30,8 @@ struct Images final : fulgur::LightningModule {
   std::shared_ptr<Net> net;
 };
 
-struct Stamping final : fulgur::Callback {
-  Stamping(const Case& work_, Stretches& stretches_) : work(work_), stretches(stretches_) {}
+struct StampingCopies final : fulgur::Callback {
+  StampingCopies(const Case& work_, Stretches& stretches_) : work(work_), stretches(stretches_) {}
   void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput&, const Batch&, int64_t) override {
     const int64_t warmup = work.number("warmup");
     if (++done >= warmup && (done - warmup) % work.number("steps") == 0) stretches.stamp();
@@ -64,7 +64,7 @@ class Resident final : public fulgur::Loader {
   int64_t steps_, next_ = 0;
 };
 
-json fit(const Case& work, const std::shared_ptr<fulgur::Loader>& loader, int64_t steps) {
+json fit_with_loader(const Case& work, const std::shared_ptr<fulgur::Loader>& loader, int64_t steps) {
   const auto module = std::make_shared<Images>(work);
   Stretches stretches(work);
   fulgur::TrainerOptions options;
@@ -78,7 +78,7 @@ json fit(const Case& work, const std::shared_ptr<fulgur::Loader>& loader, int64_
   options.precision = fulgur::Spec<fulgur::Precision>("bf16-mixed");
   fulgur::TrainerComponents components;
   components.seed = 1;
-  components.add(std::make_shared<Stamping>(work, stretches));
+  components.add(std::make_shared<StampingCopies>(work, stretches));
   fulgur::Trainer(options, components).fit(module, fulgur::DataSource(loader));
   json result = {{"samples", stretches.samples(work.number("steps"))}, {"parameters", count_parameters(*module)}};
   return result;
@@ -117,7 +117,8 @@ json run_input(const Case& work) {
                   at::randint(work.number("classes"), {samples}, at::TensorOptions(at::kLong))};
   const Batch one = all.narrow(0, batch);
   const double copy = copy_seconds(work, one);
-  const double compute = least(fit(work, std::make_shared<Resident>(one.to(work.device()), steps), steps)["samples"]);
+  const double compute =
+      least(fit_with_loader(work, std::make_shared<Resident>(one.to(work.device()), steps), steps)["samples"]);
   const auto loader = std::make_shared<fulgur::DataLoader>(
       std::make_shared<fulgur::TensorDataset>(all),
       fulgur::DataLoaderOptions{.batch_size = batch,
@@ -125,7 +126,7 @@ json run_input(const Case& work) {
                                 .drop_last = true,
                                 .num_workers = work.number("workers"),
                                 .pin_memory = work.is("pinned") && work.device().is_cuda()});
-  json result = fit(work, loader, steps);
+  json result = fit_with_loader(work, loader, steps);
   for (auto& sample : result["samples"]) {
     sample["copy_s"] = copy;
     sample["compute_s"] = compute;

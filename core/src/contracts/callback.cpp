@@ -4,7 +4,21 @@
 
 namespace fulgur {
 
+namespace {
+[[maybe_unused]] const bool callback_filter_registered = [] {
+  component_registry(Callback::kRegistryKind).set_common_options([] {
+    return std::make_unique<OptionsOf<CallbackFilter>>();
+  });
+  return true;
+}();
+}  // namespace
+
 Callback::~Callback() = default;
+
+void Callback::set_common_options(const CallbackFilter& filter) {
+  filter.check();
+  filter_ = filter;
+}
 
 std::string Callback::state_key() const { return detail::class_name(typeid(*this)); }
 

@@ -128,6 +128,15 @@ void throw_if_registration_failed() {
   for (const ComponentRegistry* registry : all_registries()) registry->throw_if_problems();
 }
 
+namespace {
+/// `, every, from`: what may stand beside class_path and init_args.
+std::string common_keys(const Fields& common) {
+  std::string out;
+  for (const Field& field : common.all()) out += ", " + field.name;
+  return out;
+}
+}  // namespace
+
 ComponentSpec::ComponentSpec(std::string kind, std::string class_path)
     : kind_(std::move(kind)), class_path_(std::move(class_path)) {}
 
@@ -135,7 +144,8 @@ ComponentSpec::ComponentSpec(const ComponentSpec& other)
     : where(other.where),
       kind_(other.kind_),
       class_path_(other.class_path_),
-      options_(other.options_ ? other.options_->clone() : nullptr) {}
+      options_(other.options_ ? other.options_->clone() : nullptr),
+      common_options_(other.common_options_ ? other.common_options_->clone() : nullptr) {}
 
 ComponentSpec& ComponentSpec::operator=(const ComponentSpec& other) {
   if (this != &other) *this = ComponentSpec(other);
@@ -158,6 +168,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   if (node.is_null()) {
     class_path_.clear();
     options_.reset();
+    common_options_.reset();
     return true;
   }
   const size_t problems_before = problems.items().size();
@@ -185,13 +196,23 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   }
   OptionFields made(info->make_options());
   made.fields.class_name = info->name;
+  std::unique_ptr<AnyOptions> common = component_registry(kind_).make_common_options();
+  Fields common_fields;
+  if (common) common->fields(common_fields);
+  ConfigNode common_args = ConfigNode::map();
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
-    problems.add(where_key, join_path(path, key),
-                 made.fields.find(key) ? "unknown key; options of a component belong under init_args"
-                                       : "unknown key; a component has class_path and init_args");
+    if (made.fields.find(key) != nullptr) {
+      problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");
+    } else if (common_fields.find(key) != nullptr) {
+      common_args.set(key, value);
+    } else {
+      problems.add(where_key, join_path(path, key),
+                   cat("unknown key; a ", kind_, " has class_path, init_args", common_keys(common_fields)));
+    }
   }
+  if (common) common_fields.read(common_args, problems, path);
   ConfigNode no_args;
   no_args.where = name != nullptr ? name->where : node.where;
   made.fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
@@ -199,6 +220,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   // Keep the options even if they have errors, so that links and other checks see the class.
   class_path_ = info->name;
   options_ = std::move(made.options);
+  common_options_ = common_args.entries().empty() ? nullptr : std::move(common);
   where = name != nullptr ? name->where : node.where;
   return problems.items().size() == problems_before;
 }
@@ -210,6 +232,12 @@ ConfigNode ComponentSpec::write() const {
   if (!options_ && component_registry(kind_).find(class_path_) == nullptr) return node;
   const OptionFields copy(options().clone());
   if (!copy.fields.all().empty()) node.set("init_args", copy.fields.write());
+  if (!common_options_) return node;
+  const OptionFields common(common_options_->clone());
+  for (const Field& field : common.fields.all()) {
+    ConfigNode value = field.write();
+    if (!value.is_null()) node.set(field.name, std::move(value));
+  }
   return node;
 }
 

@@ -37,6 +37,7 @@ class Overrider {
   void set_in_fields(ConfigNode& node, const Fields& fields, size_t at);
   void set_in_component(ConfigNode& node, const TypeInfo& type, size_t at);
   /// False, with a report, if the last component of a list does not have the option at `path_[at]`.
+  bool is_common_option(const ConfigNode& node, const TypeInfo& type, size_t at);
   bool last_has_option(const ConfigNode& last, const TypeInfo& type, size_t at);
   void set_in_list(ConfigNode& node, const TypeInfo& type, size_t at);
   void set_in_map(ConfigNode& node, const TypeInfo& type, size_t at);

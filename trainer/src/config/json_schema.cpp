@@ -87,13 +87,27 @@ class Schema {
       Json required = Json::array({"class_path"});
       // Options that a link fills may be missing, so init_args itself is never required here.
       args.erase("required");
+      Json properties = {{"class_path", {{"const", name}}}, {"init_args", std::move(args)}};
+      add_common_options(properties, registry, fields);
       alternatives.push_back({{"type", "object"},
                               {"description", info.doc},
-                              {"properties", {{"class_path", {{"const", name}}}, {"init_args", std::move(args)}}},
+                              {"properties", std::move(properties)},
                               {"required", std::move(required)},
                               {"additionalProperties", false}});
     }
     return Json{{"oneOf", std::move(alternatives)}};
+  }
+
+  // What may stand beside class_path, unless it is an option of the class.
+  void add_common_options(Json& properties, const ComponentRegistry& registry, const Fields& own) {
+    const std::unique_ptr<AnyOptions> common = registry.make_common_options();
+    if (!common) return;
+    Fields fields;
+    common->fields(fields);
+    const Json described = of_fields(fields);
+    for (const Field& field : fields.all()) {
+      if (own.find(field.name) == nullptr) properties[field.name] = described["properties"][field.name];
+    }
   }
 
   static Json bound(double value) {

@@ -123,11 +123,23 @@ void Overrider::set_in_fields(ConfigNode& node, const Fields& fields, size_t at)
   set(child(node, path_[at]), field ? &field->type : nullptr, at + 1);
 }
 
+// Whether the key stands beside the class path of a component, and is not one of the class's own options.
+bool Overrider::is_common_option(const ConfigNode& node, const TypeInfo& type, size_t at) {
+  const std::unique_ptr<AnyOptions> common = component_registry(type.registry_kind).make_common_options();
+  if (!common) return false;
+  Fields common_fields;
+  common->fields(common_fields);
+  const ConfigNode* name = node.is_scalar() ? &node : node.find("class_path");
+  const Fields* own = name != nullptr ? fields_of_component(type.registry_kind, name->text()) : nullptr;
+  return common_fields.find(path_[at]) != nullptr && (own == nullptr || own->find(path_[at]) == nullptr);
+}
+
 void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t at) {
   if (node.is_scalar()) node = as_component(std::move(node));
   if (path_[at] == "class_path" && at + 1 == path_.size()) return assign(node, &type);
-  ConfigNode& args = child(node, "init_args");
   const size_t first = path_[at] == "init_args" ? at + 1 : at;
+  if (first == at && is_common_option(node, type, at)) return set(child(node, path_[at]), nullptr, at + 1);
+  ConfigNode& args = child(node, "init_args");
   if (first == path_.size()) {
     if (!report_unreadable()) merge_into(args, value_);
     return;
@@ -142,7 +154,7 @@ bool Overrider::last_has_option(const ConfigNode& last, const TypeInfo& type, si
   const ConfigNode* name = last.is_scalar() ? &last : last.find("class_path");
   const Fields* fields = name != nullptr ? fields_of_component(type.registry_kind, name->text()) : nullptr;
   const bool is_option = path_[at] != "class_path" && path_[at] != "init_args";
-  if (fields == nullptr || !is_option) return true;
+  if (fields == nullptr || !is_option || is_common_option(last, type, at)) return true;
   // The reader reports a former name, with its present one.
   if (fields->hint_for_unknown && fields->hint_for_unknown(path_[at])) return true;
   if (fields->find(path_[at])) return true;

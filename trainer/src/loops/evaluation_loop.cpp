@@ -264,7 +264,7 @@ class EvaluationPass {
     (module_.*hook)();
   }
   void call_callbacks(void (Callback::*hook)(RunContext&)) {
-    run_.each_callback(epoch_scope_, [&](Callback& c) { (c.*hook)(services_.context); });
+    run_.each_due_callback(epoch_scope_, [&](Callback& c) { (c.*hook)(services_.context); });
   }
 
   void run_loader(size_t index, Loader& loader, std::optional<int64_t> limit) {
@@ -375,6 +375,9 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   const ModeGuard modes(run, services, hooks);
   LightningModule& module = *run.model;
   EvalReport report;
+  run.position.filtered = {};
+  if (!run.position.sanity_checking)
+    run.position.filtered = {.step = run.counters.global_step, .epoch = run.counters.epoch + 1};
   run.strategy->before_evaluation(module);
   const int64_t samples = EvaluationPass(run, services, stage, [](size_t, const Outputs&, int64_t) {}).run(batch_limit);
   report.samples = sum_over_ranks(run, samples);
@@ -388,7 +391,7 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   if (stage == RunningStage::validate && run.fn == TrainerFn::fit && !run.position.sanity_checking)
     ++run.counters.validations;
   // Callbacks that stop or write checkpoints act on this epoch's values.
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(services.context); });
+  run.each_due_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(services.context); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
   report.seconds = services.context.elapsed_s() - started;

@@ -247,8 +247,9 @@ class FitLoop {
     if (continue_epoch) return;
     progress.batches.reset();
     run_.window.restart();
+    run_.position.filtered = {.step = progress.global_step + 1, .epoch = progress.epoch + 1};
     repeatable([&] {
-      callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
+      run_.each_due_callback(LogScope::train_epoch, [&](Callback& c) { c.on_train_epoch_start(services_.context); });
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     });
     progress.epochs.started = progress.epoch + 1;
@@ -357,8 +358,9 @@ class FitLoop {
   }
 
   void end_hooks() {
+    run_.position.filtered = {.step = run_.counters.global_step, .epoch = run_.counters.epoch + 1};
     // The module logs its epoch values before callbacks that monitor them decide.
-    run_.each_callback(LogScope::train_epoch, [&](Callback& c) {
+    run_.each_due_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(services_.context);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
@@ -367,7 +369,7 @@ class FitLoop {
     carry_out(run_, services_, services_.finite.judge_running_window());
     send_metrics(run_, services_.logs.take(std::move(window), &run_.collectives()), row_place(run_));
     send_matrices(run_, matrices, row_place(run_));
-    run_.each_callback(LogScope::train_epoch, [&](Callback& c) {
+    run_.each_due_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(services_.context);
     });
     // In manual optimization the module steps the schedules.

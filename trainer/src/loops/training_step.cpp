@@ -103,6 +103,7 @@ void TrainingStep::begin_batch(int64_t batch_idx) {
   // What a module or a graph does with gradients is not seen.
   run_.step.progress = run_.step.manual || captured_ ? StepProgress::backward : StepProgress::none;
   run_.step.global_step_before = progress.global_step;
+  run_.position.filtered = {.step = progress.global_step + 1, .epoch = progress.epoch + 1};
   services_.logs.start_batch();
   services_.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;

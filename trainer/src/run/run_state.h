@@ -80,8 +80,9 @@ struct RunPosition {
   const Batch* evaluated = nullptr;  ///< the batch of an evaluation under way
   /// The part of a batch's work being executed, such as `training_step`; still set after an exception.
   const char* doing = nullptr;
-  std::optional<int64_t> reading;  ///< the batch being requested from a loader; still set after an exception
-  std::string failed_in;           ///< the place of an exception that ended an evaluation
+  std::optional<int64_t> reading;     ///< the batch being requested from a loader; still set after an exception
+  std::string failed_in;              ///< the place of an exception that ended an evaluation
+  CallbackFilter::Position filtered;  ///< the step and epoch to which the hooks under way belong, in a fit
   /// Calls `work`, which is what the run is `doing`; still after an exception.
   template <class Work>
   void during(const char* name, Work work) {
@@ -153,9 +154,15 @@ struct RunState {
   /// Calls `function` on each callback, in order. Logging inside has scope `scope`.
   template <class Function>
   void each_callback(LogScope scope, Function function);
-  /// Only on callbacks that override `hook`.
+  /// Only on callbacks whose filter passes the current step and epoch: for the hooks of epochs and validations.
+  template <class Function>
+  void each_due_callback(LogScope scope, Function function);
+  /// Likewise for the hooks of batches: only on callbacks that override `hook`.
   template <class Function>
   void each_callback(LogScope scope, Hook hook, Function function);
+  bool is_due(const Callback& callback) const {
+    return fn != TrainerFn::fit || !callback.filter().is_set() || callback.filter().passes(position.filtered);
+  }
 
   /// The current position, for display: stage, epoch, batch with its shapes, step.
   std::string describe_position() const;
@@ -247,10 +254,19 @@ void RunState::each_callback(LogScope log_scope, Function function) {
 }
 
 template <class Function>
+void RunState::each_due_callback(LogScope log_scope, Function function) {
+  each_callback(log_scope, [&](Callback& callback) {
+    if (is_due(callback)) function(callback);
+  });
+}
+
+template <class Function>
 void RunState::each_callback(LogScope log_scope, Hook hook, Function function) {
   if (!callbacks.any_overrides(hook)) return;
   const ScopeGuard guard(*this, log_scope);
-  callbacks.each(hook, function);
+  callbacks.each(hook, [&](Callback& callback) {
+    if (is_due(callback)) function(callback);
+  });
 }
 
 }  // namespace fulgur::detail

@@ -9,6 +9,7 @@
 #include "fulgur/core/contracts/hooks.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/options/callback_filter.h"
 #include "fulgur/core/state/batch.h"
 #include "fulgur/core/state/outputs.h"
 
@@ -22,8 +23,15 @@ enum class Phase { observe, decide, checkpoint };
 class FULGUR_API Callback : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "callback";
+  /// Options that a config may set for any callback, beside `class_path`.
+  using CommonOptions = CallbackFilter;
 
   ~Callback() override;
+
+  /// Selects the steps or epochs in which the Trainer calls this callback. Set it before the run. Throws a ConfigError
+  /// for a filter that no step or epoch can pass.
+  void set_common_options(const CallbackFilter& filter);
+  const CallbackFilter& filter() const { return filter_; }
 
   /// Identifies the state in checkpoints, by default by the class name. Two stateful callbacks with the same key are a
   /// ConfigError.
@@ -118,6 +126,7 @@ class FULGUR_API Callback : public Stateful {
     return mask;
   }
   HookMask overridden_;
+  CallbackFilter filter_;
 };
 
 }  // namespace fulgur

@@ -47,6 +47,13 @@ class FULGUR_API ComponentRegistry {
   /// All aliases, sorted.
   std::vector<std::string> aliases() const;
   void throw_if_problems() const;
+  /// Sets the factory of the options that every component of this kind has, beside `class_path` and `init_args`. Called
+  /// before main.
+  void set_common_options(std::function<std::unique_ptr<AnyOptions>()> make) { make_common_options_ = std::move(make); }
+  /// New options with their defaults; nullptr if this kind has none.
+  std::unique_ptr<AnyOptions> make_common_options() const {
+    return make_common_options_ ? make_common_options_() : nullptr;
+  }
 
  private:
   std::string kind_;
@@ -54,6 +61,7 @@ class FULGUR_API ComponentRegistry {
   std::vector<std::unique_ptr<ComponentInfo>> components_;
   std::vector<std::pair<std::string, std::string>> aliases_;  // with the names they stand for
   std::vector<std::string> problems_;
+  std::function<std::unique_ptr<AnyOptions>()> make_common_options_;
 };
 
 /// The registry of `kind`, created on first use.
@@ -161,7 +169,8 @@ class Registry {
 };
 
 /// A component chosen by the config, as `{class_path: Name, init_args: {…}}` or just `Name`. Its options are checked
-/// when the config is read, before anything is created.
+/// when the config is read, before anything is created. Some kinds have common options (`Base::CommonOptions`), which
+/// are keys beside `class_path`.
 class FULGUR_API ComponentSpec {
  public:
   explicit ComponentSpec(std::string kind) : kind_(std::move(kind)) {}
@@ -179,6 +188,8 @@ class FULGUR_API ComponentSpec {
   /// Throws std::logic_error if nothing is chosen, and a ConfigError if the class is unknown.
   AnyOptions& options();
   const AnyOptions& options() const;
+  /// The options that the config sets beside `class_path`; nullptr if it sets none.
+  const AnyOptions* common_options() const { return common_options_.get(); }
 
   /// Null means that nothing is chosen. A map without `class_path` sets options of the class already chosen.
   bool read(const ConfigNode& node, Problems& problems, const std::string& path);
@@ -190,6 +201,7 @@ class FULGUR_API ComponentSpec {
   std::string kind_;
   std::string class_path_;
   mutable std::unique_ptr<AnyOptions> options_;  // created at first use: the class may be registered after this object
+  std::unique_ptr<AnyOptions> common_options_;
 };
 
 template <class Base>
@@ -197,7 +209,14 @@ class Spec : public ComponentSpec {
  public:
   Spec() : ComponentSpec(Base::kRegistryKind) {}
   explicit Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
-  std::shared_ptr<Base> create() const { return Registry<Base>::create(class_path(), options()); }
+  std::shared_ptr<Base> create() const {
+    std::shared_ptr<Base> made = Registry<Base>::create(class_path(), options());
+    if constexpr (requires { typename Base::CommonOptions; }) {
+      using Common = OptionsOf<typename Base::CommonOptions>;
+      if (common_options()) made->set_common_options(static_cast<const Common*>(common_options())->value);
+    }
+    return made;
+  }
 };
 
 template <class Base>
