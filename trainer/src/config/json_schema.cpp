@@ -83,12 +83,13 @@ class Schema {
     alternatives.push_back({{"enum", std::move(choices)}});
     for (const std::string& name : names) {
       const ComponentInfo& info = registry.get(name);
-      Json args = of_fields(OptionFields(info.make_options()).fields);
+      const OptionFields own(info.make_options());
+      Json args = of_fields(own.fields);
       Json required = Json::array({"class_path"});
       // Options that a link fills may be missing, so init_args itself is never required here.
       args.erase("required");
       Json properties = {{"class_path", {{"const", name}}}, {"init_args", std::move(args)}};
-      add_common_options(properties, registry, fields);
+      add_common_options(properties, registry, own.fields);
       alternatives.push_back({{"type", "object"},
                               {"description", info.doc},
                               {"properties", std::move(properties)},
@@ -100,12 +101,11 @@ class Schema {
 
   // What may stand beside class_path, unless it is an option of the class.
   void add_common_options(Json& properties, const ComponentRegistry& registry, const Fields& own) {
-    const std::unique_ptr<AnyOptions> common = registry.make_common_options();
-    if (!common) return;
-    Fields fields;
-    common->fields(fields);
-    const Json described = of_fields(fields);
-    for (const Field& field : fields.all()) {
+    std::unique_ptr<AnyOptions> options = registry.make_common_options();
+    if (!options) return;
+    const OptionFields common(std::move(options));
+    const Json described = of_fields(common.fields);
+    for (const Field& field : common.fields.all()) {
       if (own.find(field.name) == nullptr) properties[field.name] = described["properties"][field.name];
     }
   }
