@@ -1,4 +1,4 @@
-#include "text/class_name.h"
+#include "fulgur/core/text/class_name.h"
 
 #include <cxxabi.h>
 

@@ -147,11 +147,13 @@ TEST_CASE("a config names filters beside the class path, and the command line se
     return load_error("trainer: {callbacks: [{class_path: " + keys + "}]}");
   };
   CHECK_THAT(error("ConfigCallback, every: 3min"), ContainsSubstring("trainer.callbacks.0.every"));
-  CHECK_THAT(error("ConfigCallback, evry: 3st"), ContainsSubstring("a callback has class_path, init_args, every, from"));
+  CHECK_THAT(error("ConfigCallback, evry: 3st"),
+             ContainsSubstring("a callback has class_path, init_args, every, from"));
   // `every` is an option of this class.
   CHECK_THAT(error("ModelCheckpoint, every: 3st"), ContainsSubstring("belong under init_args"));
-  CHECK(load("trainer: {callbacks: [ModelCheckpoint]}", {{"trainer.callbacks.every", "3st"}}).trainer.callbacks.size() ==
-        1);
+  CHECK(
+      load("trainer: {callbacks: [ModelCheckpoint]}", {{"trainer.callbacks.every", "3st"}}).trainer.callbacks.size() ==
+      1);
 }
 
 }  // namespace callback_filter_test

@@ -26,7 +26,7 @@ StateTree save_progress(Collecting& c) {
 
 StateTree save_callbacks(Collecting& c) {
   StateTree states;
-  c.run.each_callback(LogScope::forbidden, [&](Callback& callback) {
+  c.run.each_callback(LogScope::forbidden, "state", [&](Callback& callback) {
     if (StateTree own = callback.state(); !own.as_map().empty()) states[callback.state_key()] = std::move(own);
   });
   return states;

@@ -5,6 +5,7 @@
 namespace fulgur::detail {
 
 CheckpointContent RunCheckpointHost::collect(bool weights_only, StateTree store) {
+  const auto timer = run_.actions.time("collect_checkpoint");
   return collect_checkpoint(
       {.run = run_, .services = services_, .weights_only = weights_only, .store = std::move(store)});
 }
