@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "device_clock.h"
 #include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/device/device_clock.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "fulgur/core/text/text.h"
+#include "fulgur/models/mixing.h"
 
 namespace fulgur {
 namespace {
@@ -34,13 +35,13 @@ std::string snake_case(std::string_view name) {
 
 }  // namespace
 
-Tensor classification_loss(const Tensor& logits, const Tensor& labels) {
+Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing) {
   if (labels.scalar_type() != at::kLong || labels.dim() != 1 || labels.size(0) != logits.size(0))
     throw DataError(cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ",
                         c10::toString(labels.scalar_type()), " of shape ", shape_text(labels.sizes()),
                         ". The second entry of a batch holds the labels."));
   try {
-    return at::cross_entropy_loss(logits, labels);
+    return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Mean, kIgnoredLabel, label_smoothing);
   } catch (const c10::IndexError&) {
     // Searched for only after a failure: a check in each step would wait for the device.
     throw_label_out_of_range(labels, logits.size(1));
@@ -48,9 +49,29 @@ Tensor classification_loss(const Tensor& logits, const Tensor& labels) {
 }
 
 StepOutput Classifier::training_step(const Batch& batch, int64_t) {
-  Tensor loss = classification_loss(forward(batch[0]), batch[1]);
+  Tensor loss = training_loss(batch[0], batch[1]);
   log("train_loss", loss, {.prog_bar = true});
   return loss;
+}
+
+Tensor Classifier::training_loss(const Tensor& input, const Tensor& labels) {
+  const auto& [smoothing, mixup_alpha, cutmix_alpha] = augmentation_;
+  if (mixup_alpha <= 0 && cutmix_alpha <= 0) return classification_loss(forward(input), labels, smoothing);
+  const MixedBatch mixed = mix(input, labels, mixup_alpha, cutmix_alpha);
+  const Tensor logits = forward(mixed.input);
+  return mixed.share * classification_loss(logits, mixed.labels, smoothing) +
+         (1 - mixed.share) * classification_loss(logits, mixed.other_labels, smoothing);
+}
+
+void Classifier::augmentation_fields(Fields& f, double& label_smoothing, double& mixup_alpha, double* cutmix_alpha) {
+  f(label_smoothing, "label_smoothing", "Part of each training label that is spread evenly over all classes.")
+      .at_least(0)
+      .less_than(1);
+  f(mixup_alpha, "mixup_alpha", "MixUp in training, with shares from Beta(alpha, alpha); 0: none.").at_least(0);
+  if (cutmix_alpha)
+    f(*cutmix_alpha, "cutmix_alpha",
+      "CutMix in training, with shares from Beta(alpha, alpha); 0: none. With MixUp, each batch gets one of the two.")
+        .at_least(0);
 }
 
 void Classifier::use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes) {

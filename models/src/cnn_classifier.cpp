@@ -30,6 +30,7 @@ void CnnClassifier::Options::fields(Fields& f) {
   f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").range(0, detail::kMostWidth);
   f(dropout, "dropout", "Dropout probability in training, in the fully connected part.").at_least(0).less_than(1);
   f(metrics, "metrics", kMetricsDoc);
+  augmentation_fields(f, label_smoothing, mixup_alpha, &cutmix_alpha);
 }
 
 CnnClassifier::CnnClassifier(const Options& options)
@@ -51,6 +52,9 @@ CnnClassifier::CnnClassifier(const Options& options)
   widths.push_back(options.num_classes);
   head_ = register_module("head", std::make_shared<DenseStack>(widths, options.dropout));
   use_metrics(options.metrics, options.num_classes);
+  use_augmentation({.label_smoothing = options.label_smoothing,
+                    .mixup_alpha = options.mixup_alpha,
+                    .cutmix_alpha = options.cutmix_alpha});
 }
 
 Tensor CnnClassifier::forward(const Tensor& input) {

@@ -11,6 +11,7 @@ void MlpClassifier::Options::fields(Fields& f) {
   f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostWidth);
   f(dropout, "dropout", "Dropout probability of hidden values in training.").at_least(0).less_than(1);
   f(metrics, "metrics", kMetricsDoc);
+  augmentation_fields(f, label_smoothing, mixup_alpha, nullptr);
 }
 
 MlpClassifier::MlpClassifier(const Options& options)
@@ -20,6 +21,7 @@ MlpClassifier::MlpClassifier(const Options& options)
   widths.push_back(options.num_classes);
   layers_ = register_module("layers", std::make_shared<DenseStack>(widths, options.dropout));
   use_metrics(options.metrics, options.num_classes);
+  use_augmentation({.label_smoothing = options.label_smoothing, .mixup_alpha = options.mixup_alpha});
 }
 
 Tensor MlpClassifier::forward(const Tensor& input) {

@@ -8,7 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <thread>
 
-#include "device_clock.h"
+#include "fulgur/core/device/device_clock.h"
 #include "fulgur/core/text/log.h"
 #include "peak_flops.h"
 #include "support/expect_error.h"

@@ -2,4 +2,5 @@ set(TEST_SOURCES
   autoencoder_test.cpp
   classifier_test.cpp
   gpt_test.cpp
+  mixing_test.cpp
   seq2seq_test.cpp)

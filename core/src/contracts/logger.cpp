@@ -1,6 +1,6 @@
 #include "fulgur/core/contracts/logger.h"
 
-#include "text/class_name.h"
+#include "fulgur/core/text/class_name.h"
 
 namespace fulgur {
 Logger::~Logger() = default;

@@ -5,9 +5,9 @@
 
 #include "contracts/rates.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/text/class_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "text/class_name.h"
 
 namespace fulgur {
 

@@ -26,7 +26,7 @@ StateTree save_progress(Collecting& c) {
 
 StateTree save_callbacks(Collecting& c) {
   StateTree states;
-  c.run.each_callback(LogScope::forbidden, [&](Callback& callback) {
+  c.run.each_callback(LogScope::forbidden, "state", [&](Callback& callback) {
     if (StateTree own = callback.state(); !own.as_map().empty()) states[callback.state_key()] = std::move(own);
   });
   return states;
@@ -37,7 +37,7 @@ void load_callback_states(Restoring& r, const StateTree& states) {
   const std::string checkpoint = r.checkpoint->path.string();
   std::set<std::string> left;
   for (const auto& [key, state] : states.as_map()) left.insert(key);
-  run.each_callback(LogScope::forbidden, [&](Callback& c) {
+  run.each_callback(LogScope::forbidden, "load_state", [&](Callback& c) {
     const std::string key = c.state_key();
     if (left.erase(key) == 0) return;
     try {

@@ -38,7 +38,7 @@ CheckpointContent collect_checkpoint(Collecting collecting) {
     (entry.own_file ? content.optimizers : content.state[entry.key]) = entry.save(collecting);
   }
   if (!collecting.weights_only) gather_rank_states(run.collectives(), content.state);
-  run.each_callback(LogScope::forbidden,
+  run.each_callback(LogScope::forbidden, "on_save_checkpoint",
                     [&](Callback& c) { c.on_save_checkpoint(collecting.services.context, content.state); });
   run.model->on_save_checkpoint(content.state);
   return content;

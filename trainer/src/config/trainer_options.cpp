@@ -275,6 +275,9 @@ void TrainerOptions::fields(Fields& f) {
     "detect_anomaly; slow.");
   f(barebones, "barebones",
     "For benchmarks: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
+  f(profiler, "profiler",
+    "simple: measures each action of the loops, the callbacks and the loggers, and prints a table at the end of the "
+    "run.");
   f(num_threads, "num_threads", "Threads of CPU operations; auto: the cores this process may use.").at_least(1);
   f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every N steps; 0: never.").at_least(0);
 

@@ -17,6 +17,7 @@ class RunCheckpointHost final : public CheckpointHost {
   RunCheckpointHost(RunState& run, Services& services) : run_(run), services_(services) {}
 
   CheckpointContent collect(bool weights_only, StateTree store) override {
+    const auto timer = run_.actions.time("collect_checkpoint");
     return collect_checkpoint(
         {.run = run_, .services = services_, .weights_only = weights_only, .store = std::move(store)});
   }

@@ -23,8 +23,13 @@
 namespace fulgur::detail {
 namespace {
 
+struct EvaluationHookNames {
+  const char *start, *end, *epoch_start, *epoch_end, *batch_start, *batch_end, *step;
+};
+
 // The hooks of one kind of evaluation: all kinds share one loop.
 struct EvaluationHooks {
+  EvaluationHookNames names;
   Hook batch_start, batch_end;
   void (LightningModule::*model_eval)();
   void (LightningModule::*model_train)();
@@ -46,7 +51,14 @@ struct EvaluationHooks {
 const EvaluationHooks& hooks_of(RunningStage stage) {
 #define FULGUR_EVALUATION_HOOKS(kind)                                                                         \
   {                                                                                                           \
-    Hook::on_##kind##_batch_start, Hook::on_##kind##_batch_end, &LightningModule::on_##kind##_model_eval,     \
+    {"on_" #kind "_start",                                                                                    \
+     "on_" #kind "_end",                                                                                      \
+     "on_" #kind "_epoch_start",                                                                              \
+     "on_" #kind "_epoch_end",                                                                                \
+     "on_" #kind "_batch_start",                                                                              \
+     "on_" #kind "_batch_end",                                                                                \
+     #kind "_step"},                                                                                          \
+        Hook::on_##kind##_batch_start, Hook::on_##kind##_batch_end, &LightningModule::on_##kind##_model_eval, \
         &LightningModule::on_##kind##_model_train, &LightningModule::on_##kind##_start,                       \
         &LightningModule::on_##kind##_end, &LightningModule::on_##kind##_epoch_start,                         \
         &LightningModule::on_##kind##_epoch_end, &LightningModule::on_##kind##_batch_start,                   \
@@ -241,7 +253,7 @@ class EvaluationPass {
     run_.position.evaluated = nullptr;
     run_.position.loader_count = 1;
     run_.position.loader_idx = 0;
-    call_callbacks(hooks_.epoch_end);
+    call_callbacks(hooks_.names.epoch_end, hooks_.epoch_end);
     call_module(epoch_scope_, hooks_.module_epoch_end);
     return samples_;
   }
@@ -251,9 +263,9 @@ class EvaluationPass {
     std::optional<WeightVersions> weights;
     if (run_.fn == TrainerFn::fit) weights.emplace(module_);
     call_module(LogScope::forbidden, hooks_.model_eval);
-    call_callbacks(hooks_.start);
+    call_callbacks(hooks_.names.start, hooks_.start);
     call_module(epoch_scope_, hooks_.module_start);
-    call_callbacks(hooks_.epoch_start);
+    call_callbacks(hooks_.names.epoch_start, hooks_.epoch_start);
     call_module(epoch_scope_, hooks_.module_epoch_start);
     // A hook has exchanged the weights for this validation, as weight averaging does, and puts the run's weights back
     // at the end: until then, nothing can be saved.
@@ -263,8 +275,8 @@ class EvaluationPass {
     ScopeGuard guard(run_, scope);
     (module_.*hook)();
   }
-  void call_callbacks(void (Callback::*hook)(RunContext&)) {
-    run_.each_due_callback(epoch_scope_, [&](Callback& c) { (c.*hook)(services_.context); });
+  void call_callbacks(const char* name, void (Callback::*hook)(RunContext&)) {
+    run_.each_due_callback(epoch_scope_, name, [&](Callback& c) { (c.*hook)(services_.context); });
   }
 
   void run_loader(size_t index, Loader& loader, std::optional<int64_t> limit) {
@@ -275,7 +287,10 @@ class EvaluationPass {
     bool more = true;
     for (int64_t i = 0;; ++i) {
       run_.position.reading = i;
-      more = more && (!limit || i < *limit) && loader.next(batch_);
+      {
+        const auto timer = run_.actions.time("next_batch");
+        more = more && (!limit || i < *limit) && loader.next(batch_);
+      }
       run_.position.reading.reset();
       if (!rounds.next(i, more)) break;
       if (more) {
@@ -295,13 +310,13 @@ class EvaluationPass {
     const int64_t count = batch_.size();
     run_.position.batch_samples = static_cast<double>(count);
     samples_ += count;
-    run_.each_callback(step_scope_, hooks_.batch_start, [&](Callback& c) {
+    run_.each_callback(step_scope_, {hooks_.batch_start, hooks_.names.batch_start}, [&](Callback& c) {
       (c.*hooks_.batch_start_hook)(services_.context, batch_, batch_idx, loader_idx);
     });
     ScopeGuard scope(run_, step_scope_);
     (module_.*hooks_.module_batch_start)(batch_, batch_idx, loader_idx);
     run_.position.doing = step_of(stage_);
-    Outputs outputs = step(batch_idx);
+    Outputs outputs = timed_step(batch_idx);
     if (prefetcher) {
       run_.position.reading = batch_idx + 1;
       prefetcher->read_ahead();
@@ -309,13 +324,18 @@ class EvaluationPass {
     }
     outputs = outputs.detach();
     run_.position.doing = nullptr;
-    run_.each_callback(step_scope_, hooks_.batch_end, [&](Callback& c) {
+    run_.each_callback(step_scope_, {hooks_.batch_end, hooks_.names.batch_end}, [&](Callback& c) {
       (c.*hooks_.batch_end_hook)(services_.context, outputs, batch_, batch_idx, loader_idx);
     });
     (module_.*hooks_.module_batch_end)(outputs, batch_, batch_idx, loader_idx);
     ++run_.validation.batches;
     on_outputs_(loader, outputs, count);
     services_.rows.end_batch(stage_, false);
+  }
+
+  Outputs timed_step(int64_t batch_idx) {
+    const auto timer = run_.actions.time(hooks_.names.step);
+    return step(batch_idx);
   }
 
   Outputs step(int64_t batch_idx) {
@@ -368,6 +388,7 @@ int64_t sum_over_ranks(const RunState& run, int64_t count) {
 
 EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit) {
   const double started = services.context.elapsed_s();
+  const auto timer = run.actions.time(stage == RunningStage::validate ? "validation" : "test");
   const auto in_stage = enter_stage(run, stage);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
@@ -391,7 +412,7 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   if (stage == RunningStage::validate && run.fn == TrainerFn::fit && !run.position.sanity_checking)
     ++run.counters.validations;
   // Callbacks that stop or write checkpoints act on this epoch's values.
-  run.each_due_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(services.context); });
+  run.each_due_callback(LogScope::forbidden, hooks.names.end, [&](Callback& c) { (c.*hooks.end)(services.context); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
   report.seconds = services.context.elapsed_s() - started;
@@ -427,7 +448,7 @@ PredictReport predict(RunState& run, Services& services) {
     collected[loader].add(outputs, count);
   };
   report.samples = EvaluationPass(run, services, RunningStage::predict, collect).run(std::nullopt);
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(services.context); });
+  run.each_callback(LogScope::forbidden, "on_predict_end", [&](Callback& c) { c.on_predict_end(services.context); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();
   // Returned tensors must be usable in autograd.

@@ -33,7 +33,7 @@ class FitLoop {
 
   void train(bool resumed) {
     run_.collectives().set_steps_done(run_.counters.global_step);
-    callbacks(LogScope::train_epoch, &Callback::on_train_start);
+    callbacks(LogScope::train_epoch, "on_train_start", &Callback::on_train_start);
     run_.position.during("on_train_start of the module",
                          [&] { module_hook(LogScope::train_epoch, &LightningModule::on_train_start); });
     warn_of_eval_mode();
@@ -59,7 +59,7 @@ class FitLoop {
     services_.rows.settle();
     services_.seen.settle();
     services_.checkpoints.before_writes();
-    callbacks(LogScope::forbidden, &Callback::on_train_end);
+    callbacks(LogScope::forbidden, "on_train_end", &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
     services_.checkpoints.act_on_requests();
   }
@@ -145,8 +145,8 @@ class FitLoop {
     if (run_.validation.runs) run_.reload_loaders(RunningStage::validate);
   }
 
-  void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
-    run_.each_callback(scope, [&](Callback& c) { (c.*hook)(services_.context); });
+  void callbacks(LogScope scope, const char* name, void (Callback::*hook)(RunContext&)) {
+    run_.each_callback(scope, name, [&](Callback& c) { (c.*hook)(services_.context); });
   }
 
   void module_hook(LogScope scope, void (LightningModule::*hook)()) {
@@ -249,7 +249,8 @@ class FitLoop {
     run_.window.restart();
     run_.position.filtered = {.step = progress.global_step + 1, .epoch = progress.epoch + 1};
     repeatable([&] {
-      run_.each_due_callback(LogScope::train_epoch, [&](Callback& c) { c.on_train_epoch_start(services_.context); });
+      run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_start",
+                             [&](Callback& c) { c.on_train_epoch_start(services_.context); });
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     });
     progress.epochs.started = progress.epoch + 1;
@@ -327,6 +328,7 @@ class FitLoop {
   bool read_batch(Loader& loader, int64_t batch_idx) {
     run_.position.reading = batch_idx;
     const DataWait wait(run_.times);
+    const auto timer = run_.actions.time("next_batch");
     const bool there = loader.next(run_.position.batch);
     run_.position.reading.reset();
     return there;
@@ -360,7 +362,7 @@ class FitLoop {
   void end_hooks() {
     run_.position.filtered = {.step = run_.counters.global_step, .epoch = run_.counters.epoch + 1};
     // The module logs its epoch values before callbacks that monitor them decide.
-    run_.each_due_callback(LogScope::train_epoch, [&](Callback& c) {
+    run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_end", [&](Callback& c) {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(services_.context);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
@@ -369,7 +371,7 @@ class FitLoop {
     carry_out(run_, services_, services_.finite.judge_running_window());
     send_metrics(run_, services_.logs.take(std::move(window), &run_.collectives()), row_place(run_));
     send_matrices(run_, matrices, row_place(run_));
-    run_.each_due_callback(LogScope::train_epoch, [&](Callback& c) {
+    run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_end", [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(services_.context);
     });
     // In manual optimization the module steps the schedules.

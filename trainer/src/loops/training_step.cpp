@@ -79,10 +79,11 @@ void TrainingStep::before_evaluation() {
 }
 
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+  const auto timer = run_.actions.time("training_batch");
   begin_batch(batch_idx);
   Batch& batch = run_.position.batch;
   run_.position.doing = "on_train_batch_start";
-  run_.each_callback(LogScope::train_step, Hook::on_train_batch_start,
+  run_.each_callback(LogScope::train_step, {Hook::on_train_batch_start, "on_train_batch_start"},
                      [&](Callback& c) { c.on_train_batch_start(services_.context, batch, batch_idx); });
   ScopeGuard scope(run_, LogScope::train_step);
   const bool skip_rest = run_.model->on_train_batch_start(batch, batch_idx) == -1;
@@ -110,6 +111,7 @@ void TrainingStep::begin_batch(int64_t batch_idx) {
   ++progress.batches_total.ready;
 
   {
+    const auto timer = run_.actions.time("batch_to_device");
     const HeldBatch as_loaded(batch);  // a hook may replace the batch
     transfer_batch(run_, batch, 0);
     if (!captured_ || !captured_->reads(batch)) to_memory_format(run_, batch);
@@ -138,7 +140,7 @@ void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional
   ++progress.batches_total.processed;
   progress.batches.processed = batch_idx + 1;
   run_.position.doing = "on_train_batch_end";
-  run_.each_callback(LogScope::train_step, Hook::on_train_batch_end,
+  run_.each_callback(LogScope::train_step, {Hook::on_train_batch_end, "on_train_batch_end"},
                      [&](Callback& c) { c.on_train_batch_end(services_.context, output, batch, batch_idx); });
   run_.model->on_train_batch_end(output, batch, batch_idx);
   ++progress.batches_total.completed;
@@ -159,6 +161,7 @@ void TrainingStep::read_ahead() {
   if (!prefetcher_) return;
   run_.position.reading = run_.position.batch_idx + 1;
   const DataWait wait(run_.times);
+  const auto timer = run_.actions.time("next_batch");
   prefetcher_->read_ahead();
   run_.position.reading.reset();
 }
@@ -173,7 +176,12 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
   services_.checkpoints.before_writes();  // the batch includes the optimizer's step
-  if (auto output = captured_->step(batch, batch_idx)) {
+  std::optional<StepOutput> output;
+  {
+    const auto timer = run_.actions.time("captured_step");
+    output = captured_->step(batch, batch_idx);
+  }
+  if (output) {
     ++run_.window.losses;
     if (++run_.window.done < run_.window.length) return *output;
     handle_->count_step();
@@ -206,6 +214,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   {
     const StepState::Allowed actions(run_.step, *this);
     run_.position.doing = "training_step";
+    const auto timer = run_.actions.time("training_step");
     services_.finite.begin_manual_batch();
     run_.strategy->before_forward(*run_.model, GradSync::now);
     const auto guard = run_.strategy->precision().forward_guard();
@@ -261,18 +270,24 @@ void TrainingStep::apply_step(Optimizer& optimizer, const Closure& closure) {
   } else {
     progress = std::max(progress, StepProgress::under_way);
   }
-  run_.strategy->optimizer_step(optimizer, watched, services_.finite.found_inf());
+  {
+    const auto timer = run_.actions.time("optimizer_step");
+    run_.strategy->optimizer_step(optimizer, watched, services_.finite.found_inf());
+  }
   progress = StepProgress::done;
   if (debug_) debug_->check_parameters();
 }
 
 void TrainingStep::backward(const Tensor& loss, GradSync sync, const BackwardOptions& options) {
   LightningModule& module = *run_.model;
-  run_.each_callback(LogScope::train_step, Hook::on_before_backward,
+  run_.each_callback(LogScope::train_step, {Hook::on_before_backward, "on_before_backward"},
                      [&](Callback& c) { c.on_before_backward(services_.context, loss); });
   module.on_before_backward(loss);
-  run_.strategy->backward(module, loss, sync, options);
-  run_.each_callback(LogScope::train_step, Hook::on_after_backward,
+  {
+    const auto timer = run_.actions.time("backward");
+    run_.strategy->backward(module, loss, sync, options);
+  }
+  run_.each_callback(LogScope::train_step, {Hook::on_after_backward, "on_after_backward"},
                      [&](Callback& c) { c.on_after_backward(services_.context); });
   module.on_after_backward();
   if (debug_) debug_->check_gradients();
@@ -280,7 +295,7 @@ void TrainingStep::backward(const Tensor& loss, GradSync sync, const BackwardOpt
 
 void TrainingStep::unscale(Optimizer& optimizer) {
   run_.strategy->precision().unscale(optimizer);
-  run_.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
+  run_.each_callback(LogScope::train_step, {Hook::on_before_optimizer_step, "on_before_optimizer_step"},
                      [&](Callback& c) { c.on_before_optimizer_step(services_.context, optimizer); });
   run_.model->on_before_optimizer_step(optimizer);
 }
@@ -291,12 +306,12 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   StepOutput output;
   run_.position.doing = "training_step";
   if (run_.window.done == 0) services_.finite.begin_window();
-  run_.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
-  if (const std::vector<MicroBatch> parts = run_.strategy->split(module, batch, RunningStage::train); !parts.empty()) {
-    output = training_step_of_parts(run_, parts, batch_idx);
-  } else {
-    const auto guard = precision.forward_guard();
-    output = module.training_step(batch, batch_idx);
+  {
+    const auto timer = run_.actions.time("training_step");
+    run_.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
+    const std::vector<MicroBatch> parts = run_.strategy->split(module, batch, RunningStage::train);
+    const auto guard = parts.empty() ? precision.forward_guard() : nullptr;
+    output = parts.empty() ? module.training_step(batch, batch_idx) : training_step_of_parts(run_, parts, batch_idx);
   }
   if (!output.extra.empty()) output.extra = output.extra.detach();
   if (!output.loss.defined()) {
@@ -383,7 +398,10 @@ void TrainingStep::prepare_gradients() {
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run_.options.gradient_clip_val.value_or(0) > 0;
   const bool logs_norm = run_.options.log_grad_norm;
   Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();
-  run_.model->configure_gradient_clipping(optimizer, run_.options.gradient_clip_val, clip_algorithm_);
+  {
+    const auto timer = run_.actions.time("configure_gradient_clipping");
+    run_.model->configure_gradient_clipping(optimizer, run_.options.gradient_clip_val, clip_algorithm_);
+  }
   if (Tensor clipped = GradientNorm::take(*run_.model, optimizer); clipped.defined()) norm = std::move(clipped);
   if (logs_norm) {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
@@ -402,9 +420,10 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   }
   run_.strategy->precision().update();
   count_step();
-  run_.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
+  run_.each_callback(LogScope::train_step, {Hook::on_before_zero_grad, "on_before_zero_grad"},
                      [&](Callback& c) { c.on_before_zero_grad(services_.context, optimizer); });
   module.on_before_zero_grad(optimizer);
+  const auto timer = run_.actions.time("optimizer_zero_grad");
   module.optimizer_zero_grad(run_.counters.epoch, run_.position.batch_idx, optimizer);
 }
 

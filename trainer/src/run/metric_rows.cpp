@@ -81,7 +81,11 @@ void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
   });
   if (std::ranges::none_of(metrics, [](const auto& metric) { return metric.first == "epoch"; }))
     metrics.emplace_back("epoch", static_cast<double>(place.epoch));
-  for (const auto& logger : run.active_loggers) logger->log_metrics(metrics, place.step);
+  for (const auto& logger : run.active_loggers) {
+    const Logger& object = *logger;
+    const auto timer = run.actions.time(typeid(object), "log_metrics");
+    logger->log_metrics(metrics, place.step);
+  }
 }
 
 void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place) {

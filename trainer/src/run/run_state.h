@@ -27,6 +27,7 @@
 #include "run/callback_list.h"
 #include "run/callback_states.h"
 #include "run/step_state.h"
+#include "services/action_times.h"
 #include "services/seen_counts.h"
 
 namespace fulgur::detail {
@@ -111,6 +112,12 @@ struct RunTimes {
   mutable bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
 };
 
+/// A hook of batches, with its name for the profiler.
+struct NamedHook {
+  Hook hook;
+  const char* name;
+};
+
 /// Adds its lifetime to the time that the run waited for data, if that time is in use.
 class DataWait {
  public:
@@ -151,15 +158,16 @@ struct RunState {
   RunState(const RunState&) = delete;
   RunState& operator=(const RunState&) = delete;
 
-  /// Calls `function` on each callback, in order. Logging inside has scope `scope`.
+  /// Calls `function` on each callback, in order. Logging inside has scope `scope`. The profiler shows the time as that
+  /// of `hook`.
   template <class Function>
-  void each_callback(LogScope scope, Function function);
+  void each_callback(LogScope scope, const char* hook, Function function);
   /// Only on callbacks whose filter passes the current step and epoch: for the hooks of epochs and validations.
   template <class Function>
-  void each_due_callback(LogScope scope, Function function);
-  /// Likewise for the hooks of batches: only on callbacks that override `hook`.
+  void each_due_callback(LogScope scope, const char* hook, Function function);
+  /// Likewise for the hooks of batches: only on callbacks that override the hook.
   template <class Function>
-  void each_callback(LogScope scope, Hook hook, Function function);
+  void each_callback(LogScope scope, NamedHook hook, Function function);
   bool is_due(const Callback& callback) const {
     return fn != TrainerFn::fit || !callback.filter().is_set() || callback.filter().passes(position.filtered);
   }
@@ -221,6 +229,7 @@ struct RunState {
   StepState step;
   ValidationState validation;
   RunTimes times;
+  ActionTimes actions;
   CapturedCounts captured;
   int64_t logged_step = 0;  ///< global step of the last step row
   LogScope scope = LogScope::forbidden;
@@ -248,24 +257,29 @@ class ScopeGuard {
 };
 
 template <class Function>
-void RunState::each_callback(LogScope log_scope, Function function) {
+void RunState::each_callback(LogScope log_scope, const char* hook, Function function) {
   const ScopeGuard guard(*this, log_scope);
-  callbacks.each(function);
+  callbacks.each([&](Callback& callback) {
+    const auto timer = actions.time(typeid(callback), hook);
+    function(callback);
+  });
 }
 
 template <class Function>
-void RunState::each_due_callback(LogScope log_scope, Function function) {
-  each_callback(log_scope, [&](Callback& callback) {
+void RunState::each_due_callback(LogScope log_scope, const char* hook, Function function) {
+  each_callback(log_scope, hook, [&](Callback& callback) {
     if (is_due(callback)) function(callback);
   });
 }
 
 template <class Function>
-void RunState::each_callback(LogScope log_scope, Hook hook, Function function) {
-  if (!callbacks.any_overrides(hook)) return;
+void RunState::each_callback(LogScope log_scope, NamedHook hook, Function function) {
+  if (!callbacks.any_overrides(hook.hook)) return;
   const ScopeGuard guard(*this, log_scope);
-  callbacks.each(hook, [&](Callback& callback) {
-    if (is_due(callback)) function(callback);
+  callbacks.each(hook.hook, [&](Callback& callback) {
+    if (!is_due(callback)) return;
+    const auto timer = actions.time(typeid(callback), hook.name);
+    function(callback);
   });
 }
 

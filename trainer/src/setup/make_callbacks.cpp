@@ -57,7 +57,7 @@ void make_loggers(RunState& run) {
 
 void check_state_keys(RunState& run) {
   std::set<std::string> keys;
-  run.each_callback(LogScope::forbidden, [&](Callback& callback) {
+  run.each_callback(LogScope::forbidden, "state", [&](Callback& callback) {
     const bool stateful = !callback.state().as_map().empty();
     if (stateful && !keys.insert(callback.state_key()).second)
       throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),

@@ -61,9 +61,11 @@ void validate_before_training(RunState& run, Services& services) {
   const int64_t batches = run.options.num_sanity_val_steps;
   if (batches == 0) return;
   run.position.sanity_checking = true;
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(services.context); });
+  run.each_callback(LogScope::forbidden, "on_sanity_check_start",
+                    [&](Callback& c) { c.on_sanity_check_start(services.context); });
   validate_in_fit(run, services, batches < 0 ? std::nullopt : std::optional(batches));
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(services.context); });
+  run.each_callback(LogScope::forbidden, "on_sanity_check_end",
+                    [&](Callback& c) { c.on_sanity_check_end(services.context); });
   refuse_misspelt_monitors(run, services);
   services.logs.reset(RunningStage::validate);
   services.metrics.reset(RunningStage::validate);
@@ -122,7 +124,7 @@ void end_fit(RunState& run, Services& services) {
   // window is still open; after a signal, the resumed run closes it.
   services.rows.end_batch(RunningStage::train, true);
   services.rank_checks.check_exchanges();
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_fit_end(services.context); });
+  run.each_callback(LogScope::forbidden, "on_fit_end", [&](Callback& c) { c.on_fit_end(services.context); });
   run.model->on_fit_end();
   services.checkpoints.act_on_requests();
   services.checkpoints.wait_for_save();
@@ -156,7 +158,7 @@ std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& ser
 }  // namespace
 
 void run_fit(RunState& run, Services& services, bool resumes, FitResult& result, const std::function<void()>& filled) {
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_fit_start(services.context); });
+  run.each_callback(LogScope::forbidden, "on_fit_start", [&](Callback& c) { c.on_fit_start(services.context); });
   run.position.during("on_fit_start of the module", [&] { run.model->on_fit_start(); });
   start_clock(run, services, result);
   try {

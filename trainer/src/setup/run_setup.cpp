@@ -15,6 +15,7 @@
 #include "fulgur/trainer/checkpoint_keys.h"
 #include "loops/rewind.h"
 #include "process/run_folder.h"
+#include "run/action_report.h"
 #include "run/memory_format.h"
 #include "setup/rank_consistency.h"
 #include "setup/setup_steps.h"
@@ -46,6 +47,8 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   plan_training(resume);
   choose_run_folder(resume);
   restore(resume);
+  if (run_.options.profiler == ProfilerKind::simple)
+    run_.actions.start(run_.device(), /*with_events=*/!run_.options.cuda_graph);
   if (run_.fn == TrainerFn::fit) run_.strategy->start_training(*run_.model, services_.context.optimizers());
 }
 
@@ -56,7 +59,7 @@ void RunSetup::load_data(ResumePlan& resume) {
     resume.load(LoadPhase::data, run_, services_);
     run_.position.during("setup of the data module", [&] { run_.data.module->setup(run_.fn); });
   }
-  run_.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(services_.context, run_.fn); });
+  run_.each_callback(LogScope::forbidden, "setup", [&](Callback& c) { c.setup(services_.context, run_.fn); });
   check_state_keys(run_);
   run_.position.during("setup of the module", [&] { run_.model->setup(run_.fn); });
   run_.position.during("configure_model", [&] { run_.model->configure_model(); });
@@ -73,7 +76,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
                          [&] { run_.model->on_load_checkpoint(resume.content->state); });
     load_weights(run_, *resume.content, *resume.checkpoint);
     if (run_.fn != TrainerFn::fit || run_.load.loads_loops()) {
-      run_.each_callback(LogScope::forbidden,
+      run_.each_callback(LogScope::forbidden, "on_load_checkpoint",
                          [&](Callback& c) { c.on_load_checkpoint(services_.context, resume.content->state); });
       resume.load(LoadPhase::callbacks, run_, services_);
     }
@@ -322,6 +325,7 @@ void RunSetup::finish(RunStatus status) noexcept {
     log_exceptions(kWhen, [&] { run_.model->teardown(run_.fn); });
     for (const auto& [replica, context] : run_.replicas) log_exceptions(kWhen, [&] { replica->teardown(run_.fn); });
   }
+  log_exceptions(kWhen, [&] { report_actions(run_); });
   if (run_.strategy && run_.failed_alone) run_.strategy->abandon();
   if (run_.strategy) run_.strategy->teardown();
   if (run_.model) ComponentAccess::set_run(*run_.model, nullptr);

@@ -14,7 +14,8 @@ namespace fulgur {
 
 /// The steps of a classifier: cross entropy and accuracy of `forward(batch[0])` against `batch[1]`, the labels (N)
 /// int64. Logs `train_loss`, `val_loss`, `val_acc`, `test_loss`, `test_acc`, and further metrics on request; prediction
-/// returns `probabilities` (N, C) and `prediction` (N) int64. Derive and implement `forward`.
+/// returns `probabilities` (N, C) and `prediction` (N) int64. Training may mix its samples and smooth its labels (see
+/// mixing.h). Derive and implement `forward`.
 class FULGUR_API Classifier : public LightningModule {
  public:
   /// Returns logits (N, num_classes) for inputs (N, …).
@@ -33,17 +34,30 @@ class FULGUR_API Classifier : public LightningModule {
   /// one class.
   void use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes);
 
+  /// How training changes its samples and labels; validation and test do not. Zeros change nothing.
+  struct Augmentation {
+    double label_smoothing = 0;
+    double mixup_alpha = 0;
+    double cutmix_alpha = 0;
+  };
+  void use_augmentation(const Augmentation& augmentation) { augmentation_ = augmentation; }
+  /// Declares the options of an Augmentation; without `cutmix_alpha` for inputs that are no images.
+  static void augmentation_fields(Fields& f, double& label_smoothing, double& mixup_alpha, double* cutmix_alpha);
+
  private:
   using NamedMetrics = std::map<std::string, std::shared_ptr<PredictionMetric>>;
   NamedMetrics make_metrics() const;
+  Tensor training_loss(const Tensor& input, const Tensor& labels);
   void evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
 
+  Augmentation augmentation_;
   std::vector<Spec<PredictionMetric>> metric_specs_;
   std::map<std::pair<std::string, int64_t>, NamedMetrics> metrics_;  // of each stage and loader
 };
 
-/// Mean cross entropy of logits (N, C) against labels (N) int64 in [0, C); -100 is excluded from the mean. Throws a
+/// Mean cross entropy of logits (N, C) against labels (N) int64 in [0, C); -100 is excluded from the mean. With
+/// `label_smoothing`, this part of the target is spread evenly over all classes (Szegedy et al. 2016). Throws a
 /// DataError for labels of another shape or dtype and, on the CPU, for one out of range, with its index and value.
-FULGUR_API Tensor classification_loss(const Tensor& logits, const Tensor& labels);
+FULGUR_API Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing = 0);
 
 }  // namespace fulgur

@@ -24,6 +24,9 @@ class FULGUR_API CnnClassifier : public Classifier {
     int64_t hidden = 128;
     double dropout = 0.25;
     std::vector<Spec<PredictionMetric>> metrics = {};
+    double label_smoothing = 0;
+    double mixup_alpha = 0;
+    double cutmix_alpha = 0;
     void fields(Fields& f);
   };
   /// Throws a ConfigError if pooling reduces the image to nothing.

@@ -17,6 +17,8 @@ class FULGUR_API MlpClassifier : public Classifier {
     int64_t num_classes = 10;
     double dropout = 0.0;
     std::vector<Spec<PredictionMetric>> metrics = {};
+    double label_smoothing = 0;
+    double mixup_alpha = 0;
     void fields(Fields& f);
   };
   explicit MlpClassifier(const Options& options);

@@ -42,6 +42,12 @@ constexpr auto enum_names(ScaleLr) {
       {{ScaleLr::none, "none"}, {ScaleLr::linear, "linear"}, {ScaleLr::sqrt, "sqrt"}});
 }
 
+/// What measures a run (`trainer.profiler`).
+enum class ProfilerKind { none, simple };
+constexpr auto enum_names(ProfilerKind) {
+  return std::to_array<EnumName<ProfilerKind>>({{ProfilerKind::none, "none"}, {ProfilerKind::simple, "simple"}});
+}
+
 /// The memory format of images (`trainer.memory_format`).
 enum class MemoryFormat { contiguous, channels_last };
 constexpr auto enum_names(MemoryFormat) {
@@ -171,6 +177,7 @@ struct FULGUR_API TrainerOptions {
   bool detect_anomaly = false;
   bool debug = false;
   bool barebones = false;
+  ProfilerKind profiler = ProfilerKind::none;
   Auto<int64_t> num_threads;
   int64_t log_every_n_steps = 50;
 

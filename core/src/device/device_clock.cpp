@@ -1,4 +1,4 @@
-#include "device_clock.h"
+#include "fulgur/core/device/device_clock.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
