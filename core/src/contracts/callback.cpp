@@ -4,6 +4,7 @@
 
 namespace fulgur {
 
+FollowsWeights::~FollowsWeights() = default;
 Callback::~Callback() = default;
 
 std::string Callback::state_key() const { return detail::class_name(typeid(*this)); }
