@@ -12,8 +12,7 @@ bool CumulativeStats::add(const std::string& name, torch::nn::Module& module) {
   if (!layer) return false;
   if (!layer->is_training() || !layer->running_mean.defined()) return true;
   layer->reset_running_stats();
-  restore_momentum_.emplace_back(
-      [layer, momentum = layer->options.momentum()] { layer->options.momentum(momentum); });
+  restore_momentum_.emplace_back([layer, momentum = layer->options.momentum()] { layer->options.momentum(momentum); });
   layer->options.momentum(std::nullopt);
   const std::string prefix = name.empty() ? "" : name + ".";
   for (const char* buffer : {"running_mean", "running_var", "num_batches_tracked"}) names_.push_back(prefix + buffer);

@@ -65,9 +65,8 @@ WeightAverage::Tensors tensors_of(const StateTree& tree) {
 }
 
 CheckpointError does_not_fit(const std::string& what) {
-  return CheckpointError(
-      cat("[callbacks.WeightAveraging] the average must belong to the module's tensors; ", what,
-          ". Use the checkpoint with the model that it was made with."));
+  return CheckpointError(cat("[callbacks.WeightAveraging] the average must belong to the module's tensors; ", what,
+                             ". Use the checkpoint with the model that it was made with."));
 }
 
 void check_fits(const WeightAverage::Tensors& tensors, const std::vector<NamedTensor>& live, bool all) {
@@ -163,8 +162,8 @@ void WeightAverage::move_together(Group& group, double weight, const Tensor& cou
 void WeightAverage::move_buffers(double weight, const Tensor& counts) {
   for (auto& [live, average] : live_buffers_) {
     const Tensor wide = live.to(average.scalar_type());
-    const Tensor moved = counts.defined() ? average.lerp(wide, (counts * weight).to(average.options()))
-                                          : average.lerp(wide, weight);
+    const Tensor moved =
+        counts.defined() ? average.lerp(wide, (counts * weight).to(average.options())) : average.lerp(wide, weight);
     // A constant such as a mask with infinite values stays as it is.
     average.copy_(at::where(average.eq(wide), average, moved));
   }
@@ -197,8 +196,7 @@ void WeightAverage::leave() {
 
 void WeightAverage::put_into(LightningModule& module) {
   const at::NoGradGuard no_grad;
-  for (auto& [name, live] : parameters_of(module))
-    live.copy_(parameters_.at(name), /*non_blocking=*/true);
+  for (auto& [name, live] : parameters_of(module)) live.copy_(parameters_.at(name), /*non_blocking=*/true);
   for (auto& [name, live] : buffers_of(module)) {
     // Recomputed ones replace averages.
     if (const auto found = recomputed_.find(name); found != recomputed_.end())

@@ -64,7 +64,7 @@ class WeightAverage {
   Tensors parameters_, buffers_, recomputed_;
   const LightningModule* bound_ = nullptr;
   std::vector<Group> groups_;
-  std::vector<std::pair<Tensor, Tensor>> narrow_;       // half-precision parameters, with their averages
+  std::vector<std::pair<Tensor, Tensor>> narrow_;        // half-precision parameters, with their averages
   std::vector<std::pair<Tensor, Tensor>> live_buffers_;  // with their averages
   std::vector<std::pair<Tensor, Tensor>> own_;           // the module's tensors, with their values before `enter`
 };

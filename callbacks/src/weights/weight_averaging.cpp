@@ -20,9 +20,7 @@ constexpr double kDefaultDecay = 0.999;
 constexpr int64_t kDefaultAnnealingEpochs = 10;
 constexpr std::string_view kCallbacksKey = "callbacks";
 
-ConfigError wrong_averaging(const std::string& what) {
-  return ConfigError(cat("[callbacks.WeightAveraging] ", what));
-}
+ConfigError wrong_averaging(const std::string& what) { return ConfigError(cat("[callbacks.WeightAveraging] ", what)); }
 
 Interval every_of(const WeightAveraging::Options& options) {
   if (options.every) return *options.every;
@@ -93,8 +91,7 @@ void WeightAveraging::check_kind() const {
   if (o.half_life && !(o.half_life->value > 0))
     throw wrong_averaging(cat("half_life must be longer than 0; got ", o.half_life->text(), "."));
   if (o.half_life && (o.half_life->unit == Interval::Unit::seconds || o.half_life->unit == Interval::Unit::run))
-    throw wrong_averaging(
-        cat("half_life must count epochs, steps, samples or tokens; got ", o.half_life->text(), "."));
+    throw wrong_averaging(cat("half_life must count epochs, steps, samples or tokens; got ", o.half_life->text(), "."));
   if (o.kind == AveragingKind::ema && !o.swa_lrs.empty())
     throw wrong_averaging("swa_lrs belongs to kind: swa; kind is ema. Remove it.");
   if (o.swa_lrs.empty() && (o.annealing_epochs || o.annealing_strategy))
@@ -129,9 +126,10 @@ StateTree WeightAveraging::state() const {
 void WeightAveraging::load_state(const StateTree& state) {
   const std::string& kind = state.at("kind").as_string();
   if (module_ && fn_ == TrainerFn::fit && kind != enum_text(options_.kind))
-    throw CheckpointError(cat("[callbacks.WeightAveraging] a fit must resume with the kind of average that it has; the "
-                              "checkpoint has ",
-                              kind, ", the option kind is ", enum_text(options_.kind), "."));
+    throw CheckpointError(
+        cat("[callbacks.WeightAveraging] a fit must resume with the kind of average that it has; the "
+            "checkpoint has ",
+            kind, ", the option kind is ", enum_text(options_.kind), "."));
   const int64_t n_averaged = state.at("n_averaged").as_int(), at_step = state.at("updated_at_step").as_int(),
                 from_epoch = state.at("rates_from_epoch").as_int();
   const double updated_at = state.at("updated_at").as_double(), reached = state.at("reached").as_double();
@@ -219,9 +217,9 @@ void WeightAveraging::set_rates(RunContext& run) {
   const int64_t epoch = run.progress().epoch - rates_from_epoch_;
   each_averaged_group(run, [&](ParamGroup& group, size_t place) {
     const double to = options_.swa_lrs.size() == 1 ? options_.swa_lrs.front() : options_.swa_lrs.at(place);
-    group.lr = detail::swa_rate(rates_.at(place), to, epoch,
-                                options_.annealing_epochs.value_or(kDefaultAnnealingEpochs),
-                                options_.annealing_strategy.value_or(SwaAnnealing::cos));
+    group.lr =
+        detail::swa_rate(rates_.at(place), to, epoch, options_.annealing_epochs.value_or(kDefaultAnnealingEpochs),
+                         options_.annealing_strategy.value_or(SwaAnnealing::cos));
   });
 }
 
@@ -243,8 +241,8 @@ void WeightAveraging::update_if_due(RunContext& run) {
     if (n_averaged_ == 0) {
       average_->copy(run.module());
     } else {
-      const double weight = options_.kind == AveragingKind::swa ? 1.0 / static_cast<double>(n_averaged_ + 1)
-                                                                : 1.0 - ema_decay(run);
+      const double weight =
+          options_.kind == AveragingKind::swa ? 1.0 / static_cast<double>(n_averaged_ + 1) : 1.0 - ema_decay(run);
       average_->move(run.module(), weight, counts);
     }
     ++n_averaged_;

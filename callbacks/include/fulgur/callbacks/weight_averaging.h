@@ -28,12 +28,12 @@ constexpr auto enum_names(SwaAnnealing) {
   return std::to_array<EnumName<SwaAnnealing>>({{SwaAnnealing::cos, "cos"}, {SwaAnnealing::linear, "linear"}});
 }
 
-/// Averages the weights of a fit, and evaluates with the average: in the validations of a fit, and in `validate`, `test`
-/// and `predict` of a checkpoint. Checkpoints hold the weights that are trained, and the average in the state of this
-/// callback. The first average is a copy of the weights; then, as in torch.optim.swa_utils, an update after an optimizer
-/// step moves it towards the weights by `1 - decay` (ema) or by `1 / (n + 1)` after n updates (swa). Updates are made on
-/// the devices of the parameters, do not wait for them, and are the same on all ranks. Averages of half-precision
-/// weights are float32.
+/// Averages the weights of a fit, and evaluates with the average: in the validations of a fit, and in `validate`,
+/// `test` and `predict` of a checkpoint. Checkpoints hold the weights that are trained, and the average in the state of
+/// this callback. The first average is a copy of the weights; then, as in torch.optim.swa_utils, an update after an
+/// optimizer step moves it towards the weights by `1 - decay` (ema) or by `1 / (n + 1)` after n updates (swa). Updates
+/// are made on the devices of the parameters, do not wait for them, and are the same on all ranks. Averages of
+/// half-precision weights are float32.
 class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights {
  public:
   struct FULGUR_API Options {
@@ -56,8 +56,8 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   ~WeightAveraging() override;
 
   StateTree state() const override;
-  /// Throws a CheckpointError if the average does not fit the module of the current run, or is of the other kind and the
-  /// run is a fit.
+  /// Throws a CheckpointError if the average does not fit the module of the current run, or is of the other kind and
+  /// the run is a fit.
   void load_state(const StateTree& state) override;
   void roll_back(RunContext& run, const StateTree& state) override;
 
@@ -113,7 +113,7 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   TrainerFn fn_ = TrainerFn::fit;
   int64_t n_averaged_ = 0;
   int64_t updated_at_step_ = 0;
-  double updated_at_ = 0;     ///< in the unit of half_life
+  double updated_at_ = 0;      ///< in the unit of half_life
   std::vector<double> rates_;  ///< of the groups of all optimizers when the swa rates began
   int64_t rates_from_epoch_ = -1;
   bool loaded_ = false, rolled_back_in_batch_ = false, ended_ = false;
