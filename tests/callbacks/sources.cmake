@@ -17,4 +17,5 @@ set(TEST_SOURCES
   timer_test.cpp
   type_name_test.cpp
   weights/averaged_runs_test.cpp
+  weights/finetuning_test.cpp
   weights/weight_averaging_test.cpp)

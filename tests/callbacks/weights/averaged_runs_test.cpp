@@ -193,8 +193,7 @@ TEST_CASE("WeightAveraging: an exception in a validation leaves the weights of t
   saving.save_on_exception = true;
   saving.every_n_epochs = 100;
   const TemporaryFolder quiet_folder, folder;
-  const Averaged quiet_run =
-      train(quiet_folder, ema(), {.saving = saving, .module = seeded<FailingOnce>(false)});
+  const Averaged quiet_run = train(quiet_folder, ema(), {.saving = saving, .module = seeded<FailingOnce>(false)});
   const auto failed = seeded<FailingOnce>(true);
   train(folder, ema(), {.saving = saving, .module = failed});
   const Averaged resumed =
@@ -345,8 +344,7 @@ TEST_CASE("WeightAveraging: swa_lrs must fit the parameter groups") {
   Options options = swa();
   options.swa_lrs = {0.01, 0.02};
   const TemporaryFolder folder;
-  CHECK_THAT(message_of<ConfigError>([&] { train(folder, options); }),
-             ContainsSubstring("got 2 for 1 group"));
+  CHECK_THAT(message_of<ConfigError>([&] { train(folder, options); }), ContainsSubstring("got 2 for 1 group"));
 }
 
 }  // namespace averaged_runs_test

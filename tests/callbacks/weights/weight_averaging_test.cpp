@@ -139,8 +139,8 @@ TEST_CASE("CumulativeStats: the statistics of a batch norm are those of torch.op
   module.frozen->running_mean.fill_(7);
   {
     const nn::CumulativeStats stats(module);
-    CHECK(stats.names() == std::vector<std::string>{"norm.running_mean", "norm.running_var",
-                                                    "norm.num_batches_tracked"});
+    CHECK(stats.names() ==
+          std::vector<std::string>{"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"});
     for (const auto& batch : expected.at("batches")) {
       std::vector<double> flat;
       for (const auto& row : batch)
