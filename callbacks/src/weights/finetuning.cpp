@@ -18,10 +18,11 @@ ConfigError wrong_finetuning(const std::string& what) { return ConfigError(cat("
   std::string plain = pattern;
   std::erase(plain, '*');
   const std::vector<std::string> near = nearest_names(plain, names);
-  throw wrong_finetuning(cat(option, std::string_view(option) == "freeze" ? " must match a parameter" : " must match a frozen parameter",
-                             "; the pattern '", escape_controls(pattern),
-                             "' matches none", near.empty() ? "" : cat("; similar names are ", join(near)),
-                             ". `trainer inspect` shows the names in a checkpoint."));
+  throw wrong_finetuning(
+      cat(option, std::string_view(option) == "freeze" ? " must match a parameter" : " must match a frozen parameter",
+          "; the pattern '", escape_controls(pattern), "' matches none",
+          near.empty() ? "" : cat("; similar names are ", join(near)),
+          ". `trainer inspect` shows the names in a checkpoint."));
 }
 
 double position_of(const Unfreezing& entry, RunContext& run) {
@@ -61,13 +62,11 @@ void Finetuning::Options::fields(Fields& f) {
 }
 
 Finetuning::Finetuning(Options options) : options_(std::move(options)), done_(options_.unfreeze.size()) {
-  if (options_.freeze.empty())
-    throw wrong_finetuning("freeze must not be empty. Write for example [\"backbone.*\"].");
+  if (options_.freeze.empty()) throw wrong_finetuning("freeze must not be empty. Write for example [\"backbone.*\"].");
   for (const Unfreezing& entry : options_.unfreeze)
     if (entry.at.unit == Interval::Unit::seconds)
-      throw wrong_finetuning(
-          cat("at must be a position in ep, st, sa, tok or dur; got ", entry.at.text(), " for '",
-              escape_controls(entry.pattern), "'."));
+      throw wrong_finetuning(cat("at must be a position in ep, st, sa, tok or dur; got ", entry.at.text(), " for '",
+                                 escape_controls(entry.pattern), "'."));
 }
 
 StateTree Finetuning::state() const {
@@ -79,9 +78,10 @@ StateTree Finetuning::state() const {
 void Finetuning::load_state(const StateTree& state) {
   const StateTree::List& done = state.at("done").as_list();
   if (done.size() != done_.size())
-    throw CheckpointError(cat("[callbacks.Finetuning] a fit must resume with the same entries in unfreeze; the checkpoint "
-                              "has ",
-                              done.size(), ", the options have ", done_.size(), "."));
+    throw CheckpointError(
+        cat("[callbacks.Finetuning] a fit must resume with the same entries in unfreeze; the checkpoint "
+            "has ",
+            done.size(), ", the options have ", done_.size(), "."));
   std::vector<bool> values;
   for (const StateTree& one : done) values.push_back(one.as_bool());
   window_step_ = state.at("window_step").as_int();
@@ -157,8 +157,8 @@ void Finetuning::check(RunContext& run) const {
       for (const std::string& name : group.names)
         if (!matches_pattern(entry.pattern, name))
           throw wrong_finetuning(cat("lr needs parameter groups with only the parameters of '",
-                                     escape_controls(entry.pattern), "'; a group of ", optimizer.name(),
-                                     " also has '", name, "'. Give them their own group: optimizer.groups: [{pattern: \"",
+                                     escape_controls(entry.pattern), "'; a group of ", optimizer.name(), " also has '",
+                                     name, "'. Give them their own group: optimizer.groups: [{pattern: \"",
                                      escape_controls(entry.pattern), "\"}]."));
     });
   }

@@ -163,6 +163,8 @@ void WeightAveraging::setup(RunContext& run, TrainerFn fn) {
   rates_.clear();
   rates_from_epoch_ = -1;
   loaded_ = rolled_back_in_batch_ = ended_ = false;
+  skipped_ = 0;
+  skipped_on_device_.reset();
 }
 
 void WeightAveraging::teardown(RunContext& run, TrainerFn) {
@@ -277,6 +279,20 @@ void WeightAveraging::on_train_end(RunContext& run) {
   average_->enter(run.module(), /*and_keep_buffers=*/true);
   average_->set_recomputed(run.module(), run.run_weights().update_batch_norm());
   average_->leave();
+  if (average_->has_recomputed()) request_last_checkpoint(run);
+}
+
+// The one of the last step may exist already, without the statistics.
+void WeightAveraging::request_last_checkpoint(RunContext& run) const {
+  if (run.log_dir().empty()) return;
+  const Progress& progress = run.progress();
+  const int64_t epoch = progress.in_epoch() ? progress.epoch : std::max<int64_t>(progress.epoch - 1, 0);
+  CheckpointRequest request;
+  request.name = cat("epoch=", epoch, "-step=", progress.global_step, "-averaged");
+  request.reason = "the statistics of batch norms were recomputed";
+  request.keep = false;
+  request.owner = state_key();
+  run.request_checkpoint(std::move(request));
 }
 
 void WeightAveraging::on_fit_end(RunContext&) { ended_ = true; }

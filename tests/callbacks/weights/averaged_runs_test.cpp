@@ -304,6 +304,16 @@ TEST_CASE("WeightAveraging: at the end of training, swa recomputes the statistic
   CHECK(module->norm->running_var.allclose(x.var(1, /*unbiased=*/true).mean(0), 1e-5, 1e-6));
   CHECK(module->norm->num_batches_tracked.item<int64_t>() == 10);
   CHECK(module->norm->options.momentum() == 0.1);
+  // The last checkpoint has them, although one of the last step existed already.
+  REQUIRE(run.report.last_checkpoint);
+  CHECK(run.report.last_checkpoint->filename() == "epoch=5-step=60-averaged.ckpt");
+  const StateTree saved = read_checkpoint(*run.report.last_checkpoint).state;
+  CHECK(saved.at("callbacks")
+            .at("WeightAveraging")
+            .at("recomputed")
+            .at("norm.running_mean")
+            .tensor()
+            .equal(module->norm->running_mean));
 
   SECTION("unless update_bn is false") {
     options.update_bn = false;
@@ -332,7 +342,7 @@ TEST_CASE("WeightAveraging: a run that continues after the statistics were recom
 }
 
 TEST_CASE("WeightAveraging: batch norms cannot be updated with manual optimization") {
-  struct Manual : SelfPlanned {
+  struct Manual : Normed {
     bool automatic_optimization() const override { return false; }
   };
   const TemporaryFolder folder;

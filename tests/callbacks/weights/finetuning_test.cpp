@@ -99,9 +99,9 @@ bool same(const Weights& a, const Weights& b, const char* name) { return a.at(na
 
 TEST_CASE("Finetuning: parameters that match freeze do not change until they are unfrozen") {
   const TemporaryFolder folder;
-  const Finetuned run =
-      train(folder, {.freeze = {"first.*"},
-                     .unfreeze = {{.pattern = "*.weight", .at = length("2ep")}, {.pattern = "*", .at = length("4ep")}}});
+  const Finetuned run = train(
+      folder, {.freeze = {"first.*"},
+               .unfreeze = {{.pattern = "*.weight", .at = length("2ep")}, {.pattern = "*", .at = length("4ep")}}});
   const auto& starts = run.seen->starts;
   REQUIRE(starts.size() == 6);
   for (size_t epoch = 0; epoch + 1 < 6; ++epoch) {
@@ -131,15 +131,15 @@ TEST_CASE("Finetuning: the numbers are those of a callback that sets requires_gr
       train(folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("3ep")}}});
   at::manual_seed(3);
   const auto module = std::make_shared<Grouped>();
-  fit(other, {.change = [](TrainerOptions&, TrainerComponents& c) { c.add(std::make_shared<ByHand>()); },
-              .module = module});
+  fit(other,
+      {.change = [](TrainerOptions&, TrainerComponents& c) { c.add(std::make_shared<ByHand>()); }, .module = module});
   CHECK(same_weights(weights(*run.module), weights(*module)));
 }
 
 TEST_CASE("Finetuning: lr is the rate of the groups from then on, with the factor of the schedule") {
   const TemporaryFolder folder;
-  const Finetuned run = train(
-      folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}});
+  const Finetuned run =
+      train(folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}});
   const auto& rates = run.seen->rates;
   REQUIRE(rates.size() == 6);
   REQUIRE(rates.front().size() == 2);
@@ -206,9 +206,8 @@ TEST_CASE("Finetuning: train_bn says whether batch norms that match freeze are t
 
 TEST_CASE("Finetuning: a batch norm that is unfrozen updates its statistics") {
   const TemporaryFolder folder;
-  const Finetuned run = train(folder, {.freeze = {"norm.*"},
-                                       .unfreeze = {{.pattern = "norm.*", .at = length("2ep")}},
-                                       .train_bn = false});
+  const Finetuned run = train(
+      folder, {.freeze = {"norm.*"}, .unfreeze = {{.pattern = "norm.*", .at = length("2ep")}}, .train_bn = false});
   const auto& starts = run.seen->starts;
   CHECK(same(starts[0], starts[2], "norm.running_mean"));
   CHECK_FALSE(same(starts[2], starts[3], "norm.running_mean"));
@@ -219,8 +218,8 @@ TEST_CASE("Finetuning: parameters that the user has frozen stay frozen") {
     Fixed() { first->bias.set_requires_grad(false); }
   };
   const TemporaryFolder folder;
-  const Finetuned run = train<Fixed>(
-      folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
+  const Finetuned run =
+      train<Fixed>(folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
   const auto& starts = run.seen->starts;
   CHECK_FALSE(same(starts[1], starts[2], "first.weight"));
   CHECK(same(starts.front(), starts.back(), "first.bias"));
@@ -252,8 +251,8 @@ TEST_CASE("Finetuning: invalid options are errors") {
   };
   CHECK_THAT(message_of<ConfigError>([] {
                const TemporaryFolder folder;
-               train<Partial>(folder, {.freeze = {"first.*"},
-                                       .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
+               train<Partial>(folder,
+                              {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
              }),
              ContainsSubstring("none has 'first."));
 }

@@ -33,6 +33,7 @@ void read_training_data(RunState& run) {
 }  // namespace
 
 std::optional<std::string> cannot_update_batch_norm(const RunState& run) {
+  if (!nn::CumulativeStats::has_any(*run.model)) return std::nullopt;  // there is nothing to do
   if (!run.model->automatic_optimization())
     return "the module uses manual optimization, so its training_step would step the optimizers";
   const StageLoaders& train = run.stages.at(RunningStage::train);

@@ -77,8 +77,8 @@ class FULGUR_API Finetuning final : public Callback {
   Options options_;
   std::vector<Frozen> frozen_;
   std::vector<FrozenNorm> norms_;
-  std::vector<bool> done_;     ///< entries of unfreeze that have taken effect
-  int64_t window_step_ = -1;   ///< the global step at the start of the current accumulation window
+  std::vector<bool> done_;    ///< entries of unfreeze that have taken effect
+  int64_t window_step_ = -1;  ///< the global step at the start of the current accumulation window
   bool loaded_ = false;
 };
 

@@ -97,7 +97,6 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   void check_rates(RunContext& run) const;
   /// Updates the average if the run has made a step since the last update and one is due.
   void update_if_due(RunContext& run);
-  void update(RunContext& run);
   double ema_decay(RunContext& run) const;
   /// Whether all steps since the last update were skipped, as far as the host knows; if only the device knows, `counts`
   /// becomes a scalar on the device that is false in this case.
@@ -105,6 +104,7 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   bool is_after_start(RunContext& run) const;
   void set_rates(RunContext& run);
   void enter(RunContext& run);
+  void request_last_checkpoint(RunContext& run) const;
 
   Options options_;
   IntervalTrigger trigger_;

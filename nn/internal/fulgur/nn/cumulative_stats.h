@@ -19,15 +19,14 @@ class CumulativeStats {
   CumulativeStats(const CumulativeStats&) = delete;
   CumulativeStats& operator=(const CumulativeStats&) = delete;
 
+  /// Whether the module has such a layer.
+  static bool has_any(const torch::nn::Module& module);
   /// The dotted names of the buffers that are recomputed; empty if there is no such layer.
   const std::vector<std::string>& names() const { return names_; }
   /// Their running means and variances, without the counters.
   const std::vector<Tensor>& statistics() const { return statistics_; }
 
  private:
-  template <class Layer>
-  bool add(const std::string& name, torch::nn::Module& module);
-
   std::vector<std::string> names_;
   std::vector<Tensor> statistics_;
   std::vector<std::function<void()>> restore_momentum_;
