@@ -32,7 +32,7 @@ std::vector<NamedTensor> parameters_of(const LightningModule& module) {
   return all;
 }
 
-// Those with memory of their own for each element, which can be written.
+// Those whose elements do not share memory, so that they can be written.
 std::vector<NamedTensor> buffers_of(const LightningModule& module) {
   std::vector<NamedTensor> all;
   for (const auto& item : module.named_buffers())

@@ -7,6 +7,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
+#include <utility>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/loggers/csv_logger.h"
@@ -216,6 +217,24 @@ TEST_CASE("WeightAveraging: a step that on_nonfinite skips does not update the a
                              [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::skip; });
   CHECK(run.report.global_step == 60);
   CHECK(run.callback->n_averaged() == 59);
+}
+
+TEST_CASE("WeightAveraging: after a rollback, the average continues from the checkpoint's") {
+  struct DivergingOnce : SelfPlanned {
+    bool diverged = false;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 25 && !std::exchange(diverged, true))
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, ema(), {.module = seeded<DivergingOnce>()},
+                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  // The checkpoint has the average of 20 steps; one batch of 60 made none.
+  CHECK(run.callback->n_averaged() == 60 - 5 - 1);
+  for (const auto& [name, value] : run.averages()) CHECK(value.isfinite().all().item<bool>());
 }
 
 TEST_CASE("WeightAveraging: test computes with the average of a checkpoint, also of one with weights only") {
