@@ -11,6 +11,19 @@
 namespace fulgur::detail {
 namespace {
 
+void compute_on(RunState& run, const Batch& batch, int64_t index) {
+  const auto compute = [&](const Batch& part) {
+    const auto guard = run.strategy->precision().forward_guard();
+    run.model->training_step(part, index);
+  };
+  // Copies of the module on other devices are not needed: only the module's statistics are kept.
+  if (!run.replicas.empty()) return compute(batch);
+  // Micro-batches through a module on several devices, whose copies of layers get the current weights here.
+  const std::vector<MicroBatch> parts = run.strategy->split(*run.model, batch, RunningStage::train);
+  if (parts.empty()) return compute(batch);
+  run.strategy->run_parts(parts.size(), [&](size_t part) { compute(parts[part].batch); });
+}
+
 // The batches of one epoch, of which a checkpoint must not know: they are not trained.
 void read_training_data(RunState& run) {
   const StageLoaders& train = run.stages[RunningStage::train];
@@ -24,8 +37,7 @@ void read_training_data(RunState& run) {
   Batch& batch = held.get();
   for (int64_t index = 0; (!limit || index < *limit) && loader.next(batch); ++index) {
     batch_to_device(run, batch, 0);
-    const auto guard = run.strategy->precision().forward_guard();
-    run.model->training_step(batch, index);
+    compute_on(run, batch, index);
   }
   batch.clear();
 }
