@@ -35,7 +35,7 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
 constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
-constexpr const char* kFlags[] = {"help", "version", "force", "json", "convert"};
+constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -187,6 +187,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
   exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")
       ->type_name("FILE");
   exports->add_flag("--force", out.force, "Replace an existing output");
+  exports->add_flag("--averaged", out.averaged, "Export the averages of the callback WeightAveraging");
   CLI::App* imports = app.add_subcommand("import", "Create a checkpoint from a Python state dict")->fallthrough();
   imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")
       ->required()

@@ -20,6 +20,7 @@ struct CommandLine {
   std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
   std::optional<std::filesystem::path> output;  ///< of export and import
   bool force = false;                           ///< of export: replace the output
+  bool averaged = false;                        ///< of export: the weights of WeightAveraging
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`

@@ -64,6 +64,23 @@ StateTree state_of(LightningModule& module, const Config& config, const fs::path
   return state;
 }
 
+/// Replaces weights by their averages, in the dtype of the weights.
+void take_averages(CheckpointContent& content, const fs::path& checkpoint) {
+  constexpr const char* kCallback = "WeightAveraging";
+  const StateTree none;
+  const StateTree& callbacks = content.state.contains(keys::kCallbacks) ? content.state.at(keys::kCallbacks) : none;
+  if (!callbacks.contains(kCallback) || callbacks.at(kCallback).at("average").as_map().empty())
+    throw CheckpointError(
+        cat("[cli.export] --averaged needs a checkpoint of a run with the callback WeightAveraging, "
+            "after its first update; ",
+            escape_controls(checkpoint.string()), " has no averages. Leave out --averaged to export its weights."));
+  const StateTree& state = callbacks.at(kCallback);
+  // Recomputed statistics replace averaged ones.
+  for (const char* part : {"average", "buffers", "recomputed"})
+    for (auto& [name, value] : content.module)
+      if (state.at(part).contains(name)) value = state.at(part).at(name).tensor().to(value.scalar_type());
+}
+
 }  // namespace
 
 ExitCode export_checkpoint(const CommandLine& command) {
@@ -73,6 +90,7 @@ ExitCode export_checkpoint(const CommandLine& command) {
   const fs::path output =
       command.output.value_or(named_after(checkpoint, weights.format == WeightsFormat::pytorch ? ".pt" : kSafetensors));
   CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
+  if (command.averaged) take_averages(content, checkpoint);
   weights.tensors = std::move(content.module);
   weights.aliases = std::move(content.aliases);
   write_weights_file(output, weights, command.force);

@@ -1,7 +1,5 @@
 #include "fulgur/optim/parameter_rules.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 
 #include "fulgur/core/text/errors.h"
@@ -22,10 +20,6 @@ void ParameterRules::fields(Fields& f) {
   f(groups, "groups", "Parameters with their own hyper-parameters, by name; the first matching pattern applies.");
   f(no_decay_norm_and_bias, "no_decay_norm_and_bias",
     "Disables weight decay for parameters with fewer than two dimensions: biases and the weights of norms.");
-}
-
-bool matches_pattern(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
 void throw_no_match(const std::string& option, const std::string& pattern, const std::vector<std::string>& names) {

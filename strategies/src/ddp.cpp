@@ -165,6 +165,8 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
     }
   }
   std::erase_if(shares, [](const auto& share) { return share.empty(); });
+  learning_.clear();
+  for (const NamedParameter& parameter : all) learning_.emplace_back(parameter.value, learns(parameter.value));
   reducers_.clear();
   if (!options_.static_graph) make_reducers();
   if (place_.world_size > 1 && !module.automatic_optimization())
@@ -174,20 +176,40 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
 void DDPStrategy::make_reducers() {
   std::vector<std::vector<NamedParameter>> shares = std::exchange(shares_to_reduce_, {});
   Options options = options_;
+  const bool fits = loaded_buckets_fit(shares);
   // Parameters unused here belong to other optimizers' backwards, so that is not an error.
   if (shares.size() > 1) options.find_unused_parameters = true;
   for (size_t i = 0; i < shares.size(); ++i) {
     detail::Buckets buckets;
-    if (loaded_buckets_.size() == shares.size()) buckets = loaded_buckets_[i];
+    if (fits) buckets = loaded_buckets_[i];
     reducers_.push_back(std::make_unique<detail::GradientReducer>(*group_, std::move(shares[i]), options, buckets));
   }
-  loaded_buckets_.clear();
+  // Others may fit once a callback has frozen the parameters that were frozen when they were saved.
+  if (fits) loaded_buckets_.clear();
+}
+
+bool DDPStrategy::loaded_buckets_fit(const std::vector<std::vector<NamedParameter>>& shares) const {
+  return std::equal(loaded_buckets_.begin(), loaded_buckets_.end(), shares.begin(), shares.end(),
+                    [](const detail::Buckets& buckets, const std::vector<NamedParameter>& share) {
+                      size_t count = 0;
+                      for (const auto& bucket : buckets) count += bucket.size();
+                      return count == share.size();
+                    });
+}
+
+void DDPStrategy::follow_frozen_parameters(LightningModule& module) {
+  // In manual optimization, parameters are toggled for each optimizer.
+  if (!module.automatic_optimization()) return;
+  const bool changed = std::any_of(learning_.begin(), learning_.end(),
+                                   [](const auto& item) { return item.first.requires_grad() != item.second; });
+  if (changed) start_training(module, std::vector(optimizers_));
 }
 
 void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("training_step");
   run_exchange(*group_, "ddp", [&] {
+    follow_frozen_parameters(module);
     if (sync == GradSync::now && !shares_to_reduce_.empty()) make_reducers();
     for (auto& reducer : reducers_) reducer->before_forward();
   });
@@ -276,7 +298,8 @@ std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
   // A Reducer keeps the AccumulateGrad nodes, and those keep the stream they were created on. The legacy stream cannot
   // be captured.
   const auto on_its_stream = graph->enter_stream();
-  for (const auto& reducer : reducers_) loaded_buckets_.push_back(reducer->buckets());
+  if (loaded_buckets_.empty())
+    for (const auto& reducer : reducers_) loaded_buckets_.push_back(reducer->buckets());
   start_training(*module_, std::vector(optimizers_));
   const std::weak_ptr<ProcessGroup> group = group_;
   return detail::make_watched_capture(
@@ -314,7 +337,7 @@ StateTree DDPStrategy::state() const {
         StateTree::map({{"parameters", static_cast<int64_t>(parameters)}, {"buckets", std::move(buckets)}}));
   };
   for (const auto& reducer : reducers_) add(reducer->parameters().size(), reducer->buckets());
-  if (loaded_buckets_.size() == shares_to_reduce_.size())
+  if (loaded_buckets_fit(shares_to_reduce_))
     for (size_t i = 0; i < loaded_buckets_.size(); ++i) add(shares_to_reduce_[i].size(), loaded_buckets_[i]);
   StateTree::List buffers;
   if (has_own_buffers() && module_)

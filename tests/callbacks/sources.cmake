@@ -15,4 +15,7 @@ set(TEST_SOURCES
   progress_bar_test.cpp
   throughput_monitor_test.cpp
   timer_test.cpp
-  type_name_test.cpp)
+  type_name_test.cpp
+  weights/averaged_runs_test.cpp
+  weights/finetuning_test.cpp
+  weights/weight_averaging_test.cpp)

@@ -36,8 +36,10 @@ struct Trained : TemporaryFolder {
     return trainer(arguments, {.folder = path()});
   }
   size_t entries() const { return static_cast<size_t>(std::distance(fs::directory_iterator(path()), {})); }
-  double test_loss(const std::string& checkpoint) const {
-    const Finished test = (*this)({"test", "-c", "c.yaml", "--ckpt_path", checkpoint, "--report", "r.json"});
+  double test_loss(const std::string& checkpoint, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments{"test", "-c", "c.yaml", "--ckpt_path", checkpoint, "--report", "r.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished test = (*this)(arguments);
     INFO(test.err);
     REQUIRE(test.exit_code == 0);
     return Json::parse(read_text(*this / "r.json"))["metrics"]["test_loss"].get<double>();
@@ -79,6 +81,24 @@ TEST_CASE("an imported checkpoint begins a fit, which can be resumed") {
   CHECK(read_text(run / "fulgur_logs/version_0/metrics.csv") == rows);
   const std::string last = Json::parse(read_text(run / "r.json"))["last_checkpoint"];
   CHECK(run({"fit", "-c", "c.yaml", "--ckpt_path", last, "--trainer.max_epochs", "2"}).exit_code == 0);
+}
+
+TEST_CASE("export --averaged writes the averages of WeightAveraging, with which test computes if it is in the config") {
+  const Trained run;
+  const Finished none = run({"export", kLast, "--format", "pt", "--averaged"});
+  CHECK(none.exit_code == 4);
+  CHECK(says(none.err, "last.ckpt has no averages"));
+  const std::vector<std::string> averaging{"--trainer.callbacks+=WeightAveraging", "--trainer.callbacks.decay", "0.5"};
+  std::vector<std::string> fit{"fit", "-c", "c.yaml", "--trainer.max_epochs", "4", "--report", "r.json"};
+  fit.insert(fit.end(), averaging.begin(), averaging.end());
+  const Finished fitted = run(fit);
+  INFO(fitted.err);
+  REQUIRE(fitted.exit_code == 0);
+  const std::string last = Json::parse(read_text(run / "r.json"))["last_checkpoint"];
+  REQUIRE(run({"export", last, "--output", "averaged.pt", "--averaged"}).exit_code == 0);
+  REQUIRE(run({"import", "averaged.pt", "-c", "c.yaml", "--output", "averaged.ckpt"}).exit_code == 0);
+  CHECK(run.test_loss("averaged.ckpt") == run.test_loss(last, averaging));
+  CHECK(run.test_loss(last) != run.test_loss(last, averaging));
 }
 
 TEST_CASE("an output that exists is refused, and replaced with --force only") {

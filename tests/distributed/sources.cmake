@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   ../cli/process.cpp
+  ddp_averaging_test.cpp
   ddp_baseline_test.cpp
   ddp_combinations_test.cpp
   ddp_data_test.cpp

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/ops/zeros.h>
+
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,7 +23,8 @@ class FakeRunContext : public RunContext,
                        public RunMeters,
                        public PublishedCheckpoints,
                        public LoggedMetrics,
-                       public ManualOptimization {
+                       public ManualOptimization,
+                       public RunWeights {
  public:
   struct Logged {
     std::string name;
@@ -47,6 +50,7 @@ class FakeRunContext : public RunContext,
   bool owns_all = true;  ///< whether all checkpoints are this run's
   double seconds = 0, waited_for_data = 0;
   int64_t accumulated = 1;
+  Tensor skipped = at::zeros({}, at::kDouble);
 
   std::vector<Logged> logged;
   std::vector<std::string> printed;
@@ -81,6 +85,10 @@ class FakeRunContext : public RunContext,
   PublishedCheckpoints& published_checkpoints() override { return *this; }
   const LoggedMetrics& logged_metrics() const override { return *this; }
   ManualOptimization& manual_optimization() override { return *this; }
+  RunWeights& run_weights() override { return *this; }
+  Tensor skipped_steps() const override { return skipped; }
+  std::optional<std::string> cannot_update_batch_norm() const override { return std::nullopt; }
+  std::vector<std::string> update_batch_norm() override { return {}; }
   int64_t rank() const override { return collectives_of_ranks ? collectives_of_ranks->rank() : 0; }
   int64_t world_size() const override { return collectives_of_ranks ? collectives_of_ranks->world_size() : 1; }
   at::Device device() const override { return at::kCPU; }

@@ -13,6 +13,7 @@ namespace {
 }();
 }  // namespace
 
+FollowsWeights::~FollowsWeights() = default;
 Callback::~Callback() = default;
 
 void Callback::set_common_options(const CallbackFilter& filter) {

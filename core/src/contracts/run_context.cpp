@@ -13,6 +13,7 @@ RunExtent::~RunExtent() = default;
 RunMeters::~RunMeters() = default;
 PublishedCheckpoints::~PublishedCheckpoints() = default;
 LoggedMetrics::~LoggedMetrics() = default;
+RunWeights::~RunWeights() = default;
 ManualOptimization::~ManualOptimization() = default;
 
 std::vector<Optimizer*> RunContext::optimizers() const {

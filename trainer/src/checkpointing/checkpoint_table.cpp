@@ -58,6 +58,7 @@ void load_callback_states(Restoring& r, const StateTree& states) {
 }
 
 StateTree save_loaders(Collecting& c) {
+  if (c.run.loaders_at_end) return *c.run.loaders_at_end;
   if (c.run.rewound) return c.run.rewind_point->loaders;
   StateTree::List loaders;
   for (const auto& loader : c.run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
@@ -246,7 +247,7 @@ const CheckpointEntry kEntries[] = {
     {.key = "loaders_created_at", .phase = P::loaders,
      .save = [](Collecting& c) { return c.run.loaders_created_at; },
      .load = [](Restoring& r, const StateTree& value) { r.run.counters.load_state(value); }},
-    {.key = "callbacks", .phase = P::callbacks, .save = save_callbacks, .load = load_callback_states},
+    {.key = checkpoint_keys::kCallbacks, .phase = P::callbacks, .save = save_callbacks, .load = load_callback_states},
     {.key = "loggers", .phase = P::loggers,
      .save = save_loggers, .load = load_loggers, .late = save_loggers},
     {.key = "lr_factor", .phase = P::optimizers,

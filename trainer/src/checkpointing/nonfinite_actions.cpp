@@ -2,6 +2,7 @@
 
 #include "checkpointing/checkpoint_table.h"
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/contracts/callback.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
@@ -9,6 +10,15 @@
 
 namespace fulgur::detail {
 namespace {
+
+void roll_back_callbacks(RunState& run, Services& services, const StateTree& state) {
+  if (!state.contains(checkpoint_keys::kCallbacks)) return;
+  const StateTree& states = state.at(checkpoint_keys::kCallbacks);
+  for (const auto& callback : run.callbacks)
+    if (auto* const follows = dynamic_cast<FollowsWeights*>(callback.get());
+        follows && states.contains(callback->state_key()))
+      follows->roll_back(services.context, states.at(callback->state_key()));
+}
 
 void roll_back(RunState& run, Services& services) {
   const NonFinitePolicy::Finding& finding = services.finite.finding();
@@ -23,6 +33,7 @@ void roll_back(RunState& run, Services& services) {
   const CheckpointLoading load;
   Restoring restoring{.run = run, .services = services, .content = content, .load = load};
   load_entries(LoadPhase::optimizers, restoring, content.state);
+  roll_back_callbacks(run, services, content.state);
   for (const PlannedOptimizer& planned : run.plan.optimizers) planned.optimizer->zero_grad();
   run.window.restart();
   // The current window's sum comes from discarded weights. A captured step would continue to add to it, so the window

@@ -36,7 +36,7 @@ constexpr Renamed kRenamed[] = {
     {"multiple_trainloader_mode", "combine the loaders in the data module"},
     {"move_metrics_to_cpu", "each metric is kept as a single number"},
     {"replace_sampler_ddp", "write `use_distributed_sampler: true` or `false`"},
-    {"stochastic_weight_avg", "stochastic weight averaging is not supported yet"},
+    {"stochastic_weight_avg", "add the callback `WeightAveraging` with `kind: swa`"},
     {"track_grad_norm", "write `log_grad_norm: true`"},
     {"auto_lr_find", "a learning-rate finder is not supported yet"},
     {"auto_scale_batch_size", "a batch-size finder is not supported yet"},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "process/run_folder.h"
+#include "run/batch_norm_update.h"
 #include "run/services.h"
 #include "saving/checkpoint_store.h"
 
@@ -19,7 +20,8 @@ class LiveRunContext final : public RunContext,
                              private RunMeters,
                              private PublishedCheckpoints,
                              private LoggedMetrics,
-                             private ManualOptimization {
+                             private ManualOptimization,
+                             private RunWeights {
  public:
   LiveRunContext(RunState& state, Services& services) : state_(state), services_(services) {}
 
@@ -50,6 +52,12 @@ class LiveRunContext final : public RunContext,
   PublishedCheckpoints& published_checkpoints() override { return *this; }
   const LoggedMetrics& logged_metrics() const override { return *this; }
   ManualOptimization& manual_optimization() override { return *this; }
+  RunWeights& run_weights() override { return *this; }
+  Tensor skipped_steps() const override { return services_.finite.skipped_steps(); }
+  std::optional<std::string> cannot_update_batch_norm() const override {
+    return detail::cannot_update_batch_norm(state_);
+  }
+  std::vector<std::string> update_batch_norm() override { return detail::update_batch_norm(state_); }
   int64_t rank() const override { return state_.strategy->rank(); }
   int64_t world_size() const override { return state_.strategy->world_size(); }
   at::Device device() const override { return state_.strategy->device(); }

@@ -221,6 +221,8 @@ struct RunState {
   bool remembers_batches = false;           ///< a callback may save on an exception
   std::optional<RewindPoint> rewind_point;  ///< of the batch or the hooks under way, if one may
   bool rewound = false;                     ///< an exception has taken the run back to that point
+  /// Where the training loaders were when training ended, if they have been read again since.
+  std::optional<StateTree::List> loaders_at_end;
   /// What loggers had written before the work that a resume repeats; nullopt: it repeats nothing.
   std::optional<StateTree> loggers_before;
 

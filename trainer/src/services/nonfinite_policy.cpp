@@ -161,6 +161,11 @@ void NonFinitePolicy::count_skips(const Tensor& found_inf) {
   skipped_on_device_.add_(found_inf);
 }
 
+Tensor NonFinitePolicy::skipped_steps() const {
+  if (skipped_on_device_.defined()) return skipped_on_device_;
+  return at::full({}, static_cast<double>(skipped_), at::kDouble);
+}
+
 void NonFinitePolicy::log_counters() {
   const int64_t step = run_.progress().global_step;
   if (!counts_ || !settings_.logs_counters || std::exchange(counters_logged_at_, step) == step) return;

@@ -71,6 +71,8 @@ class NonFinitePolicy {
   void after_replay();
   /// Passed to the optimizer for the step: on a device, the device decides whether to skip it.
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
+  /// Steps that were skipped so far: a scalar on the CPU, or on the device if it decides. Does not wait.
+  Tensor skipped_steps() const;
   /// Logs the number of skipped steps, and the loss scale, if a step was made since the last call: a row is due.
   void log_counters();
   /// The row of these batches reports how many steps the device has skipped so far; under `skip`, new skips are

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/text/matches_pattern.h"
 
 namespace fulgur {
 
@@ -30,10 +31,6 @@ struct FULGUR_API ParameterRules {
   /// matches nothing.
   std::vector<ParamGroup> apply(std::vector<ParamGroup> given) const;
 };
-
-/// Whether `name` matches the pattern. `*` stands for any characters, including dots, `?` for one character, and `[ab]`
-/// for one of the characters listed.
-FULGUR_API bool matches_pattern(const std::string& pattern, const std::string& name);
 
 /// Throws the ConfigError for `pattern` of `option` (`groups`), which matches none of `names`.
 [[noreturn]] FULGUR_API void throw_no_match(const std::string& option, const std::string& pattern,

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/contracts/same_ranks.h"
@@ -92,6 +93,10 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   void put_back_buffers(const LightningModule& module);
   void unsync_norms() noexcept;
   void make_reducers();
+  /// Whether the buckets of a checkpoint are of so many reducers and parameters.
+  bool loaded_buckets_fit(const std::vector<std::vector<NamedParameter>>& shares) const;
+  /// Makes the reducers again if parameters were frozen or unfrozen since: a reducer waits for all its gradients.
+  void follow_frozen_parameters(LightningModule& module);
 
   Options options_;
   ProcessPlace place_;
@@ -102,6 +107,8 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   SingleProcessCollectives alone_;
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;
+  /// All parameters, and whether they required gradients when the reducers were made.
+  std::vector<std::pair<Tensor, bool>> learning_;
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
   /// Parameters of the reducers that are created when a window ends, since with static_graph LibTorch records the graph
   /// in the first backward after their creation, and exchanges gradients in it.

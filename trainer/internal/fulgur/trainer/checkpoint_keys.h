@@ -12,6 +12,7 @@ inline constexpr std::string_view kConfig = "config";
 inline constexpr std::string_view kConfigWritten = "config_written";
 inline constexpr std::string_view kMetrics = "metrics";
 inline constexpr std::string_view kData = "data";
+inline constexpr std::string_view kCallbacks = "callbacks";
 inline constexpr std::string_view kProgress = "progress";
 inline constexpr std::string_view kNonfinite = "nonfinite";
 inline constexpr std::string_view kLoaders = "loaders";

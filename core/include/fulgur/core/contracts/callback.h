@@ -18,6 +18,15 @@ namespace fulgur {
 /// Order among callbacks: first those that observe, then those that decide, then those that write checkpoints.
 enum class Phase { observe, decide, checkpoint };
 
+/// Implemented by a callback whose state belongs to the weights, such as their average.
+class FULGUR_API FollowsWeights {
+ public:
+  virtual ~FollowsWeights();
+  /// Called when `on_nonfinite: rollback` has restored the weights of a checkpoint; `state` is the callback's state in
+  /// it. The counters of the run are not moved back.
+  virtual void roll_back(RunContext& run, const StateTree& state) = 0;
+};
+
 /// Observes or controls a run. Derive and override what you need; all hooks do nothing by default. Hooks run on the
 /// run's thread, by phase and then in the order of `trainer.callbacks`, before the module's hook of the same name.
 class FULGUR_API Callback : public Stateful {

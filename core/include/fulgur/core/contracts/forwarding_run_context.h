@@ -24,12 +24,12 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   bool sanity_checking() const override { return to_.sanity_checking(); }
   bool fast_dev_run() const override { return to_.fast_dev_run(); }
   std::optional<int64_t> num_batches(RunningStage stage) const override { return to_.num_batches(stage); }
-  bool has_validation() const override { return to_.has_validation(); }
   const RunExtent& extent() const override { return to_.extent(); }
   RunMeters& meters() override { return to_.meters(); }
   PublishedCheckpoints& published_checkpoints() override { return to_.published_checkpoints(); }
   const LoggedMetrics& logged_metrics() const override { return to_.logged_metrics(); }
   ManualOptimization& manual_optimization() override { return to_.manual_optimization(); }
+  RunWeights& run_weights() override { return to_.run_weights(); }
   int64_t rank() const override { return to_.rank(); }
   int64_t world_size() const override { return to_.world_size(); }
   at::Device device() const override { return to_.device(); }

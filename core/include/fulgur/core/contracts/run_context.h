@@ -62,7 +62,7 @@ class FULGUR_API RunContext {
   /// Batches that the stage runs (all loaders), after limits; nullopt if unknown.
   virtual std::optional<int64_t> num_batches(RunningStage stage) const = 0;
   /// True if a validation loop runs in this fit.
-  virtual bool has_validation() const = 0;
+  bool has_validation() const { return extent().has_validation(); }
 
   // Rarely used parts, grouped by subject; see run_views.h.
   virtual const RunExtent& extent() const = 0;
@@ -70,6 +70,7 @@ class FULGUR_API RunContext {
   virtual PublishedCheckpoints& published_checkpoints() = 0;
   virtual const LoggedMetrics& logged_metrics() const = 0;
   virtual ManualOptimization& manual_optimization() = 0;
+  virtual RunWeights& run_weights() = 0;
 
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;

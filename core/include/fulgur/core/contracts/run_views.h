@@ -32,6 +32,8 @@ class FULGUR_API RunExtent {
   /// Fraction of the fit that is done (0 to 1), by steps if their number is known, else by time; nullopt if its length
   /// is unknown.
   virtual std::optional<double> progress_fraction() const = 0;
+  /// True if a validation loop runs in this fit.
+  virtual bool has_validation() const = 0;
   /// True if validation runs once per epoch, at its end.
   virtual bool validates_each_epoch_end() const = 0;
 };
@@ -83,6 +85,24 @@ class FULGUR_API LoggedMetrics {
   /// Newest values of the metrics logged with prog_bar. It reads from the device, so call it when a line is drawn, not
   /// in each step.
   virtual Metrics progress_metrics() const = 0;
+};
+
+/// What callbacks that average the weights of a fit need. `RunContext::run_weights` returns it.
+class FULGUR_API RunWeights {
+ public:
+  virtual ~RunWeights();
+
+  /// How many optimizer steps the run has skipped because gradients were not finite: a scalar on the CPU, or on the
+  /// device if only the device knows. It is the run's own tensor, which further steps change. Does not wait.
+  virtual Tensor skipped_steps() const = 0;
+  /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
+  virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
+  /// Recomputes the running statistics of all batch norms in training mode with the module's current weights, as
+  /// torch.optim.swa_utils.update_bn does: one pass of `training_step` over the training data without gradients, in
+  /// which each batch has the same weight. With several ranks, the statistics are the mean over ranks. Values that the
+  /// module logs are dropped, and the random numbers of the run do not change. Call it in `on_train_end`, on all ranks.
+  /// Returns the names of the buffers that were recomputed.
+  virtual std::vector<std::string> update_batch_norm() = 0;
 };
 
 /// What manual optimization does through the run. `RunContext::manual_optimization` returns it, and LightningModule

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/state/state_tree.h"
+
+namespace fulgur::detail {
+
+/// An average of the parameters of a module, and of its floating-point buffers if asked for, on the devices of the
+/// parameters. Averages of half-precision tensors are float32. Nothing here waits for a device.
+class WeightAverage {
+ public:
+  using Tensors = std::map<std::string, Tensor>;
+
+  explicit WeightAverage(bool with_buffers) : with_buffers_(with_buffers) {}
+
+  /// Forgets all values.
+  void clear();
+  bool empty() const { return parameters_.empty(); }
+  const Tensors& parameters() const { return parameters_; }
+  const Tensors& buffers() const { return buffers_; }
+
+  /// Sets the average to the module's current values.
+  void copy(const LightningModule& module);
+  /// Moves the average by `weight` (0 to 1) towards the module's current values: average += weight (values - average).
+  /// If `counts` is defined, a scalar on a device, the average moves only if it is nonzero.
+  void move(const LightningModule& module, double weight, const Tensor& counts = {});
+
+  /// Sets the buffers with these names, which the average then uses as they are until it moves again.
+  void set_recomputed(const LightningModule& module, const std::vector<std::string>& names);
+  bool has_recomputed() const { return !recomputed_.empty(); }
+
+  /// Puts the average into the module, until `leave` puts back the bits of all tensors that were replaced; with
+  /// `and_keep_buffers` also those of all other buffers.
+  void enter(LightningModule& module, bool and_keep_buffers = false);
+  void leave();
+  bool entered() const { return entered_; }
+  /// Puts the average into the module for good.
+  void put_into(LightningModule& module);
+  /// The averaged buffers, which may differ among ranks.
+  std::vector<Tensor> shared_buffers() const;
+
+  StateTree state() const;
+  /// Throws a CheckpointError if the state does not fit the module; nullptr: not checked. All or nothing.
+  void load_state(const StateTree& state, const LightningModule* module);
+
+ private:
+  /// Tensors of one device that are averaged together.
+  struct Group {
+    at::Device device;
+    std::vector<Tensor> live, average;
+  };
+  /// Connects the values with the module's tensors, on their devices and in their memory formats.
+  void bind(const LightningModule& module);
+  void unbind();
+  void move_together(Group& group, double weight, const Tensor& counts);
+  void move_buffers(double weight, const Tensor& counts);
+
+  bool with_buffers_, entered_ = false;
+  Tensors parameters_, buffers_, recomputed_;
+  const LightningModule* bound_ = nullptr;
+  std::vector<Group> groups_;
+  std::vector<std::pair<Tensor, Tensor>> narrow_;        // half-precision parameters, with their averages
+  std::vector<std::pair<Tensor, Tensor>> live_buffers_;  // with their averages
+  std::vector<std::pair<Tensor, Tensor>> own_;           // the module's tensors, with their values before `enter`
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,379 @@
+// WeightAveraging in runs of the Trainer.
+#include "fulgur/callbacks/weight_averaging.h"
+#include "trainer/checkpointing/interrupted.h"
+
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
+#include <utility>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/loggers/csv_logger.h"
+#include "fulgur/nn/batch_norm.h"
+#include "support/expect_error.h"
+
+namespace averaged_runs_test {
+
+using namespace fulgur;
+using namespace fulgur::test;
+using namespace fulgur::test::interrupted;
+using Catch::Approx;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using Options = WeightAveraging::Options;
+using Change = std::function<void(TrainerOptions&, TrainerComponents&)>;
+
+Interval length(const char* text) { return *Interval::parse(text); }
+
+Options ema() { return {.decay = 0.9, .copy_at_end = false}; }
+Options swa() {
+  return {.kind = AveragingKind::swa,
+          .start = length("2ep"),
+          .swa_lrs = {0.01},
+          .annealing_epochs = 2,
+          .copy_at_end = false};
+}
+
+/// What one fit leaves behind.
+struct Averaged {
+  std::shared_ptr<WeightAveraging> callback;
+  std::shared_ptr<LightningModule> module;
+  FitReport report;
+  std::map<std::string, Tensor> averages() const {
+    std::map<std::string, Tensor> all;
+    for (const auto& [name, value] : callback->averaged_parameters().as_map()) all[name] = value.tensor();
+    return all;
+  }
+};
+
+template <class Module = SelfPlanned, class... Arguments>
+std::shared_ptr<Module> seeded(Arguments... arguments) {
+  at::manual_seed(3);
+  return std::make_shared<Module>(arguments...);
+}
+
+Averaged train(const TemporaryFolder& folder, const Options& options, Settings settings = {},
+               const Change& change = {}) {
+  Averaged run{.callback = std::make_shared<WeightAveraging>(options), .module = settings.module, .report = {}};
+  if (!run.module) run.module = settings.module = seeded<SelfPlanned>(0.3);
+  settings.change = [&](TrainerOptions& o, TrainerComponents& components) {
+    components.add(run.callback);
+    components.loggers = {std::make_shared<CsvLogger>()};
+    if (change) change(o, components);
+  };
+  run.report = fit(folder, settings);
+  return run;
+}
+
+std::string rows(const TemporaryFolder& folder) { return read_text(folder / "fulgur_logs/version_0/metrics.csv"); }
+
+double metric_of(const EvalReport& report, const std::string& name) {
+  for (const auto& [key, value] : report.loaders.at(0))
+    if (key == name) return value;
+  throw Error("no metric " + name);
+}
+
+/// The average that a loop makes by hand, after each optimizer step.
+struct ByHand : Callback {
+  std::map<std::string, Tensor> average;
+  int64_t step = 0;
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+    if (run.progress().global_step == step) return;
+    step = run.progress().global_step;
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, value] : unique_parameters(run.module())) {
+      if (step == 1)
+        average[name] = value.detach().clone();
+      else
+        average[name].lerp_(value.detach(), 1 - 0.9);
+    }
+  }
+};
+
+/// Keeps the weights of each training batch and of each validation.
+struct Watching : SelfPlanned {
+  using SelfPlanned::SelfPlanned;
+  std::vector<std::map<std::string, Tensor>> validated;
+  Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override {
+    if (batch_idx == 0) validated.push_back(weights(*this));
+    return SelfPlanned::validation_step(batch, batch_idx, loader_idx);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: an ema has the bits of a loop by hand, which updates it after each optimizer step") {
+  const int accumulation = GENERATE(1, 3);
+  CAPTURE(accumulation);
+  const auto by_hand = std::make_shared<ByHand>();
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, ema(), {}, [&](TrainerOptions& options, TrainerComponents& components) {
+    options.accumulate_grad_batches = accumulation;
+    components.add(by_hand);
+  });
+  CHECK(run.callback->n_averaged() == run.report.global_step);
+  CHECK(run.report.global_step == 6 * (accumulation == 1 ? 10 : 4));
+  CHECK(same_weights(run.averages(), by_hand->average));
+}
+
+TEST_CASE("WeightAveraging: training is that of a run without it, and validations compute with the average") {
+  const TemporaryFolder folder, plain_folder;
+  const auto plain = seeded<SelfPlanned>(0.3);
+  fit(plain_folder, {.module = plain});
+  const auto module = seeded<Watching>(0.3);
+  train(folder, ema(), {.module = module}, [&](TrainerOptions& options, TrainerComponents&) {
+    options.val_check_interval = 4;  // inside epochs, and not at their ends
+  });
+  CHECK(same_weights(weights(*module), weights(*plain)));
+  REQUIRE(module->validated.size() == 12);
+  CHECK_FALSE(same_weights(module->validated.back(), weights(*module)));
+  SECTION("the last validation has the last average") {
+    const auto at_end = std::make_shared<ByHand>();
+    const TemporaryFolder other;
+    const auto watching = seeded<Watching>(0.3);
+    const Averaged run = train(other, ema(), {.module = watching},
+                               [&](TrainerOptions&, TrainerComponents& components) { components.add(at_end); });
+    REQUIRE(watching->validated.size() == 6);
+    CHECK(same_weights(watching->validated.back(), at_end->average));
+  }
+}
+
+TEST_CASE("WeightAveraging: at the end the module gets the average, and the last checkpoint has the weights") {
+  const TemporaryFolder folder, plain_folder;
+  const auto plain = seeded<SelfPlanned>(0.3);
+  fit(plain_folder, {.module = plain});
+  Options options = ema();
+  options.copy_at_end = true;
+  const Averaged run = train(folder, options);
+  CHECK(same_weights(weights(*run.module), run.averages()));
+  REQUIRE(run.report.last_checkpoint);
+  std::map<std::string, Tensor> saved;
+  for (const auto& [name, value] : read_checkpoint(*run.report.last_checkpoint).module) saved[name] = value;
+  CHECK(same_weights(saved, weights(*plain)));
+}
+
+TEST_CASE("WeightAveraging: a run that is killed or gets a signal, and is resumed, has the bits of a quiet one") {
+  const Options options = GENERATE(ema(), swa());
+  const bool by_signal = GENERATE(true, false);
+  CAPTURE(enum_text(options.kind), by_signal);
+  const auto saving = [] {
+    ModelCheckpoint::Options every_step;
+    every_step.every_n_train_steps = 1;
+    every_step.save_top_k = 0;
+    return every_step;
+  };
+  const TemporaryFolder quiet_folder;
+  const Averaged quiet_run = train(quiet_folder, options, {.saving = saving()});
+  REQUIRE(quiet_run.callback->n_averaged() > 1);
+  for (const int64_t batch : {1, 9, 10, 29, 30, 41, 59}) {
+    CAPTURE(batch);
+    const TemporaryFolder folder;
+    train(folder, options, {.ends_at = batch, .by_signal = by_signal, .saving = saving()});
+    const Averaged resumed = train(folder, options, {.from = "auto", .saving = saving()});
+    CHECK(resumed.callback->n_averaged() == quiet_run.callback->n_averaged());
+    CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+    CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+    CHECK(rows(folder) == rows(quiet_folder));
+  }
+}
+
+TEST_CASE("WeightAveraging: an exception in a validation leaves the weights of training in the checkpoint") {
+  struct FailingOnce : SelfPlanned {
+    bool fails;
+    explicit FailingOnce(bool on_purpose) : SelfPlanned(0.3), fails(on_purpose) {}
+    Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override {
+      if (fails && run().progress().epoch == 2 && batch_idx == 1) throw Killed();
+      return SelfPlanned::validation_step(batch, batch_idx, loader_idx);
+    }
+  };
+  ModelCheckpoint::Options saving;
+  saving.save_on_exception = true;
+  saving.every_n_epochs = 100;
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, ema(), {.saving = saving, .module = seeded<FailingOnce>(false)});
+  const auto failed = seeded<FailingOnce>(true);
+  train(folder, ema(), {.saving = saving, .module = failed});
+  const Averaged resumed =
+      train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<FailingOnce>(false)});
+  CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+  CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+  CHECK(rows(folder) == rows(quiet_folder));
+}
+
+TEST_CASE("WeightAveraging: a step that on_nonfinite skips does not update the average") {
+  struct Diverging : SelfPlanned {
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 7) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, ema(), {.module = seeded<Diverging>()},
+                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::skip; });
+  CHECK(run.report.global_step == 60);
+  CHECK(run.callback->n_averaged() == 59);
+}
+
+TEST_CASE("WeightAveraging: after a rollback, the average continues from the checkpoint's") {
+  struct DivergingOnce : SelfPlanned {
+    bool diverged = false;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 25 && !std::exchange(diverged, true))
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, ema(), {.module = seeded<DivergingOnce>()},
+                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  // The checkpoint has the average of 20 steps; one batch of 60 made none.
+  CHECK(run.callback->n_averaged() == 60 - 5 - 1);
+  for (const auto& [name, value] : run.averages()) CHECK(value.isfinite().all().item<bool>());
+}
+
+TEST_CASE("WeightAveraging: test computes with the average of a checkpoint, also of one with weights only") {
+  ModelCheckpoint::Options saving;
+  saving.save_weights_only = GENERATE(false, true);
+  CAPTURE(saving.save_weights_only);
+  const TemporaryFolder folder, test_folder;
+  Options options = ema();
+  options.copy_at_end = true;
+  ModelCheckpoint::Options every_epoch = saving;
+  every_epoch.save_top_k = -1;
+  every_epoch.filename = "{epoch}";
+  const Averaged run = train(folder, options, {.saving = every_epoch});
+  // The average of the last epoch, in the module now.
+  const auto data = regression_data(40, 8);
+  const auto test = [&](const std::shared_ptr<LightningModule>& module, bool averages, const CheckpointChoice& from) {
+    TrainerComponents components;
+    components.seed = 1;
+    if (averages) components.add(std::make_shared<WeightAveraging>(options));
+    return metric_of(Trainer(quiet(test_folder), components).test(module, data, from), "test_loss");
+  };
+  const double expected = test(run.module, false, {});
+  const std::string checkpoint = (run.report.run_dir / "checkpoints/epoch=5.ckpt").string();
+  const auto module = seeded<SelfPlanned>(0.3);
+  CHECK(test(module, true, checkpoint) == expected);
+  // Afterwards the module has the checkpoint's weights, which were trained.
+  CHECK(test(module, false, {}) != expected);
+  CHECK(test(module, false, checkpoint) == test(module, false, {}));
+}
+
+TEST_CASE("WeightAveraging: swa averages the weights at the ends of epochs, with its own learning rates") {
+  struct AtEnds : Callback {
+    std::vector<std::map<std::string, Tensor>> ends;
+    std::vector<double> rates;
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) override {
+      if (batch_idx == 0) rates.push_back(run.optimizers().at(0)->groups().at(0).lr);
+    }
+    void on_train_epoch_end(RunContext& run) override { ends.push_back(weights(run.module())); }
+  };
+  const auto at_ends = std::make_shared<AtEnds>();
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, swa(), {}, [&](TrainerOptions&, TrainerComponents& c) { c.add(at_ends); });
+  REQUIRE(at_ends->ends.size() == 6);
+  CHECK(run.callback->n_averaged() == 4);  // the first of them is the third epoch
+  const at::NoGradGuard no_grad;
+  std::map<std::string, Tensor> mean = at_ends->ends[2];
+  for (size_t n = 1; n < 4; ++n)
+    for (auto& [name, value] : mean) value.lerp_(at_ends->ends[2 + n].at(name), 1.0 / static_cast<double>(n + 1));
+  CHECK(same_weights(run.averages(), mean));
+  CHECK(at_ends->rates.at(1) == 0.05);
+  CHECK(at_ends->rates.at(2) == 0.05);
+  CHECK(at_ends->rates.at(3) == Approx(0.03));  // half of the way
+  CHECK(at_ends->rates.at(4) == Approx(0.01));
+  CHECK(at_ends->rates.at(5) == Approx(0.01));
+}
+
+namespace {
+
+struct Normed : SelfPlanned {
+  nn::BatchNorm1d norm{nullptr};
+  Normed() { norm = register_module("norm", nn::BatchNorm1d(4)); }
+  Tensor normed(const Tensor& x) { return forward(norm->forward(x)); }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    const Tensor loss = at::mse_loss(normed(batch[0]), batch[1]);
+    log("train_loss", loss);
+    return loss;
+  }
+  Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
+    log("val_loss", at::mse_loss(normed(batch[0]), batch[1]));
+    return {};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: at the end of training, swa recomputes the statistics of batch norms") {
+  const auto data = regression_data(40, 8, 4, /*shuffle=*/false);
+  Options options = swa();
+  options.copy_at_end = true;
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, options, {.module = seeded<Normed>(), .data = data});
+  // The input of this layer does not depend on weights: means of batches and of their variances.
+  const Tensor x = regression(40, 1)[0].view({10, 4, 4});
+  const auto module = std::dynamic_pointer_cast<Normed>(run.module);
+  CHECK(module->norm->running_mean.allclose(x.mean(1).mean(0), 1e-5, 1e-6));
+  CHECK(module->norm->running_var.allclose(x.var(1, /*unbiased=*/true).mean(0), 1e-5, 1e-6));
+  CHECK(module->norm->num_batches_tracked.item<int64_t>() == 10);
+  CHECK(module->norm->options.momentum() == 0.1);
+  // The last checkpoint has them, although one of the last step existed already.
+  REQUIRE(run.report.last_checkpoint);
+  CHECK(run.report.last_checkpoint->filename() == "epoch=5-step=60-averaged.ckpt");
+  const StateTree saved = read_checkpoint(*run.report.last_checkpoint).state;
+  CHECK(saved.at("callbacks")
+            .at("WeightAveraging")
+            .at("recomputed")
+            .at("norm.running_mean")
+            .tensor()
+            .equal(module->norm->running_mean));
+
+  SECTION("unless update_bn is false") {
+    options.update_bn = false;
+    const TemporaryFolder other;
+    const Averaged without = train(other, options, {.module = seeded<Normed>(), .data = data});
+    CHECK(std::dynamic_pointer_cast<Normed>(without.module)->norm->num_batches_tracked.item<int64_t>() == 60);
+  }
+}
+
+TEST_CASE("WeightAveraging: a run that continues after the statistics were recomputed has the bits of a quiet one") {
+  const Options options = swa();
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, options, {.module = seeded<Normed>()});
+  // In the middle of an epoch, and at its end.
+  CheckpointChoice from;
+  for (const int64_t steps : {44, 50}) {
+    const Averaged part = train(folder, options, {.from = from, .module = seeded<Normed>()},
+                                [&](TrainerOptions& o, TrainerComponents&) { o.max_steps = steps; });
+    REQUIRE(part.report.global_step == steps);
+    REQUIRE(part.callback->state().at("recomputed").contains("norm.running_mean"));
+    from = part.report.last_checkpoint->string();
+  }
+  const Averaged resumed = train(folder, options, {.from = from, .module = seeded<Normed>()});
+  CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+  CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+}
+
+TEST_CASE("WeightAveraging: batch norms cannot be updated with manual optimization") {
+  struct Manual : Normed {
+    bool automatic_optimization() const override { return false; }
+  };
+  const TemporaryFolder folder;
+  CHECK_THAT(message_of<ConfigError>([&] { train(folder, swa(), {.module = seeded<Manual>()}); }),
+             ContainsSubstring("the module uses manual optimization"));
+}
+
+TEST_CASE("WeightAveraging: swa_lrs must fit the parameter groups") {
+  Options options = swa();
+  options.swa_lrs = {0.01, 0.02};
+  const TemporaryFolder folder;
+  CHECK_THAT(message_of<ConfigError>([&] { train(folder, options); }), ContainsSubstring("got 2 for 1 group"));
+}
+
+}  // namespace averaged_runs_test

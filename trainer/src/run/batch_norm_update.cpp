@@ -1,0 +1,71 @@
+#include "run/batch_norm_update.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "fulgur/core/state/let_go.h"
+#include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/nn/cumulative_stats.h"
+#include "run/batch_transfer.h"
+
+namespace fulgur::detail {
+namespace {
+
+void compute_on(RunState& run, const Batch& batch, int64_t index) {
+  const auto compute = [&](const Batch& part) {
+    const auto guard = run.strategy->precision().forward_guard();
+    run.model->training_step(part, index);
+  };
+  // Copies of the module on other devices are not needed: only the module's statistics are kept.
+  if (!run.replicas.empty()) return compute(batch);
+  // Micro-batches through a module on several devices, whose copies of layers get the current weights here.
+  const std::vector<MicroBatch> parts = run.strategy->split(*run.model, batch, RunningStage::train);
+  if (parts.empty()) return compute(batch);
+  run.strategy->run_parts(parts.size(), [&](size_t part) { compute(parts[part].batch); });
+}
+
+// The batches of one epoch, of which a checkpoint must not know: they are not trained.
+void read_training_data(RunState& run) {
+  const StageLoaders& train = run.stages[RunningStage::train];
+  StateTree::List positions;
+  for (const auto& loader : train.loaders) positions.push_back(loader->state());
+  run.loaders_at_end = std::move(positions);
+  Loader& loader = *train.loaders.front();
+  const std::optional<int64_t> limit = train.batches.front();
+  loader.start_epoch(run.counters.epoch);
+  HeldBatch held;
+  Batch& batch = held.get();
+  for (int64_t index = 0; (!limit || index < *limit) && loader.next(batch); ++index) {
+    batch_to_device(run, batch, 0);
+    compute_on(run, batch, index);
+  }
+  batch.clear();
+}
+
+}  // namespace
+
+std::optional<std::string> cannot_update_batch_norm(const RunState& run) {
+  if (!nn::CumulativeStats::has_any(*run.model)) return std::nullopt;  // there is nothing to do
+  if (!run.model->automatic_optimization())
+    return "the module uses manual optimization, so its training_step would step the optimizers";
+  const StageLoaders& train = run.stages.at(RunningStage::train);
+  if (run.world_size() > 1 && !train.sized.front())
+    return "the training loader has no length, so ranks might read different numbers of batches";
+  return std::nullopt;
+}
+
+std::vector<std::string> update_batch_norm(RunState& run) {
+  const nn::CumulativeStats stats(*run.model);
+  if (stats.names().empty()) return {};
+  const RngGuard rng(run.strategy->devices());
+  const at::NoGradGuard no_grad;
+  {
+    const ScopeGuard muted(run, LogScope::muted);
+    run.position.during("training_step, for the statistics of batch norms", [&] { read_training_data(run); });
+  }
+  for (const Tensor& statistic : stats.statistics())
+    statistic.copy_(run.collectives().all_reduce(statistic, ReduceOp::mean));
+  return stats.names();
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/run_state.h"
+
+namespace fulgur::detail {
+
+/// See RunWeights.
+std::optional<std::string> cannot_update_batch_norm(const RunState& run);
+std::vector<std::string> update_batch_norm(RunState& run);
+
+}  // namespace fulgur::detail
