@@ -6,6 +6,7 @@ set(TEST_SOURCES
   early_stopping_rule_test.cpp
   early_stopping_test.cpp
   gradient_accumulation_scheduler_test.cpp
+  gradient_monitor_test.cpp
   lambda_callback_test.cpp
   learning_rate_monitor_test.cpp
   model_checkpoint_test.cpp

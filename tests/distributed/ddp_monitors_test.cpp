@@ -97,4 +97,21 @@ TEST_CASE("ddp: static_graph with accumulated gradients gives the weights of a g
   CHECK(difference(last_checkpoint(plain.path()), last_checkpoint(still.path())) < 1e-6);
 }
 
+TEST_CASE("ddp: GradientMonitor sees the gradients after the exchange, so those of one process with all samples") {
+  const TemporaryFolder one, two;
+  const Arguments monitor{
+      "--trainer.max_epochs",      "1",  "--trainer.log_every_n_steps", "1", "--trainer.callbacks+=GradientMonitor",
+      "--trainer.callbacks.every", "1st"};
+  REQUIRE(all_exit(fit(one.path(), 1, 8, monitor), 0));
+  REQUIRE(all_exit(fit(two.path(), 2, 8, monitor), 0));
+  for (const char* name :
+       {"grad_2.0_norm/first", "grad_2.0_norm_total", "weight_2.0_norm_total", "update_ratio_total"}) {
+    const auto expected = values(one.path(), name), got = values(two.path(), name);
+    CAPTURE(name);
+    REQUIRE(expected.size() >= 2);
+    REQUIRE(got.size() == expected.size());
+    for (const auto& [step, value] : got) CHECK_THAT(value, WithinRel(expected.at(step), 1e-4));
+  }
+}
+
 }  // namespace ddp_monitors_test

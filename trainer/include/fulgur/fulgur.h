@@ -8,6 +8,7 @@
 #include "fulgur/callbacks/device_stats_monitor.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/gradient_accumulation_scheduler.h"
+#include "fulgur/callbacks/gradient_monitor.h"
 #include "fulgur/callbacks/lambda_callback.h"
 #include "fulgur/callbacks/learning_rate_monitor.h"
 #include "fulgur/callbacks/model_checkpoint.h"
