@@ -74,7 +74,8 @@ std::map<std::string, Values> by_hand(int64_t accumulate, double order, const st
   int64_t step = 0;
   for (int64_t b = 0; b < kBatches; ++b) {
     const int64_t begin = b / accumulate * accumulate, window = std::min(accumulate, kBatches - begin);
-    Tensor loss = at::mse_loss(model.forward(data[0].narrow(0, b * kBatch, kBatch)), data[1].narrow(0, b * kBatch, kBatch));
+    Tensor loss =
+        at::mse_loss(model.forward(data[0].narrow(0, b * kBatch, kBatch)), data[1].narrow(0, b * kBatch, kBatch));
     if (window > 1) loss = loss / static_cast<double>(window);
     loss.backward();
     if (b - begin + 1 != window) continue;
@@ -120,7 +121,8 @@ struct Run {
 };
 
 template <class M = AdamWModule>
-Run train(GradientMonitor::Options options, const std::function<void(TrainerOptions&, TrainerComponents&)>& change = {}) {
+Run train(GradientMonitor::Options options,
+          const std::function<void(TrainerOptions&, TrainerComponents&)>& change = {}) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.enable_checkpointing = false;
@@ -132,8 +134,8 @@ Run train(GradientMonitor::Options options, const std::function<void(TrainerOpti
   if (change) change(trainer_options, components);
   at::manual_seed(7);
   const auto module = std::make_shared<M>();
-  const auto loader =
-      std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(kSamples)), DataLoaderOptions{.batch_size = kBatch});
+  const auto loader = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(kSamples)),
+                                                   DataLoaderOptions{.batch_size = kBatch});
   Trainer(trainer_options, components).fit(module, DataSource(loader));
   for (const auto& row : run.logger->rows)
     for (const auto& [name, value] : row.metrics) run.names.insert(name);
@@ -147,8 +149,9 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 TEST_CASE("GradientMonitor: norms and update ratios equal those of a hand-written loop, bit for bit") {
   const int64_t accumulate = GENERATE(1, 3);
   const NormDetail norms = GENERATE(NormDetail::parameter, NormDetail::layer, NormDetail::total);
-  const auto [order, text] = GENERATE(std::pair<double, const char*>(2.0, "2.0"), std::pair<double, const char*>(1.0, "1.0"),
-                                      std::pair<double, const char*>(kInf, "inf"));
+  const auto [order, text] =
+      GENERATE(std::pair<double, const char*>(2.0, "2.0"), std::pair<double, const char*>(1.0, "1.0"),
+               std::pair<double, const char*>(kInf, "inf"));
   CAPTURE(accumulate, static_cast<int>(norms), text);
   const Run run = train({.every = *Interval::parse("1st"), .norms = norms, .norm_type = order},
                         [&](TrainerOptions& o, TrainerComponents&) { o.accumulate_grad_batches = accumulate; });
@@ -265,9 +268,9 @@ struct Overflowing : AdamWModule {
 
 TEST_CASE("GradientMonitor: gradients that are not finite are named once, and counted in every step") {
   const LogLines lines;
-  const Run run = train<Overflowing>({.every = *Interval::parse("2st")}, [](TrainerOptions& options, TrainerComponents&) {
-    options.on_nonfinite = OnNonFinite::skip;
-  });
+  const Run run =
+      train<Overflowing>({.every = *Interval::parse("2st")},
+                         [](TrainerOptions& options, TrainerComponents&) { options.on_nonfinite = OnNonFinite::skip; });
   CHECK(run.logger->values("nonfinite_gradients") == Values{{2, 0}, {4, 1}, {6, 2}, {8, 2}});
   CHECK(run.monitor->nonfinite_counts() == std::map<std::string, int64_t>{{"second.bias", 2}});
   CHECK(lines.count("gradients are not finite: 'second.bias' in 1 step (up to step 4)") == 1);

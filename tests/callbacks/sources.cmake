@@ -14,6 +14,8 @@ set(TEST_SOURCES
   on_exception_checkpoint_test.cpp
   options_test.cpp
   progress_bar_test.cpp
+  spike_detection_test.cpp
+  spike_rule_test.cpp
   throughput_monitor_test.cpp
   timer_test.cpp
   type_name_test.cpp)

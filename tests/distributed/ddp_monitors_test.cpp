@@ -114,4 +114,19 @@ TEST_CASE("ddp: GradientMonitor sees the gradients after the exchange, so those 
   }
 }
 
+TEST_CASE("ddp: a spike on one rank is a spike of the run, whose step all ranks skip or undo") {
+  const std::string action = GENERATE("skip", "rollback", "warn");
+  const TemporaryFolder folder;
+  const auto runs = fit(
+      folder.path(), 2, 8,
+      {"--trainer.max_epochs", "2", "--model.trouble", "spike", "--model.trouble_step", "5",
+       "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "2",
+       "--trainer.callbacks+=SpikeDetection", "--trainer.callbacks.action", action, "--trainer.callbacks.rtol", "20"});
+  // Weights and steps of the ranks are compared where the fit ends.
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "in step 6; the mean of the last 5 steps is "));
+  CHECK(says(runs[0].err, "the optimizer's step is skipped") == (action == "skip"));
+  CHECK(says(runs[0].err, "were restored from") == (action == "rollback"));
+}
+
 }  // namespace ddp_monitors_test

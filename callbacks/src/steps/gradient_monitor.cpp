@@ -41,9 +41,7 @@ std::string layer_of(const std::string& parameter) {
 }
 
 // The entries of a gradient. Those of a sparse one must be summed first.
-Tensor dense_entries(const Tensor& gradient) {
-  return gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-}
+Tensor dense_entries(const Tensor& gradient) { return gradient.is_sparse() ? gradient.coalesce().values() : gradient; }
 
 std::vector<Tensor> clones(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> copies;
@@ -132,7 +130,8 @@ void GradientMonitor::setup(RunContext&, TrainerFn fn) {
 void GradientMonitor::on_train_start(RunContext& run) {
   trigger_.start(run);
   if (resumed_at_) trigger_.set_reached(*resumed_at_);
-  late_->start(run.device());
+  late_->clear();
+  late_->set_device(run.device());
 }
 
 bool GradientMonitor::is_due(RunContext& run) {
@@ -163,7 +162,8 @@ void GradientMonitor::name_weights(RunContext& run, Watched& of) const {
 GradientMonitor::Watched& GradientMonitor::watched(RunContext& run, const Optimizer& optimizer) {
   size_t parameters = 0;
   for (const ParamGroup& group : optimizer.groups()) parameters += group.params.size();
-  auto found = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.optimizer == &optimizer; });
+  auto found =
+      std::find_if(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.optimizer == &optimizer; });
   if (found != watched_.end() && found->weights.size() == parameters) return *found;
   Watched fresh;
   fresh.optimizer = &optimizer;
@@ -206,8 +206,8 @@ void GradientMonitor::count(Watched& of) const {
   if (entries.empty()) return;
   // The largest absolute value is finite if and only if all values are.
   const std::vector<Tensor> largest = norms_of(entries, std::numeric_limits<double>::infinity());
-  std::vector<Tensor> all(of.weights.size(), places.size() < of.weights.size() ? at::zeros({}, largest.front().options())
-                                                                               : Tensor());
+  std::vector<Tensor> all(of.weights.size(),
+                          places.size() < of.weights.size() ? at::zeros({}, largest.front().options()) : Tensor());
   for (size_t i = 0; i < places.size(); ++i) all[places[i]] = largest[i];
   const Tensor bad = at::isfinite(at::stack(all)).logical_not();
   // A new tensor: a checkpoint may still be copying the old one.
@@ -283,9 +283,9 @@ void GradientMonitor::log_updates(RunContext& run, Watched& of) const {
     const auto& [name, change] = moved[i];
     // Weights that are 0 and stay so have not moved.
     const Tensor ratio = at::where(change.eq(0), change, change / whole[i].second);
-    run.log(name.empty() ? cat("update_ratio_total", of.total_suffix)
-                         : cat("update_ratio", options_.group_separator, name),
-            ratio, {.reduce_fx = Reduce::last});
+    run.log(
+        name.empty() ? cat("update_ratio_total", of.total_suffix) : cat("update_ratio", options_.group_separator, name),
+        ratio, {.reduce_fx = Reduce::last});
   }
 }
 
@@ -320,9 +320,9 @@ void GradientMonitor::on_train_batch_end(RunContext& run, const StepOutput&, con
   if (total.defined()) {
     total = total.to(at::kDouble);
     run.log("nonfinite_gradients", total, {.reduce_fx = Reduce::last});
-    late_->add(total);
+    late_->add(total, run.progress().global_step);
   }
-  for (Tensor number = late_->take(); number.defined(); number = late_->take()) warn_of(run, number);
+  while (const auto number = late_->take()) warn_of(run, number->value);
 }
 
 // The names are read once, and only if there is something to report.
@@ -330,13 +330,13 @@ void GradientMonitor::warn_of(RunContext& run, const Tensor& number) {
   if (number.item<double>() == 0 || std::exchange(warned_, true)) return;
   const bool scales = run.meters().precision_name().starts_with("16");
   log::warn("gradient_monitor.nonfinite",
-            cat("GradientMonitor: gradients are not finite: ", describe_counts(nonfinite_counts()),
-                " (up to step ", run.progress().global_step, "). Further ones are counted",
+            cat("GradientMonitor: gradients are not finite: ", describe_counts(nonfinite_counts()), " (up to step ",
+                run.progress().global_step, "). Further ones are counted",
                 scales ? ". With a scaled loss a few are normal: the scale is found by them" : ""));
 }
 
 void GradientMonitor::on_train_epoch_end(RunContext& run) {
-  for (Tensor number = late_->take(true); number.defined(); number = late_->take(true)) warn_of(run, number);
+  while (const auto number = late_->take(/*waits=*/true)) warn_of(run, number->value);
 }
 
 void GradientMonitor::on_train_end(RunContext& run) {

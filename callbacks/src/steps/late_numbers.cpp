@@ -8,9 +8,9 @@
 
 namespace fulgur::detail {
 
-void LateNumbers::add(const Tensor& value, int64_t age) {
+void LateNumbers::add(const Tensor& value, int64_t step, int64_t age) {
   const at::NoGradGuard no_grad;
-  Copy copy{.number = {.value = value.detach().clone(), .age = age}, .on_host = {}, .copied = {}};
+  Copy copy{.number = {.value = value.detach().clone(), .step = step, .age = age}, .on_host = {}, .copied = {}};
   const Tensor& kept = copy.number.value;
   if (!kept.is_cuda()) {
     copy.on_host = kept.is_cpu() ? kept : kept.cpu();
@@ -28,14 +28,14 @@ void LateNumbers::end_batch() {
   for (Copy& copy : pending_) ++copy.number.age;
 }
 
-Tensor LateNumbers::take(bool waits) {
-  if (pending_.empty()) return {};
+std::optional<LateNumbers::Number> LateNumbers::take(bool waits) {
+  if (pending_.empty()) return std::nullopt;
   const Copy& oldest = pending_.front();
-  if (late_ && !waits && oldest.number.age < kLater) return {};
+  if (late_ && !waits && oldest.number.age < kLater) return std::nullopt;
   if (oldest.copied && !oldest.copied->query()) oldest.copied->synchronize();
-  Tensor value = oldest.on_host;
+  Number number{.value = oldest.on_host, .step = oldest.number.step, .age = oldest.number.age};
   pending_.pop_front();
-  return value;
+  return number;
 }
 
 std::deque<LateNumbers::Number> LateNumbers::pending() const {

@@ -19,22 +19,20 @@ class LateNumbers {
   static constexpr int64_t kLater = 5;
 
   struct Number {
-    Tensor value;     ///< on the device; a later change of it is not seen
+    Tensor value;  ///< a later change of the tensor is not seen
+    int64_t step = 0;
     int64_t age = 0;  ///< batches that have ended since it was added
   };
 
-  /// Forgets everything. Numbers are late if `device` is a GPU, also those that a resume adds.
-  void start(at::Device device) {
-    late_ = device.is_cuda();
-    pending_.clear();
-  }
+  /// Numbers are late if the run is on a GPU, also those that a resume adds.
+  void set_device(at::Device device) { late_ = device.is_cuda(); }
+  void clear() { pending_.clear(); }
   /// Starts the copy of `value` to the host.
-  void add(const Tensor& value, int64_t age = 0);
+  void add(const Tensor& value, int64_t step, int64_t age = 0);
   /// A batch has ended.
   void end_batch();
-  /// The oldest numbers, on the CPU, if they have arrived; else undefined. With `waits`, waits for the device.
-  Tensor take(bool waits = false);
-  bool empty() const { return pending_.empty(); }
+  /// The oldest number, with its value on the CPU, if it has arrived. With `waits`, waits for the device.
+  std::optional<Number> take(bool waits = false);
   /// What has not arrived, oldest first, for a saved state.
   std::deque<Number> pending() const;
 

@@ -15,6 +15,7 @@
 #include "fulgur/callbacks/model_summary.h"
 #include "fulgur/callbacks/on_exception_checkpoint.h"
 #include "fulgur/callbacks/progress_bar.h"
+#include "fulgur/callbacks/spike_detection.h"
 #include "fulgur/callbacks/throughput_monitor.h"
 #include "fulgur/callbacks/timer.h"
 #include "fulgur/core/contracts/callback.h"

@@ -88,6 +88,11 @@ void LiveRunContext::set_accumulation(int64_t count) {
   state_.window.target = count;
 }
 
+void LiveRunContext::judge_steps(StepJudge& judge) {
+  state_.judges.push_back(&judge);
+  services_.finite.keep_window_buffers();
+}
+
 std::optional<double> LiveRunContext::metric(std::string_view name) {
   if (world_size() > 1) return services_.logs.written(name);
   services_.rows.settle(/*and_act=*/false);

@@ -97,6 +97,7 @@ class LiveRunContext final : public RunContext,
   uint64_t request_checkpoint(CheckpointRequest request) override {
     return services_.checkpoints.request(std::move(request));
   }
+  void judge_steps(StepJudge& judge) override;
   bool owns_checkpoint(const std::filesystem::path& path) override { return services_.checkpoints.owns(path); }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     services_.checkpoints.release(path, owner);

@@ -17,6 +17,7 @@
 #include "fulgur/core/contracts/data_module.h"
 #include "fulgur/core/contracts/logger.h"
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/step_judge.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/core/state/batch.h"
 #include "fulgur/trainer/components.h"
@@ -179,6 +180,7 @@ struct RunState {
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
+  std::vector<StepJudge*> judges;  ///< callbacks that decide whether a step is made
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
   bool remembers_batches = false;           ///< a callback may save on an exception
   std::optional<RewindPoint> rewind_point;  ///< of the batch or the hooks under way, if one may

@@ -72,8 +72,8 @@ class FULGUR_API GradientMonitor final : public Callback {
     std::string total_suffix;  // if there are several optimizers
     std::vector<std::string> names;
     std::vector<Tensor> weights;
-    Tensor counts;             // int64, on the device: steps in which the gradient was not finite
-    int64_t at_batch = -1;     // the last batch in which the optimizer stepped
+    Tensor counts;                          // int64, on the device: steps in which the gradient was not finite
+    int64_t at_batch = -1;                  // the last batch in which the optimizer stepped
     std::vector<Tensor> before, gradients;  // copies, in a step that is logged
     std::vector<Tensor> weight_norms;
   };

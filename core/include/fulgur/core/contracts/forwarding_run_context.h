@@ -60,6 +60,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   void request_stop(std::string reason) override { to_.request_stop(std::move(reason)); }
   bool stop_requested() const override { return to_.stop_requested(); }
   uint64_t request_checkpoint(CheckpointRequest request) override { return to_.request_checkpoint(std::move(request)); }
+  void judge_steps(StepJudge& judge) override { to_.judge_steps(judge); }
 
  private:
   RunContext& to_;
