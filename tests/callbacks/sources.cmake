@@ -13,6 +13,7 @@ set(TEST_SOURCES
   model_summary_test.cpp
   on_exception_checkpoint_test.cpp
   options_test.cpp
+  prediction_writer_test.cpp
   progress_bar_test.cpp
   spike_detection_test.cpp
   spike_rule_test.cpp

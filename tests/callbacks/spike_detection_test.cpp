@@ -15,9 +15,9 @@
 #include <limits>
 #include <thread>
 
+#include "fulgur/core/text/text.h"
 #include "fulgur/optim/lbfgs.h"
 #include "fulgur/strategies/mixed_precision.h"
-#include "fulgur/core/text/text.h"
 #include "support/expect_error.h"
 
 namespace spike_detection_test {
@@ -32,8 +32,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 // The losses of the net differ by less.
 constexpr double kRtol = 20;
 
-/// The loss is larger in some batches of the run, counted from 1, but its gradients are not. The running statistics move
-/// in each forward.
+/// The loss is larger in some batches of the run, counted from 1, but its gradients are not. The running statistics
+/// move in each forward.
 struct Spiky : SelfPlanned {
   torch::nn::BatchNorm1d norm{nullptr};
   std::set<int64_t> at;
@@ -128,8 +128,7 @@ TEST_CASE("SpikeDetection warn: the spike is reported once and counted, and trai
 TEST_CASE("SpikeDetection skip: the run is that in which on_nonfinite skips the step, bit for bit") {
   const int64_t accumulate = GENERATE(1, 2, 3);
   CAPTURE(accumulate);
-  const Run expected =
-      fit({.at = {8}, .factor = kNan, .nonfinite = OnNonFinite::skip, .accumulate = accumulate});
+  const Run expected = fit({.at = {8}, .factor = kNan, .nonfinite = OnNonFinite::skip, .accumulate = accumulate});
   const Run run = fit({.at = {8}, .options = with(SpikeAction::skip), .accumulate = accumulate});
   CHECK(run.detection->spikes() == 1);
   CHECK(run.count("the optimizer's step is skipped") == 1);
@@ -208,10 +207,7 @@ TEST_CASE("SpikeDetection: under 16-mixed it judges the loss itself, not the sca
 }
 
 TEST_CASE("SpikeDetection: losses that are not finite are left to on_nonfinite") {
-  const Run run = fit({.at = {6},
-                       .factor = kNan,
-                       .options = with(SpikeAction::skip),
-                       .nonfinite = OnNonFinite::skip});
+  const Run run = fit({.at = {6}, .factor = kNan, .options = with(SpikeAction::skip), .nonfinite = OnNonFinite::skip});
   CHECK(run.detection->spikes() == 0);
   CHECK(run.count("is not finite: the optimizer's step is skipped") == 1);
 }
@@ -260,15 +256,14 @@ TEST_CASE("SpikeDetection: ranks decide alike, by the mean of their losses, also
   std::vector<StateTree> saved(kRanks);
   const auto work = [&](int64_t rank) {
     ThreadCollectives collectives(world, rank);
-    const auto loss = [&](size_t window, size_t batch) {
-      return at::full({}, losses[window][rank][batch]);
-    };
+    const auto loss = [&](size_t window, size_t batch) { return at::full({}, losses[window][rank][batch]); };
     const auto begin = [&](FakeRunContext& run, SpikeDetection& detection) {
       run.collectives_of_ranks = &collectives;
       detection.setup(run, TrainerFn::fit);
     };
     FakeRunContext run, resumed_run;
-    SpikeDetection first({.action = SpikeAction::skip, .rtol = 5.0}), second({.action = SpikeAction::skip, .rtol = 5.0});
+    SpikeDetection first({.action = SpikeAction::skip, .rtol = 5.0}),
+        second({.action = SpikeAction::skip, .rtol = 5.0});
     begin(run, first);
     const auto judge = [&](FakeRunContext& in) {
       return std::to_string(static_cast<int>(in.judges.front()->judge_step(in)));
@@ -313,8 +308,7 @@ TEST_CASE("SpikeDetection: options and runs that it cannot work with are refused
     TemporaryFolder folder;
     TrainerComponents components;
     components.add(std::make_shared<SpikeDetection>(with(action)));
-    return message_of<ConfigError>(
-        [&] { Trainer(quiet(folder), components).fit(module, regression_data(8, 0), {}); });
+    return message_of<ConfigError>([&] { Trainer(quiet(folder), components).fit(module, regression_data(8, 0), {}); });
   };
   CHECK_THAT(refused(std::make_shared<Closing>(), SpikeAction::skip), ContainsSubstring("LBFGS makes several"));
   CHECK_THAT(refused(std::make_shared<ByHand>(), SpikeAction::rollback),

@@ -64,8 +64,7 @@ int64_t SpikeDetection::spikes() const { return rule_->spikes(); }
 StateTree SpikeDetection::state() const {
   StateTree::List late;
   for (const auto& number : late_->pending())
-    late.push_back(
-        StateTree::map({{"loss", late_number(number.value)}, {"step", number.step}, {"age", number.age}}));
+    late.push_back(StateTree::map({{"loss", late_number(number.value)}, {"step", number.step}, {"age", number.age}}));
   return StateTree::map({{"rule", rule_->state()},
                          {"sum", sum_.defined() ? late_number(sum_) : StateTree(nullptr)},
                          {"batches", batches_},

@@ -63,8 +63,7 @@ SpikeRule::Verdict SpikeRule::judge(double loss) {
 StateTree SpikeRule::state() const {
   StateTree::List losses;
   for (const double loss : losses_) losses.emplace_back(loss);
-  return StateTree::map(
-      {{"losses", std::move(losses)}, {"seen", seen_}, {"in_a_row", in_a_row_}, {"spikes", spikes_}});
+  return StateTree::map({{"losses", std::move(losses)}, {"seen", seen_}, {"in_a_row", in_a_row_}, {"spikes", spikes_}});
 }
 
 void SpikeRule::load_state(const StateTree& state) {

@@ -14,6 +14,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/callbacks/model_summary.h"
 #include "fulgur/callbacks/on_exception_checkpoint.h"
+#include "fulgur/callbacks/prediction_writer.h"
 #include "fulgur/callbacks/progress_bar.h"
 #include "fulgur/callbacks/spike_detection.h"
 #include "fulgur/callbacks/throughput_monitor.h"

@@ -1,5 +1,7 @@
 #include "context/live_run_context.h"
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
 
 #include "fulgur/core/text/log.h"
@@ -17,6 +19,13 @@ std::optional<int64_t> LiveRunContext::num_batches(RunningStage stage) const {
     return sum;
   }
   return found->second.total();
+}
+
+Tensor LiveRunContext::sample_indices() const {
+  const RunPosition& position = state_.position;
+  if (position.stage != RunningStage::predict || !position.evaluated || !position.reads_in_turns) return {};
+  const int64_t first = position.samples_before, count = position.evaluated->size();
+  return at::arange(first, first + count, at::TensorOptions(at::kLong)) * world_size() + rank();
 }
 
 std::optional<int64_t> LiveRunContext::estimated_steps() const {

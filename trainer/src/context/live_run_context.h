@@ -25,6 +25,7 @@ class LiveRunContext final : public RunContext,
 
   const Progress& progress() const override { return state_.counters; }
   int64_t batch_idx() const override { return state_.position.batch_idx; }
+  Tensor sample_indices() const override;
   TrainerFn fn() const override { return state_.fn; }
   RunningStage stage() const override { return state_.position.stage; }
   bool sanity_checking() const override { return state_.position.sanity_checking; }

@@ -56,6 +56,8 @@ struct RunPosition {
   Batch batch;                       ///< the training batch under way
   bool in_batch = false;             ///< still true after an exception in the batch
   const Batch* evaluated = nullptr;  ///< the batch of an evaluation under way
+  int64_t samples_before = 0;        ///< this rank's samples of the loader before that batch
+  bool reads_in_turns = false;       ///< in predict: the rank's i-th sample is number i × world_size + rank
   /// The part of a batch's work being executed, such as `training_step`; still set after an exception.
   const char* doing = nullptr;
   std::optional<int64_t> reading;  ///< the batch being requested from a loader; still set after an exception

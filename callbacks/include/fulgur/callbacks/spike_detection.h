@@ -81,9 +81,9 @@ class FULGUR_API SpikeDetection final : public Callback, private StepJudge {
   Options options_;
   std::unique_ptr<detail::SpikeRule> rule_;
   std::unique_ptr<detail::LateNumbers> late_;
-  Tensor sum_;               // of the losses of the open window, float64 on the device
-  int64_t batches_ = 0;      // in that sum
-  int64_t steps_ = 0;        // `global_step` after the last batch
+  Tensor sum_;           // of the losses of the open window, float64 on the device
+  int64_t batches_ = 0;  // in that sum
+  int64_t steps_ = 0;    // `global_step` after the last batch
   int64_t rank_ = 0, world_size_ = 1;
   std::string finding_;
 };

@@ -19,6 +19,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
 
   const Progress& progress() const override { return to_.progress(); }
   int64_t batch_idx() const override { return to_.batch_idx(); }
+  Tensor sample_indices() const override { return to_.sample_indices(); }
   TrainerFn fn() const override { return to_.fn(); }
   RunningStage stage() const override { return to_.stage(); }
   bool sanity_checking() const override { return to_.sanity_checking(); }

@@ -56,6 +56,10 @@ class FULGUR_API RunContext {
   virtual const Progress& progress() const = 0;
   /// Index of the current batch within its loader and epoch.
   virtual int64_t batch_idx() const = 0;
+  /// The positions of the samples of the current predict batch in the order of its loader, int64 on the CPU: their
+  /// indices in the data set, unless the loader shuffles. Undefined if ranks share the loader in an order that only it
+  /// knows, and outside of predict.
+  virtual Tensor sample_indices() const { return {}; }
   virtual TrainerFn fn() const = 0;
   virtual RunningStage stage() const = 0;
   virtual bool sanity_checking() const = 0;
