@@ -44,9 +44,9 @@ PredictedBatch on_host(const Outputs& outputs, const Tensor& indices, int64_t sa
                         "Rename the output."));
     if (!value.defined() || value.dim() == 0 || value.size(0) != samples)
       refuse_output(cat("output '", escape_controls(name), "' must have one row per sample (", samples, "); got ",
-                        !value.defined()    ? "an undefined tensor"
+                        !value.defined()   ? "an undefined tensor"
                         : value.dim() == 0 ? "a scalar"
-                                            : cat(value.size(0), " rows"),
+                                           : cat(value.size(0), " rows"),
                         "."));
     if (value.layout() != at::kStrided)
       refuse_output(cat("output '", escape_controls(name), "' must be dense; call to_dense()."));
@@ -159,8 +159,8 @@ void PredictionWriter::write_on_epoch_end(RunContext& run, const std::vector<std
 void PredictionWriter::write(RunContext& run, const std::string& suffix, const std::vector<const Predicted*>& batches,
                              int64_t loader_idx) {
   const auto entries = entries_of(batches);
-  const std::string name = cat(kFilePrefix, "rank", padded(run.rank(), 2), "-loader", padded(loader_idx, 2), suffix,
-                               ".safetensors");
+  const std::string name =
+      cat(kFilePrefix, "rank", padded(run.rank(), 2), "-loader", padded(loader_idx, 2), suffix, ".safetensors");
   detail::NewFile file(folder_, name, "callbacks.PredictionWriter");
   SafetensorsWriter writer(file.hidden(), entries);
   int64_t row = 0;

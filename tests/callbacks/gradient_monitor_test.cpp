@@ -170,6 +170,24 @@ TEST_CASE("GradientMonitor: norms and update ratios equal those of a hand-writte
   CHECK(compared == (norms == NormDetail::parameter ? 15 : norms == NormDetail::layer ? 9 : 3));
 }
 
+TEST_CASE("GradientMonitor: the step of a window that ends with the data is logged too") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.enable_checkpointing = false;
+  options.accumulate_grad_batches = 3;
+  const auto logger = std::make_shared<MemoryLogger>();
+  TrainerComponents components;
+  components.loggers = {logger};
+  components.add(std::make_shared<GradientMonitor>(GradientMonitor::Options{.every = *Interval::parse("1st")}));
+  Trainer(options, components).fit(std::make_shared<AdamWModule>(), DataSource(regression_stream(32)));
+  for (const char* name : {"grad_2.0_norm_total", "update_ratio_total", "nonfinite_gradients"}) {
+    CAPTURE(name);
+    const Values values = logger->values(name);
+    REQUIRE(values.size() == 3);
+    CHECK(values.back().first == 3);
+  }
+}
+
 TEST_CASE("GradientMonitor: every says which steps are logged, by the number that the step has when it is done") {
   const Run run = train({.every = *Interval::parse("3st")});
   const auto expected = by_hand(1, 2.0, "2.0", 3);

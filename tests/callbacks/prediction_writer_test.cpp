@@ -64,7 +64,8 @@ TEST_CASE("PredictionWriter batch: a file for each batch has its predictions and
                               "predictions-rank00-loader00-batch00000001.safetensors",
                               "predictions-rank00-loader00-batch00000002.safetensors"});
   for (int64_t b = 0; b < 3; ++b) {
-    const auto tensors = read(folder / kRun / "predictions" / cat("predictions-rank00-loader00-batch0000000", b, ".safetensors"));
+    const auto tensors =
+        read(folder / kRun / "predictions" / cat("predictions-rank00-loader00-batch0000000", b, ".safetensors"));
     REQUIRE(tensors.size() == 2);
     const int64_t rows = b < 2 ? 4 : 2;
     CHECK(tensors.at("y").equal(expected.narrow(0, 4 * b, rows)));
@@ -174,8 +175,10 @@ TEST_CASE("PredictionWriter: outputs that do not fit are refused") {
     const TemporaryFolder folder;
     return message_of<Error>([&] { predict(folder, {writer(interval)}, 12, module); });
   };
-  CHECK_THAT(error("rows", WriteInterval::batch), ContainsSubstring("output 'y' must have one row per sample (4); got 1"));
-  CHECK_THAT(error("reserved", WriteInterval::batch), ContainsSubstring("the name 'sample_index' belongs to the writer"));
+  CHECK_THAT(error("rows", WriteInterval::batch),
+             ContainsSubstring("output 'y' must have one row per sample (4); got 1"));
+  CHECK_THAT(error("reserved", WriteInterval::batch),
+             ContainsSubstring("the name 'sample_index' belongs to the writer"));
   CHECK_THAT(error("name", WriteInterval::epoch), ContainsSubstring("'z' (Float [2] in a row) differs"));
   CHECK_THAT(error("more", WriteInterval::epoch), ContainsSubstring("'z' (Float [2] in a row) differs"));
   CHECK_THAT(error("less", WriteInterval::epoch), ContainsSubstring("'y', which the first batch had, is missing"));

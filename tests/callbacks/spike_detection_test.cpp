@@ -125,6 +125,20 @@ TEST_CASE("SpikeDetection warn: the spike is reported once and counted, and trai
   CHECK(logged.back() == std::pair<int64_t, double>(20, 2));
 }
 
+TEST_CASE("SpikeDetection: the loss of a window that ends with the data is that of its step") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.accumulate_grad_batches = 3;
+  TrainerComponents components;
+  components.add(std::make_shared<SpikeDetection>(with(SpikeAction::warn)));
+  const auto module = std::make_shared<Spiky>();
+  module->at = {9};
+  const LogLines lines;
+  Trainer(options, components).fit(module, DataSource(regression_stream(32)));
+  CHECK(lines.count("in step 4; the mean of the last 3 steps is ") == 1);
+}
+
 TEST_CASE("SpikeDetection skip: the run is that in which on_nonfinite skips the step, bit for bit") {
   const int64_t accumulate = GENERATE(1, 2, 3);
   CAPTURE(accumulate);

@@ -41,7 +41,11 @@ std::string layer_of(const std::string& parameter) {
 }
 
 // The entries of a gradient. Those of a sparse one must be summed first.
-Tensor dense_entries(const Tensor& gradient) { return gradient.is_sparse() ? gradient.coalesce().values() : gradient; }
+Tensor dense_entries(const Tensor& gradient) {
+  if (!gradient.is_sparse()) return gradient;
+  const Tensor values = gradient.coalesce().values();
+  return values.numel() > 0 ? values : at::zeros({1}, values.options());
+}
 
 std::vector<Tensor> clones(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> copies;
@@ -124,7 +128,7 @@ void GradientMonitor::setup(RunContext&, TrainerFn fn) {
   loaded_.clear();
   resumed_at_.reset();
   decided_at_ = -1;
-  warned_ = false;
+  warned_ = pending_ = false;
 }
 
 void GradientMonitor::on_train_start(RunContext& run) {
@@ -151,6 +155,8 @@ void GradientMonitor::name_weights(RunContext& run, Watched& of) const {
   };
   for (const ParamGroup& group : of.optimizer->groups())
     for (size_t i = 0; i < group.params.size(); ++i) {
+      ++of.parameters;
+      if (group.params[i].numel() == 0) continue;
       const auto found = name_of.find(group.of_module()[i].unsafeGetTensorImpl());
       of.names.push_back(found == name_of.end() ? group.names.at(i) : found->second);
       of.weights.push_back(group.params[i]);
@@ -164,7 +170,7 @@ GradientMonitor::Watched& GradientMonitor::watched(RunContext& run, const Optimi
   for (const ParamGroup& group : optimizer.groups()) parameters += group.params.size();
   auto found =
       std::find_if(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.optimizer == &optimizer; });
-  if (found != watched_.end() && found->weights.size() == parameters) return *found;
+  if (found != watched_.end() && found->parameters == parameters) return *found;
   Watched fresh;
   fresh.optimizer = &optimizer;
   if (run.optimizer_plan().optimizers.size() > 1)
@@ -190,6 +196,8 @@ void GradientMonitor::on_before_optimizer_step(RunContext& run, Optimizer& optim
   if (std::exchange(of.at_batch, decided_at_) == decided_at_) return;
   if (options_.count_nonfinite) count(of);
   if (!due) return;
+  pending_ = true;
+  step_before_ = run.progress().global_step;
   log_gradients(run, of);
   log_weights(run, of);
 }
@@ -199,7 +207,7 @@ void GradientMonitor::count(Watched& of) const {
   std::vector<size_t> places;
   for (size_t i = 0; i < of.weights.size(); ++i) {
     const Tensor& gradient = of.weights[i].grad();
-    if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (!gradient.defined()) continue;
     entries.push_back(dense_entries(gradient));
     places.push_back(i);
   }
@@ -302,26 +310,37 @@ void GradientMonitor::send_histograms(RunContext& run, const Watched& of) const 
   if (options_.weight_histograms) send("weights", of.before);
 }
 
-void GradientMonitor::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
+void GradientMonitor::end_step(RunContext& run) {
+  if (!std::exchange(pending_, false)) return;
   const at::NoGradGuard no_grad;
-  const int64_t batch = decided_at_;
-  const bool logs = due_ && batch == run.progress().batches_total.started;
-  late_->end_batch();
+  // A step that a rollback has discarded does not count, and has no change of the weights.
+  const bool made = run.progress().global_step != step_before_;
   Tensor total;
   for (Watched& of : watched_) {
-    if (!logs || of.at_batch != batch) continue;
-    if (options_.update_ratios && !of.before.empty()) log_updates(run, of);
-    send_histograms(run, of);
+    if (made && of.at_batch == decided_at_) {
+      if (options_.update_ratios && !of.before.empty()) log_updates(run, of);
+      send_histograms(run, of);
+      if (of.counts.defined()) total = total.defined() ? total + of.counts.sum() : of.counts.sum();
+    }
     of.before.clear();
     of.gradients.clear();
     of.weight_norms.clear();
-    if (of.counts.defined()) total = total.defined() ? total + of.counts.sum() : of.counts.sum();
   }
-  if (total.defined()) {
-    total = total.to(at::kDouble);
-    run.log("nonfinite_gradients", total, {.reduce_fx = Reduce::last});
-    late_->add(total, run.progress().global_step);
-  }
+  if (!total.defined()) return;
+  total = total.to(at::kDouble);
+  run.log("nonfinite_gradients", total, {.reduce_fx = Reduce::last});
+  late_->add(total, run.progress().global_step);
+}
+
+// Called after the step, also for a window that ends with the data. Before the step is counted, its closure may call
+// it.
+void GradientMonitor::on_before_zero_grad(RunContext& run, Optimizer&) {
+  if (run.progress().global_step != step_before_) end_step(run);
+}
+
+void GradientMonitor::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
+  late_->end_batch();
+  end_step(run);
   while (const auto number = late_->take()) warn_of(run, number->value);
 }
 

@@ -173,16 +173,23 @@ void SpikeDetection::on_train_batch_end(RunContext& run, const StepOutput& outpu
   if (!decides_before_step()) {
     late_->end_batch();
     if (output.loss.defined()) add_loss(output.loss);
-    const int64_t step = run.progress().global_step;
-    if (step != steps_ && batches_ > 0) late_->add(close_window(run), step);
-    steps_ = step;
+    end_step(run);
     judge_late(run, /*waits=*/false);
   }
   if (spikes() > 0 && run.meters().is_logging_step())
     run.log("loss_spikes", static_cast<double>(spikes()), {.reduce_fx = Reduce::last});
 }
 
-void SpikeDetection::on_train_epoch_end(RunContext& run) { judge_late(run, /*waits=*/true); }
+void SpikeDetection::end_step(RunContext& run) {
+  const int64_t step = run.progress().global_step;
+  if (std::exchange(steps_, step) != step && batches_ > 0) late_->add(close_window(run), step);
+}
+
+void SpikeDetection::on_train_epoch_end(RunContext& run) {
+  // The data may have ended inside a window, whose step came after the last batch.
+  if (!decides_before_step()) end_step(run);
+  judge_late(run, /*waits=*/true);
+}
 
 void SpikeDetection::on_train_end(RunContext& run) { judge_late(run, /*waits=*/true); }
 

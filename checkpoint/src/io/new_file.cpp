@@ -22,8 +22,7 @@ NewFile::~NewFile() {
 void NewFile::publish() {
   std::error_code error;
   std::filesystem::rename(hidden_, path_, error);
-  if (error)
-    throw CheckpointError(cat("[", function_, "] ", path_, " could not be written: ", error.message(), "."));
+  if (error) throw CheckpointError(cat("[", function_, "] ", path_, " could not be written: ", error.message(), "."));
   published_ = true;
 }
 

@@ -57,6 +57,7 @@ class FULGUR_API GradientMonitor final : public Callback {
   void setup(RunContext& run, TrainerFn fn) override;
   void on_train_start(RunContext& run) override;
   void on_before_optimizer_step(RunContext& run, Optimizer& optimizer) override;
+  void on_before_zero_grad(RunContext& run, Optimizer& optimizer) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
   /// Prints which gradients were not finite, if any.
@@ -66,9 +67,10 @@ class FULGUR_API GradientMonitor final : public Callback {
   std::map<std::string, int64_t> nonfinite_counts() const;
 
  private:
-  /// The parameters of one optimizer, as it steps them.
+  /// The parameters of one optimizer, as it steps them; those without elements are left out.
   struct Watched {
     const Optimizer* optimizer = nullptr;
+    size_t parameters = 0;     // of the optimizer
     std::string total_suffix;  // if there are several optimizers
     std::vector<std::string> names;
     std::vector<Tensor> weights;
@@ -80,6 +82,8 @@ class FULGUR_API GradientMonitor final : public Callback {
   Watched& watched(RunContext& run, const Optimizer& optimizer);
   void name_weights(RunContext& run, Watched& of) const;
   bool is_due(RunContext& run);
+  /// Logs what is known after the step.
+  void end_step(RunContext& run);
   void count(Watched& of) const;
   void log_gradients(RunContext& run, Watched& of) const;
   void log_weights(RunContext& run, Watched& of) const;
@@ -100,6 +104,8 @@ class FULGUR_API GradientMonitor final : public Callback {
   std::unique_ptr<detail::LateNumbers> late_;
   std::optional<double> resumed_at_;
   bool due_ = false, warned_ = false;
+  bool pending_ = false;     // a step that is logged is under way
+  int64_t step_before_ = 0;  // `global_step` before it
   int64_t decided_at_ = -1;  // the batch for which `due_` was decided
 };
 

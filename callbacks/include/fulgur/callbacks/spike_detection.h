@@ -69,6 +69,8 @@ class FULGUR_API SpikeDetection final : public Callback, private StepJudge {
   void add_loss(const Tensor& loss);
   /// The loss of the step whose window has ended: the mean over its batches and all ranks, on the device.
   Tensor close_window(RunContext& run);
+  /// Takes the loss of a step that was made since the last call; for `warn` and `stop`.
+  void end_step(RunContext& run);
   void judge_late(RunContext& run, bool waits);
   void report(RunContext& run, const std::string& text);
 
