@@ -21,7 +21,7 @@ using PredictedBatch = PredictionWriter::Predicted;
 constexpr const char* kIndexName = "sample_index";
 constexpr const char* kFilePrefix = "predictions-";
 
-std::string padded(int64_t number, size_t digits) {
+std::string with_zeros(int64_t number, size_t digits) {
   std::string text = std::to_string(number);
   return text.size() < digits ? std::string(digits - text.size(), '0') + text : text;
 }
@@ -145,7 +145,7 @@ void PredictionWriter::on_exception(RunContext&, const std::exception&) { kept_.
 
 void PredictionWriter::write_on_batch_end(RunContext& run, const Predicted& predicted, const Batch&, int64_t batch_idx,
                                           int64_t loader_idx) {
-  write(run, cat("-batch", padded(batch_idx, 8)), {&predicted}, loader_idx);
+  write(run, cat("-batch", with_zeros(batch_idx, 8)), {&predicted}, loader_idx);
 }
 
 void PredictionWriter::write_on_epoch_end(RunContext& run, const std::vector<std::vector<Predicted>>& loaders) {
@@ -160,7 +160,7 @@ void PredictionWriter::write(RunContext& run, const std::string& suffix, const s
                              int64_t loader_idx) {
   const auto entries = entries_of(batches);
   const std::string name =
-      cat(kFilePrefix, "rank", padded(run.rank(), 2), "-loader", padded(loader_idx, 2), suffix, ".safetensors");
+      cat(kFilePrefix, "rank", with_zeros(run.rank(), 2), "-loader", with_zeros(loader_idx, 2), suffix, ".safetensors");
   detail::NewFile file(folder_, name, "callbacks.PredictionWriter");
   SafetensorsWriter writer(file.hidden(), entries);
   int64_t row = 0;
