@@ -103,6 +103,7 @@ void SpikeDetection::setup(RunContext& run, TrainerFn fn) {
   rank_ = run.rank();
   world_size_ = run.world_size();
   finding_.clear();
+  reported_ = false;
   if (decides_before_step()) run.judge_steps(*this);
 }
 
@@ -207,8 +208,11 @@ void SpikeDetection::judge_late(RunContext& run, bool waits) {
 
 // The first report is a warning; further ones of `warn` are only counted.
 void SpikeDetection::report(RunContext& run, const std::string& text) {
-  log::warn("spike_detection.spike", cat("SpikeDetection: ", text));
-  if (decides_before_step() && spikes() > 1) run.print(cat("SpikeDetection: ", text));
+  const std::string line = cat("SpikeDetection: ", text);
+  if (!std::exchange(reported_, true))
+    log::warn("spike_detection.spike", line);
+  else if (decides_before_step())
+    run.print(line);
 }
 
 [[maybe_unused]] static const bool registered_spike_detection = Registry<Callback>::add<SpikeDetection>(

@@ -88,6 +88,7 @@ class FULGUR_API SpikeDetection final : public Callback, private StepJudge {
   int64_t steps_ = 0;    // `global_step` after the last batch
   int64_t rank_ = 0, world_size_ = 1;
   std::string finding_;
+  bool reported_ = false;  // in this process
 };
 
 }  // namespace fulgur
