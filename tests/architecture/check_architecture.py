@@ -35,7 +35,7 @@ SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
-    "callbacks": ["weights"],
+    "callbacks": ["weights", "steps"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",

@@ -6,13 +6,17 @@ set(TEST_SOURCES
   early_stopping_rule_test.cpp
   early_stopping_test.cpp
   gradient_accumulation_scheduler_test.cpp
+  gradient_monitor_test.cpp
   lambda_callback_test.cpp
   learning_rate_monitor_test.cpp
   model_checkpoint_test.cpp
   model_summary_test.cpp
   on_exception_checkpoint_test.cpp
   options_test.cpp
+  prediction_writer_test.cpp
   progress_bar_test.cpp
+  spike_detection_test.cpp
+  spike_rule_test.cpp
   throughput_monitor_test.cpp
   timer_test.cpp
   type_name_test.cpp

@@ -56,6 +56,19 @@ TEST_CASE("norms of half-precision gradients are summed in float32") {
   CHECK(std::abs(grad_norm(gradients).item<double>() - 1.0) < 1e-2);
 }
 
+TEST_CASE("norms_of returns the norm of each tensor, in one dtype") {
+  const std::vector<Tensor> tensors{at::full({4}, 2.0), at::full({2, 2}, -3.0, at::kBFloat16),
+                                    at::full({1}, 5.0, at::kDouble)};
+  const std::vector<Tensor> norms = norms_of(tensors, 2), largest = norms_of(tensors, 1.0 / 0.0);
+  REQUIRE(norms.size() == 3);
+  for (const Tensor& norm : norms) CHECK(norm.scalar_type() == at::kFloat);
+  CHECK(norms[0].item<double>() == 4);
+  CHECK(norms[1].item<double>() == 6);
+  CHECK(norms[2].item<double>() == 5);
+  CHECK(largest[1].item<double>() == 3);
+  CHECK(norms_of({}, 2).empty());
+}
+
 TEST_CASE("clipping no gradients gives 0") { CHECK(clip_grad_norm({}, 1.0).item<double>() == 0.0); }
 
 }  // namespace clip_test

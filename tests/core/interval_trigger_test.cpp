@@ -36,4 +36,20 @@ TEST_CASE("several intervals that pass at once count as one") {
   CHECK(trigger.due(run));
 }
 
+TEST_CASE("before a step, an interval of steps counts the step that is about to be made") {
+  test::FakeRunContext run;
+  IntervalTrigger steps(*Interval::parse("3st")), samples(*Interval::parse("3sa"));
+  steps.start(run);
+  samples.start(run);
+  std::vector<int64_t> by_steps, by_samples;
+  for (int64_t step = 1; step <= 7; ++step) {
+    if (steps.due_with_next_step(run)) by_steps.push_back(step);
+    if (samples.due_with_next_step(run)) by_samples.push_back(step);
+    run.now.global_step = run.now.samples_seen = step;
+  }
+  CHECK(by_steps == std::vector<int64_t>{3, 6});
+  // The samples of a step are counted after it.
+  CHECK(by_samples == std::vector<int64_t>{4, 7});
+}
+
 }  // namespace interval_trigger_test

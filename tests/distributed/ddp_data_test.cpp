@@ -1,15 +1,23 @@
 #include "ranks.h"
 
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
+
+#include "fulgur/checkpoint/safetensors.h"
 
 namespace ddp_data_test {
 
 using namespace fulgur::test;
+using fulgur::Tensor;
 
 namespace {
 
@@ -114,6 +122,39 @@ TEST_CASE("F26: prediction files of several ranks are those of one process to th
     if (world == 1) one = files;
     CHECK(files == one);
     for (const auto& file : std::filesystem::directory_iterator(run)) CHECK(file.path().extension() != ".tmp");
+  }
+}
+
+TEST_CASE("F26: PredictionWriter: the files of all ranks have each sample once, with its index") {
+  const std::string interval = GENERATE("batch", "epoch");
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  for (const int world : {1, 2, 3}) {
+    CAPTURE(interval, world);
+    const TemporaryFolder folder;
+    REQUIRE(all_exit(start("predict", world, folder,
+                           {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "4",
+                            "--trainer.callbacks+=PredictionWriter", "--trainer.callbacks.write_interval", interval}),
+                     0));
+    std::vector<int64_t> indices;
+    int64_t files = 0;
+    for (const auto& file : std::filesystem::directory_iterator(run_folder(folder.path()) / "predictions")) {
+      ++files;
+      std::map<std::string, Tensor> tensors;
+      for (const auto& [name, value] : fulgur::read_safetensors(file.path()).tensors) tensors[name] = value;
+      REQUIRE(tensors.size() == 3);
+      CHECK(tensors.at("index").flatten().equal(tensors.at("sample_index")));
+      CHECK(tensors.at("out").size(0) == tensors.at("sample_index").size(0));
+      const auto* const own = tensors.at("sample_index").const_data_ptr<int64_t>();
+      indices.insert(indices.end(), own, own + tensors.at("sample_index").numel());
+    }
+    std::sort(indices.begin(), indices.end());
+    std::vector<int64_t> all(13);
+    std::iota(all.begin(), all.end(), 0);
+    CHECK(indices == all);
+    // Ranks have 13, 7 and 6, or 5, 4 and 4 samples, in batches of 4.
+    CHECK(files == (interval == "epoch" ? world : 4));
+    CHECK_FALSE(std::filesystem::exists(run_folder(folder.path()) / "predictions.safetensors"));
   }
 }
 

@@ -97,4 +97,36 @@ TEST_CASE("ddp: static_graph with accumulated gradients gives the weights of a g
   CHECK(difference(last_checkpoint(plain.path()), last_checkpoint(still.path())) < 1e-6);
 }
 
+TEST_CASE("ddp: GradientMonitor sees the gradients after the exchange, so those of one process with all samples") {
+  const TemporaryFolder one, two;
+  const Arguments monitor{
+      "--trainer.max_epochs",      "1",  "--trainer.log_every_n_steps", "1", "--trainer.callbacks+=GradientMonitor",
+      "--trainer.callbacks.every", "1st"};
+  REQUIRE(all_exit(fit(one.path(), 1, 8, monitor), 0));
+  REQUIRE(all_exit(fit(two.path(), 2, 8, monitor), 0));
+  for (const char* name :
+       {"grad_2.0_norm/first", "grad_2.0_norm_total", "weight_2.0_norm_total", "update_ratio_total"}) {
+    const auto expected = values(one.path(), name), got = values(two.path(), name);
+    CAPTURE(name);
+    REQUIRE(expected.size() >= 2);
+    REQUIRE(got.size() == expected.size());
+    for (const auto& [step, value] : got) CHECK_THAT(value, WithinRel(expected.at(step), 1e-4));
+  }
+}
+
+TEST_CASE("ddp: a spike on one rank is a spike of the run, whose step all ranks skip or undo") {
+  const std::string action = GENERATE("skip", "rollback", "warn");
+  const TemporaryFolder folder;
+  const auto runs = fit(
+      folder.path(), 2, 8,
+      {"--trainer.max_epochs", "2", "--model.trouble", "spike", "--model.trouble_step", "5",
+       "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "2",
+       "--trainer.callbacks+=SpikeDetection", "--trainer.callbacks.action", action, "--trainer.callbacks.rtol", "20"});
+  // Weights and steps of the ranks are compared where the fit ends.
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "in step 6; the mean of the last 5 steps is "));
+  CHECK(says(runs[0].err, "the optimizer's step is skipped") == (action == "skip"));
+  CHECK(says(runs[0].err, "were restored from") == (action == "rollback"));
+}
+
 }  // namespace ddp_monitors_test

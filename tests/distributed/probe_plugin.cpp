@@ -79,6 +79,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "exit",
                    "flip",
                    "nan",
+                   "spike",
                    "nan_input",
                    "nan_buffer",
                    "shape",
@@ -181,6 +182,8 @@ class ProbeNet : public fulgur::LightningModule {
     if (unused && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
     if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step)
       loss = loss * std::numeric_limits<double>::quiet_NaN();
+    if (options_.trouble == "spike" && here() && global_step() == options_.trouble_step)
+      loss = loss + 1000 * loss.detach();
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
     log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});

@@ -56,6 +56,7 @@ class FakeRunContext : public RunContext,
   std::vector<std::string> printed;
   std::optional<std::string> stop_reason;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests;
+  std::vector<StepJudge*> judges;
   std::vector<std::pair<std::filesystem::path, std::string>> released;  ///< with their owners
 
   const Progress& progress() const override { return now; }
@@ -150,6 +151,7 @@ class FakeRunContext : public RunContext,
     requests.emplace_back(requests.size() + 1, std::move(request));
     return requests.back().first;
   }
+  void judge_steps(StepJudge& judge) override { judges.push_back(&judge); }
   bool owns_checkpoint(const std::filesystem::path&) override { return owns_all; }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     released.emplace_back(path, owner);

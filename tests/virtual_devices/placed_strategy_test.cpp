@@ -62,6 +62,40 @@ TEST_CASE("model_parallel and hybrid on 2, 4 and 8 devices equal one device afte
     CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
 }
 
+TEST_CASE("GradientMonitor and SpikeDetection see one network, whatever devices its layers are on") {
+  const std::string strategy = GENERATE("model_parallel", "hybrid");
+  CAPTURE(strategy);
+  const TemporaryFolder folder;
+  const auto logged = [](TrainerOptions options) {
+    options.max_epochs = 1;
+    options.precision = Spec<Precision>("64-true");
+    Problems problems;
+    for (const char* text : {"{class_path: GradientMonitor, init_args: {every: 1st}}",
+                             "{class_path: SpikeDetection, init_args: {action: skip, rtol: 1e-9}}"}) {
+      Spec<Callback>& callback = options.callbacks.emplace_back("GradientMonitor");
+      callback.read(parse_yaml(text, "test", problems), problems, "callbacks");
+    }
+    problems.throw_if_any();
+    TrainerComponents components;
+    const auto memory = std::make_shared<MemoryLogger>();
+    components.loggers = {memory};
+    train<Pair>(std::move(options), {}, regression_data(), {}, components);
+    return memory;
+  };
+  const auto one = logged(quiet(folder)), many = logged(layout(folder, strategy, 4, 2));
+  for (const char* name : {"grad_2.0_norm/encoder.in", "grad_2.0_norm/scale", "weight_2.0_norm/decoder.out",
+                           "update_ratio/decoder.in", "grad_2.0_norm_total", "update_ratio_total", "loss_spikes"}) {
+    CAPTURE(name);
+    const auto expected = one->values(name), got = many->values(name);
+    REQUIRE_FALSE(expected.empty());
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      CHECK(got[i].first == expected[i].first);
+      CHECK_THAT(got[i].second, WithinAbs(expected[i].second, 1e-8));
+    }
+  }
+}
+
 TEST_CASE("accumulation, precisions and skipped steps work over several devices") {
   const std::string strategy = GENERATE("model_parallel", "hybrid");
   const std::string precision = GENERATE("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true");

@@ -46,8 +46,13 @@ void IntervalTrigger::start(RunContext& run) {
   last_ = position(run);
 }
 
-bool IntervalTrigger::due(RunContext& run) {
-  const double now = position(run);
+bool IntervalTrigger::due(RunContext& run) { return passes(position(run)); }
+
+bool IntervalTrigger::due_with_next_step(RunContext& run) {
+  return passes(position(run) + (every_.unit == Interval::Unit::steps ? 1 : 0));
+}
+
+bool IntervalTrigger::passes(double now) {
   // Rounding must not skip or repeat a multiple.
   const auto multiples = [&](double at) { return std::floor(at / every_.value * (1 + 1e-12) + 1e-12); };
   const bool passed = multiples(now) > multiples(last_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/step_judge.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -15,6 +16,11 @@ PublishedCheckpoints::~PublishedCheckpoints() = default;
 LoggedMetrics::~LoggedMetrics() = default;
 RunWeights::~RunWeights() = default;
 ManualOptimization::~ManualOptimization() = default;
+StepJudge::~StepJudge() = default;
+
+void RunContext::judge_steps(StepJudge&) {
+  throw Error("[core.RunContext.judge_steps] only the context of a fit has steps; this is another one.");
+}
 
 std::vector<Optimizer*> RunContext::optimizers() const {
   std::vector<Optimizer*> all;

@@ -48,25 +48,31 @@ std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& 
   return out;
 }
 
-Tensor grad_norm(const std::vector<Tensor>& gradients) {
+std::vector<Tensor> norms_of(const std::vector<Tensor>& tensors, double norm_type) {
   at::NoGradGuard no_grad;
-  if (gradients.empty()) return at::zeros({});
-  const at::Device home = gradients.front().device();
-  // In the order of the gradients, so that the bits do not depend on the placement of layers.
-  std::vector<Tensor> norms(gradients.size());
-  for (const auto& group : groups_of(gradients)) {
+  std::vector<Tensor> norms(tensors.size());
+  if (tensors.empty()) return norms;
+  const at::Device home = tensors.front().device();
+  for (const auto& group : groups_of(tensors)) {
     // A norm in float16 is infinite above 65,504.
-    const at::ScalarType type = gradients[group.front()].scalar_type();
+    const at::ScalarType type = tensors[group.front()].scalar_type();
     const bool is_half = type == at::kHalf || type == at::kBFloat16;
     const std::vector<Tensor> of_group =
-        at::_foreach_norm(chosen(gradients, group), 2, is_half ? std::optional(at::kFloat) : std::nullopt);
+        at::_foreach_norm(chosen(tensors, group), norm_type, is_half ? std::optional(at::kFloat) : std::nullopt);
     for (size_t i = 0; i < group.size(); ++i)
       norms[group[i]] = of_group[i].device() == home ? of_group[i] : of_group[i].to(home);
   }
   const at::ScalarType wide = norms.front().scalar_type();
   for (Tensor& norm : norms)
     if (norm.scalar_type() != wide) norm = norm.to(wide);
-  return at::linalg_vector_norm(at::stack(norms), 2);
+  return norms;
+}
+
+Tensor grad_norm(const std::vector<Tensor>& gradients) {
+  at::NoGradGuard no_grad;
+  if (gradients.empty()) return at::zeros({});
+  // In the order of the gradients, so that the bits do not depend on the placement of layers.
+  return at::linalg_vector_norm(at::stack(norms_of(gradients, 2)), 2);
 }
 
 Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {

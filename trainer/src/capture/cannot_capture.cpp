@@ -64,6 +64,7 @@ std::optional<std::string> cannot_capture(const RunState& run) {
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   if (planned.optimizer->needs_closure())
     return cat(planned.optimizer->name(), " evaluates its loss several times in a step");
+  if (!run.judges.empty()) return "a callback reads the loss before each step, to decide whether the step is made";
   if (o.debug) return "debug is true, which reads values in each step; set it to false";
   if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step; set it to false";
   if (o.check_every > 0) return "check_every is not 0, which reads values in a step; set it to 0";

@@ -3,6 +3,7 @@
 #include "checkpointing/checkpoint_table.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/step_judge.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
@@ -21,10 +22,14 @@ void roll_back_callbacks(RunState& run, Services& services, const StateTree& sta
 }
 
 void roll_back(RunState& run, Services& services) {
-  const NonFinitePolicy::Finding& finding = services.finite.finding();
-  const std::string text = cat("[trainer.on_nonfinite] ", finding.what, " is not finite ", finding.where);
+  const std::string text = services.finite.finding().text;
   services.checkpoints.wait_for_save();
   const auto path = services.checkpoints.last();
+  if (!path && services.finite.finding().is_finite) {
+    services.finite.restore_buffers();
+    return log::warn("trainer.no_rollback",
+                     cat(text, ": there is no checkpoint to return to, so the optimizer's step is skipped instead"));
+  }
   if (!path) throw NonFiniteError(cat(text, ", and there is no checkpoint to roll back to."));
   services.checkpoints.discard_requests("a rollback");
   const CheckpointContent content = read_checkpoint(*path);
@@ -44,6 +49,7 @@ void roll_back(RunState& run, Services& services) {
     services.logs.forget_watched();
   services.rows.forgive();
   run.rewind_point.reset();
+  for (StepJudge* const judge : run.judges) judge->on_rollback(services.context, content.state);
   const std::string news = cat(text, ": weights, optimizers and schedules were restored from ", *path,
                                "; training continues with the next batch");
   if (services.finite.is_first_rollback()) return log::warn("trainer.rolled_back", news);

@@ -1,5 +1,7 @@
 #include "context/live_run_context.h"
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
 
 #include "fulgur/core/text/log.h"
@@ -17,6 +19,13 @@ std::optional<int64_t> LiveRunContext::num_batches(RunningStage stage) const {
     return sum;
   }
   return found->second.total();
+}
+
+Tensor LiveRunContext::sample_indices() const {
+  const RunPosition& position = state_.position;
+  if (position.stage != RunningStage::predict || !position.evaluated || !position.reads_in_turns) return {};
+  const int64_t first = position.samples_before, count = position.evaluated->size();
+  return at::arange(first, first + count, at::TensorOptions(at::kLong)) * world_size() + rank();
 }
 
 std::optional<int64_t> LiveRunContext::estimated_steps() const {
@@ -86,6 +95,11 @@ void LiveRunContext::log(std::string_view name, Metric& metric, const LogOptions
 void LiveRunContext::set_accumulation(int64_t count) {
   if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
   state_.window.target = count;
+}
+
+void LiveRunContext::judge_steps(StepJudge& judge) {
+  state_.judges.push_back(&judge);
+  services_.finite.keep_window_buffers();
 }
 
 std::optional<double> LiveRunContext::metric(std::string_view name) {

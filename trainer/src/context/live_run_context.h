@@ -27,6 +27,7 @@ class LiveRunContext final : public RunContext,
 
   const Progress& progress() const override { return state_.counters; }
   int64_t batch_idx() const override { return state_.position.batch_idx; }
+  Tensor sample_indices() const override;
   TrainerFn fn() const override { return state_.fn; }
   RunningStage stage() const override { return state_.position.stage; }
   bool sanity_checking() const override { return state_.position.sanity_checking; }
@@ -105,6 +106,7 @@ class LiveRunContext final : public RunContext,
   uint64_t request_checkpoint(CheckpointRequest request) override {
     return services_.checkpoints.request(std::move(request));
   }
+  void judge_steps(StepJudge& judge) override;
   bool owns_checkpoint(const std::filesystem::path& path) override { return services_.checkpoints.owns(path); }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     services_.checkpoints.release(path, owner);

@@ -282,6 +282,9 @@ class EvaluationPass {
   void run_loader(size_t index, Loader& loader, std::optional<int64_t> limit) {
     run_.position.loader_idx = static_cast<int64_t>(index);
     loader.start_epoch(run_.counters.epoch);
+    run_.position.samples_before = 0;
+    run_.position.reads_in_turns =
+        stage_ == RunningStage::predict && (run_.world_size() == 1 || loader.shares_in_turns());
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
     const Rounds rounds(run_, services_, limit, abandons_);
     bool more = true;
@@ -328,6 +331,7 @@ class EvaluationPass {
       (c.*hooks_.batch_end_hook)(services_.context, outputs, batch_, batch_idx, loader_idx);
     });
     (module_.*hooks_.module_batch_end)(outputs, batch_, batch_idx, loader_idx);
+    run_.position.samples_before += count;
     ++run_.validation.batches;
     on_outputs_(loader, outputs, count);
     services_.rows.end_batch(stage_, false);
@@ -444,8 +448,10 @@ PredictReport predict(RunState& run, Services& services) {
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
   std::vector<PredictedBatches> collected(run.stages[RunningStage::predict].loaders.size());
+  bool keeps = true;
+  for (const auto& callback : run.callbacks) keeps = keeps && !callback->writes_predictions();
   const auto collect = [&](size_t loader, const Outputs& outputs, int64_t count) {
-    collected[loader].add(outputs, count);
+    if (keeps) collected[loader].add(outputs, count);
   };
   report.samples = EvaluationPass(run, services, RunningStage::predict, collect).run(std::nullopt);
   run.each_callback(LogScope::forbidden, "on_predict_end", [&](Callback& c) { c.on_predict_end(services.context); });
@@ -454,11 +460,11 @@ PredictReport predict(RunState& run, Services& services) {
   // Returned tensors must be usable in autograd.
   const c10::InferenceMode normal(false);
   std::vector<PredictedShare> shares;
-  for (size_t l = 0; l < collected.size(); ++l) {
+  for (size_t l = 0; keeps && l < collected.size(); ++l) {
     shares.push_back(collected[l].take(run.stages[RunningStage::predict].loaders[l]->shares_in_turns()));
     report.loaders.push_back(shares.back().outputs);
   }
-  if (!run.run_dir.empty()) report.files = write_predictions(run.collectives(), run.run_dir, shares);
+  if (keeps && !run.run_dir.empty()) report.files = write_predictions(run.collectives(), run.run_dir, shares);
   report.samples = sum_over_ranks(run, report.samples);
   return report;
 }

@@ -12,6 +12,7 @@
 #include "capture/cannot_capture.h"
 #include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/contracts/step_judge.h"
 #include "fulgur/core/state/clip.h"
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/text/log.h"
@@ -338,6 +339,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     output.loss = output.loss.variable_data();
     return output;
   }
+  for (StepJudge* const judge : run_.judges) judge->see_loss(services_.context, output.loss.detach());
   run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
   GradientNorm::forget(module);
   Tensor loss = services_.finite.shown_in_gradients(output.loss);
@@ -407,7 +409,26 @@ void TrainingStep::prepare_gradients() {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
     services_.context.log("grad_norm", norm, {});
   }
+  // Callbacks judge each step, also one that is not made for another reason.
+  const NonFiniteDecision judged = judge_step();
   makes_step_ = carry_out(run_, services_, services_.finite.check_gradients(optimizer, norm));
+  rolled_back_ = false;
+  if (!makes_step_ || judged == NonFiniteDecision::proceed) return;
+  const int64_t rollbacks = services_.finite.rollbacks();
+  if (judged == NonFiniteDecision::skip) services_.finite.restore_buffers();
+  makes_step_ = carry_out(run_, services_, judged);
+  rolled_back_ = services_.finite.rollbacks() != rollbacks;
+}
+
+NonFiniteDecision TrainingStep::judge_step() {
+  NonFiniteDecision decision = NonFiniteDecision::proceed;
+  for (StepJudge* const judge : run_.judges) {
+    const StepVerdict verdict = judge->judge_step(services_.context);
+    if (verdict == StepVerdict::good) services_.finite.note_progress();
+    if (verdict == StepVerdict::skip && decision == NonFiniteDecision::proceed) decision = NonFiniteDecision::skip;
+    if (verdict == StepVerdict::roll_back) decision = services_.finite.roll_back_for(judge->finding());
+  }
+  return decision;
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {
@@ -491,6 +512,12 @@ void TrainingStep::end_window() {
   }
   services_.checkpoints.before_writes();
   prepare_gradients();
+  if (rolled_back_) {
+    // The window's gradients belong to discarded weights.
+    run_.strategy->precision().abandon_step();
+    handle_->optimizer().zero_grad();
+    return run_.window.restart();
+  }
   step_and_zero({});
 }
 

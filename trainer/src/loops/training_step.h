@@ -56,6 +56,8 @@ class TrainingStep final : public StepActions {
   void start_capturing();
   void count_step();
   void prepare_gradients();
+  /// What callbacks decide about the step by its losses.
+  NonFiniteDecision judge_step();
   /// The optimizer's step, for eager, manual and captured steps. The checkpoints' `before_writes` was called before it
   /// and its hooks, outside of any recording.
   void apply_step(Optimizer& optimizer, const Closure& closure);
@@ -68,8 +70,9 @@ class TrainingStep final : public StepActions {
   bool counts_tokens_;
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
-  bool makes_step_ = true;  // false: the optimizer's step is skipped
-  bool left_out_ = false;   // the loss was not finite, so backward is skipped
+  bool makes_step_ = true;    // false: the optimizer's step is skipped
+  bool left_out_ = false;     // the loss was not finite, so backward is skipped
+  bool rolled_back_ = false;  // a callback has discarded the weights of the step
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
   DevicePrefetcher* prefetcher_ = nullptr;

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "fulgur/checkpoint/new_file.h"
+#include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/safetensors_writer.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -72,42 +74,12 @@ std::string prediction_lines(const std::vector<std::pair<std::string, Tensor>>& 
   return lines;
 }
 
-// A file of the folder that has a hidden name until it is published; removed if it is not kept.
-class NewFile {
- public:
-  NewFile(const fs::path& folder, const std::string& name)
-      : path_(folder / name), hidden_(folder / cat(".", name, ".tmp")) {
-    std::error_code ignored;
-    fs::remove(hidden_, ignored);  // a killed process may have left it
-  }
-  ~NewFile() {
-    std::error_code ignored;
-    if (!kept_) fs::remove(published_ ? path_ : hidden_, ignored);
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  const fs::path& path() const { return path_; }
-  const fs::path& hidden() const { return hidden_; }
-  void publish() {
-    std::error_code error;
-    fs::rename(hidden_, path_, error);
-    if (error) throw CheckpointError(cat("[trainer.predict] ", path_, " could not be written: ", error.message(), "."));
-    published_ = true;
-  }
-  void keep() { kept_ = true; }
-
- private:
-  fs::path path_, hidden_;
-  bool published_ = false, kept_ = false;
-};
-
 // Both files, on rank 0.
 class PredictionFiles {
  public:
   PredictionFiles(const fs::path& folder, const std::vector<SafetensorsWriter::Entry>& entries)
-      : binary_(folder, "predictions.safetensors"),
-        lines_(folder, "predictions.jsonl"),
+      : binary_(folder, "predictions.safetensors", "trainer.predict"),
+        lines_(folder, "predictions.jsonl", "trainer.predict"),
         writer_(binary_.hidden(), entries),
         text_(lines_.hidden(), std::ios::binary) {}
 

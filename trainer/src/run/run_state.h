@@ -17,6 +17,7 @@
 #include "fulgur/core/contracts/data_module.h"
 #include "fulgur/core/contracts/logger.h"
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/step_judge.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/core/state/batch.h"
 #include "fulgur/core/state/progress.h"
@@ -79,6 +80,8 @@ struct RunPosition {
   Batch batch;                       ///< the training batch under way
   bool in_batch = false;             ///< still true after an exception in the batch
   const Batch* evaluated = nullptr;  ///< the batch of an evaluation under way
+  int64_t samples_before = 0;        ///< this rank's samples of the loader before that batch
+  bool reads_in_turns = false;       ///< in predict: the rank's i-th sample is number i × world_size + rank
   /// The part of a batch's work being executed, such as `training_step`; still set after an exception.
   const char* doing = nullptr;
   std::optional<int64_t> reading;     ///< the batch being requested from a loader; still set after an exception
@@ -217,6 +220,7 @@ struct RunState {
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
+  std::vector<StepJudge*> judges;  ///< callbacks that decide whether a step is made
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
   bool remembers_batches = false;           ///< a callback may save on an exception
   std::optional<RewindPoint> rewind_point;  ///< of the batch or the hooks under way, if one may

@@ -38,7 +38,12 @@ bool NonFinitePolicy::judges_gradients() const {
 
 void NonFinitePolicy::begin_window() {
   own_loss_is_bad_ = false;
-  if (settings_.policy == OnNonFinite::skip) buffers_.save(run_.module());
+  if (saves_buffers()) buffers_.save(run_.module());
+}
+
+void NonFinitePolicy::restore_buffers() {
+  const at::NoGradGuard no_grad;
+  buffers_.restore(run_.module());
 }
 
 void NonFinitePolicy::begin_manual_batch() {
@@ -296,7 +301,14 @@ NonFiniteDecision NonFinitePolicy::decide(const std::string& what) {
 }
 
 void NonFinitePolicy::keep_finding(const std::string& what) {
-  finding_ = {.what = what, .where = cat("(", position_(), ", ", describe_batches(), ")")};
+  finding_ = {.what = what, .where = cat("(", position_(), ", ", describe_batches(), ")"), .text = {}};
+  finding_.text = cat("[trainer.on_nonfinite] ", what, " is not finite ", finding_.where);
+}
+
+NonFiniteDecision NonFinitePolicy::roll_back_for(const std::string& what) {
+  finding_ = {.what = what, .where = cat("(", position_(), ")"), .text = {}, .is_finite = true};
+  finding_.text = cat("[trainer.rollback] ", what, " ", finding_.where);
+  return NonFiniteDecision::roll_back;
 }
 
 void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesystem::path& path) {
@@ -304,10 +316,12 @@ void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesyst
   const bool further = saved.at("rollbacks").as_int() == rollbacks_ && saved.at("finite_since_rollback").as_bool();
   rollbacks_in_a_row_ = further ? 1 : rollbacks_in_a_row_ + 1;
   finite_since_rollback_ = false;
-  if (rollbacks_in_a_row_ > kMostRollbacks)
-    throw NonFiniteError(cat("[trainer.on_nonfinite] ", finding_.what, " is not finite ", finding_.where, ", after ",
-                             kMostRollbacks, " rollbacks to the same weights (", path,
-                             "). Lower the learning rate or check the data."));
+  if (rollbacks_in_a_row_ > kMostRollbacks) {
+    const std::string text = cat(finding_.text, ", after ", kMostRollbacks, " rollbacks to the same weights (", path,
+                                 "). Lower the learning rate or check the data.");
+    if (finding_.is_finite) throw Error(text);
+    throw NonFiniteError(text);
+  }
   ++rollbacks_;
   ++rollbacks_here_;
 }
@@ -379,8 +393,7 @@ StateTree NonFinitePolicy::state(bool window_open) const {
                                    {"reported", reported_},
                                    {"counts", counts_},
                                    {"counters_logged_at", counters_logged_at_}});
-  if (settings_.policy == OnNonFinite::skip && (window_open || manual_window_open_))
-    tree["window_buffers"] = buffers_.state();
+  if (saves_buffers() && (window_open || manual_window_open_)) tree["window_buffers"] = buffers_.state();
   return tree;
 }
 
@@ -394,7 +407,7 @@ void NonFinitePolicy::load_state(const StateTree& state, bool manual) {
   counters_logged_at_ = state.at("counters_logged_at").as_int();
   reported_ = state.at("reported").as_bool();
   manual_window_open_ = manual && state.contains("window_buffers");
-  if (settings_.policy == OnNonFinite::skip)
+  if (saves_buffers())
     buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),
                         run_.module());
 }

@@ -57,6 +57,14 @@ class NonFinitePolicy {
   /// The same for manual optimization, around each batch: its window ends with a batch in which an optimizer stepped.
   void begin_manual_batch();
   NonFiniteDecision end_manual_batch(bool stepped);
+  /// From now on the buffers can be restored to the start of the window under every policy.
+  void keep_window_buffers() { keeps_buffers_ = true; }
+  /// The same after a step that a callback skips: undoes what its forwards did to the buffers.
+  void restore_buffers();
+  /// A callback has judged the loss of a step as good.
+  void note_progress() { finite_since_rollback_ = true; }
+  /// A callback requests a rollback because of `what`, such as `the loss is 12`, at the current position.
+  NonFiniteDecision roll_back_for(const std::string& what);
   /// Whether a step's gradients decide if it is made or skipped.
   bool judges_gradients() const;
   /// Checks each loss, before its backward.
@@ -94,12 +102,17 @@ class NonFinitePolicy {
 
   /// The finding behind the last decision that was not `proceed`.
   struct Finding {
-    std::string what;   ///< `the loss`
-    std::string where;  ///< position and batches, in parentheses
+    std::string what;        ///< `the loss`
+    std::string where;       ///< position and batches, in parentheses
+    std::string text;        ///< the begin of a message: `[trainer.on_nonfinite] the loss is not finite (…)`
+    bool is_finite = false;  ///< a callback has judged a finite loss
   };
   const Finding& finding() const { return finding_; }
+  /// The rollbacks of the run so far.
+  int64_t rollbacks() const { return rollbacks_; }
   /// Counts a rollback to the checkpoint `path`, whose state of this policy is `saved`, for the last finding. Throws a
-  /// NonFiniteError if there were too many rollbacks without a checkpoint of finite training in between.
+  /// NonFiniteError (an Error for a finite loss) if there were too many rollbacks without a checkpoint of finite
+  /// training in between.
   void count_rollback(const StateTree& saved, const std::filesystem::path& path);
   /// Whether the rollback that was counted last is the first of this process.
   bool is_first_rollback() const { return rollbacks_here_ == 1; }
@@ -112,6 +125,7 @@ class NonFinitePolicy {
   NonFiniteDecision check_scaled_gradients();
   void count_skips(const Tensor& found_inf);
   void put_back_if(const Tensor& found_inf);
+  bool saves_buffers() const { return settings_.policy == OnNonFinite::skip || keeps_buffers_; }
   /// Applies the policy; throws for `raise`.
   NonFiniteDecision decide(const std::string& what);
   /// Keeps `what`, found at the current position, as the finding.
@@ -134,7 +148,8 @@ class NonFinitePolicy {
   int64_t first_batch_ = -1;            // of the current window
   std::optional<BatchRange> judged_{};  // a closed window, while reports are about its batches
   std::optional<Tensor> found_inf_;
-  WindowBuffers buffers_;  // used under skip
+  WindowBuffers buffers_;  // used under skip, and if a callback may skip steps
+  bool keeps_buffers_ = false;
   bool manual_window_open_ = false, in_manual_batch_ = false;
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rollbacks_here_ = 0;

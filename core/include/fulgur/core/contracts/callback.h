@@ -66,6 +66,9 @@ class FULGUR_API Callback : public Stateful {
   /// remembers the run's state before each training batch, and the checkpoint holds the state before the batch that
   /// failed.
   virtual bool saves_on_exception() const { return true; }
+  /// Whether this callback takes care of the predictions of `predict`. If any callback does, the Trainer keeps none in
+  /// memory, its report has none, and it writes no files.
+  virtual bool writes_predictions() const { return false; }
   /// The checkpoint from which a fit without `ckpt_path` resumes. Called once, before any setup.
   virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
 

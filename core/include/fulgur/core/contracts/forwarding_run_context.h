@@ -19,6 +19,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
 
   const Progress& progress() const override { return to_.progress(); }
   int64_t batch_idx() const override { return to_.batch_idx(); }
+  Tensor sample_indices() const override { return to_.sample_indices(); }
   TrainerFn fn() const override { return to_.fn(); }
   RunningStage stage() const override { return to_.stage(); }
   bool sanity_checking() const override { return to_.sanity_checking(); }
@@ -60,6 +61,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   void request_stop(std::string reason) override { to_.request_stop(std::move(reason)); }
   bool stop_requested() const override { return to_.stop_requested(); }
   uint64_t request_checkpoint(CheckpointRequest request) override { return to_.request_checkpoint(std::move(request)); }
+  void judge_steps(StepJudge& judge) override { to_.judge_steps(judge); }
 
  private:
   RunContext& to_;

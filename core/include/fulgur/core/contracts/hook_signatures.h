@@ -84,6 +84,7 @@
   HOOK(required_metric, std::optional<std::string>, (), const)                                       \
   HOOK(monitored_metrics, std::vector<std::string>, (), const)                                       \
   HOOK(saves_on_exception, bool, (), const)                                                          \
+  HOOK(writes_predictions, bool, (), const)                                                          \
   HOOK(state, fulgur::StateTree, (), const)                                                          \
   HOOK(load_state, void, (const fulgur::StateTree&), )                                               \
   HOOK(setup, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                      \

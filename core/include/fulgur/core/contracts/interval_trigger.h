@@ -25,6 +25,8 @@ class FULGUR_API IntervalTrigger {
   /// True once for each interval that has passed since the last call that returned true. Several that pass at once
   /// count as one.
   bool due(RunContext& run);
+  /// The same before an optimizer's step that is about to be made: an interval of steps counts that step.
+  bool due_with_next_step(RunContext& run);
 
   /// The position of the run, in units of the interval, up to which intervals have fired. It belongs to the saved
   /// state, since a run may be interrupted between a step and the next call of `due`. Set it after `start`.
@@ -35,6 +37,7 @@ class FULGUR_API IntervalTrigger {
 
  private:
   double position(RunContext& run) const;
+  bool passes(double now);
   Interval every_;
   double last_ = 0;
 };

@@ -23,6 +23,7 @@ class LrScheduler;
 class Metric;
 class Optimizer;
 class OptimizerHandle;
+class StepJudge;
 struct OptimizerPlan;
 
 /// A request for a checkpoint. The callback owns ranking and names; the Trainer owns the files. `last.ckpt` points to
@@ -55,6 +56,10 @@ class FULGUR_API RunContext {
   virtual const Progress& progress() const = 0;
   /// Index of the current batch within its loader and epoch.
   virtual int64_t batch_idx() const = 0;
+  /// The positions of the samples of the current predict batch in the order of its loader, int64 on the CPU: their
+  /// indices in the data set, unless the loader shuffles. Undefined if ranks share the loader in an order that only it
+  /// knows, and outside of predict.
+  virtual Tensor sample_indices() const { return {}; }
   virtual TrainerFn fn() const = 0;
   virtual RunningStage stage() const = 0;
   virtual bool sanity_checking() const = 0;
@@ -136,6 +141,10 @@ class FULGUR_API RunContext {
   /// Requests a checkpoint at the end of this step (or epoch, or validation), and returns its ticket. All ranks must
   /// call it at the same step, since they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
+  /// From now on `judge`, which must outlive the run, decides before each step of the optimizer whether it is made.
+  /// Call it in `setup` of a fit, on all ranks. Steps that are judged are not captured. Throws an Error in a context
+  /// without training steps.
+  virtual void judge_steps(StepJudge& judge);
 };
 
 template <class M>

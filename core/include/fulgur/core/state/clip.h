@@ -16,6 +16,10 @@ constexpr auto enum_names(ClipAlgorithm) {
 /// The tensors grouped by device and dtype, as the multi-tensor kernels require.
 FULGUR_API std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors);
 
+/// The norm of each tensor (`norm_type` is its order, which may be infinite), as scalars of one dtype on the device of
+/// the first; does not synchronize. Norms of half-precision tensors are float32.
+FULGUR_API std::vector<Tensor> norms_of(const std::vector<Tensor>& tensors, double norm_type);
+
 /// Joint 2-norm of the gradients, on the device of the first; does not synchronize. Half-precision gradients are summed
 /// in float32. It is 0 if there are no gradients.
 FULGUR_API Tensor grad_norm(const std::vector<Tensor>& gradients);
