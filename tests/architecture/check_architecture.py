@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "callbacks": {"core", "checkpoint"},
     "loggers": {"core"},
     "trainer": {"core", "data", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
+    "history": {"core", "checkpoint", "trainer"},
     "apps": None,
 }
 
@@ -35,6 +36,7 @@ SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
+    "history": ["reading", "drawing"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",

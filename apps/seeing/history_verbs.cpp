@@ -1,0 +1,60 @@
+#include "seeing/history_verbs.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "failure.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/history/run.h"
+#include "fulgur/history/runs_table.h"
+#include "print.h"
+
+namespace fulgur::cli {
+namespace {
+
+bool stdout_is_terminal() {
+  const char* term = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) == 1 && !(term && std::string_view(term) == "dumb");
+}
+
+// As the progress bar: no colour with NO_COLOR, and neither colour nor a limit of the width in a pipe.
+history::TextStyle style_of_stdout() {
+  history::TextStyle style;
+  if (!stdout_is_terminal()) return style;
+  struct winsize size {};
+  style.columns = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  const char* no_color = std::getenv("NO_COLOR");
+  style.colour = !no_color || *no_color == '\0';
+  return style;
+}
+
+}  // namespace
+
+ExitCode list_runs(const CommandLine& command) {
+  const std::filesystem::path root = command.runs.empty() ? "fulgur_logs" : command.runs.front();
+  const auto all = history::read_runs(root);
+  ExitCode code = ExitCode::ok;
+  for (const history::Run& run : all) {
+    if (run.damage.empty()) continue;
+    print_error("", run.damage);
+    code = ExitCode::data;
+  }
+  const auto runs = history::select_runs(all, {command.sort, command.filter});
+  if (command.json) {
+    print(history::runs_json(runs));
+  } else if (command.quiet) {
+    std::string folders;
+    for (const history::Run& run : runs) folders += escape_controls(run.folder.string()) + "\n";
+    print(folders);
+  } else if (runs.empty()) {
+    print(all.empty() ? cat("no runs below ", escape_controls(root.string()), "\n") : "no run matches the filter\n");
+  } else {
+    print(history::runs_table(runs, style_of_stdout()));
+  }
+  return code;
+}
+
+}  // namespace fulgur::cli

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "command_line.h"
+#include "fulgur/core/text/errors.h"
+
+/// Verbs that read run folders and write nothing to them (docs/seeing.md).
+namespace fulgur::cli {
+
+/// `runs [DIR]`: a table of the runs below a folder. Exit code 3 if the files of a run are damaged; the others are
+/// listed.
+ExitCode list_runs(const CommandLine& command);
+
+}  // namespace fulgur::cli

@@ -1,0 +1,85 @@
+// The verbs that show run folders.
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+
+using namespace fulgur::test;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kConfig = R"(
+seed_everything: 1
+trainer: {max_epochs: 2, num_threads: 1, log_every_n_steps: 1, enable_model_summary: false, num_sanity_val_steps: 0}
+model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, hidden: [8]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, num_classes: 3, shape: [4], batch_size: 16}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)";
+
+struct Runs : TemporaryFolder {
+  Runs() { write_text(*this / "c.yaml", kConfig); }
+  Finished operator()(const std::vector<std::string>& arguments) const {
+    return trainer(arguments, {.folder = path()});
+  }
+  Finished fit(std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments{"fit", "-c", "c.yaml"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return (*this)(arguments);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("runs: a finished and a failed run, and what differs between them") {
+  const Runs runs;
+  REQUIRE(runs.fit().exit_code == 0);
+  const Finished failed = runs.fit(
+      {"--optimizer.lr", "0.2", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", "no_such"});
+  REQUIRE(failed.exit_code != 0);
+  const Finished table = runs({"runs"});
+  INFO(table.out << table.err);
+  CHECK(table.exit_code == 0);
+  CHECK(says(table.out, "version_0  finished"));
+  CHECK(says(table.out, "version_1  failed"));
+  CHECK(says(table.out, "lr=0.2"));
+  CHECK_FALSE(says(table.out, "\x1b"));
+  const Finished json = runs({"runs", "fulgur_logs", "--json", "--filter", "status=finished"});
+  REQUIRE(json.exit_code == 0);
+  const Json all = Json::parse(json.out);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0]["epochs"] == 2);
+  CHECK(all[0]["steps"] == 8);
+  CHECK(all[0]["monitor"]["metric"] == "val_loss");
+  CHECK(runs({"runs", "--quiet", "--sort=-name"}).out == "fulgur_logs/version_1\nfulgur_logs/version_0\n");
+}
+
+TEST_CASE("runs: a failed run that is resumed and finishes is no longer a failed one") {
+  const Runs runs;
+  REQUIRE(runs.fit({"--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", "no_such"}).exit_code != 0);
+  REQUIRE(fs::exists(runs / "fulgur_logs/version_0/failed.json"));
+  const Finished resumed = runs.fit({"--resume"});
+  INFO(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0/failed.json"));
+  CHECK(says(runs({"runs"}).out, "version_0  finished"));
+}
+
+TEST_CASE("runs: bad input has the documented exit codes") {
+  const Runs runs;
+  CHECK(runs({"runs", "nowhere"}).exit_code == 2);
+  CHECK(runs({"runs", "a", "b"}).exit_code == 2);
+  fs::create_directories(runs / "logs/version_0/checkpoints");
+  CHECK(runs({"runs", "logs", "--sort", "no_such"}).exit_code == 2);
+  CHECK(runs({"runs", "logs", "--filter", "nonsense"}).exit_code == 2);
+  write_text(runs / "logs/version_0/metrics.csv", "step,epoch,loss\n1,0,x\n");
+  const Finished damaged = runs({"runs", "logs"});
+  CHECK(damaged.exit_code == 3);
+  CHECK(says(damaged.err, "line 2"));
+  CHECK(says(damaged.out, "version_0  interrupted"));
+  fs::create_directories(runs / "empty");
+  const Finished empty = runs({"runs", "empty"});
+  CHECK(empty.exit_code == 0);
+  CHECK(says(empty.out, "no runs below empty"));
+}
