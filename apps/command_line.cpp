@@ -224,6 +224,9 @@ void add_history(CLI::App& app, CommandLine& out) {
       ->type_name("EXPR");
   runs->add_flag("--json", out.json, "Print the runs with all their metrics as JSON");
   runs->add_flag("--quiet", out.quiet, "Print only the run folders, one per line");
+  CLI::App* compare = app.add_subcommand("compare", "Compare two runs")->fallthrough();
+  compare->add_option("run", out.runs, "Two run folders")->required()->type_name("RUN")->expected(2);
+  compare->add_flag("--json", out.json, "Print the comparison as JSON");
 }
 
 // What CLI11 fills in.

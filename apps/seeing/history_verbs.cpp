@@ -8,6 +8,7 @@
 
 #include "failure.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/history/comparison.h"
 #include "fulgur/history/run.h"
 #include "fulgur/history/runs_table.h"
 #include "print.h"
@@ -55,6 +56,18 @@ ExitCode list_runs(const CommandLine& command) {
     print(history::runs_table(runs, style_of_stdout()));
   }
   return code;
+}
+
+ExitCode compare_runs(const CommandLine& command) {
+  // Runs in different folders often have the same version.
+  const auto read = [&](const std::string& folder) {
+    history::Run run = history::read_run(folder);
+    run.name = std::filesystem::path(folder).lexically_normal().string();
+    return run;
+  };
+  const history::Run a = read(command.runs.at(0)), b = read(command.runs.at(1));
+  print(command.json ? history::comparison_json(a, b) : history::comparison_text(a, b, style_of_stdout()));
+  return ExitCode::ok;
 }
 
 }  // namespace fulgur::cli

@@ -10,4 +10,7 @@ namespace fulgur::cli {
 /// listed.
 ExitCode list_runs(const CommandLine& command);
 
+/// `compare A B`: the differences of two runs.
+ExitCode compare_runs(const CommandLine& command);
+
 }  // namespace fulgur::cli

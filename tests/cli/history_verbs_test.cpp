@@ -83,3 +83,24 @@ TEST_CASE("runs: bad input has the documented exit codes") {
   CHECK(empty.exit_code == 0);
   CHECK(says(empty.out, "no runs below empty"));
 }
+
+TEST_CASE("compare: two runs, by option, metric and time") {
+  const Runs runs;
+  REQUIRE(runs.fit().exit_code == 0);
+  REQUIRE(runs.fit({"--optimizer.lr", "0.2"}).exit_code == 0);
+  const Finished text = runs({"compare", "fulgur_logs/version_0", "fulgur_logs/version_1"});
+  INFO(text.out << text.err);
+  CHECK(text.exit_code == 0);
+  CHECK(says(text.out, "optimizer.init_args.lr"));
+  CHECK(says(text.out, "last val_loss"));
+  const Finished json = runs({"compare", "fulgur_logs/version_0", "fulgur_logs/version_1", "--json"});
+  REQUIRE(json.exit_code == 0);
+  const Json all = Json::parse(json.out);
+  CHECK(all["config"].size() == 1);
+  CHECK(all["config"]["optimizer.init_args.lr"] == Json::array({"0.1", "0.2"}));
+  CHECK(all["a"]["steps"] == 8);
+  CHECK(runs({"compare", "fulgur_logs/version_0"}).exit_code == 2);
+  CHECK(runs({"compare", "fulgur_logs/version_0", "fulgur_logs"}).exit_code == 2);
+  write_text(runs / "fulgur_logs/version_1/metrics.csv", "step,epoch,loss\n1,0,x\n");
+  CHECK(runs({"compare", "fulgur_logs/version_0", "fulgur_logs/version_1"}).exit_code == 3);
+}

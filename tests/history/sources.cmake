@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  comparison_test.cpp
   curve_test.cpp
   row_reader_test.cpp
   runs_test.cpp)
