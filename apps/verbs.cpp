@@ -179,6 +179,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "inspect") return inspect(command);
   if (command.verb == "runs") return list_runs(command);
   if (command.verb == "compare") return compare_runs(command);
+  if (command.verb == "report") return report_runs(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

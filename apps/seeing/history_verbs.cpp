@@ -9,9 +9,11 @@
 #include "failure.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/history/comparison.h"
+#include "fulgur/history/report_page.h"
 #include "fulgur/history/run.h"
 #include "fulgur/history/runs_table.h"
 #include "print.h"
+#include "report_file.h"
 
 namespace fulgur::cli {
 namespace {
@@ -67,6 +69,18 @@ ExitCode compare_runs(const CommandLine& command) {
   };
   const history::Run a = read(command.runs.at(0)), b = read(command.runs.at(1));
   print(command.json ? history::comparison_json(a, b) : history::comparison_text(a, b, style_of_stdout()));
+  return ExitCode::ok;
+}
+
+ExitCode report_runs(const CommandLine& command) {
+  const std::filesystem::path output = command.output.value_or("report.html");
+  std::error_code error;
+  if (std::filesystem::is_directory(output, error))
+    throw ConfigError(cat("[cli.report] --output names a file; got ", escape_controls(output.string()),
+                          ", which is a folder. Give a file name, such as report.html."));
+  const std::string page = history::report_page({command.runs.begin(), command.runs.end()});
+  write_report(output, page);
+  if (!command.quiet) print(escape_controls(output.string()) + "\n");
   return ExitCode::ok;
 }
 

@@ -13,4 +13,7 @@ ExitCode list_runs(const CommandLine& command);
 /// `compare A B`: the differences of two runs.
 ExitCode compare_runs(const CommandLine& command);
 
+/// `report RUN…`: writes an HTML page and prints its path.
+ExitCode report_runs(const CommandLine& command);
+
 }  // namespace fulgur::cli

@@ -104,3 +104,28 @@ TEST_CASE("compare: two runs, by option, metric and time") {
   write_text(runs / "fulgur_logs/version_1/metrics.csv", "step,epoch,loss\n1,0,x\n");
   CHECK(runs({"compare", "fulgur_logs/version_0", "fulgur_logs/version_1"}).exit_code == 3);
 }
+
+TEST_CASE("report: one page for several runs, without references to other files") {
+  const Runs runs;
+  REQUIRE(runs.fit().exit_code == 0);
+  REQUIRE(runs.fit({"--optimizer.lr", "0.2"}).exit_code == 0);
+  const Finished one = runs({"report", "fulgur_logs/version_0"});
+  INFO(one.err);
+  CHECK(one.exit_code == 0);
+  CHECK(one.out == "report.html\n");
+  CHECK(says(read_text(runs / "report.html"), "train_loss"));
+  const Finished two =
+      runs({"report", "fulgur_logs/version_0", "fulgur_logs/version_1", "--output", "p.html", "--quiet"});
+  CHECK(two.exit_code == 0);
+  CHECK(two.out.empty());
+  const std::string page = read_text(runs / "p.html");
+  CHECK(says(page, "Options that differ"));
+  CHECK(says(page, "by-time"));
+  CHECK_FALSE(says(page, "http://"));
+  CHECK_FALSE(says(page, "https://"));
+  CHECK(runs({"report"}).exit_code == 2);
+  CHECK(runs({"report", "fulgur_logs"}).exit_code == 2);
+  CHECK(runs({"report", "fulgur_logs/version_0", "--output", "fulgur_logs"}).exit_code == 2);
+  write_text(runs / "fulgur_logs/version_1/metrics.csv", "step,epoch,loss\n1,0,x\n");
+  CHECK(runs({"report", "fulgur_logs/version_1"}).exit_code == 3);
+}
