@@ -180,6 +180,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "runs") return list_runs(command);
   if (command.verb == "compare") return compare_runs(command);
   if (command.verb == "report") return report_runs(command);
+  if (command.verb == "watch") return watch_run(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

@@ -3,8 +3,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "failure.h"
 #include "fulgur/core/text/text.h"
@@ -12,6 +16,7 @@
 #include "fulgur/history/report_page.h"
 #include "fulgur/history/run.h"
 #include "fulgur/history/runs_table.h"
+#include "fulgur/history/watch.h"
 #include "print.h"
 #include "report_file.h"
 
@@ -32,6 +37,11 @@ history::TextStyle style_of_stdout() {
   const char* no_color = std::getenv("NO_COLOR");
   style.colour = !no_color || *no_color == '\0';
   return style;
+}
+
+int64_t terminal_rows() {
+  struct winsize size {};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 ? size.ws_row : 24;
 }
 
 }  // namespace
@@ -81,6 +91,28 @@ ExitCode report_runs(const CommandLine& command) {
   const std::string page = history::report_page({command.runs.begin(), command.runs.end()});
   write_report(output, page);
   if (!command.quiet) print(escape_controls(output.string()) + "\n");
+  return ExitCode::ok;
+}
+
+ExitCode watch_run(const CommandLine& command) {
+  history::RunWatcher watcher(command.runs.front());
+  const bool live = stdout_is_terminal() && !command.quiet;
+  int64_t shown = 0;  // lines on the terminal that the next view replaces
+  for (bool trains = true; trains && std::ferror(stdout) == 0;) {
+    trains = watcher.poll();
+    if (live) {
+      const history::TextStyle style = style_of_stdout();
+      const std::string screen = watcher.screen(style, terminal_rows() - 1);
+      print((shown > 0 ? cat("\x1b[", shown, "A\r\x1b[J") : "") + screen);
+      shown = std::count(screen.begin(), screen.end(), '\n');
+    } else if (!command.quiet) {
+      std::string lines;
+      for (const std::string& line : watcher.new_lines()) lines += line + "\n";
+      print(lines);
+    }
+    if (trains) std::this_thread::sleep_for(std::chrono::duration<double>(command.every_s));
+  }
+  print(watcher.summary() + "\n");
   return ExitCode::ok;
 }
 

@@ -16,4 +16,8 @@ ExitCode compare_runs(const CommandLine& command);
 /// `report RUN…`: writes an HTML page and prints its path.
 ExitCode report_runs(const CommandLine& command);
 
+/// `watch RUN`: shows the run until no process trains it any more. On a terminal it redraws a table; elsewhere it
+/// prints one line for each row. Ends early if nothing reads the output.
+ExitCode watch_run(const CommandLine& command);
+
 }  // namespace fulgur::cli

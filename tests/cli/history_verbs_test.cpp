@@ -129,3 +129,24 @@ TEST_CASE("report: one page for several runs, without references to other files"
   write_text(runs / "fulgur_logs/version_1/metrics.csv", "step,epoch,loss\n1,0,x\n");
   CHECK(runs({"report", "fulgur_logs/version_1"}).exit_code == 3);
 }
+
+TEST_CASE("watch: one line for each row of another process's run, until it ends") {
+  const Runs runs;
+  Running fit({"fit", "-c", "c.yaml", "--trainer.max_epochs", "200"}, {.folder = runs.path()});
+  REQUIRE(fit.wait_until([&] { return fs::exists(runs / "fulgur_logs/version_0/config.yaml"); }));
+  const Finished watch = runs({"watch", "fulgur_logs/version_0", "--every", "0.05"});
+  const Finished end = fit.wait();
+  INFO(end.err << watch.out << watch.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(watch.exit_code == 0);
+  CHECK(says(watch.out, "step 1  epoch 0  train_loss="));
+  CHECK(says(watch.out, "step 800  epoch 199  "));
+  CHECK(says(watch.out, "finished · epoch 200/200 · step 800"));
+  CHECK_FALSE(says(watch.out, "\x1b"));
+  const Finished quiet = runs({"watch", "fulgur_logs/version_0", "--quiet"});
+  CHECK(quiet.exit_code == 0);
+  CHECK(quiet.out.starts_with("version_0 · finished"));
+  CHECK(runs({"watch", "nowhere"}).exit_code == 2);
+  CHECK(runs({"watch", "fulgur_logs/version_0", "--every", "0"}).exit_code == 2);
+  CHECK(runs({"watch", "fulgur_logs/version_0"}).exit_code == 0);
+}
