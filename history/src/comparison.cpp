@@ -69,14 +69,14 @@ std::vector<TextRow> rows_of(const Pair& runs) {
   add("time", duration_text(a.duration_s), duration_text(b.duration_s), change_text(a.duration_s, b.duration_s));
   add_number("steps/s", a.steps_per_s(), b.steps_per_s());
   const auto better = better_run(runs);
-  const auto best_text = [&](size_t i) {
+  const auto best_cell = [&](size_t i) {
     const auto best = runs[i]->best();
     if (!best) return std::string("-");
     return cat(escape_controls(runs[i]->monitor->metric), "=", value_text(best->first), " at step ", best->second,
                better == i ? " (better)" : "");
   };
   const bool same_monitor = a.monitor && b.monitor && a.monitor->metric == b.monitor->metric;
-  add("best", best_text(0), best_text(1), same_monitor ? change_text(best_of(a), best_of(b)) : "");
+  add("best", best_cell(0), best_cell(1), same_monitor ? change_text(best_of(a), best_of(b)) : "");
   for (const std::string& name : metrics_of_both(runs))
     add_number(cat("last ", escape_controls(name)), last_of(a, name), last_of(b, name));
   const auto keys = different_keys({&a.config, &b.config});

@@ -84,7 +84,7 @@ std::string figure_of(const MediaFile& file, const std::string& caption, uintmax
 
 std::string media_section(const std::vector<RunCurves>& runs) {
   std::string figures;
-  size_t shown = 0, left_out = 0;
+  size_t shown = 0, not_shown = 0;
   uintmax_t bytes_left = kMostBytes;
   for (const RunCurves& run : runs) {
     for (const auto& [name, file] : newest_media(run.run.folder / "media")) {
@@ -92,15 +92,15 @@ std::string media_section(const std::vector<RunCurves>& runs) {
       const std::string caption =
           html_escaped(runs.size() > 1 ? cat(shown_name(run.run.name), ": ", shown_name(below)) : shown_name(below));
       const std::string figure = shown < kMostFigures ? figure_of(file, caption, bytes_left) : "";
-      figure.empty() ? ++left_out : ++shown;
+      figure.empty() ? ++not_shown : ++shown;
       figures += figure;
     }
   }
-  if (figures.empty() && left_out == 0) return "";
+  if (figures.empty() && not_shown == 0) return "";
   return cat("<section><h2>Media</h2><div class=\"grid\">\n", figures, "</div>",
-             left_out > 0 ? cat("<p class=\"note\">", left_out, " more are not shown: a page has at most ",
-                                kMostFigures, ", of ", kMostBytes / 1000, " kB.</p>")
-                          : "",
+             not_shown > 0 ? cat("<p class=\"note\">", not_shown, " more are not shown: a page has at most ",
+                                 kMostFigures, ", of ", kMostBytes / 1000, " kB.</p>")
+                           : "",
              "</section>\n");
 }
 

@@ -74,6 +74,22 @@ TEST_CASE("a finished run has its counts, its time and the best value of the che
   CHECK(run.system.front() == std::pair<std::string, std::string>("devices", "1 × cpu"));
 }
 
+TEST_CASE("a checkpoint in another folder is found by its link") {
+  const Root root;
+  const auto written = root.run("version_0"), other = root.run("other");
+  other.checkpoint(1, 20, 12.0);
+  std::filesystem::create_symlink(other.folder / "checkpoints/epoch=1-step=20.ckpt",
+                                  written.folder / "checkpoints/last.ckpt");
+  const Run run = read_run(written.folder);
+  REQUIRE(run.checkpoints.size() == 1);
+  CHECK(run.checkpoints[0].name == "../../other/checkpoints/epoch=1-step=20.ckpt");
+  CHECK(run.checkpoints[0].is_last);
+  CHECK_FALSE(run.checkpoints[0].is_best);
+  CHECK(run.steps == 20);
+  CHECK(run.epochs == 2);
+  CHECK(run.duration_s == 12.0);
+}
+
 TEST_CASE("the status follows the lock, finished.json and failed.json") {
   const Root root;
   const auto written = root.run("version_0");

@@ -115,11 +115,11 @@ class JsonRow {
       std::string held;
       std::string_view text;
       if (!read_string(text, held)) return false;
-      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      constexpr double infinite = std::numeric_limits<double>::infinity();
       if (text == "NaN")
         sink(name, text, std::numeric_limits<double>::quiet_NaN());
       else if (text == "Infinity" || text == "-Infinity")
-        sink(name, text, text.front() == '-' ? -kInfinity : kInfinity);
+        sink(name, text, text.front() == '-' ? -infinite : infinite);
       else
         return false;
       return true;

@@ -95,10 +95,10 @@ std::optional<std::string> read_failure(const fs::path& run_dir) {
 std::vector<CheckpointEntry> read_checkpoints(const fs::path& folder) {
   std::vector<CheckpointEntry> entries;
   const auto target_of = [&](const char* link) {
-    std::error_code error;
-    return fs::read_symlink(folder / link, error).filename().string();
+    std::error_code none;
+    return fs::read_symlink(folder / link, none);
   };
-  const std::string last = target_of(run_layout::kLast), best = target_of(run_layout::kBest);
+  const fs::path last = target_of(run_layout::kLast), best = target_of(run_layout::kBest);
   std::error_code error;
   for (fs::directory_iterator found(folder, error), end; !error && found != end; found.increment(error)) {
     std::error_code ignored;
@@ -109,6 +109,16 @@ std::vector<CheckpointEntry> read_checkpoints(const fs::path& folder) {
     entries.push_back(read_entry(found->path()));
     entries.back().is_last = name == last;
     entries.back().is_best = name == best;
+  }
+  // Checkpoints in another folder (ModelCheckpoint.dirpath) are known by their links only.
+  for (const fs::path& target : {last, last == best ? fs::path() : best}) {
+    const fs::path elsewhere = folder / target;
+    std::error_code none;
+    if (!target.has_parent_path() || !fs::is_directory(elsewhere, none)) continue;
+    entries.push_back(read_entry(elsewhere));
+    entries.back().name = fs::proximate(elsewhere, folder, none).string();
+    entries.back().is_last = target == last;
+    entries.back().is_best = target == best;
   }
   std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
     return std::pair(a.step, a.name) < std::pair(b.step, b.name);
