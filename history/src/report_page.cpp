@@ -1,5 +1,7 @@
 #include "fulgur/history/report_page.h"
 
+#include <set>
+
 #include "drawing/html.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -25,17 +27,23 @@ constexpr const char* kReading =
     "to "
     "the largest of them. Times are exact at checkpoints and interpolated between them.</p>\n";
 
+bool have_own_names(const std::vector<RunCurves>& runs) {
+  std::set<std::string> names;
+  for (const RunCurves& run : runs) names.insert(run.run.name);
+  return names.size() == runs.size();
+}
+
 /// `a/version_0` and `b/version_0` get names that differ.
 void name_runs(std::vector<RunCurves>& runs) {
-  if (runs.size() < 2) return;
-  for (RunCurves& run : runs) {
-    const std::filesystem::path folder = std::filesystem::absolute(run.run.folder).lexically_normal();
-    for (const RunCurves& other : runs)
-      if (&other != &run && other.run.folder.filename() == run.run.folder.filename()) {
-        run.run.name = (folder.parent_path().filename() / folder.filename()).string();
-        break;
-      }
-  }
+  const auto rename = [&](const auto& name_of) {
+    if (have_own_names(runs)) return;
+    for (RunCurves& run : runs) run.run.name = name_of(run.run.folder).string();
+  };
+  rename([](const std::filesystem::path& folder) {
+    const std::filesystem::path whole = std::filesystem::absolute(folder).lexically_normal();
+    return whole.parent_path().filename() / whole.filename();
+  });
+  rename([](const std::filesystem::path& folder) { return folder.lexically_normal(); });
 }
 
 }  // namespace

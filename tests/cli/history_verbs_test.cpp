@@ -71,6 +71,7 @@ TEST_CASE("runs: bad input has the documented exit codes") {
   CHECK(runs({"runs", "nowhere"}).exit_code == 2);
   CHECK(runs({"runs", "a", "b"}).exit_code == 2);
   fs::create_directories(runs / "logs/version_0/checkpoints");
+  write_text(runs / "logs/version_0/metrics.csv", "step,epoch,loss\n1,0,1\n");
   CHECK(runs({"runs", "logs", "--sort", "no_such"}).exit_code == 2);
   CHECK(runs({"runs", "logs", "--filter", "nonsense"}).exit_code == 2);
   write_text(runs / "logs/version_0/metrics.csv", "step,epoch,loss\n1,0,x\n");

@@ -61,6 +61,13 @@ TEST_CASE("a page of several runs shows what differs, and a run without checkpoi
   CHECK_THAT(page, ContainsSubstring("The times of these values are not known"));
 }
 
+TEST_CASE("runs with the same name have their paths on the page") {
+  const TemporaryFolder folder;
+  for (const char* name : {"a/x/version_0", "b/x/version_0"}) WrittenRun(folder / name).csv("step,epoch,loss\n1,0,1\n");
+  const std::string page = report_page({folder / "a/x/version_0", folder / "b/x/version_0"});
+  CHECK_THAT(page, ContainsSubstring("a/x/version_0: loss") && ContainsSubstring("b/x/version_0: loss"));
+}
+
 TEST_CASE("all texts of a run are escaped") {
   const TemporaryFolder folder;
   const std::string attack = "<script>alert(1)</script>";

@@ -143,10 +143,12 @@ TEST_CASE("what is not a run folder is refused") {
 
 TEST_CASE("runs are found below the root, in the order of their numbers, without those of other verbs") {
   const Root root;
-  for (const char* name : {"b/version_10", "b/version_9", "a/version_0", ".hidden/version_0"}) root.run(name);
+  for (const char* name : {"b/version_10", "b/version_9", "a/version_0", ".hidden/version_0"})
+    root.run(name).csv("step,epoch\n");
   std::filesystem::create_directories(root / "b/version_11");
   write_text(root / "b/version_11/config.yaml", "trainer: {}\n");
   std::filesystem::create_directory_symlink(root / "a", root / "link");
+  write_text(root / "config.yaml", "a project's own\n");
   CHECK(names_of(read_runs(root.path())) == std::vector<std::string>{"a/version_0", "b/version_9", "b/version_10"});
   CHECK(names_of(read_runs(root / "a/version_0")) == std::vector<std::string>{"version_0"});
 }

@@ -12,7 +12,7 @@ const char* const kPageStyle = R"(
 body{margin:0 auto;max-width:1400px;padding:16px;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.5em;margin:.2em 0}h2{font-size:1.2em;margin:1.6em 0 .5em;border-bottom:1px solid var(--line)}
 .note{color:var(--soft);font-size:.9em}
-.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:12px}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,340px),1fr));gap:12px}
 figure{margin:0;padding:8px;background:var(--card);border:1px solid var(--line);border-radius:6px;min-width:0;position:relative}
 figcaption{font-weight:600;overflow-wrap:anywhere}
 figure img{max-width:100%;image-rendering:pixelated}

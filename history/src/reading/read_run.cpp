@@ -108,13 +108,16 @@ bool natural_less(std::string_view a, std::string_view b) {
 
 constexpr int kDeepest = 5;
 
+/// Other folders may have a `config.yaml` or `checkpoints` too, such as that of a project.
+bool is_fit_folder(const fs::path& folder) {
+  if (is_there(folder / run_layout::kFinished) || is_there(folder / run_layout::kFailed)) return true;
+  return is_there(folder / run_layout::kCheckpoints) &&
+         (is_there(folder / run_layout::kConfig) || is_there(folder / kLogs[0]) || is_there(folder / kLogs[1]) ||
+          is_there(folder / "run.lock"));
+}
+
 void find_below(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
-  if (is_run_folder(folder)) {
-    if (is_there(folder / run_layout::kCheckpoints) || is_there(folder / run_layout::kFinished) ||
-        is_there(folder / run_layout::kFailed))
-      runs.push_back(folder);
-    return;
-  }
+  if (is_fit_folder(folder)) return runs.push_back(folder);
   if (depth == kDeepest) return;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
@@ -145,7 +148,8 @@ Run read_run_files(const fs::path& given, Damage damage) {
                           " has none of them. Give a run folder, such as fulgur_logs/version_0."));
   Run run;
   run.folder = folder;
-  run.name = fs::absolute(folder).lexically_normal().filename().string();
+  const fs::path normal = fs::absolute(folder).lexically_normal();
+  run.name = (normal.filename().empty() ? normal.parent_path() : normal).filename().string();
   noting_damage(run, damage, [&] {
     const ConfigNode config = read_config(folder);
     run.config = flatten(config);
