@@ -1,4 +1,6 @@
 // The verbs that show run folders.
+#include <signal.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <nlohmann/json.hpp>
 
@@ -64,6 +66,17 @@ TEST_CASE("runs: a failed run that is resumed and finishes is no longer a failed
   REQUIRE(resumed.exit_code == 0);
   CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0/failed.json"));
   CHECK(says(runs({"runs"}).out, "version_0  finished"));
+}
+
+TEST_CASE("runs: a run that a signal stops is interrupted, and one that trains is running") {
+  const Runs runs;
+  Running fit({"fit", "-c", "c.yaml", "--trainer.max_epochs", "1000000"}, {.folder = runs.path()});
+  REQUIRE(fit.wait_until([&] { return fs::exists(runs / "fulgur_logs/version_0/checkpoints/last.ckpt"); }));
+  CHECK(says(runs({"runs"}).out, "version_0  running"));
+  fit.signal(SIGTERM);
+  CHECK(fit.wait().exit_code == 75);
+  CHECK(says(runs({"runs"}).out, "version_0  interrupted"));
+  CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0/failed.json"));
 }
 
 TEST_CASE("runs: bad input has the documented exit codes") {
@@ -133,7 +146,7 @@ TEST_CASE("report: one page for several runs, without references to other files"
 
 TEST_CASE("watch: one line for each row of another process's run, until it ends") {
   const Runs runs;
-  Running fit({"fit", "-c", "c.yaml", "--trainer.max_epochs", "200"}, {.folder = runs.path()});
+  Running fit({"fit", "-c", "c.yaml", "--trainer.max_epochs", "40"}, {.folder = runs.path()});
   REQUIRE(fit.wait_until([&] { return fs::exists(runs / "fulgur_logs/version_0/config.yaml"); }));
   const Finished watch = runs({"watch", "fulgur_logs/version_0", "--every", "0.05"});
   const Finished end = fit.wait();
@@ -141,8 +154,8 @@ TEST_CASE("watch: one line for each row of another process's run, until it ends"
   REQUIRE(end.exit_code == 0);
   CHECK(watch.exit_code == 0);
   CHECK(says(watch.out, "step 1  epoch 0  train_loss="));
-  CHECK(says(watch.out, "step 800  epoch 199  "));
-  CHECK(says(watch.out, "finished · epoch 200/200 · step 800"));
+  CHECK(says(watch.out, "step 160  epoch 39  "));
+  CHECK(says(watch.out, "finished · epoch 40/40 · step 160"));
   CHECK_FALSE(says(watch.out, "\x1b"));
   const Finished quiet = runs({"watch", "fulgur_logs/version_0", "--quiet"});
   CHECK(quiet.exit_code == 0);
