@@ -12,7 +12,7 @@ namespace fulgur::history {
 namespace {
 
 // So that the page stays small whatever the run folder contains.
-constexpr size_t kMostKeys = 1000, kMostMetrics = 300, kMostCheckpoints = 100, kMostConfigs = 4;
+constexpr size_t kMostKeys = 1000, kMostValues = 1000, kMostCheckpoints = 100, kMostConfigs = 4;
 
 std::string shown_html(const std::string& text) { return html_escaped(shown_name(text)); }
 
@@ -67,13 +67,13 @@ std::string summary_section(const std::vector<RunCurves>& runs) {
 }
 
 std::string metrics_section(const std::vector<RunCurves>& runs) {
+  const size_t most = std::max<size_t>(kMostValues / runs.size(), 10);
   std::vector<std::string> names;
   for (const RunCurves& run : runs)
     for (const MetricValues& metric : run.run.metrics)
-      if (metric.count > 0 && std::find(names.begin(), names.end(), metric.name) == names.end() &&
-          names.size() <= kMostMetrics)
+      if (names.size() <= most && metric.count > 0 && std::find(names.begin(), names.end(), metric.name) == names.end())
         names.push_back(metric.name);
-  const size_t shown = std::min(names.size(), kMostMetrics);
+  const size_t shown = std::min(names.size(), most);
   std::string rows = head_row({"metric", "run", "last", "at step", "smallest", "at step", "largest", "at step"});
   for (size_t i = 0; i < shown; ++i) {
     for (const RunCurves& run : runs) {
