@@ -34,8 +34,9 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                               {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
-constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
-constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert"};
+constexpr const char* kWithValue[] = {"config", "report",     "plugin", "format", "output",
+                                      "strict", "key_prefix", "sort",   "filter", "every"};
+constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -160,7 +161,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
   std::vector<std::string> names;
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
   if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import"})) names.emplace_back("--config");
-  if (!is_run({"export", "inspect"})) names.emplace_back("--plugin");
+  if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--report");
   if (is_run({"fit", "validate", "test", "predict", "config"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
@@ -211,6 +212,35 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
   inspect->add_flag("--json", out.json, "Print the contents as JSON");
 }
 
+/// Verbs that show run folders.
+void add_history(CLI::App& app, CommandLine& out) {
+  CLI::App* runs = app.add_subcommand("runs", "List the runs below a folder")->fallthrough();
+  runs->add_option("dir", out.runs, "Folder; fulgur_logs if not given")->type_name("DIR")->expected(0, 1);
+  runs->add_option("--sort", out.sort,
+                   "Sort by name, status, epochs, steps, best, duration, a metric or a key of the config; -KEY: the "
+                   "largest first")
+      ->type_name("KEY");
+  runs->add_option("--filter", out.filter,
+                   "List only some runs: KEY OP VALUE, several joined by 'and'; OP: = != < <= > >= ~ (contains)")
+      ->type_name("EXPR");
+  runs->add_flag("--json", out.json, "Print the runs with all their metrics as JSON");
+  runs->add_flag("--quiet", out.quiet, "Print only the run folders, one per line");
+  CLI::App* compare = app.add_subcommand("compare", "Compare two runs")->fallthrough();
+  compare->add_option("run", out.runs, "Two run folders")->required()->type_name("RUN")->expected(2);
+  compare->add_flag("--json", out.json, "Print the comparison as JSON");
+  CLI::App* report = app.add_subcommand("report", "Write an HTML page that shows runs")->fallthrough();
+  report->add_option("run", out.runs, "Run folders")->required()->type_name("RUN")->expected(1, -1);
+  report->add_option("--output", out.output, "File to write; report.html in this folder if not given")
+      ->type_name("FILE");
+  report->add_flag("--quiet", out.quiet, "Do not print the name of the file");
+  CLI::App* watch = app.add_subcommand("watch", "Follow a run until it ends")->fallthrough();
+  watch->add_option("run", out.runs, "Run folder")->required()->type_name("RUN")->expected(1);
+  watch->add_option("--every", out.every_s, "Seconds between two looks at the run")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.05, 3600.0));
+  watch->add_flag("--quiet", out.quiet, "Print only how the run ended");
+}
+
 // What CLI11 fills in.
 struct Values {
   std::vector<std::string> files, plugins;
@@ -248,6 +278,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   list->add_option("kind", values.argument, "callback, model, data, …");
   describe->add_option("name", values.argument, "Name of the component")->required();
   add_exchange(app, out, values.argument);
+  add_history(app, out);
 }
 
 }  // namespace

@@ -18,13 +18,17 @@ struct CommandLine {
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
   std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
-  std::optional<std::filesystem::path> output;  ///< of export and import
+  std::optional<std::filesystem::path> output;  ///< of export, import and report
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
-  bool json = false;                            ///< of inspect
+  bool json = false;                            ///< of inspect, runs and compare
+  std::vector<std::string> runs;                ///< run folders: of runs, compare, report and watch
+  std::string sort, filter;                     ///< of runs
+  double every_s = 1;                           ///< of watch
+  bool quiet = false;                           ///< of runs, report and watch
   bool resume = false;                          ///< becomes `ckpt_path: auto` in the overrides
   std::string text;                             ///< help or version, to be printed instead of running anything
   bool is_error = false;                        ///< no verb was given: `text` goes to stderr, exit code 2

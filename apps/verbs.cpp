@@ -16,6 +16,7 @@
 #include "print.h"
 #include "report_file.h"
 #include "restart.h"
+#include "seeing/history_verbs.h"
 
 namespace fulgur::cli {
 
@@ -176,6 +177,10 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;
   if (command.verb == "export") return export_checkpoint(command);
   if (command.verb == "inspect") return inspect(command);
+  if (command.verb == "runs") return list_runs(command);
+  if (command.verb == "compare") return compare_runs(command);
+  if (command.verb == "report") return report_runs(command);
+  if (command.verb == "watch") return watch_run(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "callbacks": {"core", "checkpoint"},
     "loggers": {"core"},
     "trainer": {"core", "data", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
+    "history": {"core", "checkpoint", "trainer"},
     "apps": None,
 }
 
@@ -36,6 +37,7 @@ SUBFOLDERS = {
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
     "callbacks": ["weights", "steps"],
+    "history": ["reading", "drawing"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",

@@ -79,8 +79,18 @@ def config():
         put("config", name, text.encode())
 
 
+def run_log():
+    table = b"step,epoch,\"a,\"\"b\",loss\n5,0,,2.5\n10,0,nan,-inf\n15,1,1e-05,\n"
+    lines = b'{"step":5,"epoch":0,"loss":2.5}\n{"step":10,"a\\u00e9\\ud83d\\ude00\\n":"NaN","b":null}\n{"loss":1e3,"step":11}\n'
+    for name, kind, data in (("table", b"\0", table), ("table_cut", b"\0", table[:-4]), ("crlf", b"\0", table.replace(b"\n", b"\r\n")),
+                             ("fields", b"\0", table + b"20,1,1\n"), ("header", b"\0", b"step,epoch,loss"), ("lines", b"\1", lines),
+                             ("lines_cut", b"\1", lines[:-5]), ("nested", b"\1", b'{"step":1,"a":[1]}\n'), ("surrogate", b"\1", b'{"step":1,"\\ud83d":1}\n')):
+        put("run_log", name, kind + data)
+
+
 if __name__ == "__main__":
     safetensors_header()
     pytorch()
     idx()
     config()
+    run_log()

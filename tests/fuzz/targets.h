@@ -13,6 +13,7 @@ void pytorch_pickle(std::string_view input);
 void pytorch_zip(std::string_view input);
 void idx(std::string_view input);
 void config(std::string_view input);
+void run_log(std::string_view input);
 
 /// What must hold of all inputs.
 inline void expect(bool holds, const char* rule) {

@@ -261,9 +261,23 @@ void mark_finished(const fs::path& run_dir, const std::string& reason, const Pro
        << '\n';
 }
 
-void unmark_finished(const fs::path& run_dir) {
+void mark_failed(const fs::path& run_dir, const std::exception& error) noexcept {
+  try {
+    check_replaceable(run_dir / run_layout::kFailed);
+    std::ofstream file(run_dir / run_layout::kFailed);
+    // LibTorch appends a stack trace.
+    file << nlohmann::ordered_json{{"error", first_line(error.what())}}.dump(-1, ' ', false,
+                                                                             nlohmann::json::error_handler_t::replace)
+         << '\n';
+  } catch (const std::exception&) {
+    // `runs` shows the run as interrupted.
+  }
+}
+
+void unmark_ended(const fs::path& run_dir) {
   std::error_code error;
   fs::remove(run_dir / run_layout::kFinished, error);
+  fs::remove(run_dir / run_layout::kFailed, error);
 }
 
 std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const TrainerComponents& components) {

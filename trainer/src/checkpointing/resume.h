@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -65,8 +66,11 @@ void mark_finished(const std::filesystem::path& run_dir, const std::string& reas
                    double fit_time_s);
 /// Whether a run folder has that marker.
 bool is_marked_finished(const std::filesystem::path& run_dir);
-/// Removes the marker: the run continues.
-void unmark_finished(const std::filesystem::path& run_dir);
+/// Notes in a run folder that an exception has ended the fit, for those who look at it later. Never throws: the
+/// exception is more important.
+void mark_failed(const std::filesystem::path& run_dir, const std::exception& error) noexcept;
+/// Removes both markers: the run continues.
+void unmark_ended(const std::filesystem::path& run_dir);
 
 /// A finished run, which `ckpt_path: auto` does not resume.
 struct FinishedRun {

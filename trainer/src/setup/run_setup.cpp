@@ -152,8 +152,9 @@ void RunSetup::open_run_folder(ResumePlan& resume) {
         !resume.begins_again ? resume.content->state.at(checkpoint_keys::kProgress).at("global_step").as_int() : -1;
     if (!resume.begins_again) resume.load(LoadPhase::loggers, run_, services_);
     remove_leftovers(services_.context.checkpoint_dir());
-    unmark_finished(run_.run_dir);
+    unmark_ended(run_.run_dir);
   }
+  owns_folder_ = true;
   for (const auto& logger : run_.active_loggers) {
     logger->start(run_.run_dir, resume_step);
     started_loggers_.push_back(logger);
@@ -309,6 +310,8 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
     });
   log_exceptions(kWhen, [&] { services_.checkpoints.act_on_requests(); });
   log_exceptions(kWhen, [&] { services_.checkpoints.wait_for_save(); });
+  if (run_.fn == TrainerFn::fit && owns_folder_ && !dynamic_cast<const Interrupted*>(&error))
+    mark_failed(run_.run_dir, error);
 }
 
 void RunSetup::finish(RunStatus status) noexcept {

@@ -64,6 +64,7 @@ class RunSetup {
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   bool finished_ = false;
   bool set_up_ = false;
+  bool owns_folder_ = false;  ///< the files in the run folder are those of this run
 };
 
 }  // namespace fulgur::detail

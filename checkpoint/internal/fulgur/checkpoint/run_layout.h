@@ -9,5 +9,6 @@ inline constexpr const char* kLast = "last.ckpt";           ///< link to the new
 inline constexpr const char* kBest = "best.ckpt";           ///< link to the best one
 inline constexpr const char* kConfig = "config.yaml";       ///< the resolved config
 inline constexpr const char* kFinished = "finished.json";   ///< only in the folder of a run that is finished
+inline constexpr const char* kFailed = "failed.json";       ///< only in the folder of a fit that an exception has ended
 
 }  // namespace fulgur::run_layout

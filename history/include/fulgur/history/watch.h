@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/history/run.h"
+#include "fulgur/history/runs_table.h"
+
+namespace fulgur::history {
+
+/// Follows a run, which usually trains in another process: reads the rows that it adds to its log.
+class FULGUR_API RunWatcher {
+ public:
+  /// Throws as read_run does.
+  explicit RunWatcher(const std::filesystem::path& folder);
+  ~RunWatcher();
+  RunWatcher(const RunWatcher&) = delete;
+  RunWatcher& operator=(const RunWatcher&) = delete;
+
+  /// Reads what is new. Returns false if no process holds the run's lock any more; everything is read then. Throws a
+  /// DataError for a damaged row.
+  bool poll();
+
+  /// One line for each row that the last poll() read, `step 5  epoch 0  train_loss=0.5`. A run that is resumed removes
+  /// rows and writes them again; a line says so.
+  const std::vector<std::string>& new_lines() const;
+
+  /// The state of the run and the last values of its metrics, as at most `rows` lines that fit into the terminal.
+  std::string screen(const TextStyle& style, int64_t rows) const;
+
+  /// One line that says how the run stands or has ended.
+  std::string summary() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur::history

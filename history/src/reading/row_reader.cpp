@@ -1,0 +1,197 @@
+#include "reading/row_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "fulgur/core/system/unique_fd.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "reading/json_row.h"
+
+namespace fulgur::history {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{1} << 20;
+constexpr size_t kLongestRow = size_t{16} << 20;
+constexpr size_t kNoColumn = std::numeric_limits<size_t>::max();
+
+/// The fields of a table's header, and the bytes of its line; nullopt if the line is not complete.
+std::optional<std::pair<std::vector<std::string>, size_t>> read_header(std::string_view text) {
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c != '"')
+        fields.back() += c;
+      else if (i + 1 < text.size() && text[i + 1] == '"')
+        fields.back() += text[i++];
+      else
+        quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == ',') {
+      fields.emplace_back();
+    } else if (c == '\n') {
+      return std::pair(std::move(fields), i + 1);
+    } else if (c != '\r') {
+      fields.back() += c;
+    }
+  }
+  return std::nullopt;
+}
+
+template <class Number>
+bool read_whole_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+RowReader::RowReader(std::filesystem::path file) : file_(std::move(file)), is_csv_(file_.extension() == ".csv") {}
+
+void RowReader::restart(dev_t device, ino_t inode) {
+  device_ = device;
+  inode_ = inode;
+  offset_ = 0;
+  line_ = 0;
+  ++starts_;
+  has_header_ = false;
+  names_.clear();
+  columns_.clear();
+  indices_.clear();
+  expected_ = 0;
+}
+
+void RowReader::damaged(const std::string& what) const {
+  throw DataError(cat("[history.rows] each row has a step and numbers; line ", line_, " of ",
+                      escape_controls(file_.string()), " ", what,
+                      ". Repair or remove the line; --resume repairs the file of a run that it continues."));
+}
+
+size_t RowReader::column_of(std::string_view name) {
+  if (expected_ < names_.size() && names_[expected_] == name) return expected_++;
+  const auto [place, added] = indices_.try_emplace(std::string(name), names_.size());
+  if (added) names_.emplace_back(name);
+  expected_ = place->second + 1;
+  return place->second;
+}
+
+size_t RowReader::take_header(std::string_view text) {
+  auto header = read_header(text);
+  if (!header) return 0;
+  ++line_;
+  const auto& fields = header->first;
+  if (fields.front() != "step") damaged("does not begin with the column 'step'");
+  for (size_t i = 1; i < fields.size(); ++i)
+    columns_.push_back(fields[i] == "epoch" ? kNoColumn : column_of(fields[i]));
+  has_header_ = true;
+  return header->second;
+}
+
+void RowReader::take_csv(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  size_t field = 0;
+  for (size_t begin = 0; begin <= line.size(); ++field) {
+    const void* comma = std::memchr(line.data() + begin, ',', line.size() - begin);
+    const size_t end = comma ? static_cast<size_t>(static_cast<const char*>(comma) - line.data()) : line.size();
+    const std::string_view text = line.substr(begin, end - begin);
+    begin = end + 1;
+    if (field == 0) {
+      if (!read_whole_number(text, step_)) damaged("has no step");
+      continue;
+    }
+    if (field > columns_.size() || text.empty()) continue;
+    double value = 0;
+    if (!read_whole_number(text, value))
+      damaged(cat("has the field '", escape_controls(text.substr(0, 40)), "', which is not a number"));
+    if (columns_[field - 1] == kNoColumn)
+      epoch_ = value;
+    else
+      cells_.push_back({columns_[field - 1], value});
+  }
+  if (field != columns_.size() + 1)
+    damaged(cat("has ", field > columns_.size() ? "more" : "fewer", " fields than the ", columns_.size() + 1,
+                " of the header"));
+}
+
+void RowReader::take_json(std::string_view line) {
+  bool has_step = false;
+  const bool good = for_each_number(line, [&](std::string_view name, std::string_view text, double value) {
+    if (name == "step")
+      has_step = read_whole_number(text, step_);
+    else if (name == "epoch")
+      epoch_ = value;
+    else
+      cells_.push_back({column_of(name), value});
+  });
+  if (!good) damaged("is not one JSON object with numbers");
+  if (!has_step) damaged("has no step");
+}
+
+/// Returns the number of bytes of complete rows.
+size_t RowReader::take_lines(std::string_view text, const Sink& sink) {
+  size_t begin = 0;
+  if (is_csv_ && !has_header_) begin = take_header(text);
+  if (is_csv_ && !has_header_) return 0;
+  while (begin < text.size()) {
+    const void* feed = std::memchr(text.data() + begin, '\n', text.size() - begin);
+    if (!feed) break;
+    const auto end = static_cast<size_t>(static_cast<const char*>(feed) - text.data());
+    const std::string_view line = text.substr(begin, end - begin);
+    ++line_;
+    cells_.clear();
+    epoch_ = std::numeric_limits<double>::quiet_NaN();
+    expected_ = 0;
+    is_csv_ ? take_csv(line) : take_json(line);
+    sink({step_, epoch_, cells_});
+    begin = end + 1;
+  }
+  return begin;
+}
+
+void RowReader::read(const Sink& sink, bool whole) {
+  const detail::UniqueFd fd(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0 && errno == ENOENT) return;
+  struct stat found {};
+  if (fd.get() < 0 || ::fstat(fd.get(), &found) != 0 || !S_ISREG(found.st_mode))
+    throw DataError(cat("[history.rows] a log is a regular file that can be read; got ",
+                        escape_controls(file_.string()), ": ", fd.get() < 0 ? std::strerror(errno) : "no regular file",
+                        ". Check the run folder and its permissions."));
+  if (starts_ == 0 || found.st_dev != device_ || found.st_ino != inode_ || found.st_size < offset_)
+    restart(found.st_dev, found.st_ino);
+  std::string text;
+  size_t held = 0;  // bytes of an incomplete row at the front of `text`
+  for (off_t position = offset_;;) {
+    text.resize(held + kBlockBytes);
+    const ssize_t got = ::pread(fd.get(), text.data() + held, kBlockBytes, position);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw DataError(cat("[history.rows] reading ", escape_controls(file_.string()), " failed; ", std::strerror(errno),
+                          ". Check the disk."));
+    if (got == 0) break;
+    position += got;
+    const std::string_view all(text.data(), held + static_cast<size_t>(got));
+    const size_t taken = take_lines(all, sink);
+    offset_ += static_cast<off_t>(taken);
+    held = all.size() - taken;
+    std::memmove(text.data(), text.data() + taken, held);
+    ++line_;
+    if (held > kLongestRow) damaged(cat("is longer than ", kLongestRow, " bytes"));
+    --line_;
+  }
+  ++line_;
+  if (whole && held > 0) damaged("is not complete");
+  --line_;
+}
+
+}  // namespace fulgur::history

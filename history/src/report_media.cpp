@@ -1,0 +1,107 @@
+#include "report_media.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "drawing/html.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "report_charts.h"
+
+namespace fulgur::history {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kMostFigures = 24, kMostFiles = 100'000;
+constexpr uintmax_t kMostBytes = 500'000, kMostTextBytes = 20'000;
+
+struct MediaFile {
+  fs::path path;
+  int64_t step = -1;
+};
+
+// SVG is shown as a picture too, in which scripts do not run.
+const char* image_type(const fs::path& path) {
+  const std::string end = path.extension().string();
+  return end == ".png"                     ? "image/png"
+         : end == ".jpg" || end == ".jpeg" ? "image/jpeg"
+         : end == ".gif"                   ? "image/gif"
+         : end == ".webp"                  ? "image/webp"
+         : end == ".svg"                   ? "image/svg+xml"
+                                           : nullptr;
+}
+
+/// The name without the last number, and that number; -1 if there is none.
+std::pair<std::string, int64_t> split_step(const std::string& path) {
+  const size_t end = path.find_last_of("0123456789");
+  if (end == std::string::npos) return {path, -1};
+  const size_t before = path.find_last_not_of("0123456789", end);
+  const size_t begin = before == std::string::npos ? 0 : before + 1;
+  int64_t step = -1;
+  if (std::from_chars(path.data() + begin, path.data() + end + 1, step).ec != std::errc()) return {path, -1};
+  return {path.substr(0, begin) + path.substr(end + 1), step};
+}
+
+std::map<std::string, MediaFile> newest_media(const fs::path& folder) {
+  std::map<std::string, MediaFile> newest;
+  std::error_code error;
+  size_t seen = 0;
+  for (fs::recursive_directory_iterator file(folder, error), end; !error && file != end && seen < kMostFiles;
+       file.increment(error), ++seen) {
+    std::error_code ignored;
+    if (file->is_symlink(ignored) || !file->is_regular_file(ignored)) continue;
+    if (!image_type(file->path()) && file->path().extension() != ".txt") continue;
+    const std::string below = file->path().lexically_relative(folder).replace_extension().string();
+    const auto [name, step] = split_step(below);
+    MediaFile& best = newest[name + file->path().extension().string()];
+    if (best.path.empty() || step > best.step) best = {file->path(), step};
+  }
+  return newest;
+}
+
+std::string figure_of(const MediaFile& file, const std::string& caption, uintmax_t& bytes_left) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(file.path, error);
+  const char* const type = image_type(file.path);
+  if (error || size > bytes_left || (!type && size > kMostTextBytes)) return "";
+  std::optional<std::string> bytes;
+  try {
+    bytes = read_regular_file(file.path);
+  } catch (const Error&) {
+  }
+  // The file may have grown since.
+  if (!bytes || bytes->size() > bytes_left) return "";
+  bytes_left -= bytes->size();
+  const std::string body = type ? cat("<img alt=\"", caption, "\" src=\"", data_url(type, *bytes), "\">")
+                                : cat("<pre>", html_escaped(*bytes), "</pre>");
+  return cat("<figure><figcaption>", caption, "</figcaption>", body, "</figure>\n");
+}
+
+}  // namespace
+
+std::string media_section(const std::vector<RunCurves>& runs) {
+  std::string figures;
+  size_t shown = 0, not_shown = 0;
+  uintmax_t bytes_left = kMostBytes;
+  for (const RunCurves& run : runs) {
+    for (const auto& [name, file] : newest_media(run.run.folder / "media")) {
+      const std::string below = file.path.lexically_relative(run.run.folder / "media").string();
+      const std::string caption =
+          html_escaped(runs.size() > 1 ? cat(shown_name(run.run.name), ": ", shown_name(below)) : shown_name(below));
+      const std::string figure = shown < kMostFigures ? figure_of(file, caption, bytes_left) : "";
+      figure.empty() ? ++not_shown : ++shown;
+      figures += figure;
+    }
+  }
+  if (figures.empty() && not_shown == 0) return "";
+  return cat("<section><h2>Media</h2><div class=\"grid\">\n", figures, "</div>",
+             not_shown > 0 ? cat("<p class=\"note\">", not_shown, " more are not shown: a page has at most ",
+                                 kMostFigures, ", of ", kMostBytes / 1000, " kB.</p>")
+                           : "",
+             "</section>\n");
+}
+
+}  // namespace fulgur::history

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/history/run.h"
+
+namespace fulgur::history {
+
+/// A value of a run by its key (runs_table.h): a text, and a number if it is one.
+struct RunField {
+  std::string text;
+  std::optional<double> number;
+};
+
+/// nullopt if the run has no value of the key.
+std::optional<RunField> field_of(const Run& run, std::string_view key);
+
+/// All keys of the runs, for messages.
+std::vector<std::string> known_keys(const std::vector<Run>& runs);
+
+/// `KEY OP VALUE`.
+struct Condition {
+  std::string key, op, value;
+};
+
+/// Throws a ConfigError if the expression cannot be read.
+std::vector<Condition> parse_filter(const std::string& expression);
+
+/// False if the run has no value of the key.
+bool matches(const Run& run, const Condition& condition);
+
+}  // namespace fulgur::history

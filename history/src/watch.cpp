@@ -1,0 +1,192 @@
+#include "fulgur/history/watch.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "drawing/number_text.h"
+#include "fulgur/checkpoint/run_lock.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
+#include "reading/config_keys.h"
+#include "reading/curve.h"
+#include "reading/read_run.h"
+
+namespace fulgur::history {
+namespace {
+
+constexpr size_t kSparkColumns = 24;
+
+std::string fitted_line(const std::string& text, int64_t columns) {
+  if (columns_of(text) <= columns) return text;
+  return columns < 1 ? "" : text.substr(0, fit_columns(text, columns - 1).bytes) + "…";
+}
+
+std::optional<int64_t> limit_in(const ConfigKeys& config, std::string_view key) {
+  const std::string* const text = find_key(config, key);
+  int64_t limit = 0;
+  if (!text || std::from_chars(text->data(), text->data() + text->size(), limit).ec != std::errc() || limit < 1)
+    return std::nullopt;
+  return limit;
+}
+
+}  // namespace
+
+struct RunWatcher::Impl {
+  std::filesystem::path folder;
+  Run run;
+  std::optional<RowReader> reader;
+  std::vector<Curve> curves;
+  std::vector<std::string> lines;
+  StepMap epochs;
+  double epoch = 0;
+  int64_t step = 0;        ///< of the last row
+  int64_t rows_shown = 0;  ///< rows of the log that have become lines
+  std::chrono::steady_clock::time_point read_at;
+
+  explicit Impl(const std::filesystem::path& given) : folder(given) { read_files(); }
+
+  void read_files() {
+    run = read_run_files(folder, Damage::throws);
+    read_at = std::chrono::steady_clock::now();
+  }
+
+  // What was read belongs to a log that exists no more.
+  void forget_rows() {
+    run.metrics.clear();
+    curves.clear();
+    epochs = StepMap();
+    epoch = 0;
+    step = 0;
+  }
+
+  void take(const Row& row) {
+    add_row(run, reader->names(), row);
+    curves.resize(std::max(curves.size(), run.metrics.size()));
+    for (const auto& [column, value] : row.cells) curves[column].add(row.step, value);
+    if (std::isfinite(row.epoch) && row.epoch > epoch) {
+      epochs.add(step, row.epoch);
+      epoch = row.epoch;
+      if (epoch < 1e15) run.epochs = std::max(run.epochs, static_cast<int64_t>(epoch));
+    }
+    step = row.step;
+  }
+
+  std::string line_of(const Row& row) const {
+    std::string line = cat("step ", row.step);
+    if (std::isfinite(row.epoch)) line += cat("  epoch ", value_text(row.epoch));
+    for (const auto& [column, value] : row.cells)
+      line += cat("  ", escape_controls(reader->names()[column]), "=", value_text(value));
+    return line;
+  }
+
+  void read_rows(bool has_ended) {
+    lines.clear();
+    if (!reader) {
+      const auto log = log_file(folder, /*has_ended=*/false);
+      if (log.empty()) return;
+      reader.emplace(log);
+    }
+    const int64_t starts = reader->starts();
+    int64_t row_number = rows_shown;
+    bool begun_again = false;
+    reader->read(
+        [&](const Row& row) {
+          if (starts > 0 && reader->starts() != starts && !begun_again) {
+            begun_again = true;
+            row_number = 0;
+            forget_rows();
+          }
+          take(row);
+          // A table that got a column is written again, and its rows are not new.
+          if (++row_number > rows_shown) lines.push_back(line_of(row));
+        },
+        has_ended && run.status == RunStatus::finished);
+    if (reader->starts() != starts && starts > 0 && row_number < rows_shown)
+      lines.push_back(cat("the run was resumed; its log ends at step ", step));
+    rows_shown = row_number;
+  }
+
+  double seconds() const {
+    const double since = std::chrono::duration<double>(std::chrono::steady_clock::now() - read_at).count();
+    return run.duration_s.value_or(0) + (run.status == RunStatus::running ? since : 0);
+  }
+
+  std::optional<double> share_done() const {
+    if (const auto steps = limit_in(run.config, "trainer.max_steps"))
+      return std::min(1.0, static_cast<double>(run.steps) / static_cast<double>(*steps));
+    const auto most = limit_in(run.config, "trainer.max_epochs");
+    if (!most || epochs.empty()) return std::nullopt;
+    return std::min(1.0, epochs.at(static_cast<double>(step)) / static_cast<double>(*most));
+  }
+
+  std::string head() const {
+    const auto of = [&](const char* key) {
+      const auto limit = limit_in(run.config, key);
+      return limit ? cat("/", *limit) : std::string();
+    };
+    std::string text =
+        cat(escape_controls(run.name), " · ", status_name(run.status), " · epoch ", run.epochs,
+            of("trainer.max_epochs"), " · step ", run.steps, of("trainer.max_steps"), " · ", duration_text(seconds()));
+    const auto done = share_done();
+    if (done && *done > 0 && run.status == RunStatus::running)
+      text += cat(" · about ", duration_text(seconds() * (1 - *done) / *done), " left");
+    return text;
+  }
+};
+
+RunWatcher::RunWatcher(const std::filesystem::path& folder) : impl_(std::make_unique<Impl>(folder)) {}
+RunWatcher::~RunWatcher() = default;
+
+bool RunWatcher::poll() {
+  // Asked before reading: rows written before the lock is released are read.
+  const bool held = RunLock::is_held(impl_->folder);
+  const bool changed = held != (impl_->run.status == RunStatus::running);
+  if (changed) {
+    // The files say how it ended. What was read of the log stays.
+    auto metrics = std::move(impl_->run.metrics);
+    const int64_t steps = impl_->run.steps, epochs = impl_->run.epochs;
+    impl_->read_files();
+    impl_->run.metrics = std::move(metrics);
+    if (impl_->run.status != RunStatus::finished) {
+      impl_->run.steps = std::max(impl_->run.steps, steps);
+      impl_->run.epochs = std::max(impl_->run.epochs, epochs);
+    }
+  }
+  impl_->read_rows(!held);
+  return held;
+}
+
+const std::vector<std::string>& RunWatcher::new_lines() const { return impl_->lines; }
+
+std::string RunWatcher::screen(const TextStyle& style, int64_t rows) const {
+  const int64_t columns = style.columns.value_or(80);
+  std::string text = fitted_line(impl_->head(), columns) + "\n";
+  std::vector<TextRow> table;
+  for (size_t i = 0; i < impl_->run.metrics.size(); ++i) {
+    const MetricValues& metric = impl_->run.metrics[i];
+    if (metric.count == 0 || static_cast<int64_t>(table.size()) + 2 > rows) continue;
+    std::vector<double> means;
+    for (const Curve::Bucket& bucket : impl_->curves[i].at_most(kSparkColumns)) means.push_back(bucket.mean);
+    table.push_back({fitted_line(escape_controls(metric.name), std::max<int64_t>(columns / 2, 8)),
+                     value_text(metric.last), spark_line(means)});
+  }
+  const auto widths = column_widths(table);
+  for (const TextRow& row : table) text += fitted_line(aligned(row, widths), columns) + "\n";
+  return text;
+}
+
+std::string RunWatcher::summary() const {
+  Run run = impl_->run;
+  choose_monitor(run);
+  std::string text = impl_->head();
+  if (const auto best = run.best())
+    text +=
+        cat(" · best ", escape_controls(run.monitor->metric), "=", value_text(best->first), " at step ", best->second);
+  if (!run.reason.empty()) text += cat(" · ", escape_controls(run.reason));
+  return text;
+}
+
+}  // namespace fulgur::history

@@ -1,0 +1,70 @@
+#include "fulgur/history/comparison.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/core/text/text_table.h"
+#include "history/written_run.h"
+#include "support/expect_error.h"
+
+using namespace fulgur::test;
+
+namespace comparison_test {
+
+using namespace fulgur::history;
+using Catch::Matchers::ContainsSubstring;
+
+struct Two : TemporaryFolder {
+  Run a, b;
+  Two() {
+    WrittenRun first(*this / "first"), second(*this / "second");
+    first.config("optimizer: {init_args: {lr: 0.1}}\nseed_everything: 1\n")
+        .csv("step,epoch,val_loss,train_loss\n10,0,2.0,1\n20,1,3.0,\n")
+        .finished(2, 20, 10);
+    second.config("optimizer: {init_args: {lr: 0.2, momentum: 0.9}}\nseed_everything: 1\n")
+        .csv("step,epoch,val_loss\n10,0,4.0\n20,1,1.5\n")
+        .finished(2, 20, 5);
+    a = read_run(first.folder);
+    b = read_run(second.folder);
+  }
+};
+
+TEST_CASE("two runs are compared by options, metrics, time and throughput") {
+  const Two two;
+  const std::string text = comparison_text(two.a, two.b, {});
+  CAPTURE(text);
+  CHECK_THAT(text, ContainsSubstring("val_loss=1.5 at step 20 (better)"));
+  CHECK_THAT(text, ContainsSubstring("val_loss=2 at step 10  "));
+  CHECK_THAT(text, ContainsSubstring("-1.5 (-50.0 %)"));
+  CHECK_THAT(text, ContainsSubstring("+2 (+100.0 %)"));
+  CHECK_THAT(text, ContainsSubstring("optimizer.init_args.lr"));
+  CHECK_THAT(text, ContainsSubstring("optimizer.init_args.momentum"));
+  CHECK_THAT(text, !ContainsSubstring("seed_everything"));
+  for (const int64_t columns : {10, 40, 70}) {
+    const std::string narrow = comparison_text(two.a, two.b, {.columns = columns});
+    for (size_t begin = 0, end = 0; (end = narrow.find('\n', begin)) != std::string::npos; begin = end + 1)
+      CHECK(fulgur::columns_of(narrow.substr(begin, end - begin)) <= std::max<int64_t>(columns, 25));
+  }
+}
+
+TEST_CASE("equal configs are said to be equal, and the better run of two equal ones is neither") {
+  const Two two;
+  const std::string text = comparison_text(two.a, two.a, {});
+  CHECK_THAT(text, ContainsSubstring("The configs are the same."));
+  CHECK_THAT(text, !ContainsSubstring("better"));
+}
+
+TEST_CASE("the comparison as JSON") {
+  const Two two;
+  const auto json = nlohmann::json::parse(comparison_json(two.a, two.b));
+  CHECK(json["better"] == "b");
+  CHECK(json["config"]["optimizer.init_args.lr"] == nlohmann::json::array({"0.1", "0.2"}));
+  CHECK(json["config"]["optimizer.init_args.momentum"] == nlohmann::json::array({nullptr, "0.9"}));
+  CHECK(json["metrics"]["val_loss"]["change"] == -1.5);
+  CHECK(json["metrics"]["train_loss"]["b"].is_null());
+  CHECK(json["metrics"]["train_loss"]["change"].is_null());
+  CHECK(json["a"]["steps_per_s"] == 2);
+  CHECK(json["b"]["steps_per_s"] == 4);
+}
+
+}  // namespace comparison_test

@@ -1,0 +1,233 @@
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/checkpoint/run_lock.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text_table.h"
+#include "fulgur/history/run.h"
+#include "fulgur/history/runs_table.h"
+#include "history/written_run.h"
+#include "support/expect_error.h"
+
+using namespace fulgur::test;
+
+namespace runs_test {
+
+using namespace fulgur::history;
+using Catch::Matchers::ContainsSubstring;
+
+constexpr const char* kConfig = R"(trainer:
+  max_epochs: 2
+  callbacks:
+    - class_path: EarlyStopping
+      init_args: {monitor: val_loss, mode: min}
+    - class_path: ModelCheckpoint
+      init_args: {monitor: val_acc, mode: max}
+model:
+  class_path: MlpClassifier
+  init_args: {hidden: [8, 4], dropout: 0.0}
+optimizer: {class_path: SGD, init_args: {lr: LR}}
+)";
+
+std::string config_with(const std::string& lr) {
+  std::string text = kConfig;
+  return text.replace(text.find("LR"), 2, lr);
+}
+
+constexpr const char* kTable = "step,epoch,train_loss,val_acc\n5,0,2.0,\n10,0,,0.75\n15,1,1.0,\n20,1,,0.5\n";
+
+struct Root : TemporaryFolder {
+  WrittenRun run(const std::string& name) const { return WrittenRun(path() / name); }
+};
+
+std::vector<std::string> names_of(const std::vector<Run>& runs) {
+  std::vector<std::string> names;
+  for (const Run& run : runs) names.push_back(run.name);
+  return names;
+}
+
+TEST_CASE("a finished run has its counts, its time and the best value of the checkpoints' monitor") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.config(config_with("0.1")).csv(kTable).finished(2, 20, 12.5);
+  written.checkpoint(0, 10, 6.0, "best.ckpt").checkpoint(1, 20, 12.0, "last.ckpt");
+  const Run run = read_run(written.folder);
+  CHECK(run.status == RunStatus::finished);
+  CHECK(run.reason == "max_epochs");
+  CHECK(run.epochs == 2);
+  CHECK(run.steps == 20);
+  CHECK(run.duration_s == 12.5);
+  CHECK(run.steps_per_s() == 1.6);
+  REQUIRE(run.monitor);
+  CHECK(run.monitor->metric == "val_acc");
+  CHECK_FALSE(run.monitor->smaller_is_better);
+  CHECK(run.best() == std::pair<double, int64_t>(0.75, 10));
+  REQUIRE(run.find_metric("train_loss"));
+  CHECK(run.find_metric("train_loss")->last == 1);
+  CHECK(run.find_metric("train_loss")->count == 2);
+  REQUIRE(run.checkpoints.size() == 2);
+  CHECK(run.checkpoints[0].is_best);
+  CHECK(run.checkpoints[1].is_last);
+  CHECK(run.checkpoints[1].fit_time_s == 12.0);
+  CHECK(run.checkpoints[1].bytes == 1'500'000);
+  CHECK(run.checkpoints[1].metrics == std::map<std::string, double>{{"val_loss", 0.5}});
+  CHECK(run.system.front() == std::pair<std::string, std::string>("devices", "1 × cpu"));
+}
+
+TEST_CASE("a checkpoint in another folder is found by its link") {
+  const Root root;
+  const auto written = root.run("version_0"), other = root.run("other");
+  other.checkpoint(1, 20, 12.0);
+  std::filesystem::create_symlink(other.folder / "checkpoints/epoch=1-step=20.ckpt",
+                                  written.folder / "checkpoints/last.ckpt");
+  const Run run = read_run(written.folder);
+  REQUIRE(run.checkpoints.size() == 1);
+  CHECK(run.checkpoints[0].name == "../../other/checkpoints/epoch=1-step=20.ckpt");
+  CHECK(run.checkpoints[0].is_last);
+  CHECK_FALSE(run.checkpoints[0].is_best);
+  CHECK(run.steps == 20);
+  CHECK(run.epochs == 2);
+  CHECK(run.duration_s == 12.0);
+}
+
+TEST_CASE("the status follows the lock, finished.json and failed.json") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.csv(kTable).checkpoint(0, 10, 6.0);
+  CHECK(read_run(written.folder).status == RunStatus::interrupted);
+  CHECK(read_run(written.folder).steps == 20);
+  CHECK(read_run(written.folder).duration_s == 6.0);
+  CHECK(read_run(written.folder).epochs == 1);
+  written.failed("[data] a file is missing");
+  CHECK(read_run(written.folder).status == RunStatus::failed);
+  CHECK(read_run(written.folder).reason == "[data] a file is missing");
+  {
+    const fulgur::RunLock lock(written.folder);
+    CHECK(read_run(written.folder).status == RunStatus::running);
+    CHECK(read_run(written.folder).duration_s >= 6.0);
+  }
+  written.finished(2, 20, 9);
+  CHECK(read_run(written.folder).status == RunStatus::finished);
+}
+
+TEST_CASE("a last row that is not complete is an error only if the run has finished") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.csv(std::string(kTable) + "25,2,0.");
+  CHECK(read_run(written.folder).steps == 20);
+  written.finished(2, 20, 9);
+  CHECK_THROWS_AS(read_run(written.folder), fulgur::DataError);
+  const Run run = read_run(written.folder, Damage::is_noted);
+  CHECK_THAT(run.damage, ContainsSubstring("line 6"));
+  CHECK(run.status == RunStatus::finished);
+}
+
+TEST_CASE("a damaged config is an error that names the place") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.config("trainer: {a: [1\n");
+  CHECK_THAT(message_of<fulgur::DataError>([&] { read_run(written.folder); }), ContainsSubstring("config.yaml"));
+}
+
+TEST_CASE("what is not a run folder is refused") {
+  const Root root;
+  write_text(root / "file", "");
+  const auto refused = [&](const std::string& name) {
+    return message_of<fulgur::ConfigError>([&] { read_run(root / name); });
+  };
+  CHECK_THAT(refused("none"), ContainsSubstring("does not exist"));
+  CHECK_THAT(refused("file"), ContainsSubstring("is a file"));
+  CHECK_THAT(refused(""), ContainsSubstring("has none of them"));
+  CHECK_THROWS_AS(find_runs(root / "none"), fulgur::ConfigError);
+}
+
+TEST_CASE("runs are found below the root, in the order of their numbers, without those of other verbs") {
+  const Root root;
+  for (const char* name : {"b/version_10", "b/version_9", "a/version_0", ".hidden/version_0"})
+    root.run(name).csv("step,epoch\n");
+  std::filesystem::create_directories(root / "b/version_11");
+  write_text(root / "b/version_11/config.yaml", "trainer: {}\n");
+  std::filesystem::create_directory_symlink(root / "a", root / "link");
+  write_text(root / "config.yaml", "a project's own\n");
+  CHECK(names_of(read_runs(root.path())) == std::vector<std::string>{"a/version_0", "b/version_9", "b/version_10"});
+  CHECK(names_of(read_runs(root / "a/version_0")) == std::vector<std::string>{"version_0"});
+}
+
+struct ThreeRuns : Root {
+  ThreeRuns() {
+    run("version_0").config(config_with("0.1")).csv(kTable).finished(2, 20, 12.5);
+    run("version_1").config(config_with("0.01")).csv("step,epoch,val_acc\n10,0,0.9\n").failed("[loss] it is NaN");
+    run("version_2").config(config_with("0.1")).csv("step,epoch,train_loss\n5,0,4\n");
+  }
+  std::vector<std::string> selected(const RunsQuery& query) const {
+    return names_of(select_runs(read_runs(path()), query));
+  }
+};
+
+TEST_CASE("runs are sorted by a key, and those without a value come last") {
+  const ThreeRuns root;
+  using Names = std::vector<std::string>;
+  CHECK(root.selected({}) == Names{"version_0", "version_1", "version_2"});
+  CHECK(root.selected({.sort = "-name"}) == Names{"version_2", "version_1", "version_0"});
+  CHECK(root.selected({.sort = "steps"}) == Names{"version_2", "version_1", "version_0"});
+  CHECK(root.selected({.sort = "-steps"}) == Names{"version_0", "version_1", "version_2"});
+  CHECK(root.selected({.sort = "best"}) == Names{"version_1", "version_0", "version_2"});
+  CHECK(root.selected({.sort = "-best"}) == Names{"version_0", "version_1", "version_2"});
+  CHECK(root.selected({.sort = "train_loss"}) == Names{"version_0", "version_2", "version_1"});
+  CHECK(root.selected({.sort = "lr"}) == Names{"version_1", "version_0", "version_2"});
+  CHECK_THAT(message_of<fulgur::ConfigError>([&] { root.selected({.sort = "stps"}); }), ContainsSubstring("'steps'"));
+}
+
+TEST_CASE("a filter selects runs by their properties, metrics and options") {
+  const ThreeRuns root;
+  using Names = std::vector<std::string>;
+  CHECK(root.selected({.filter = "status=finished"}) == Names{"version_0"});
+  CHECK(root.selected({.filter = "status != finished"}) == Names{"version_1", "version_2"});
+  CHECK(root.selected({.filter = "optimizer.init_args.lr=0.10"}) == Names{"version_0", "version_2"});
+  CHECK(root.selected({.filter = "lr<0.1"}) == Names{"version_1"});
+  CHECK(root.selected({.filter = "steps>=10 and val_acc>0.4"}) == Names{"version_0", "version_1"});
+  CHECK(root.selected({.filter = "steps<=5"}) == Names{"version_2"});
+  CHECK(root.selected({.filter = "reason~NaN"}) == Names{"version_1"});
+  CHECK(root.selected({.filter = "steps>100"}).empty());
+  for (const char* wrong : {"steps", "=3", "steps>", "steps>1 and ", "steps 3"})
+    CHECK_THROWS_AS(root.selected({.filter = wrong}), fulgur::ConfigError);
+  CHECK_THROWS_AS(root.selected({.filter = "no_such>1"}), fulgur::ConfigError);
+}
+
+TEST_CASE("the table shows the options that differ, and fits into the terminal") {
+  const ThreeRuns root;
+  const auto runs = read_runs(root.path());
+  const std::string table = runs_table(runs, {});
+  CHECK_THAT(table, ContainsSubstring("version_0  finished     2       20     val_acc=0.75  12.5 s  lr=0.1\n"));
+  CHECK_THAT(table, ContainsSubstring("lr=0.01 · [loss] it is NaN\n"));
+  CHECK_THAT(table, !ContainsSubstring("\x1b"));
+  for (const int64_t columns : {1, 20, 40, 60, 80}) {
+    const std::string narrow = runs_table(runs, {.columns = columns});
+    for (size_t begin = 0, end = 0; (end = narrow.find('\n', begin)) != std::string::npos; begin = end + 1)
+      CHECK(fulgur::columns_of(narrow.substr(begin, end - begin)) <= columns);
+  }
+  CHECK_THAT(runs_table(runs, {.columns = 100, .colour = true}), ContainsSubstring("\x1b[32mfinished\x1b[0m"));
+}
+
+TEST_CASE("control characters of a run's files do not reach the terminal") {
+  const Root root;
+  root.run("version_0").csv(kTable).failed("\\u001b[2J\\u0007");
+  CHECK_THAT(runs_table(read_runs(root.path()), {}), ContainsSubstring("\\x1b[2J\\x07"));
+}
+
+TEST_CASE("JSON has all metrics, and numbers that are not finite as texts") {
+  const ThreeRuns root;
+  root.run("version_3").csv("step,epoch,train_loss\n5,0,nan\n");
+  const auto json = nlohmann::json::parse(runs_json(read_runs(root.path())));
+  REQUIRE(json.size() == 4);
+  CHECK(json[0]["status"] == "finished");
+  CHECK(json[0]["best"]["value"] == 0.75);
+  CHECK(json[0]["best"]["step"] == 10);
+  CHECK(json[0]["metrics"]["train_loss"]["last"] == 1.0);
+  CHECK(json[0]["differs_in"]["optimizer.init_args.lr"] == "0.1");
+  CHECK(json[1]["reason"] == "[loss] it is NaN");
+  CHECK(json[3]["metrics"]["train_loss"]["last"] == "nan");
+  CHECK(json[3]["metrics"]["train_loss"]["min"].is_null());
+}
+
+}  // namespace runs_test

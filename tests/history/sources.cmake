@@ -1,0 +1,9 @@
+set(TEST_SOURCES
+  chart_test.cpp
+  comparison_test.cpp
+  curve_test.cpp
+  large_run_test.cpp
+  report_page_test.cpp
+  row_reader_test.cpp
+  runs_test.cpp
+  watch_test.cpp)
