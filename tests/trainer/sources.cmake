@@ -33,6 +33,8 @@ set(TEST_SOURCES
   logging/logging_rules_test.cpp
   logging/metric_objects_test.cpp
   loops/manual_optimization_test.cpp
+  logging/media_gpu_test.cpp
+  logging/media_test.cpp
   services/nonfinite_policy_test.cpp
   loops/parity_test.cpp
   config/resolved_options_test.cpp

@@ -22,22 +22,19 @@ Tensor matrix_picture(const Tensor& numbers) {
   return gray.repeat_interleave(cell, 0).repeat_interleave(cell, 1).expand({3, -1, -1}).contiguous();
 }
 
-std::string matrix_table(const Tensor& numbers, bool integers) {
-  std::string text = "| |", line = "\n|---|";
-  for (int64_t column = 0; column < numbers.size(1); ++column) {
-    text += cat(" ", column, " |");
-    line += "---|";
-  }
-  text += line;
+TableRecord matrix_table(const std::string& name, const Tensor& numbers, bool integers) {
+  TableRecord table{.name = name, .columns = {""}, .rows = {}};
+  for (int64_t column = 0; column < numbers.size(1); ++column) table.columns.push_back(cat(column));
   const auto value = numbers.accessor<double, 2>();
   for (int64_t row = 0; row < numbers.size(0); ++row) {
-    text += cat("\n| ", row, " |");
+    std::vector<TableCell>& cells = table.rows.emplace_back();
+    cells.emplace_back(row);
     for (int64_t column = 0; column < numbers.size(1); ++column) {
       const double number = value[row][column];
-      text += cat(" ", integers ? cat(static_cast<int64_t>(number)) : format_double(number), " |");
+      cells.push_back(integers ? TableCell(static_cast<int64_t>(number)) : TableCell(number));
     }
   }
-  return text + "\n";
+  return table;
 }
 
 }  // namespace
@@ -46,7 +43,7 @@ std::vector<MediaRecord> draw_matrix(const std::string& name, const Tensor& valu
   const at::NoGradGuard no_grad;
   const Tensor numbers = values.to(at::kCPU, at::kDouble);
   return {ImageRecord{name, matrix_picture(numbers)},
-          TextRecord{name, matrix_table(numbers, !c10::isFloatingType(values.scalar_type()))}};
+          matrix_table(name, numbers, !c10::isFloatingType(values.scalar_type()))};
 }
 
 }  // namespace fulgur::detail

@@ -8,7 +8,7 @@
 namespace fulgur::detail {
 
 /// A picture of the matrix, in which a cell is the darker the larger its share of its row is, and its numbers as a
-/// Markdown table. Waits for the device.
+/// table. Waits for the device.
 std::vector<MediaRecord> draw_matrix(const std::string& name, const Tensor& values);
 
 }  // namespace fulgur::detail

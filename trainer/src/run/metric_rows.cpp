@@ -43,11 +43,14 @@ void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
   for (const auto& logger : run.active_loggers) logger->log_metrics(metrics, place.step);
 }
 
+void send_media(const RunState& run, const MediaRecord& record, RowPlace place) {
+  for (const auto& logger : run.active_loggers) logger->log_media(record, place.step);
+}
+
 void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place) {
   if (run.active_loggers.empty() || run.position.sanity_checking) return;
   for (const MetricStore::Matrix& matrix : matrices)
-    for (const MediaRecord& record : draw_matrix(matrix.name, matrix.values))
-      for (const auto& logger : run.active_loggers) logger->log_media(record, place.step);
+    for (const MediaRecord& record : draw_matrix(matrix.name, matrix.values)) send_media(run, record, place);
 }
 
 }  // namespace fulgur::detail

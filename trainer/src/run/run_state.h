@@ -109,7 +109,14 @@ class DataWait {
 struct CapturedCounts {
   int64_t batches = 0;
   std::optional<std::string> refused;
+  bool step_logs_media = false;  ///< a step that would be captured has logged media
 };
+
+/// Why such a step is not captured, for display.
+inline constexpr const char* kMediaInStep =
+    "the step logs media, which a captured step would do only once. Log them in on_train_batch_end, which runs in "
+    "every "
+    "step";
 
 /// The facts about the origin of the run that checkpoints and reports record.
 struct RunDescription {

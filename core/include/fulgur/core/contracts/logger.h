@@ -3,31 +3,16 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <variant>
 
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/options/log_options.h"
+#include "fulgur/core/state/media.h"
 #include "fulgur/core/state/state_tree.h"
-#include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
 
 enum class RunStatus { success, failed, interrupted };
-
-struct ImageRecord {
-  std::string name;
-  Tensor pixels; /* (C, H, W) uint8 */
-};
-struct HistogramRecord {
-  std::string name;
-  Tensor values;
-};
-struct TextRecord {
-  std::string name;
-  std::string text;
-};
-using MediaRecord = std::variant<ImageRecord, HistogramRecord, TextRecord>;
 
 /// Destination of metrics. Exists on rank 0 only; called on the run's thread.
 class FULGUR_API Logger {
@@ -53,7 +38,10 @@ class FULGUR_API Logger {
   virtual void log_hyperparams(const ConfigNode& hparams);
   /// Logs one row: the values at global step `step`, including `epoch`.
   virtual void log_metrics(const Metrics& metrics, int64_t step) = 0;
+  /// Logs a picture, histogram, text or table at global step `step`; see `as_logged` for its tensors. The default does
+  /// nothing.
   virtual void log_media(const MediaRecord& record, int64_t step);
+  /// Keeps a file, or a folder with all that is in it, with the run. The default does nothing.
   virtual void log_artifact(const std::filesystem::path& path);
   virtual void after_save_checkpoint(const CheckpointInfo& info);
   /// Writes everything that was logged to the files before it returns.

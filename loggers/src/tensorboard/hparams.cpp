@@ -1,11 +1,11 @@
-#include "tensorboard_hparams.h"
+#include "tensorboard/hparams.h"
 
 #include <cmath>
 #include <protozero/pbf_builder.hpp>
 
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/text/text.h"
-#include "tensorboard_events.h"
+#include "tensorboard/events.h"
 
 namespace fulgur::tensorboard {
 namespace {
