@@ -33,6 +33,7 @@ set(TEST_SOURCES
   logging/logging_rules_test.cpp
   logging/metric_objects_test.cpp
   loops/manual_optimization_test.cpp
+  logging/logger_thread_test.cpp
   logging/media_gpu_test.cpp
   logging/media_test.cpp
   services/nonfinite_policy_test.cpp

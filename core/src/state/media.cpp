@@ -31,7 +31,8 @@ void check_record(const ImageRecord& image) {
   const Tensor& pixels = image.pixels;
   if (pixels.dim() != 3 || pixels.size(0) < 1 || pixels.size(0) > 4 || pixels.size(1) < 1 || pixels.size(2) < 1)
     refuse_media(image.name, "the pixels of an image must have the shape (C, H, W) with 1 to 4 channels",
-                 cat("the shape is ", shape_text(pixels.sizes())), "Select one image of a batch, and permute (H, W, C).");
+                 cat("the shape is ", shape_text(pixels.sizes())),
+                 "Select one image of a batch, and permute (H, W, C).");
   if (pixels.scalar_type() != at::kByte && !c10::isFloatingType(pixels.scalar_type()))
     refuse_media(image.name, "the pixels of an image must be uint8, or floating with values of 0 to 1",
                  cat("they are ", c10::toString(pixels.scalar_type())), "Convert them with .to(at::kByte).");

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kStep = "step=";
 constexpr std::string_view kExtensions[] = {".png", ".json", ".txt", ".csv"};  // in the order of MediaRecord
-constexpr size_t kLongestPart = 200;                                          // of the 255 bytes of a file name
+constexpr size_t kLongestPart = 200;                                           // of the 255 bytes of a file name
 
 std::string hex(uint32_t value, int digits) {
   std::string text;

@@ -49,8 +49,8 @@ void MediaFiles::require_start(const char* function) const {
 
 void MediaFiles::warn(const std::string& what) const {
   log::warn("logger.media_write",
-            cat("[loggers.", component_, "] media are currently not written; ", what,
-                what.ends_with('.') ? "" : ".", " The run continues; free space or fix the permissions."));
+            cat("[loggers.", component_, "] media are currently not written; ", what, what.ends_with('.') ? "" : ".",
+                " The run continues; free space or fix the permissions."));
 }
 
 std::string MediaFiles::check_links(const fs::path& path) const {

@@ -11,8 +11,9 @@
 namespace fulgur {
 
 /// The media and artifacts of a logger that writes files: `media/NAME/step=N.png` and `artifacts/FILE` in the run
-/// folder. Files are replaced as a whole. Media that cannot be written (read-only folder, full disk) cause one warning and
-/// are tried again with the next file, up to 16 MiB of them; what is lost beyond that is counted and reported at the end.
+/// folder. Files are replaced as a whole. Media that cannot be written (read-only folder, full disk) cause one warning
+/// and are tried again with the next file, up to 16 MiB of them; what is lost beyond that is counted and reported at
+/// the end.
 class MediaFiles {
  public:
   /// `component` must outlive this object.

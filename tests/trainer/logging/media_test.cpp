@@ -128,7 +128,8 @@ TEST_CASE("media of a batch that fails are not sent, and those of earlier batche
 
 TEST_CASE("a record that breaks a rule is an error that says what was found") {
   const auto refused = [](const MediaRecord& record) { return message_of<Error>([&] { check_media(record); }); };
-  CHECK_THAT(refused(ImageRecord{"a", at::ones({2, 2})}), ContainsSubstring("(C, H, W)") && ContainsSubstring("[2, 2]"));
+  CHECK_THAT(refused(ImageRecord{"a", at::ones({2, 2})}),
+             ContainsSubstring("(C, H, W)") && ContainsSubstring("[2, 2]"));
   CHECK_THAT(refused(ImageRecord{"a", at::ones({5, 2, 2})}), ContainsSubstring("1 to 4 channels"));
   CHECK_THAT(refused(ImageRecord{"a", at::ones({1, 2, 2}, at::kInt)}), ContainsSubstring("Int"));
   CHECK_THAT(refused(ImageRecord{"a", Tensor()}), ContainsSubstring("undefined"));

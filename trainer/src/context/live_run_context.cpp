@@ -96,7 +96,7 @@ void LiveRunContext::log_media(const MediaRecord& record) {
   if (!sends("log_media")) return;
   if (services_.logs.is_recording()) throw Error(std::string(kMediaInStep));
   if (services_.logs.is_noting()) state_.captured.step_logs_media = true;
-  if (!state_.active_loggers.empty()) services_.rows.add_media(record);
+  if (!state_.log_targets.empty()) services_.rows.add_media(record);
 }
 
 void LiveRunContext::log_artifact(const std::filesystem::path& path) {
@@ -105,7 +105,7 @@ void LiveRunContext::log_artifact(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error))
     throw Error(cat("[trainer.log_artifact] the file or folder must exist; ", path,
                     " does not. Call log_artifact after it was written, on the machine of rank 0."));
-  for (const auto& logger : state_.active_loggers) logger->log_artifact(path);
+  for (const auto& logger : state_.log_targets) logger->log_artifact(path);
 }
 
 void LiveRunContext::set_accumulation(int64_t count) {

@@ -20,7 +20,7 @@ void RunCheckpointHost::check_ranks() {
 
 void RunCheckpointHost::published(const CheckpointInfo& info) {
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(services_.context, info);
-  for (const auto& logger : run_.active_loggers) logger->after_save_checkpoint(info);
+  for (const auto& logger : run_.log_targets) logger->after_save_checkpoint(info);
 }
 
 void RunCheckpointHost::failed(const CheckpointInfo& info, const CheckpointError& error) {

@@ -40,15 +40,15 @@ void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
   });
   if (std::none_of(metrics.begin(), metrics.end(), [](const auto& metric) { return metric.first == "epoch"; }))
     metrics.emplace_back("epoch", static_cast<double>(place.epoch));
-  for (const auto& logger : run.active_loggers) logger->log_metrics(metrics, place.step);
+  for (const auto& logger : run.log_targets) logger->log_metrics(metrics, place.step);
 }
 
 void send_media(const RunState& run, const MediaRecord& record, RowPlace place) {
-  for (const auto& logger : run.active_loggers) logger->log_media(record, place.step);
+  for (const auto& logger : run.log_targets) logger->log_media(record, place.step);
 }
 
 void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place) {
-  if (run.active_loggers.empty() || run.position.sanity_checking) return;
+  if (run.log_targets.empty() || run.position.sanity_checking) return;
   for (const MetricStore::Matrix& matrix : matrices)
     for (const MediaRecord& record : draw_matrix(matrix.name, matrix.values)) send_media(run, record, place);
 }

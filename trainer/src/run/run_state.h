@@ -178,6 +178,8 @@ struct RunState {
   std::shared_ptr<Strategy> strategy;
   CallbackList callbacks;
   std::vector<std::shared_ptr<Logger>> active_loggers;
+  /// The same, in the same order; one that may block is behind its thread. The run logs to these.
+  std::vector<std::shared_ptr<Logger>> log_targets;
   OptimizerPlan plan;
   double lr_factor = 1;  ///< the factor of scale_lr that the rates include
   std::vector<std::unique_ptr<OptimizerHandle>> handles;

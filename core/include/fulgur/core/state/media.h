@@ -30,7 +30,7 @@ struct TextRecord {
 using TableCell = std::variant<std::string, double, int64_t>;
 struct TableRecord {
   std::string name;
-  std::vector<std::string> columns;           ///< at least one
+  std::vector<std::string> columns;          ///< at least one
   std::vector<std::vector<TableCell>> rows;  ///< each with one cell per column
 };
 /// What is logged besides scalars.
