@@ -5,6 +5,7 @@ set(TEST_SOURCES
   jsonl_logger_test.cpp
   media_files_test.cpp
   memory_logger_test.cpp
+  mlflow_logger_test.cpp
   run_name_test.cpp
   tensorboard_logger_test.cpp
   tensorboard_media_test.cpp

@@ -36,6 +36,7 @@ set(TEST_SOURCES
   logging/logger_thread_test.cpp
   logging/media_gpu_test.cpp
   logging/media_test.cpp
+  logging/mlflow_run_test.cpp
   services/nonfinite_policy_test.cpp
   loops/parity_test.cpp
   config/resolved_options_test.cpp

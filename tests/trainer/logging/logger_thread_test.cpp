@@ -31,7 +31,9 @@ class Lines {
         [](log::Level level, const std::string& line, void* self) {
           auto& lines = *static_cast<Lines*>(self);
           const std::lock_guard lock(lines.mutex_);
-          (level == log::Level::warning ? lines.warnings_ : level == log::Level::error ? lines.errors_ : lines.others_)
+          (level == log::Level::warning ? lines.warnings_
+           : level == log::Level::error ? lines.errors_
+                                        : lines.others_)
               .push_back(line);
         },
         this);
@@ -122,7 +124,8 @@ struct Service : Logger {
 };
 
 LoggerThread::Limits quick() {
-  return {.first_pause_s = 0.01, .longest_pause_s = 0.02, .end_wait_s = 20, .failing_end_wait_s = 0.2, .last_call_s = 20};
+  return {
+      .first_pause_s = 0.01, .longest_pause_s = 0.02, .end_wait_s = 20, .failing_end_wait_s = 0.2, .last_call_s = 20};
 }
 
 }  // namespace
@@ -191,9 +194,10 @@ TEST_CASE("the queue is bounded by entries and by bytes; the end of the run says
   logger.finalize(RunStatus::success);
   CHECK(service->values.size() == 1);
   REQUIRE(lines.errors().size() == 1);
-  CHECK_THAT(lines.errors()[0],
-             ContainsSubstring("[loggers.Service] 7 entries of steps 4 to 10 were not sent and are lost; the last error: "
-                               "no answer."));
+  CHECK_THAT(
+      lines.errors()[0],
+      ContainsSubstring("[loggers.Service] 7 entries of steps 4 to 10 were not sent and are lost; the last error: "
+                        "no answer."));
 }
 
 TEST_CASE("a logger that fails to the end is given up after a short time, and finalized") {
@@ -256,8 +260,7 @@ TEST_CASE("a run with a logger that may block: the same rows, the user's object,
     components.loggers = {service, memory};
     components.add(asking);
     const CheckpointChoice from = epochs > 1 ? CheckpointChoice("auto") : CheckpointChoice();
-    const FitReport report =
-        Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(), from);
+    const FitReport report = Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(), from);
     CHECK(report.exit_code == ExitCode::ok);
     CHECK(asking->first == service);
     CHECK(service->status == RunStatus::success);

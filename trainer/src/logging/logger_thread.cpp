@@ -18,7 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
 
-Clock::duration seconds(double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); }
+Clock::duration seconds(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
 
 /// Entries that the logger does not have for certain.
 struct EntryCount {
@@ -78,7 +80,8 @@ struct LoggerThread::Shared {
   bool failing = false;
   std::string error;  // of the last failure
   std::optional<RunStatus> ending;
-  std::optional<Clock::time_point> deadline;
+  std::optional<Clock::time_point> ending_since, deadline;
+  bool drops = false;  ///< what waits is dropped at the end
   bool ended = false;
 
   bool is_idle() const { return queue.empty() && unflushed.count == 0; }
@@ -111,10 +114,10 @@ struct LoggerThread::Shared {
     if (done) return;
     failing = true;
     error = what;
-    log::warn("logger.unreachable",
-              cat("[loggers.", logger->state_key(), "] what is logged must reach its destination; the last try failed: ",
-                  what, what.ends_with('.') ? "" : ".", " The run continues: up to ", limits.entries,
-                  " entries wait and are sent when it works again."));
+    log::warn("logger.unreachable", cat("[loggers.", logger->state_key(),
+                                        "] what is logged must reach its destination; the last try failed: ", what,
+                                        what.ends_with('.') ? "" : ".", " The run continues: up to ", limits.entries,
+                                        " entries wait and are sent when it works again."));
   }
 
   /// Passes on the next entry, or flushes. False if it must be tried again.
@@ -145,6 +148,7 @@ struct LoggerThread::Shared {
         changed.wait(lock, [&] { return !is_idle() || ending; });
       } else if (advance(lock)) {
         pause_s = limits.first_pause_s;
+        if (ending && !drops) deadline = *ending_since + seconds(limits.end_wait_s);
         changed.notify_all();
       } else {
         const bool was_ending = ending.has_value();
@@ -176,9 +180,14 @@ struct LoggerThread::Shared {
     Lock lock(mutex);
     if (!thread.joinable()) return true;
     ending = status;
-    deadline = Clock::now() + seconds(!waits ? 0 : failing ? limits.failing_end_wait_s : limits.end_wait_s);
+    ending_since = Clock::now();
+    drops = !waits;
+    deadline = *ending_since + seconds(!waits ? 0 : failing ? limits.failing_end_wait_s : limits.end_wait_s);
     changed.notify_all();
-    const bool done = changed.wait_until(lock, *deadline + seconds(limits.last_call_s), [&] { return ended; });
+    // A logger that works again gets the full time.
+    while (!ended && Clock::now() < *deadline + seconds(limits.last_call_s))
+      changed.wait_until(lock, *deadline + seconds(limits.last_call_s));
+    const bool done = ended;
     if (waits) report_lost();
     if (!done)
       log::error(cat("[loggers.", logger->state_key(), "] a call did not return in time; the logger is abandoned."));
@@ -206,7 +215,8 @@ void LoggerThread::add(Entry entry) {
   {
     const Lock lock(shared_->mutex);
     if (shared_->ending)
-      return log::error(cat("[loggers.", logger_->state_key(), "] something that was logged after the end of the run is lost."));
+      return log::error(
+          cat("[loggers.", logger_->state_key(), "] something that was logged after the end of the run is lost."));
     const bool fits = shared_->queue.size() < shared_->limits.entries &&
                       (shared_->queue.empty() || shared_->queued_bytes + entry.bytes <= shared_->limits.bytes);
     if (!fits) return shared_->lost.add(entry.step);

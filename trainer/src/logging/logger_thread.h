@@ -16,12 +16,12 @@ namespace fulgur::detail {
 class LoggerThread final : public Logger {
  public:
   struct Limits {
-    size_t entries = 10000;          ///< that wait
+    size_t entries = 10000;           ///< that wait
     size_t bytes = size_t{64} << 20;  ///< of these
     double first_pause_s = 1, longest_pause_s = 60;
-    double end_wait_s = 30;          ///< how long `finalize` waits for the queue
-    double failing_end_wait_s = 5;   ///< the same while the logger fails
-    double last_call_s = 20;         ///< how long a call may then still take; its thread is abandoned after that
+    double end_wait_s = 30;         ///< how long `finalize` waits for the queue
+    double failing_end_wait_s = 5;  ///< the same while the logger fails
+    double last_call_s = 20;        ///< how long a call may then still take; its thread is abandoned after that
   };
   LoggerThread(std::shared_ptr<Logger> logger, const Limits& limits);
   explicit LoggerThread(std::shared_ptr<Logger> logger) : LoggerThread(std::move(logger), Limits()) {}
