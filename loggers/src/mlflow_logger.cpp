@@ -75,8 +75,7 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 }  // namespace
 
 struct MLflowLogger::Impl {
-  explicit Impl(const Options& wanted)
-      : options(wanted), client(checked_uri(wanted), identity_of_environment()) {}
+  explicit Impl(const Options& wanted) : options(wanted), client(checked_uri(wanted), identity_of_environment()) {}
 
   const Options options;
   mlflow::Client client;
@@ -109,9 +108,8 @@ struct MLflowLogger::Impl {
       run = std::move(found);
       return true;
     } catch (const mlflow::Refused& error) {
-      log::warn("logger.mlflow_new_run",
-                cat("[loggers.MLflowLogger] the run ", id, " must exist to be continued; a new one is created: ",
-                    error.what()));
+      log::warn("logger.mlflow_new_run", cat("[loggers.MLflowLogger] the run ", id,
+                                             " must exist to be continued; a new one is created: ", error.what()));
       return false;
     }
   }
@@ -168,9 +166,8 @@ struct MLflowLogger::Impl {
     std::error_code error;
     if (!fs::exists(path, error)) {
       ++refused;
-      log::warn("logger.artifact_gone",
-                cat("[loggers.MLflowLogger] an artifact must exist until it is sent; ", path,
-                    " was removed before. Keep it until the end of the run."));
+      log::warn("logger.artifact_gone", cat("[loggers.MLflowLogger] an artifact must exist until it is sent; ", path,
+                                            " was removed before. Keep it until the end of the run."));
       return;
     }
     if (!fs::is_directory(path, error)) return attempt([&] { client.upload(*run, name, path); });
@@ -224,10 +221,8 @@ void MLflowLogger::log_metrics(const Metrics& metrics, int64_t step) {
   if (impl_->waiting.size() + metrics.size() > kMostMetrics) impl_->send_metrics();
   const int64_t time = milliseconds(logged_at());
   for (const auto& [name, value] : metrics)
-    impl_->waiting.push_back({{"key", mlflow::accepted_name(name)},
-                              {"value", metric_value(value)},
-                              {"timestamp", time},
-                              {"step", step}});
+    impl_->waiting.push_back(
+        {{"key", mlflow::accepted_name(name)}, {"value", metric_value(value)}, {"timestamp", time}, {"step", step}});
 }
 
 void MLflowLogger::log_media(const MediaRecord& record, int64_t step) {

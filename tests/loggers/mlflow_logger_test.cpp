@@ -47,8 +47,8 @@ TEST_CASE("MLflowLogger needs the address of a server, from its option or the en
 }
 
 TEST_CASE("log_model is false, best or all") {
-  for (const auto& [text, value] :
-       {std::pair("false", MLflowModels::none), std::pair("best", MLflowModels::best), std::pair("all", MLflowModels::all)})
+  for (const auto& [text, value] : {std::pair("false", MLflowModels::none), std::pair("best", MLflowModels::best),
+                                    std::pair("all", MLflowModels::all)})
     CHECK(enum_from<MLflowModels>(text) == value);
   CHECK_FALSE(enum_from<MLflowModels>("true"));
 }

@@ -82,10 +82,9 @@ std::string Client::experiment_id(const std::string& name) {
 
 Run Client::create_run(const std::string& experiment_id, const std::string& name, int64_t time_ms,
                        const std::map<std::string, std::string>& tags) {
-  return run_of(call("runs/create", {{"experiment_id", experiment_id},
-                                     {"run_name", name},
-                                     {"start_time", time_ms},
-                                     {"tags", pairs_of(tags)}}));
+  return run_of(
+      call("runs/create",
+           {{"experiment_id", experiment_id}, {"run_name", name}, {"start_time", time_ms}, {"tags", pairs_of(tags)}}));
 }
 
 Run Client::find_run(const std::string& id) { return run_of(ask(cat("runs/get?run_id=", HttpClient::escaped(id)))); }

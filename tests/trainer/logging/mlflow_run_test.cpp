@@ -57,8 +57,9 @@ class Server {
     if (child_ == 0) {
       ::setsid();
       if (std::freopen(log.c_str(), "a", stdout) != nullptr) ::dup2(1, 2);
-      ::execl(program.c_str(), program.c_str(), "server", "--backend-store-uri", store.c_str(), "--artifacts-destination",
-              artifacts.c_str(), "--host", "127.0.0.1", "--port", port.c_str(), "--workers", "1", nullptr);
+      ::execl(program.c_str(), program.c_str(), "server", "--backend-store-uri", store.c_str(),
+              "--artifacts-destination", artifacts.c_str(), "--host", "127.0.0.1", "--port", port.c_str(), "--workers",
+              "1", nullptr);
       ::_exit(127);
     }
     for (int i = 0; i < 600; ++i) {
@@ -78,7 +79,9 @@ class Server {
     child_ = -1;
   }
   std::string uri() const { return cat("http://127.0.0.1:", port_); }
-  Json get(const std::string& function) { return Json::parse(http_.get(cat(uri(), "/api/2.0/mlflow/", function)).body); }
+  Json get(const std::string& function) {
+    return Json::parse(http_.get(cat(uri(), "/api/2.0/mlflow/", function)).body);
+  }
   Json run(const std::string& id) { return get(cat("runs/get?run_id=", id))["run"]; }
   Values history(const std::string& run, const std::string& metric) {
     Values values;
@@ -143,7 +146,8 @@ TEST_CASE("a run with an MLflow server that does not exist ends normally, and sa
   const Fitted fitted = fit(folder, options);
   CHECK(fitted.memory->values("train_loss").size() == 10);
   CHECK_THAT(fitted.lines, ContainsSubstring("logger.unreachable"));
-  CHECK_THAT(fitted.lines, ContainsSubstring("[loggers.MLflowLogger]") && ContainsSubstring("were not sent and are lost"));
+  CHECK_THAT(fitted.lines,
+             ContainsSubstring("[loggers.MLflowLogger]") && ContainsSubstring("were not sent and are lost"));
   CHECK(fitted.mlflow->state().is_null());
 }
 
@@ -166,8 +170,8 @@ TEST_CASE("an MLflow server has what was logged, also by a resumed run and after
   std::map<std::string, std::string> tags;
   for (const Json& tag : run["data"]["tags"]) tags[tag["key"]] = tag["value"];
   CHECK(tags["team"] == "ü");
-  CHECK(server.get("experiments/get?experiment_id=" + run["info"]["experiment_id"].get<std::string>())["experiment"]
-                  ["name"] == "an experiment, named");
+  CHECK(server.get("experiments/get?experiment_id=" +
+                   run["info"]["experiment_id"].get<std::string>())["experiment"]["name"] == "an experiment, named");
   CHECK(server.history(id, "train_loss") == first.memory->values("train_loss"));
   CHECK(server.history(id, "epoch").size() >= 10);
   CHECK(server.artifacts(id, "media/val/picture") == std::vector<std::string>{"media/val/picture/step=10.png"});

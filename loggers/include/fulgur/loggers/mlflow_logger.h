@@ -18,13 +18,13 @@ constexpr auto enum_names(MLflowModels) {
   return std::array{EnumName{none, "false"}, EnumName{best, "best"}, EnumName{all, "all"}};
 }
 
-/// Sends metrics, hyper-parameters, media, artifacts and checkpoints to an MLflow server by its REST API. It has its own
-/// thread, so that the run neither waits for the server nor fails because of it.
+/// Sends metrics, hyper-parameters, media, artifacts and checkpoints to an MLflow server by its REST API. It has its
+/// own thread, so that the run neither waits for the server nor fails because of it.
 ///
 /// A run of the Trainer is a run of MLflow; a checkpoint contains its id, and a resumed run continues it. MLflow cannot
-/// delete values, so values of steps after the checkpoint are in its history twice. Hyper-parameters that are in the run
-/// already keep their first value. Media and artifacts need a server that stores artifacts itself (`--serve-artifacts`,
-/// its default).
+/// delete values, so values of steps after the checkpoint are in its history twice. Hyper-parameters that are in the
+/// run already keep their first value. Media and artifacts need a server that stores artifacts itself
+/// (`--serve-artifacts`, its default).
 ///
 /// User and password, or a token, come from MLflow's environment variables MLFLOW_TRACKING_USERNAME,
 /// MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN. MLFLOW_TRACKING_INSECURE_TLS=true accepts any certificate.
