@@ -124,8 +124,12 @@ struct Service : Logger {
 };
 
 LoggerThread::Limits quick() {
-  return {
-      .first_pause_s = 0.01, .longest_pause_s = 0.02, .end_wait_s = 20, .failing_end_wait_s = 0.2, .last_call_s = 20};
+  return {.first_pause_s = 0.01,
+          .longest_pause_s = 0.02,
+          .end_wait_s = 20,
+          .failing_end_wait_s = 0.2,
+          .first_wait_s = 0.1,
+          .last_call_s = 20};
 }
 
 }  // namespace
@@ -236,6 +240,29 @@ TEST_CASE("a call that does not return holds up neither rows nor, for long, the 
   CHECK_FALSE(service->status);
   service->set_stuck(false);  // its thread ends
   while (service.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_CASE("the first checkpoint waits for the state of a logger that starts slowly, and not for one that fails") {
+  const Lines lines;
+  LoggerThread::Limits limits = quick();
+  limits.first_wait_s = 60;
+  const auto slow = std::make_shared<Service>(), failing = std::make_shared<Service>();
+  slow->set_stuck(true);
+  LoggerThread slow_thread(slow, limits);
+  slow_thread.start("run", std::nullopt);
+  slow->wait_until_entered();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    slow->set_stuck(false);
+  });
+  CHECK_FALSE(slow_thread.state().is_null());
+  later.join();
+  failing->failures = 1 << 30;
+  LoggerThread failing_thread(failing, limits);
+  failing_thread.start("run", std::nullopt);
+  const auto began = Clock::now();
+  CHECK(failing_thread.state().is_null());
+  CHECK(Clock::now() - began < std::chrono::seconds(30));
 }
 
 TEST_CASE("a run with a logger that may block: the same rows, the user's object, and its state in checkpoints") {

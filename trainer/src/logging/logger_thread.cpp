@@ -81,7 +81,9 @@ struct LoggerThread::Shared {
   std::string error;  // of the last failure
   std::optional<RunStatus> ending;
   std::optional<Clock::time_point> ending_since, deadline;
-  bool drops = false;  ///< what waits is dropped at the end
+  bool drops = false;    ///< what waits is dropped at the end
+  bool started = false;  ///< the logger has taken its first entry
+  bool asked = false;    ///< for its state
   bool ended = false;
 
   bool is_idle() const { return queue.empty() && unflushed.count == 0; }
@@ -114,6 +116,7 @@ struct LoggerThread::Shared {
     if (done) return;
     failing = true;
     error = what;
+    changed.notify_all();
     log::warn("logger.unreachable", cat("[loggers.", logger->state_key(),
                                         "] what is logged must reach its destination; the last try failed: ", what,
                                         what.ends_with('.') ? "" : ".", " The run continues: up to ", limits.entries,
@@ -134,6 +137,7 @@ struct LoggerThread::Shared {
           entry.call(*logger);
         }))
       return false;
+    started = true;
     unflushed.add(entry.step);
     queued_bytes -= entry.bytes;
     queue.pop_front();
@@ -258,7 +262,10 @@ void LoggerThread::after_save_checkpoint(const CheckpointInfo& info) {
 }
 
 StateTree LoggerThread::state() {
-  const Lock lock(shared_->mutex);
+  Lock lock(shared_->mutex);
+  if (shared_->thread.joinable() && !std::exchange(shared_->asked, true))
+    shared_->changed.wait_for(lock, seconds(shared_->limits.first_wait_s),
+                              [&] { return shared_->started || shared_->failing || shared_->ended; });
   return shared_->state;
 }
 

@@ -21,6 +21,7 @@ class LoggerThread final : public Logger {
     double first_pause_s = 1, longest_pause_s = 60;
     double end_wait_s = 30;         ///< how long `finalize` waits for the queue
     double failing_end_wait_s = 5;  ///< the same while the logger fails
+    double first_wait_s = 5;        ///< how long the first `state` waits for `start`, unless the logger fails
     double last_call_s = 20;        ///< how long a call may then still take; its thread is abandoned after that
   };
   LoggerThread(std::shared_ptr<Logger> logger, const Limits& limits);
@@ -32,7 +33,8 @@ class LoggerThread final : public Logger {
   std::optional<int64_t> run_version() const override { return logger_->run_version(); }
   std::string state_key() const override { return logger_->state_key(); }
   bool may_block() const override { return true; }
-  /// The newest state that is known; never waits.
+  /// The newest state that is known. Only the first call waits, so that the first checkpoint of a short run has a
+  /// state.
   StateTree state() override;
   void load_state(const StateTree& state) override { logger_->load_state(state); }
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
