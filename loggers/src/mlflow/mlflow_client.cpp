@@ -50,7 +50,8 @@ Client::Client(std::string uri, HttpClient::Identity identity) : uri_(std::move(
 
 Json Client::checked(const std::string& function, const HttpAnswer& answer) const {
   const Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
-  if (answer.status == 200 && !body.is_discarded()) return body;
+  // The answer to an upload is empty.
+  if (answer.status / 100 == 2 && (answer.body.empty() || !body.is_discarded())) return body;
   const std::string code = text_at(body, "error_code"), message = text_at(body, "message");
   const std::string what =
       cat("[loggers.MLflowLogger] the server must accept ", function, "; it answered ", answer.status,

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
 
-Clock::duration seconds(double s) {
+Clock::duration clock_time(double s) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
@@ -44,7 +44,7 @@ struct EntryCount {
   }
 };
 
-size_t bytes_of(const MediaRecord& record) {
+size_t media_bytes(const MediaRecord& record) {
   if (const auto* image = std::get_if<ImageRecord>(&record)) return image->pixels.nbytes();
   if (const auto* histogram = std::get_if<HistogramRecord>(&record)) return histogram->values.nbytes();
   if (const auto* text = std::get_if<TextRecord>(&record)) return text->text.size();
@@ -152,12 +152,12 @@ struct LoggerThread::Shared {
         changed.wait(lock, [&] { return !is_idle() || ending; });
       } else if (advance(lock)) {
         pause_s = limits.first_pause_s;
-        if (ending && !drops) deadline = *ending_since + seconds(limits.end_wait_s);
+        if (ending && !drops) deadline = *ending_since + clock_time(limits.end_wait_s);
         changed.notify_all();
       } else {
         const bool was_ending = ending.has_value();
         // At the end, the time that is left is used for more tries.
-        changed.wait_for(lock, seconds(was_ending ? std::min(pause_s, 0.5) : pause_s),
+        changed.wait_for(lock, clock_time(was_ending ? std::min(pause_s, 0.5) : pause_s),
                          [&] { return ending.has_value() != was_ending; });
         pause_s = std::min(2 * pause_s, limits.longest_pause_s);
       }
@@ -186,11 +186,11 @@ struct LoggerThread::Shared {
     ending = status;
     ending_since = Clock::now();
     drops = !waits;
-    deadline = *ending_since + seconds(!waits ? 0 : failing ? limits.failing_end_wait_s : limits.end_wait_s);
+    deadline = *ending_since + clock_time(!waits ? 0 : failing ? limits.failing_end_wait_s : limits.end_wait_s);
     changed.notify_all();
     // A logger that works again gets the full time.
-    while (!ended && Clock::now() < *deadline + seconds(limits.last_call_s))
-      changed.wait_until(lock, *deadline + seconds(limits.last_call_s));
+    while (!ended && Clock::now() < *deadline + clock_time(limits.last_call_s))
+      changed.wait_until(lock, *deadline + clock_time(limits.last_call_s));
     const bool done = ended;
     if (waits) report_lost();
     if (!done)
@@ -249,7 +249,7 @@ void LoggerThread::log_metrics(const Metrics& metrics, int64_t step) {
 
 void LoggerThread::log_media(const MediaRecord& record, int64_t step) {
   add({.call = [=](Logger& logger) { logger.log_media(record, step); },
-       .bytes = sizeof(Entry) + bytes_of(record),
+       .bytes = sizeof(Entry) + media_bytes(record),
        .step = step});
 }
 
@@ -264,14 +264,14 @@ void LoggerThread::after_save_checkpoint(const CheckpointInfo& info) {
 StateTree LoggerThread::state() {
   Lock lock(shared_->mutex);
   if (shared_->thread.joinable() && !std::exchange(shared_->asked, true))
-    shared_->changed.wait_for(lock, seconds(shared_->limits.first_wait_s),
+    shared_->changed.wait_for(lock, clock_time(shared_->limits.first_wait_s),
                               [&] { return shared_->started || shared_->failing || shared_->ended; });
   return shared_->state;
 }
 
 void LoggerThread::flush() {
   Lock lock(shared_->mutex);
-  shared_->changed.wait_for(lock, seconds(shared_->limits.end_wait_s),
+  shared_->changed.wait_for(lock, clock_time(shared_->limits.end_wait_s),
                             [&] { return shared_->is_idle() || shared_->ended; });
 }
 
