@@ -20,7 +20,7 @@ namespace fulgur {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using ApiJson = nlohmann::json;
 
 constexpr size_t kMostMetrics = 1000, kMostParams = 100;  // of one request
 constexpr size_t kLongestParam = 6000;                    // bytes of a value
@@ -49,7 +49,7 @@ int64_t milliseconds(std::chrono::system_clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
 
-Json metric_value(double value) {
+ApiJson metric_value(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
@@ -81,7 +81,7 @@ struct MLflowLogger::Impl {
   mlflow::Client client;
   std::optional<mlflow::Run> run;
   std::optional<std::string> resumed;  ///< id of the run of the checkpoint
-  std::vector<Json> waiting;           ///< metrics
+  std::vector<ApiJson> waiting;        ///< metrics
   int64_t refused = 0;
 
   /// Calls `send`. What the server refuses for good is reported, and not tried again.
@@ -132,18 +132,18 @@ struct MLflowLogger::Impl {
   void send_metrics() {
     while (!waiting.empty()) {
       const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(std::min(waiting.size(), kMostMetrics));
-      const Json batch(std::vector<Json>(waiting.begin(), end));
-      attempt([&] { client.log_batch(run->id, batch, Json::array()); }, static_cast<int64_t>(batch.size()));
+      const ApiJson batch(std::vector<ApiJson>(waiting.begin(), end));
+      attempt([&] { client.log_batch(run->id, batch, ApiJson::array()); }, static_cast<int64_t>(batch.size()));
       waiting.erase(waiting.begin(), end);
     }
   }
 
   void send_params(const std::map<std::string, std::string>& params) {
-    Json batch = Json::array();
+    ApiJson batch = ApiJson::array();
     const auto send = [&] {
       if (!batch.empty())
-        attempt([&] { client.log_batch(run->id, Json::array(), batch); }, static_cast<int64_t>(batch.size()));
-      batch = Json::array();
+        attempt([&] { client.log_batch(run->id, ApiJson::array(), batch); }, static_cast<int64_t>(batch.size()));
+      batch = ApiJson::array();
     };
     for (const auto& [name, value] : params) {
       const auto known = run->params.find(name);
