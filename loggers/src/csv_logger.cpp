@@ -6,13 +6,14 @@
 #include <functional>
 #include <utility>
 
-#include "append_file.h"
-#include "csv_format.h"
+#include "files/append_file.h"
+#include "files/csv_format.h"
+#include "files/run_name.h"
 #include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "run_name.h"
+#include "media/media_files.h"
 
 namespace fulgur {
 namespace {
@@ -32,6 +33,7 @@ struct CsvLogger::Impl {
   std::vector<std::string> columns;
   size_t columns_in_file = 0;  ///< 0: there is no table yet
   AppendFile file{"CsvLogger", "logger.csv_write"};
+  MediaFiles media{"CsvLogger"};
   int64_t rows_waiting = 0;
   std::optional<StateTree> resumed;  ///< for the next start
 
@@ -184,6 +186,7 @@ std::optional<std::string> CsvLogger::run_name() const { return impl_->options.n
 std::optional<int64_t> CsvLogger::run_version() const { return impl_->options.version.value; }
 
 void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
+  impl_->media.start(log_dir, resume_step);
   impl_->columns = {"step", "epoch"};
   impl_->columns_in_file = 0;
   impl_->file.open(log_dir / "metrics.csv");
@@ -199,7 +202,11 @@ void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_
     impl_->rewrite(rows);
 }
 
-StateTree CsvLogger::state() { return impl_->file.path().empty() ? StateTree(nullptr) : impl_->state(); }
+StateTree CsvLogger::state() {
+  if (impl_->file.path().empty()) return nullptr;
+  impl_->media.flush();
+  return impl_->state();
+}
 
 void CsvLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
@@ -233,10 +240,18 @@ void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
   if (++impl_->rows_waiting >= impl_->options.flush_every_n_rows || impl_->file.is_filling()) impl_->flush();
 }
 
-void CsvLogger::flush() { impl_->flush(); }
+void CsvLogger::log_media(const MediaRecord& record, int64_t step) { impl_->media.log(record, step); }
+
+void CsvLogger::log_artifact(const std::filesystem::path& path) { impl_->media.keep(path); }
+
+void CsvLogger::flush() {
+  impl_->media.flush();
+  impl_->flush();
+}
 
 void CsvLogger::finalize(RunStatus) noexcept {
   impl_->file.finish([&] { impl_->flush(); });
+  impl_->media.finish();
 }
 
 [[maybe_unused]] static const bool registered_csv_logger =

@@ -4,11 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "append_file.h"
+#include "files/append_file.h"
+#include "files/run_name.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "run_name.h"
+#include "media/media_files.h"
 
 namespace fulgur {
 namespace {
@@ -57,6 +58,7 @@ bool is_kept(std::string_view line, std::optional<int64_t> resume_step) {
 struct JsonlLogger::Impl {
   Options options;
   AppendFile file{"JsonlLogger", "logger.jsonl_write"};
+  MediaFiles media{"JsonlLogger"};
   std::optional<StateTree> resumed;  ///< for the next start
 
   /// The part of `text` that belongs to the run: up to the mark of `state`; if that does not match, or there is no
@@ -106,12 +108,15 @@ std::optional<std::string> JsonlLogger::run_name() const { return impl_->options
 std::optional<int64_t> JsonlLogger::run_version() const { return impl_->options.version.value; }
 
 void JsonlLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
+  impl_->media.start(log_dir, resume_step);
   impl_->file.open(log_dir / "metrics.jsonl");
   impl_->cut(resume_step);
 }
 
 StateTree JsonlLogger::state() {
-  if (impl_->file.path().empty() || !impl_->file.flush()) return nullptr;
+  if (impl_->file.path().empty()) return nullptr;
+  impl_->media.flush();
+  if (!impl_->file.flush()) return nullptr;
   StateTree state;
   impl_->file.mark().write(state);
   return state;
@@ -149,9 +154,19 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
   impl_->file.flush();
 }
 
-void JsonlLogger::flush() { impl_->file.flush(); }
+void JsonlLogger::log_media(const MediaRecord& record, int64_t step) { impl_->media.log(record, step); }
 
-void JsonlLogger::finalize(RunStatus) noexcept { impl_->file.finish(); }
+void JsonlLogger::log_artifact(const std::filesystem::path& path) { impl_->media.keep(path); }
+
+void JsonlLogger::flush() {
+  impl_->media.flush();
+  impl_->file.flush();
+}
+
+void JsonlLogger::finalize(RunStatus) noexcept {
+  impl_->file.finish();
+  impl_->media.finish();
+}
 
 [[maybe_unused]] static const bool registered_jsonl_logger = Registry<Logger>::add<JsonlLogger>(
     "JsonlLogger", "Metrics as one JSON object per row, metrics.jsonl in the run folder.");

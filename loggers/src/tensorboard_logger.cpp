@@ -4,15 +4,18 @@
 #include <chrono>
 #include <utility>
 
-#include "append_file.h"
-#include "event_file_name.h"
+#include "files/append_file.h"
+#include "files/run_name.h"
+#include "files/tf_record.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
-#include "run_name.h"
-#include "tensorboard_events.h"
-#include "tensorboard_hparams.h"
-#include "tf_record.h"
+#include "media/histogram.h"
+#include "media/png_image.h"
+#include "tensorboard/event_file_name.h"
+#include "tensorboard/events.h"
+#include "tensorboard/hparams.h"
 
 namespace fulgur {
 namespace {
@@ -21,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr const char* kHpMetric = "hp_metric";
+constexpr size_t kMostEventsWaiting = 16 << 20;
 
 double wall_time() { return Seconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -42,7 +46,7 @@ std::filesystem::path folder_below(const std::filesystem::path& log_dir, const s
 struct TensorBoardLogger::Impl {
   Options options;
   std::string prefix;
-  AppendFile file{"TensorBoardLogger", "logger.tensorboard_write"};
+  AppendFile file{"TensorBoardLogger", "logger.tensorboard_write", kMostEventsWaiting};
   Clock::time_point flushed;
   bool hp_metric_due = true;
   bool session_open = false;
@@ -50,6 +54,28 @@ struct TensorBoardLogger::Impl {
   std::optional<StateTree> resumed;  ///< for the next start
 
   void add(const std::string& event) { file.add(tf_record(event)); }
+
+  /// The event of a record; empty if TensorBoard can show nothing of it.
+  std::string event_of(const MediaRecord& record, int64_t step) const {
+    const double now = wall_time();
+    const std::string tag = prefix + media_name(record);
+    if (const auto* image = std::get_if<ImageRecord>(&record))
+      return tensorboard::image_event(now, step, tag,
+                                      {.height = image->pixels.size(1),
+                                       .width = image->pixels.size(2),
+                                       .channels = image->pixels.size(0),
+                                       .file = png_image(image->pixels)});
+    if (const auto* text = std::get_if<TextRecord>(&record))
+      return tensorboard::text_event(now, step, tag + "/text_summary", text->text);
+    if (const auto* table = std::get_if<TableRecord>(&record))
+      return tensorboard::text_event(now, step, tag + "/table", markdown_table(*table));
+    const Histogram histogram = histogram_of(std::get<HistogramRecord>(record).values);
+    if (histogram.nonfinite > 0)
+      log::warn("logger.nonfinite_histogram",
+                cat("[loggers.TensorBoardLogger] a histogram needs finite values; '", escape_controls(tag), "' has ",
+                    histogram.nonfinite, " others at step ", step, ", which are left out."));
+    return histogram.num > 0 ? tensorboard::histogram_event(now, step, tag, histogram) : std::string();
+  }
 
   bool flush() {
     flushed = Clock::now();
@@ -151,6 +177,16 @@ void TensorBoardLogger::log_metrics(const Metrics& metrics, int64_t step) {
   impl_->add(tensorboard::scalars_event(wall_time(), step, metrics, impl_->prefix));
   if (Clock::now() - impl_->flushed >= Seconds(impl_->options.flush_every_s) || impl_->file.is_filling())
     impl_->flush();
+}
+
+void TensorBoardLogger::log_media(const MediaRecord& record, int64_t step) {
+  impl_->file.require_open("log_media");
+  const std::string event = impl_->event_of(record, step);
+  if (event.empty()) return;
+  impl_->last_step = std::max(impl_->last_step, step);
+  impl_->flush();  // makes room
+  impl_->add(event);
+  impl_->flush();
 }
 
 void TensorBoardLogger::after_save_checkpoint(const CheckpointInfo&) { impl_->flush(); }

@@ -38,6 +38,7 @@ SUBFOLDERS = {
     "checkpoint": ["io", "formats", "snapshot"],
     "callbacks": ["weights", "steps"],
     "history": ["reading", "drawing"],
+    "loggers": ["files", "media", "tensorboard", "mlflow"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",
@@ -60,7 +61,7 @@ CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # Never in a public header: users would need these packages, or pay for them in every file.
-NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2|protozero|boost)/|^(zlib|zip|xxhash)\.h$|^torch/all\.h$")
+NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2|protozero|boost|curl)/|^(zlib|zip|xxhash|png)\.h$|^torch/all\.h$")
 # Never at all: 12 s a file.
 NOT_ANYWHERE = re.compile(r"^torch/torch\.h$")
 # What needs CUDA's headers is libfulgur_cuda.so.

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "files/tf_record.h"
 #include "support/temporary_folder.h"
-#include "tf_record.h"
 
 namespace fulgur::test {
 

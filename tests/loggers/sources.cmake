@@ -3,7 +3,10 @@ set(TEST_SOURCES
   csv_logger_test.cpp
   exact_cut_test.cpp
   jsonl_logger_test.cpp
+  media_files_test.cpp
   memory_logger_test.cpp
+  mlflow_logger_test.cpp
   run_name_test.cpp
   tensorboard_logger_test.cpp
+  tensorboard_media_test.cpp
   tf_record_test.cpp)

@@ -1,7 +1,6 @@
 #include "fulgur/loggers/tensorboard_logger.h"
 
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -9,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -18,9 +16,10 @@
 #include "fulgur/core/text/text.h"
 #include "loggers/event_reader.h"
 #include "loggers/hostile_names.h"
+#include "loggers/tensorboard_python.h"
 #include "loggers/warnings.h"
 #include "support/expect_error.h"
-#include "tensorboard_hparams.h"
+#include "tensorboard/hparams.h"
 
 namespace tensorboard_logger_test {
 
@@ -43,20 +42,6 @@ ConfigNode some_hparams() {
        {"optimizer", ConfigNode::map({{"lr", ConfigNode::number(0.25)}, {"fused", ConfigNode::boolean(true)}})},
        {"sizes", ConfigNode::list({ConfigNode::integer(1), ConfigNode::integer(2)})},
        {"clip", ConfigNode::null()}});
-}
-
-/// What TensorBoard itself reads from `folder`.
-nlohmann::json tensorboard_reads(const std::filesystem::path& folder) {
-  const char* python = std::getenv("FULGUR_TEST_PYTHON");
-  if (python == nullptr)
-    SKIP("FULGUR_TEST_PYTHON names no Python with tensorboard (scripts/test.sh makes one beside the CUDA LibTorch)");
-  const TemporaryFolder out;
-  const int status =
-      std::system(cat("'", python, "' '", FULGUR_READ_EVENTS, "' '", folder, "' > '", out / "read.json", "'").c_str());
-  REQUIRE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) SKIP("the Python of FULGUR_TEST_PYTHON has no tensorboard (tests/requirements.txt)");
-  REQUIRE(WEXITSTATUS(status) == 0);
-  return nlohmann::json::parse(read_text(out / "read.json"));
 }
 
 }  // namespace
@@ -302,7 +287,7 @@ TEST_CASE("events that wait are written before their room is used up") {
   options.flush_every_s = kNever;
   TensorBoardLogger logger(options);
   logger.start(folder.path(), std::nullopt);
-  const std::string name(1000, 'n');
+  const std::string name(10000, 'n');
   for (int64_t step = 0; step < 2500; ++step) logger.log_metrics({{name, 1}}, step);
   logger.finalize(RunStatus::success);
   CHECK(read_events(folder.path()).size() == 2500);
@@ -405,7 +390,7 @@ TEST_CASE("a file that can never be written ends a run without more than its war
   write_text(folder / "blocked", "");
   TensorBoardLogger logger;
   logger.start(folder / "blocked", std::nullopt);
-  const std::string name(1000, 'n');
+  const std::string name(10000, 'n');
   for (int64_t step = 0; step < 2500; ++step) logger.log_metrics({{name, 1}}, step);  // more than may wait
   logger.finalize(RunStatus::failed);
   CHECK(warnings.lines().size() == 1);

@@ -1,4 +1,4 @@
-#include "tf_record.h"
+#include "files/tf_record.h"
 
 #include <catch2/catch_test_macros.hpp>
 

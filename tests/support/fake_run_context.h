@@ -54,6 +54,8 @@ class FakeRunContext : public RunContext,
 
   std::vector<Logged> logged;
   std::vector<std::string> printed;
+  std::vector<MediaRecord> media;
+  std::vector<std::filesystem::path> artifacts;
   std::optional<std::string> stop_reason;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests;
   std::vector<StepJudge*> judges;
@@ -130,6 +132,11 @@ class FakeRunContext : public RunContext,
   void log(std::string_view name, Metric& metric, const LogOptions&) override {
     logged.push_back({std::string(name), metric.compute().item<double>()});
   }
+  void log_media(const MediaRecord& record) override {
+    check_media(record);
+    media.push_back(record);
+  }
+  void log_artifact(const std::filesystem::path& path) override { artifacts.push_back(path); }
   void print(std::string_view line) override { printed.emplace_back(line); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return run_loggers; }
   std::filesystem::path log_dir() const override { return folder; }

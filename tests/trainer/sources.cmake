@@ -35,6 +35,10 @@ set(TEST_SOURCES
   logging/metric_objects_test.cpp
   loops/manual_optimization_test.cpp
   services/action_times_test.cpp
+  logging/logger_thread_test.cpp
+  logging/media_gpu_test.cpp
+  logging/media_test.cpp
+  logging/mlflow_run_test.cpp
   services/nonfinite_policy_test.cpp
   loops/parity_test.cpp
   config/resolved_options_test.cpp

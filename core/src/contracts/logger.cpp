@@ -3,6 +3,16 @@
 #include "fulgur/core/text/class_name.h"
 
 namespace fulgur {
+namespace {
+thread_local std::optional<std::chrono::system_clock::time_point> logged_at_of_thread;
+}  // namespace
+
+std::chrono::system_clock::time_point Logger::logged_at() {
+  return logged_at_of_thread.value_or(std::chrono::system_clock::now());
+}
+LoggedAt::LoggedAt(std::chrono::system_clock::time_point time) { logged_at_of_thread = time; }
+LoggedAt::~LoggedAt() { logged_at_of_thread.reset(); }
+
 Logger::~Logger() = default;
 std::string Logger::state_key() const { return detail::class_name(typeid(*this)); }
 }  // namespace fulgur

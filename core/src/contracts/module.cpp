@@ -142,6 +142,16 @@ void LightningModule::log_dict(const Metrics& values, const LogOptions& options)
   for (const auto& [name, value] : values) log(name, value, options);
 }
 
+void LightningModule::log_media(const MediaRecord& record) {
+  if (run_) return run_->log_media(record);
+  log::warn("module.log_outside_run", "log_media() was called outside a run and has no effect");
+}
+
+void LightningModule::log_artifact(const std::filesystem::path& path) {
+  if (run_) return run_->log_artifact(path);
+  log::warn("module.log_outside_run", "log_artifact() was called outside a run and has no effect");
+}
+
 void LightningModule::print(std::string_view line) {
   if (run_)
     run_->print(line);

@@ -219,6 +219,39 @@ TEST_CASE("a metric object that keeps all samples is named, and its steps are no
   CHECK(captured.logger->values("auroc") == plain.logger->values("auroc"));
 }
 
+TEST_CASE("a step that logs media is not captured; what on_train_batch_end logs is the same in captured steps") {
+  struct InStep : Captured {
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      if (batch_idx == 0) log_media(TextRecord{"note", "a batch"});
+      return Captured::training_step(batch, batch_idx);
+    }
+  };
+  struct AtEnd : Captured {
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t batch_idx) override {
+      log_media(TextRecord{"note", std::to_string(batch_idx)});
+    }
+  };
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto same_media = [](const auto& plain, const auto& captured) {
+    REQUIRE(plain.logger->media.size() == captured.logger->media.size());
+    for (size_t i = 0; i < plain.logger->media.size(); ++i) {
+      CHECK(plain.logger->media[i].step == captured.logger->media[i].step);
+      CHECK(std::get<TextRecord>(plain.logger->media[i].record).text ==
+            std::get<TextRecord>(captured.logger->media[i].record).text);
+    }
+    return captured.logger->media.size();
+  };
+  const auto refused = fit<InStep>(options, true);
+  CHECK(refused.report.captured_batches == 0);
+  CHECK_THAT(refused.report.not_captured.value_or(""),
+             ContainsSubstring("the step logs media") && ContainsSubstring("on_train_batch_end"));
+  CHECK(same_media(fit<InStep>(options, false), refused) == 3);
+  const auto captured = fit<AtEnd>(options, true);
+  CHECK(captured.report.captured_batches > 0);
+  CHECK(same_media(fit<AtEnd>(options, false), captured) == 33);
+}
+
 TEST_CASE("with accumulation, captured steps give the run of uncaptured ones") {
   TemporaryFolder folder;
   TrainerOptions options = three_epochs(folder);

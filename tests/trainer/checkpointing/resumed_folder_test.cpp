@@ -27,11 +27,17 @@ struct Logging : SelfPlanned {
   StepOutput training_step(const Batch& batch, int64_t index) override {
     // Samples seen, as some count steps.
     if (logs_step) log("step", static_cast<double>(4 * run().progress().batches_total.ready));
+    log_media(TextRecord{"of_batch", std::to_string(run().progress().batches_total.ready)});
     return SelfPlanned::training_step(batch, index);
   }
   Outputs validation_step(const Batch& batch, int64_t index, int64_t loader) override {
     log("val_index", static_cast<double>(index), {.on_step = true, .on_epoch = false});
+    log_media(HistogramRecord{"val/error", forward(batch[0]) - batch[1]});
     return SelfPlanned::validation_step(batch, index, loader);
+  }
+  void on_train_epoch_end() override {
+    log_media(TableRecord{"epochs", {"epoch"}, {{run().progress().epoch}}});
+    log_media(ImageRecord{"weights", first->weight.detach().abs().clamp(0, 1).unsqueeze(0)});
   }
   void on_validation_epoch_end() override {
     if (logs_step) log("step", static_cast<double>(run().progress().epoch));
@@ -63,6 +69,16 @@ struct Copying : Callback {
   void on_fit_end(RunContext& run) override { copy(run); }
 };
 
+/// The files of media, with their names.
+std::string media_in(const fs::path& run) {
+  std::set<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(run / "media"))
+    if (entry.is_regular_file()) files.insert(entry.path());
+  std::string all;
+  for (const fs::path& file : files) all += file.lexically_relative(run).string() + "\n" + read_text(file) + "\n";
+  return all;
+}
+
 std::string fit(const fs::path& root, bool logs_step, std::shared_ptr<Callback> callback = nullptr,
                 const std::string& accelerator = "cpu") {
   at::manual_seed(21);
@@ -85,7 +101,7 @@ std::string fit(const fs::path& root, bool logs_step, std::shared_ptr<Callback> 
   if (callback) components.callbacks.push_back(std::move(callback));
   Trainer(options, components).fit(std::make_shared<Logging>(logs_step), regression_data(), "auto");
   return read_text(root / "fulgur_logs/version_0/metrics.csv") +
-         read_text(root / "fulgur_logs/version_0/metrics.jsonl");
+         read_text(root / "fulgur_logs/version_0/metrics.jsonl") + media_in(root / "fulgur_logs/version_0");
 }
 
 std::set<std::string> checkpoints_in(const fs::path& root) {
@@ -97,7 +113,7 @@ std::set<std::string> checkpoints_in(const fs::path& root) {
 
 }  // namespace
 
-TEST_CASE("a run that is killed at any moment and resumed writes the rows of one that was not") {
+TEST_CASE("a run that is killed at any moment and resumed writes the rows and media of one that was not") {
   const TemporaryFolder folder;
   const bool logs_step = GENERATE(false, true);
   const auto copying = std::make_shared<Copying>(folder / "killed");

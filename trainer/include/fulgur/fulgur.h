@@ -54,6 +54,7 @@
 #include "fulgur/loggers/jsonl_logger.h"
 #include "fulgur/loggers/logger_options.h"
 #include "fulgur/loggers/memory_logger.h"
+#include "fulgur/loggers/mlflow_logger.h"
 #include "fulgur/loggers/tensorboard_logger.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/checkpoint.h"

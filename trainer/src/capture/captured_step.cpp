@@ -380,6 +380,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.
   if (given_up_ || run_.window.length != run_.window.target || run_.window.losses != run_.window.done)
     return std::nullopt;
+  if (run_.captured.step_logs_media) return give_up(kMediaInStep), std::nullopt;
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
   // may make windows longer.
   if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;

@@ -172,7 +172,7 @@ void load_optimizer_steps(Restoring& r, const StateTree& value) {
 // Each logger gets the first state with its key that no other logger got.
 void load_loggers(Restoring& r, const StateTree& value) {
   StateTree::List states = value.as_list();
-  for (const auto& logger : r.run.active_loggers) {
+  for (const auto& logger : r.run.log_targets) {
     const auto own = std::ranges::find_if(
         states, [&](const StateTree& item) { return item.at("key").as_string() == logger->state_key(); });
     if (own == states.end()) continue;

@@ -8,7 +8,7 @@ namespace fulgur::detail {
 StateTree logger_states(const RunState& run) {
   if (run.loggers_before) return *run.loggers_before;
   StateTree::List states;
-  for (const auto& logger : run.active_loggers) {
+  for (const auto& logger : run.log_targets) {
     StateTree state = nullptr;
     // A checkpoint is complete without logger state; a resume then truncates the logger's files by step.
     try {

@@ -92,6 +92,31 @@ void LiveRunContext::log(std::string_view name, Metric& metric, const LogOptions
                           log_options);
 }
 
+bool LiveRunContext::sends(const char* function) const {
+  if (!logs() || state_.position.sanity_checking) return false;
+  if (state_.position.setting_up)
+    throw Error(cat("[trainer.", function, "] loggers start after all setup hooks; ", function,
+                    " was called before. Call it from on_fit_start, or a later hook."));
+  return true;
+}
+
+void LiveRunContext::log_media(const MediaRecord& record) {
+  check_media(record);
+  if (!sends("log_media")) return;
+  if (services_.logs.is_recording()) throw Error(std::string(kMediaInStep));
+  if (services_.logs.is_noting()) state_.captured.step_logs_media = true;
+  if (!state_.log_targets.empty()) services_.rows.add_media(record);
+}
+
+void LiveRunContext::log_artifact(const std::filesystem::path& path) {
+  if (!sends("log_artifact") || !is_global_zero()) return;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error))
+    throw Error(cat("[trainer.log_artifact] the file or folder must exist; ", path,
+                    " does not. Call log_artifact after it was written, on the machine of rank 0."));
+  for (const auto& logger : state_.log_targets) logger->log_artifact(path);
+}
+
 void LiveRunContext::set_accumulation(int64_t count) {
   if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
   state_.window.target = count;

@@ -85,6 +85,8 @@ class LiveRunContext final : public RunContext,
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
   void log(std::string_view name, double value, const LogOptions& options) override;
   void log(std::string_view name, Metric& metric, const LogOptions& options) override;
+  void log_media(const MediaRecord& record) override;
+  void log_artifact(const std::filesystem::path& path) override;
   void print(std::string_view line) override { state_.print(line); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return state_.active_loggers; }
   std::filesystem::path log_dir() const override { return state_.run_dir; }
@@ -115,6 +117,8 @@ class LiveRunContext final : public RunContext,
  private:
   /// Whether log() does anything here.
   bool logs() const;
+  /// Whether `function`, which passes something else to the loggers, does anything here. Throws during setup.
+  bool sends(const char* function) const;
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& options);
 

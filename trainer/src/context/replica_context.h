@@ -15,8 +15,8 @@ struct RunState;
 
 /// The view that a copy of the module on another device has of the run while it computes a part of a batch, on its own
 /// thread. It reads the same values as the run's module. The values that it logs are kept, and enter the run after the
-/// step, in the order of the parts. Requests for checkpoints, prints and changes of accumulation are ignored: the
-/// module, which computes the same step, makes them.
+/// step, in the order of the parts. Requests for checkpoints, media, artifacts, prints and changes of accumulation are
+/// ignored: the module, which computes the same step, makes them.
 class ReplicaContext final : public ForwardingRunContext,
                              private RunMeters,
                              private PublishedCheckpoints,
@@ -59,6 +59,8 @@ class ReplicaContext final : public ForwardingRunContext,
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
   void log(std::string_view name, double value, const LogOptions& options) override;
   void log(std::string_view name, Metric& metric, const LogOptions& options) override;
+  void log_media(const MediaRecord&) override {}
+  void log_artifact(const std::filesystem::path&) override {}
   void print(std::string_view) override {}
   double data_wait_s() const override { return 0; }
   void set_accumulation(int64_t) override {}

@@ -55,6 +55,9 @@ class LogStore {
   /// From here on, host numbers are recorded as they are logged; in a run on the CPU, a tensor does not count as one.
   void start_noting(at::Device device);
   HostNumbers take_noted();
+  /// Whether the work under way is that of a step which may be recorded, or is being recorded.
+  bool is_noting() const { return noting_on_.has_value(); }
+  bool is_recording() const { return recording_on_.has_value(); }
 
   /// One accumulation in a recorded step.
   struct Addition;

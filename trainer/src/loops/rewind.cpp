@@ -74,8 +74,10 @@ void rewind_to_batch_start(RunState& run, Services& services) {
     count_stepped_batch(run);
     if (!run.failed_alone) services.rows.end_batch(RunningStage::train, false);
   } else if (run.rewind_point) {
+    services.rows.drop_media_of_batch();
     restore_rewind_point(run, services);
   } else {
+    services.rows.drop_media_of_batch();
     // Values that the batch logged and random numbers that it drew are kept, so a run cannot resume from this state.
     services.checkpoints.discard_requests("the batch in which it was requested has failed");
     counters.batches.fall_back();

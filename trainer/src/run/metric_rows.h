@@ -17,6 +17,8 @@ RowPlace row_place(const RunState& run);
 
 /// Sends a row to all loggers.
 void send_metrics(RunState& run, Metrics metrics, RowPlace place);
+/// Sends a record of media to all loggers.
+void send_media(const RunState& run, const MediaRecord& record, RowPlace place);
 /// Sends matrices to all loggers, each as a picture and a table. Waits for them.
 void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place);
 

@@ -143,7 +143,14 @@ class DataWait {
 struct CapturedCounts {
   int64_t batches = 0;
   std::optional<std::string> refused;
+  bool step_logs_media = false;  ///< a step that would be captured has logged media
 };
+
+/// Why such a step is not captured, for display.
+inline constexpr const char* kMediaInStep =
+    "the step logs media, which a captured step would do only once. Log them in on_train_batch_end, which runs in "
+    "every "
+    "step";
 
 /// The facts about the origin of the run that checkpoints and reports record.
 struct RunDescription {
@@ -212,6 +219,8 @@ struct RunState {
   std::shared_ptr<Strategy> strategy;
   CallbackList callbacks;
   std::vector<std::shared_ptr<Logger>> active_loggers;
+  /// The same, in the same order; one that may block is behind its thread. The run logs to these.
+  std::vector<std::shared_ptr<Logger>> log_targets;
   OptimizerPlan plan;
   double lr_factor = 1;  ///< the factor of scale_lr that the rates include
   std::vector<std::unique_ptr<OptimizerHandle>> handles;

@@ -37,6 +37,7 @@ void StepRows::end_batch(RunningStage stage, bool force) {
     due |= every > 0 && run_.validation.batches % every == 0 && run_.world_size() == 1;
   }
   advance();
+  begin_media(std::exchange(media_of_batch_, {}), /*may_wait=*/false);
   if (due) begin(stage);
   if (force) settle();
 }
@@ -46,6 +47,29 @@ void StepRows::begin(RunningStage stage) {
   rows_.push_back(
       {.window = logs_.close_step_window(stage), .stage = stage, .place = row_place(run_), .batches = batches});
   if (!run_.strategy->device().is_cuda()) settle();
+}
+
+void StepRows::add_media(const MediaRecord& record) {
+  LateMedia media(record);
+  if (run_.position.in_batch) return media_of_batch_.push_back(std::move(media));
+  std::vector<LateMedia> one;
+  one.push_back(std::move(media));
+  // Only a batch is followed by others, which write the row later.
+  begin_media(std::move(one), /*may_wait=*/run_.scope != LogScope::evaluation_step);
+}
+
+void StepRows::begin_media(std::vector<LateMedia> media, bool may_wait) {
+  if (media.empty()) return;
+  const RowPlace place = row_place(run_);
+  if (!may_wait && run_.strategy->device().is_cuda())
+    return rows_.push_back({.window = {},
+                            .stage = run_.position.stage,
+                            .place = place,
+                            .batches = {},
+                            .forgiven = true,
+                            .media = std::move(media)});
+  // Pending rows are not written: ranks without media would miss their exchange.
+  for (LateMedia& one : media) send_media(run_, one.take(), place);
 }
 
 void StepRows::advance() {
@@ -59,6 +83,8 @@ void StepRows::advance() {
 }
 
 void StepRows::settle(bool and_act) {
+  // A batch whose epoch was skipped does not end.
+  if (!run_.position.in_batch) begin_media(std::exchange(media_of_batch_, {}), /*may_wait=*/true);
   std::exception_ptr error;  // from the first row that cannot be written; the others are written
   for (Row& row : rows_) {
     try {
@@ -90,6 +116,10 @@ void StepRows::write(Row& row) {
   const auto then = c10::make_scope_exit([&] {
     if (const auto call = std::exchange(row.then, {})) call();
   });
+  if (!row.media.empty()) {
+    for (LateMedia& media : row.media) send_media(run_, media.take(), row.place);
+    return row.media.clear();
+  }
   row.finite = row.window.finite();
   Metrics values = logs_.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
   if (row.stage == RunningStage::train) {

@@ -4,8 +4,10 @@
 #include <deque>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "fulgur/core/state/stage.h"
+#include "logging/late_media.h"
 #include "logging/log_store.h"
 #include "run/metric_rows.h"
 #include "services/nonfinite_policy.h"
@@ -34,6 +36,11 @@ class StepRows {
   /// Writes all rows; waits for the device. Acts on non-finite losses, unless `and_act` is false: then `advance` or the
   /// next `settle` does.
   void settle(bool and_act = true);
+  /// Sends media to the loggers. Those of a training batch wait until the batch has ended. From a batch on a GPU, they
+  /// are sent like a row begun now; else at once.
+  void add_media(const MediaRecord& record);
+  /// The training batch under way has failed: its media are not sent.
+  void drop_media_of_batch() { media_of_batch_.clear(); }
   /// Losses of pending rows belong to discarded weights.
   void forgive();
   /// Calls `then` once all rows begun so far are written; immediately if they are.
@@ -50,7 +57,10 @@ class StepRows {
     bool finite = true;
     bool forgiven = false;
     std::function<void()> then = {};
+    std::vector<LateMedia> media = {};  // if any, the row has no values
   };
+  /// Sends media, or begins a row for them if they come from a GPU and this may not wait for it.
+  void begin_media(std::vector<LateMedia> media, bool may_wait);
   void write(Row& row);
   void judge(const Row& row);
 
@@ -59,6 +69,7 @@ class StepRows {
   NonFinitePolicy& finite_;
   std::function<void(NonFiniteDecision)> act_;
   std::deque<Row> rows_;
+  std::vector<LateMedia> media_of_batch_;
 };
 
 }  // namespace fulgur::detail

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include "fulgur/core/text/text.h"
+#include "logging/logger_thread.h"
 
 namespace fulgur::detail {
 
@@ -53,6 +54,8 @@ void make_loggers(RunState& run) {
     for (const auto& spec : run.options.logger.loggers) run.active_loggers.push_back(spec.create());
   }
   for (const auto& logger : run.components.loggers) run.active_loggers.push_back(logger);
+  for (const auto& logger : run.active_loggers)
+    run.log_targets.push_back(logger->may_block() ? std::make_shared<LoggerThread>(logger) : logger);
 }
 
 void check_state_keys(RunState& run) {

@@ -103,7 +103,7 @@ void RunSetup::restore(ResumePlan& resume) {
   describe_run();  // schedules of a run whose batches have changed keep their original lengths
   save_config();
   if (run_.options.enable_autolog_hparams)
-    for (const auto& logger : run_.active_loggers) logger->log_hyperparams(run_.model->hparams());
+    for (const auto& logger : run_.log_targets) logger->log_hyperparams(run_.model->hparams());
   if (resume.content) log::info(cat("checkpoint: ", *resume.checkpoint));
   resume.content.reset();
 }
@@ -155,7 +155,7 @@ void RunSetup::open_run_folder(ResumePlan& resume) {
     unmark_ended(run_.run_dir);
   }
   owns_folder_ = true;
-  for (const auto& logger : run_.active_loggers) {
+  for (const auto& logger : run_.log_targets) {
     logger->start(run_.run_dir, resume_step);
     started_loggers_.push_back(logger);
   }
@@ -318,7 +318,10 @@ void RunSetup::finish(RunStatus status) noexcept {
   if (finished_) return;
   finished_ = true;
   constexpr std::string_view kWhen = "during teardown";
-  for (const auto& logger : started_loggers_) logger->finalize(status);
+  // Local files are complete before anything waits for a network.
+  for (const bool blocks : {false, true})
+    for (const auto& logger : started_loggers_)
+      if (logger->may_block() == blocks) logger->finalize(status);
   // The objects are the module's, which may be in another run next.
   log_exceptions(kWhen, [&] { services_.metrics.reset(RunningStage::train); });
   if (set_up_) {

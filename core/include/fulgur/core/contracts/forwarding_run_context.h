@@ -48,6 +48,8 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   void log(std::string_view name, Metric& metric, const LogOptions& options) override {
     to_.log(name, metric, options);
   }
+  void log_media(const MediaRecord& record) override { to_.log_media(record); }
+  void log_artifact(const std::filesystem::path& path) override { to_.log_artifact(path); }
   void print(std::string_view line) override { to_.print(line); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return to_.loggers(); }
   std::filesystem::path log_dir() const override { return to_.log_dir(); }

@@ -149,6 +149,11 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   void log(std::string_view name, Metric& metric, const LogOptions& options = {});
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
+  /// Sends a picture, histogram, text or table to the loggers; see `RunContext::log_media`. Outside a run it warns once
+  /// and does nothing. Copies of the module on other devices of the process send nothing.
+  void log_media(const MediaRecord& record);
+  /// Lets the loggers keep a file or folder; see `RunContext::log_artifact`. Outside a run it warns once.
+  void log_artifact(const std::filesystem::path& path);
   /// Prints a line to the console, on rank 0 only.
   void print(std::string_view line);
 

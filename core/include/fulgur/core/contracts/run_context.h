@@ -11,6 +11,7 @@
 #include "fulgur/core/contracts/collectives.h"
 #include "fulgur/core/contracts/run_views.h"
 #include "fulgur/core/options/log_options.h"
+#include "fulgur/core/state/media.h"
 #include "fulgur/core/state/progress.h"
 #include "fulgur/core/state/stage.h"
 #include "fulgur/core/state/tensor.h"
@@ -116,6 +117,16 @@ class FULGUR_API RunContext {
   virtual void log(std::string_view name, Metric& metric, const LogOptions& options = {}) = 0;
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
+  /// Sends a picture, histogram, text or table to the loggers; only rank 0's is sent. In a training batch, its step is
+  /// the number of steps done at the batch's end, and the record is dropped if the batch fails. A tensor is copied when
+  /// it is logged. In a training or evaluation batch on a GPU, the copy does not make the host wait; the record is
+  /// sent up to five batches later. Outside a batch, the call waits for the tensor. A sanity check sends nothing.
+  /// Throws an Error for a bad record (`check_media`), before the fit or evaluation starts, and in a step that
+  /// `cuda_graph` records.
+  virtual void log_media(const MediaRecord& record) = 0;
+  /// Lets the loggers keep a file, or a folder with all that is in it; only rank 0's is kept. Loggers read it at once
+  /// or, if they write on a thread, soon after. Throws an Error if the path does not exist on rank 0.
+  virtual void log_artifact(const std::filesystem::path& path) = 0;
   /// Prints a line to the console, on rank 0 only.
   virtual void print(std::string_view line) = 0;
 

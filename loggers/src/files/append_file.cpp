@@ -1,4 +1,4 @@
-#include "append_file.h"
+#include "files/append_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,8 +15,6 @@
 
 namespace fulgur {
 namespace {
-
-constexpr size_t kMostWaiting = 1 << 20;
 
 /// Bytes written; fewer than requested on an error, which is then in errno.
 size_t write_all(int file, std::string_view bytes) {
@@ -76,7 +74,7 @@ void AppendFile::warn_of_reserved_name() const {
 }
 
 void AppendFile::add(std::string_view row) {
-  if (waiting_.size() + row.size() > kMostWaiting) {
+  if (!waiting_.empty() && waiting_.size() + row.size() > most_waiting_) {
     ++rows_lost_;
     return;
   }
@@ -84,7 +82,7 @@ void AppendFile::add(std::string_view row) {
   ++rows_waiting_;
 }
 
-bool AppendFile::is_filling() const { return waiting_.size() > kMostWaiting / 2; }
+bool AppendFile::is_filling() const { return waiting_.size() > most_waiting_ / 2; }
 
 void AppendFile::warn(const std::string& what) const {
   log::warn(warning_, cat("[loggers.", component_, "] metrics are currently not written; ", what,

@@ -1,4 +1,4 @@
-#include "csv_format.h"
+#include "files/csv_format.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "tf_record.h"
+#include "files/tf_record.h"
 
 #include <boost/crc.hpp>
 

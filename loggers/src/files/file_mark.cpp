@@ -1,6 +1,6 @@
-#include "file_mark.h"
+#include "files/file_mark.h"
 
-#include "tf_record.h"
+#include "files/tf_record.h"
 
 namespace fulgur {
 

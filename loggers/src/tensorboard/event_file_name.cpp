@@ -1,4 +1,4 @@
-#include "event_file_name.h"
+#include "tensorboard/event_file_name.h"
 
 #include <unistd.h>
 

@@ -6,17 +6,20 @@
 #include <string>
 #include <string_view>
 
-#include "file_mark.h"
+#include "files/file_mark.h"
 
 namespace fulgur {
 
 /// The file of a logger; grows by whole rows. What cannot be written (read-only folder, full disk) causes one warning
-/// and is retried with the next flush, up to 1 MiB of it; rows lost beyond that are counted and reported as an error. A
-/// row is in the file either completely or not at all.
+/// and is retried with the next flush, up to 1 MiB of it by default; rows lost beyond that are counted and reported as
+/// an error. A row is in the file either completely or not at all.
 class AppendFile {
  public:
-  /// `component` and `warning`, the id of the warning, must outlive this object.
-  AppendFile(const char* component, const char* warning) : component_(component), warning_(warning) {}
+  static constexpr size_t kMostWaiting = 1 << 20;  ///< bytes
+  /// `component` and `warning`, the id of the warning, must outlive this object. Rows of at most `most_waiting` bytes
+  /// wait; a single row may be longer.
+  AppendFile(const char* component, const char* warning, size_t most_waiting = kMostWaiting)
+      : component_(component), warning_(warning), most_waiting_(most_waiting) {}
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
@@ -57,6 +60,7 @@ class AppendFile {
   bool fail(const char* action) noexcept;
   const char* component_;
   const char* warning_;
+  size_t most_waiting_;
   std::filesystem::path path_;
   int file_ = -1;
   int64_t good_size_ = 0;

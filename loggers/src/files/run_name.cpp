@@ -1,4 +1,4 @@
-#include "run_name.h"
+#include "files/run_name.h"
 
 #include <algorithm>
 

@@ -1,11 +1,12 @@
-#include "tensorboard_hparams.h"
+#include "tensorboard/hparams.h"
 
 #include <cmath>
+#include <functional>
 #include <protozero/pbf_builder.hpp>
 
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/text/text.h"
-#include "tensorboard_events.h"
+#include "tensorboard/events.h"
 
 namespace fulgur::tensorboard {
 namespace {
@@ -89,6 +90,22 @@ std::vector<HParam> flatten_hparams(const ConfigNode& hparams) {
   std::vector<HParam> flat;
   add_leaves(hparams, "", flat);
   return flat;
+}
+
+std::vector<std::pair<std::string, std::string>> hparam_texts(const ConfigNode& hparams) {
+  std::vector<std::pair<std::string, std::string>> texts;
+  const std::function<void(const ConfigNode&, const std::string&)> add = [&](const ConfigNode& node,
+                                                                             const std::string& parent) {
+    for (const auto& [key, child] : node.entries()) {
+      const std::string name = parent.empty() ? key : cat(parent, '/', key);
+      if (child.is_map())
+        add(child, name);
+      else
+        texts.emplace_back(name, text_of(child));
+    }
+  };
+  add(hparams, "");
+  return texts;
 }
 
 std::string experiment_event(double wall_time, const std::vector<HParam>& hparams, std::string_view metric) {

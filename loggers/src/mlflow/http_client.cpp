@@ -1,0 +1,150 @@
+#include "mlflow/http_client.h"
+
+#include <curl/curl.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur {
+namespace {
+
+constexpr long kConnectSeconds = 5, kRequestSeconds = 10, kStalledSeconds = 10;
+
+size_t keep_answer(char* data, size_t size, size_t count, void* to) {
+  static_cast<std::string*>(to)->append(data, size * count);
+  return size * count;
+}
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
+         c == '_' || c == '~';
+}
+
+std::string percent_encoded(const std::string& text, bool keeps_slash) {
+  std::string out;
+  for (const char c : text) {
+    if (is_plain(c) || (keeps_slash && c == '/')) {
+      out += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    out += '%';
+    out += "0123456789ABCDEF"[byte >> 4];
+    out += "0123456789ABCDEF"[byte & 0xf];
+  }
+  return out;
+}
+
+using Headers = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
+
+Headers headers_of(const char* content_type) {
+  Headers headers(curl_slist_append(nullptr, cat("Content-Type: ", content_type).c_str()), &curl_slist_free_all);
+  // Without this, an upload first waits for the server's consent.
+  curl_slist_append(headers.get(), "Expect:");
+  return headers;
+}
+
+}  // namespace
+
+struct HttpClient::Impl {
+  Identity identity;
+  CURL* curl = nullptr;
+
+  void prepare(const std::string& url, std::string& answer, char* error) const {
+    curl_easy_reset(curl);  // the connection stays
+    curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);  // a thread's requests must not touch signals
+    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &keep_answer);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
+    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error);
+    curl_easy_setopt(curl, CURLOPT_USERAGENT, "fulgur");
+    if (!identity.token.empty()) {
+      curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+      curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, identity.token.c_str());
+    } else if (!identity.user.empty()) {
+      curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
+      curl_easy_setopt(curl, CURLOPT_USERNAME, identity.user.c_str());
+      curl_easy_setopt(curl, CURLOPT_PASSWORD, identity.password.c_str());
+    }
+    if (!identity.checks_certificate) {
+      curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
+      curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+    }
+  }
+
+  template <class Configure>
+  HttpAnswer request(const std::string& url, Configure configure) const {
+    HttpAnswer answer;
+    char error[CURL_ERROR_SIZE] = {};
+    prepare(url, answer.body, error);
+    configure();
+    const CURLcode code = curl_easy_perform(curl);
+    if (code != CURLE_OK)
+      throw Error(cat("[loggers.http] the server must answer; ", url, ": ",
+                      error[0] != '\0' ? error : curl_easy_strerror(code), ". Check the address and the server."));
+    long status = 0;
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    answer.status = status;
+    return answer;
+  }
+};
+
+HttpClient::HttpClient(Identity identity) : impl_(std::make_unique<Impl>()) {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  impl_->identity = std::move(identity);
+  impl_->curl = ready == CURLE_OK ? curl_easy_init() : nullptr;
+  if (impl_->curl == nullptr) throw Error("[loggers.http] libcurl must start; it did not. Check its installation.");
+}
+
+HttpClient::~HttpClient() { curl_easy_cleanup(impl_->curl); }
+
+HttpAnswer HttpClient::get(const std::string& url) {
+  return impl_->request(url, [&] { curl_easy_setopt(impl_->curl, CURLOPT_TIMEOUT, kRequestSeconds); });
+}
+
+HttpAnswer HttpClient::post_json(const std::string& url, const std::string& body) {
+  const Headers headers = headers_of("application/json");
+  return impl_->request(url, [&] {
+    curl_easy_setopt(impl_->curl, CURLOPT_TIMEOUT, kRequestSeconds);
+    curl_easy_setopt(impl_->curl, CURLOPT_HTTPHEADER, headers.get());
+    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDS, body.c_str());
+  });
+}
+
+HttpAnswer HttpClient::put_bytes(const std::string& url, const std::string& content) {
+  const Headers headers = headers_of("application/octet-stream");
+  return impl_->request(url, [&] {
+    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+    curl_easy_setopt(impl_->curl, CURLOPT_HTTPHEADER, headers.get());
+    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(content.size()));
+    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDS, content.c_str());
+    curl_easy_setopt(impl_->curl, CURLOPT_CUSTOMREQUEST, "PUT");
+  });
+}
+
+HttpAnswer HttpClient::put_file(const std::string& url, const std::filesystem::path& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
+  if (!file) throw Error(cat("[loggers.http] the file must be readable; ", path, " is not. Check its permissions."));
+  const Headers headers = headers_of("application/octet-stream");
+  return impl_->request(url, [&] {
+    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+    curl_easy_setopt(impl_->curl, CURLOPT_HTTPHEADER, headers.get());
+    curl_easy_setopt(impl_->curl, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(impl_->curl, CURLOPT_READFUNCTION, nullptr);  // fread
+    curl_easy_setopt(impl_->curl, CURLOPT_READDATA, file.get());
+    curl_easy_setopt(impl_->curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(std::filesystem::file_size(path)));
+  });
+}
+
+std::string HttpClient::escaped_path(const std::string& text) { return percent_encoded(text, true); }
+std::string HttpClient::escaped(const std::string& text) { return percent_encoded(text, false); }
+
+}  // namespace fulgur

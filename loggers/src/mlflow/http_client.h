@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace fulgur {
+
+struct HttpAnswer {
+  int64_t status = 0;
+  std::string body;
+};
+
+/// Requests to one server over one connection, through libcurl. Each connects within 5 s. A JSON request takes at most
+/// 10 s, and an upload ends if it stalls for 10 s. All functions throw an Error if there is no answer.
+class HttpClient {
+ public:
+  /// A token, or a user with a password, is sent with each request unless empty.
+  struct Identity {
+    std::string token, user, password;
+    bool checks_certificate = true;
+  };
+  explicit HttpClient(Identity identity);
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  HttpAnswer get(const std::string& url);
+  HttpAnswer post_json(const std::string& url, const std::string& body);
+  HttpAnswer put_bytes(const std::string& url, const std::string& content);
+  HttpAnswer put_file(const std::string& url, const std::filesystem::path& file);
+  /// `text` as a part of a URL; `/` stays.
+  static std::string escaped_path(const std::string& text);
+  static std::string escaped(const std::string& text);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur
