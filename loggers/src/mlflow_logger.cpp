@@ -131,9 +131,10 @@ struct MLflowLogger::Impl {
 
   void send_metrics() {
     while (!waiting.empty()) {
-      const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(std::min(waiting.size(), kMostMetrics));
+      const auto count = static_cast<std::ptrdiff_t>(std::min(waiting.size(), kMostMetrics));
+      const auto end = waiting.begin() + count;
       const ApiJson batch(std::vector<ApiJson>(waiting.begin(), end));
-      attempt([&] { client.log_batch(run->id, batch, ApiJson::array()); }, static_cast<int64_t>(batch.size()));
+      attempt([&] { client.log_batch(run->id, batch, ApiJson::array()); }, count);
       waiting.erase(waiting.begin(), end);
     }
   }

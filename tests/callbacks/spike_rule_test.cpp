@@ -6,7 +6,7 @@
 namespace spike_rule_test {
 
 using namespace fulgur;
-using detail::SpikeRule;
+using fulgur::detail::SpikeRule;
 
 namespace {
 

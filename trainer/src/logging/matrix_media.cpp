@@ -31,7 +31,10 @@ TableRecord matrix_table(const std::string& name, const Tensor& numbers, bool in
     cells.emplace_back(row);
     for (int64_t column = 0; column < numbers.size(1); ++column) {
       const double number = value[row][column];
-      cells.push_back(integers ? TableCell(static_cast<int64_t>(number)) : TableCell(number));
+      if (integers)
+        cells.emplace_back(static_cast<int64_t>(number));
+      else
+        cells.emplace_back(number);
     }
   }
   return table;
