@@ -28,7 +28,8 @@ struct Slow : Callback {
 };
 
 // Two epochs of 4 batches and 2 steps, with a validation of one batch after each.
-Json profile(const TemporaryFolder& folder, const std::function<void(TrainerOptions&)>& change) {
+Json profile(const TemporaryFolder& folder, const std::function<void(TrainerOptions&)>& change,
+             const std::shared_ptr<Slow>& slow = std::make_shared<Slow>()) {
   TrainerOptions options = quiet(folder);
   options.max_epochs = 2;
   options.accumulate_grad_batches = 2;
@@ -36,7 +37,7 @@ Json profile(const TemporaryFolder& folder, const std::function<void(TrainerOpti
   options.profiler = ProfilerKind::simple;
   change(options);
   TrainerComponents components;
-  components.add(std::make_shared<Slow>());
+  components.add(slow);
   components.loggers = {std::make_shared<MemoryLogger>()};
   const FitReport report =
       Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(16, 4, 4, false));
@@ -78,6 +79,16 @@ TEST_CASE("the profile counts each action of a fit") {
   CHECK(action(all, "Slow.on_train_batch_end").at("host_s") >= 0.04);
   CHECK(action(all, "training_batch").at("host_s") >= action(all, "Slow.on_train_batch_end").at("host_s"));
   CHECK(all.at("elapsed_s") >= action(all, "training_batch").at("host_s"));
+}
+
+TEST_CASE("a call that a filter prevents is not counted") {
+  const TemporaryFolder folder;
+  auto slow = std::make_shared<Slow>();
+  slow->set_common_options({.every = {}, .from = {}, .until = {}, .once = *Interval::parse("2ep")});
+  const Json all = profile(folder, [](TrainerOptions&) {}, slow);
+  CHECK(action(all, "Slow.on_train_batch_end").at("calls") == 4);
+  CHECK(action(all, "Slow.on_validation_end").at("calls") == 1);
+  CHECK(action(all, "Slow.on_train_epoch_end").at("calls") == 1);
 }
 
 TEST_CASE("nothing is measured without the option") {

@@ -282,8 +282,11 @@ void RunState::each_callback(LogScope log_scope, const char* hook, Function func
 
 template <class Function>
 void RunState::each_due_callback(LogScope log_scope, const char* hook, Function function) {
-  each_callback(log_scope, hook, [&](Callback& callback) {
-    if (is_due(callback)) function(callback);
+  const ScopeGuard guard(*this, log_scope);
+  callbacks.each([&](Callback& callback) {
+    if (!is_due(callback)) return;
+    const auto timer = actions.time(typeid(callback), hook);
+    function(callback);
   });
 }
 

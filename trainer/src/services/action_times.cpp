@@ -14,7 +14,12 @@ ActionTimes::Timer::Timer(ActionTimes* times, Row* row) : times_(row ? times : n
 }
 
 ActionTimes::Timer::~Timer() {
-  if (times_) times_->add(*row_, std::move(from_));
+  if (!times_) return;
+  try {
+    times_->add(*row_, std::move(from_));
+  } catch (const std::exception&) {
+    // The device has failed; the exception that ends the action says how.
+  }
 }
 
 void ActionTimes::start(at::Device device, bool with_events) {
