@@ -304,7 +304,7 @@ TEST_CASE("SpikeDetection: ranks decide alike, by the mean of their losses, also
   work(0);
   other.join();
   // unknown, good, skip with the mean of 1.5 and 101, good
-  CHECK(verdicts[0] == "102the loss is 51.25 in step 1; the mean of the last 2 steps is 20");
+  CHECK(verdicts[0] == "102the loss is 51.25 in step 1; the mean of the last 2 steps is 2.00");
   CHECK(verdicts[1] == verdicts[0]);
 }
 
