@@ -45,7 +45,8 @@ struct Averaged {
   FitReport report;
   std::map<std::string, Tensor> averages() const {
     std::map<std::string, Tensor> all;
-    for (const auto& [name, value] : callback->averaged_parameters().as_map()) all[name] = value.tensor();
+    const StateTree averages = callback->averaged_parameters();
+    for (const auto& [name, value] : averages.as_map()) all[name] = value.tensor();
     return all;
   }
 };

@@ -112,7 +112,6 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
     INFO(key);
     CHECK(says(load_error(cat("trainer: {", key, ": 1}")), "unknown key; "));
   }
-  CHECK(says(load_error("trainer: {profiler: 1}"), "is not supported yet"));
 }
 
 TEST_CASE("F45 a class of another kind and hostile names are looked up only") {

@@ -1,8 +1,5 @@
 #include "config/renamed_options.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::config {
@@ -47,20 +44,12 @@ constexpr Renamed kRenamed[] = {
     {"seed_everything", "it is a top-level key of the config, next to `trainer`"},
 };
 
-/// Current options of Lightning that have no counterpart yet.
-constexpr std::string_view kNotYet[] = {"profiler"};
-
-bool is_not_yet(std::string_view key) {
-  return std::find(std::begin(kNotYet), std::end(kNotYet), key) != std::end(kNotYet);
-}
-
 }  // namespace
 
 std::optional<std::string> hint_for_trainer_key(std::string_view key) {
   for (const Renamed& renamed : kRenamed) {
     if (renamed.old_name == key) return std::string(renamed.today);
   }
-  if (is_not_yet(key)) return cat(key, " is not supported yet");
   return std::nullopt;
 }
 

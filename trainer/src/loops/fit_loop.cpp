@@ -1,6 +1,7 @@
 #include "loops/fit_loop.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "checkpointing/logger_states.h"
@@ -362,18 +363,16 @@ class FitLoop {
   void end_hooks() {
     run_.position.filtered = {.step = run_.counters.global_step, .epoch = run_.counters.epoch + 1};
     // The module logs its epoch values before callbacks that monitor them decide.
-    run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_end", [&](Callback& c) {
-      if (c.phase() == Phase::observe) c.on_train_epoch_end(services_.context);
-    });
+    const auto end_epoch_of = [&](Callback& c) { c.on_train_epoch_end(services_.context); };
+    const auto observes = [](const Callback& c) { return c.phase() == Phase::observe; };
+    run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_end", end_epoch_of, observes);
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
     const auto matrices = services_.metrics.close_epoch(RunningStage::train, services_.logs, &run_.collectives());
     LogStore::Window window = services_.logs.close_epoch(RunningStage::train);
     carry_out(run_, services_, services_.finite.judge_running_window());
     send_metrics(run_, services_.logs.take(std::move(window), &run_.collectives()), row_place(run_));
     send_matrices(run_, matrices, row_place(run_));
-    run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_end", [&](Callback& c) {
-      if (c.phase() != Phase::observe) c.on_train_epoch_end(services_.context);
-    });
+    run_.each_due_callback(LogScope::train_epoch, "on_train_epoch_end", end_epoch_of, std::not_fn(observes));
     // In manual optimization the module steps the schedules.
     if (!run_.step.manual) step_schedulers(run_, services_, ScheduleInterval::epoch, run_.counters.epoch + 1);
   }

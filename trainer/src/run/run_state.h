@@ -174,7 +174,12 @@ struct RunState {
   void each_callback(LogScope scope, const char* hook, Function function);
   /// Only on callbacks whose filter passes the current step and epoch: for the hooks of epochs and validations.
   template <class Function>
-  void each_due_callback(LogScope scope, const char* hook, Function function);
+  void each_due_callback(LogScope scope, const char* hook, Function function) {
+    each_due_callback(scope, hook, function, [](const Callback&) { return true; });
+  }
+  /// Only those of them that `concerns` returns true for.
+  template <class Function, class Predicate>
+  void each_due_callback(LogScope scope, const char* hook, Function function, Predicate concerns);
   /// Likewise for the hooks of batches: only on callbacks that override the hook.
   template <class Function>
   void each_callback(LogScope scope, NamedHook hook, Function function);
@@ -280,11 +285,11 @@ void RunState::each_callback(LogScope log_scope, const char* hook, Function func
   });
 }
 
-template <class Function>
-void RunState::each_due_callback(LogScope log_scope, const char* hook, Function function) {
+template <class Function, class Predicate>
+void RunState::each_due_callback(LogScope log_scope, const char* hook, Function function, Predicate concerns) {
   const ScopeGuard guard(*this, log_scope);
   callbacks.each([&](Callback& callback) {
-    if (!is_due(callback)) return;
+    if (!concerns(callback) || !is_due(callback)) return;
     const auto timer = actions.time(typeid(callback), hook);
     function(callback);
   });
