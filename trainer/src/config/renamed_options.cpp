@@ -1,5 +1,4 @@
 #include "config/renamed_options.h"
-
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::config {

@@ -174,8 +174,8 @@ struct RunState {
   void each_callback(LogScope scope, const char* hook, Function function);
   /// Only on callbacks whose filter passes the current step and epoch: for the hooks of epochs and validations.
   template <class Function>
-  void each_due_callback(LogScope scope, const char* hook, Function function) {
-    each_due_callback(scope, hook, function, [](const Callback&) { return true; });
+  void each_due_callback(LogScope log_scope, const char* hook, Function function) {
+    each_due_callback(log_scope, hook, function, [](const Callback&) { return true; });
   }
   /// Only those of them that `concerns` returns true for.
   template <class Function, class Predicate>
