@@ -190,6 +190,7 @@ TEST_CASE("the queue is bounded by entries and by bytes; the end of the run says
   LoggerThread logger(service, limits);
   logger.start("run", std::nullopt);
   for (int64_t step = 1; step <= 10; ++step) logger.log_media(TextRecord{"t", std::string(30 << 10, 'x')}, step);
+  while (lines.warnings().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   service->failures = 0;
   logger.flush();
   // Three of 30 KiB fit into 100 KiB, and three besides the start into four entries.
