@@ -182,7 +182,9 @@ class ProbeNet : public fulgur::LightningModule {
     if (unused && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
     if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step)
       loss = loss * std::numeric_limits<double>::quiet_NaN();
-    if (options_.trouble == "spike" && here() && global_step() == options_.trouble_step)
+    // Once: a rollback repeats the step with other data.
+    if (options_.trouble == "spike" && here() && global_step() == options_.trouble_step &&
+        !std::exchange(has_spiked_, true))
       loss = loss + 1000 * loss.detach();
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
@@ -265,7 +267,7 @@ class ProbeNet : public fulgur::LightningModule {
   fulgur::nn::BatchNorm1d norm_;
   torch::nn::Linear last_;
   Tensor spare_;
-  bool trained_here_ = false;
+  bool trained_here_ = false, has_spiked_ = false;
   fulgur::metrics::Accuracy accuracy_{{.num_classes = 2}};
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");

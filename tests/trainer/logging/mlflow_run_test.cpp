@@ -86,7 +86,8 @@ class Server {
   Json run(const std::string& id) { return get(cat("runs/get?run_id=", id))["run"]; }
   Values history(const std::string& run, const std::string& metric) {
     Values values;
-    for (const Json& value : get(cat("metrics/get-history?run_id=", run, "&metric_key=", metric))["metrics"])
+    const Json answer = get(cat("metrics/get-history?run_id=", run, "&metric_key=", metric));
+    for (const Json& value : answer["metrics"])
       values.emplace_back(value["step"].get<int64_t>(), value["value"].get<double>());
     std::sort(values.begin(), values.end());
     return values;
@@ -94,7 +95,8 @@ class Server {
   std::vector<std::string> artifacts(const std::string& run, const std::string& path) {
     std::vector<std::string> names;
     const std::string query = path.empty() ? "" : "&path=" + path;
-    for (const Json& file : get(cat("artifacts/list?run_id=", run, query))["files"])
+    const Json answer = get(cat("artifacts/list?run_id=", run, query));
+    for (const Json& file : answer["files"])
       names.push_back(file["path"].get<std::string>());
     return names;
   }
