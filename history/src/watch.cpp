@@ -12,6 +12,7 @@
 #include "fulgur/core/text/text_table.h"
 #include "reading/config_keys.h"
 #include "reading/curve.h"
+#include "reading/log_file.h"
 #include "reading/read_run.h"
 
 namespace fulgur::history {
@@ -85,7 +86,7 @@ struct RunWatcher::Impl {
   void read_rows(bool has_ended) {
     lines.clear();
     if (!reader) {
-      const auto log = log_file(folder, /*has_ended=*/false);
+      const auto log = log_file(folder, /*ended=*/false);
       if (log.empty()) return;
       reader.emplace(log);
     }

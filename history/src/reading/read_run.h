@@ -8,10 +8,6 @@
 
 namespace fulgur::history {
 
-/// The log that a run's rows are read from: the table, which is faster to read, if the run has ended; else the JSON
-/// lines, which are written at once. The other one if there is only one; empty if there is none.
-std::filesystem::path log_file(const std::filesystem::path& run_dir, bool has_ended);
-
 /// read_run, which also passes each row to `each_row`.
 Run read_run_rows(const std::filesystem::path& folder, const RowReader::Sink& each_row, Damage damage);
 
