@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "drawing/number_text.h"
 #include "fulgur/checkpoint/run_lock.h"
@@ -38,7 +39,9 @@ std::optional<int64_t> limit_in(const ConfigKeys& config, std::string_view key) 
 struct RunWatcher::Impl {
   std::filesystem::path folder;
   Run run;
+  std::filesystem::path reader_of;  ///< the log of `reader`
   std::optional<RowReader> reader;
+  bool has_rows = false;  ///< it had rows, and is followed from then on
   std::vector<Curve> curves;
   std::vector<std::string> lines;
   StepMap epochs;
@@ -54,9 +57,9 @@ struct RunWatcher::Impl {
     read_at = std::chrono::steady_clock::now();
   }
 
-  // What was read belongs to a log that exists no more.
+  // What was read belongs to a log that exists no more. The files say how far the run is without it.
   void forget_rows() {
-    run.metrics.clear();
+    read_files();
     curves.clear();
     epochs = StepMap();
     epoch = 0;
@@ -64,6 +67,7 @@ struct RunWatcher::Impl {
   }
 
   void take(const Row& row) {
+    has_rows = true;
     add_row(run, reader->names(), row);
     curves.resize(std::max(curves.size(), run.metrics.size()));
     for (const auto& [column, value] : row.cells) curves[column].add(row.step, value);
@@ -83,30 +87,37 @@ struct RunWatcher::Impl {
     return line;
   }
 
+  // A logger may create its file later than another. False if there is no log yet.
+  bool choose_log() {
+    const auto log = log_file(folder, /*ended=*/false);
+    if (log != reader_of) reader.emplace(log);
+    reader_of = log;
+    return !log.empty();
+  }
+
   void read_rows(bool has_ended) {
     lines.clear();
-    if (!reader) {
-      const auto log = log_file(folder, /*ended=*/false);
-      if (log.empty()) return;
-      reader.emplace(log);
-    }
+    if (!has_rows && !choose_log()) return;
     const int64_t starts = reader->starts();
     int64_t row_number = rows_shown;
     bool begun_again = false;
+    const auto begin_again = [&] {
+      if (starts == 0 || reader->starts() == starts || std::exchange(begun_again, true)) return;
+      row_number = 0;
+      forget_rows();
+    };
     reader->read(
         [&](const Row& row) {
-          if (starts > 0 && reader->starts() != starts && !begun_again) {
-            begun_again = true;
-            row_number = 0;
-            forget_rows();
-          }
+          begin_again();
           take(row);
           // A table that got a column is written again, and its rows are not new.
           if (++row_number > rows_shown) lines.push_back(line_of(row));
         },
         has_ended && run.status == RunStatus::finished);
-    if (reader->starts() != starts && starts > 0 && row_number < rows_shown)
-      lines.push_back(cat("the run was resumed; its log ends at step ", step));
+    begin_again();  // a log that has no rows any more
+    if (begun_again && row_number < rows_shown)
+      lines.push_back(row_number > 0 ? cat("the run was resumed; its log ends at step ", step)
+                                     : "the run has begun again; its log has no rows");
     rows_shown = row_number;
   }
 

@@ -69,6 +69,53 @@ TEST_CASE("rows of a table that gets a column are not shown twice, and a resumed
   CHECK(watcher.new_lines() == Lines{"step 2  epoch 0  a=9"});
 }
 
+TEST_CASE("a run that begins again shows nothing of the rows that are gone") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config("trainer: {max_epochs: 9}\n");
+  const fulgur::RunLock lock(run.folder);
+  run.jsonl("{\"step\":50,\"epoch\":4,\"loss\":1.0}\n{\"step\":60,\"epoch\":5,\"loss\":0.5}\n");
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines().size() == 2);
+  run.jsonl("");
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines() == Lines{"the run has begun again; its log has no rows"});
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 0/9 · step 0 "));
+  CHECK_THAT(watcher.screen({.columns = 60}, 10), !ContainsSubstring("loss"));
+  append(run.folder / "metrics.jsonl", "{\"step\":5,\"epoch\":0,\"acc\":0.25}\n");
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines() == Lines{"step 5  epoch 0  acc=0.25"});
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 0/9 · step 5 "));
+  CHECK_THAT(watcher.screen({.columns = 60}, 10), ContainsSubstring("acc  0.25  ▅\n") && !ContainsSubstring("loss"));
+}
+
+TEST_CASE("the JSON lines are followed although the table was there first") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  const fulgur::RunLock lock(run.folder);
+  run.csv("step,epoch\n");
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  run.jsonl("{\"step\":1,\"epoch\":0,\"loss\":2.0}\n");
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines() == Lines{"step 1  epoch 0  loss=2"});
+}
+
+TEST_CASE("a run that was resumed counts from the checkpoint it continues from") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config("trainer: {max_epochs: 9}\n").checkpoint(1, 20, 12.0);
+  const fulgur::RunLock lock(run.folder);
+  run.csv("step,epoch,loss\n10,0,2\n30,2,1\n60,5,0.5\n");
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 5/9 · step 60 "));
+  run.csv("step,epoch,loss\n10,0,2\n");
+  CHECK(watcher.poll());
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 2/9 · step 20 "));
+}
+
 TEST_CASE("a run that is over is shown at once, with the way in which it ended") {
   const TemporaryFolder folder;
   const WrittenRun run(folder / "version_0");
