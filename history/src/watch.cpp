@@ -141,9 +141,8 @@ struct RunWatcher::Impl {
 
   // A process that stops by itself removes its lock and leaves no failure: no launcher restarts its group.
   bool launcher_may_restart() const {
-    std::error_code error;
     return limit_in(run.config, "trainer.strategy.init_args.max_restarts") &&
-           (run.status == RunStatus::failed || std::filesystem::exists(folder / "run.lock", error));
+           (run.status == RunStatus::failed || has_lock_file(folder));
   }
 
   // Called once per poll, when the files are read.

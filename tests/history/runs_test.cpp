@@ -138,6 +138,18 @@ TEST_CASE("a run that was killed has the rows that CsvLogger had not written yet
   CHECK(read_run(written.folder).find_metric("val_loss"));
 }
 
+TEST_CASE("a run that was killed while it was failing has the newest row of its logs") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.csv("step,epoch,loss\n1,0,4\n")
+      .jsonl("{\"step\":2,\"epoch\":0,\"loss\":3}\n")
+      .failed("[data] a file is missing");
+  CHECK(read_run(written.folder).steps == 1);
+  write_text(written.folder / "run.lock", "pid 999999999\nhost elsewhere\n");
+  CHECK(read_run(written.folder).steps == 2);
+  CHECK(read_run(written.folder).status == RunStatus::failed);
+}
+
 TEST_CASE("a log without a whole row gives way to the other one") {
   const Root root;
   const auto written = root.run("version_0");

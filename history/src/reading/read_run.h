@@ -14,6 +14,9 @@ Run read_run_rows(const std::filesystem::path& folder, const RowReader::Sink& ea
 /// Everything but the metrics, and the step and the epochs of the last row.
 Run read_run_files(const std::filesystem::path& folder, Damage damage);
 
+/// Whether there is a lock file. A process removes its own when it ends; if nothing trains the run, one was killed.
+bool has_lock_file(const std::filesystem::path& run_dir);
+
 /// Adds a row to the run's metrics; `names` are those of the reader.
 void add_row(Run& run, const std::vector<std::string>& names, const Row& row);
 
