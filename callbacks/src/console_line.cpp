@@ -62,7 +62,8 @@ void ConsoleLine::print(const std::string& text) {
   put_on_console(cat(text, "\n"));
 }
 
-// Held until after_line, or the line could be drawn between the two. The order is always: the log's lock, then this one.
+// Held until after_line, or the line could be drawn between the two. The order is always: the log's lock, then this
+// one.
 void ConsoleLine::before_line() {
   mutex_.lock();
   if (!shown_.empty()) put_on_console(kClearLine);

@@ -51,12 +51,13 @@ struct RunWatcher::Impl {
   int64_t step = 0;        ///< of the last row
   int64_t rows_shown = 0;  ///< rows of the log that have become lines
   Clock::time_point read_at;
-  bool has_trained = false;                     ///< an earlier poll saw the lock held
+  bool has_trained = false;                     ///< the lock was held when the watcher looked
   std::optional<Clock::time_point> free_since;  ///< the poll that first saw the lock free after that
   bool waits = false;                           ///< for a launcher
 
   Impl(const std::filesystem::path& given, const RestartWait& how_long) : folder(given), wait(how_long) {
     read_files();
+    has_trained = run.status == RunStatus::running;
   }
 
   void read_files() {

@@ -166,6 +166,17 @@ TEST_CASE("a run that a launcher restarts is followed on") {
   }
 }
 
+TEST_CASE("a run that ends before the first look may be restarted too") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config(kRestarts);
+  auto lock = std::make_unique<fulgur::RunLock>(run.folder);
+  RunWatcher watcher(run.folder, {.usual_s = 0, .launcher_s = kNever});
+  run.failed("[distributed] a peer died");
+  lock.reset();
+  CHECK(watcher.poll());
+}
+
 TEST_CASE("a run that was killed keeps its lock file, and a launcher may restart it") {
   Stopped it(kRestarts, {.usual_s = 0, .launcher_s = kNever});
   write_text(it.run.folder / "run.lock", "pid 999999999\nhost elsewhere\n");

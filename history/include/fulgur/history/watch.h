@@ -27,13 +27,13 @@ class FULGUR_API RunWatcher {
   RunWatcher(const RunWatcher&) = delete;
   RunWatcher& operator=(const RunWatcher&) = delete;
 
-  /// Reads what is new. Returns false if the run has ended; everything is read then. It has ended if no process holds
-  /// its lock, and it is finished, or never held the lock in an earlier poll(), or has left it free for the
-  /// RestartWait. Throws a DataError for a damaged row.
+  /// Reads what is new. Returns false if the run has ended; everything is read then. A run whose lock is free has ended
+  /// if it is finished, if this watcher has never seen it running, or if the lock has been free for the RestartWait.
+  /// Throws a DataError for a damaged row.
   bool poll();
 
   /// One line for each row that the last poll() read, `step 5  epoch 0  train_loss=0.5`. A run that is resumed removes
-  /// rows and writes them again; a line says so.
+  /// rows and writes them again; a line says so, and another one that a launcher may restart the run.
   const std::vector<std::string>& new_lines() const;
 
   /// The state of the run and the last values of its metrics, as at most `rows` lines that fit into the terminal.
