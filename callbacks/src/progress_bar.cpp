@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
+#include "console_line.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
 
@@ -57,17 +59,6 @@ std::string metric_text(double value) {
   return text;
 }
 
-void put(const std::string& text) {
-  const char* next = text.data();
-  size_t left = text.size();
-  while (left > 0) {
-    const ssize_t written = write(STDERR_FILENO, next, left);
-    if (written <= 0) return;  // a closed console does not stop a run
-    next += written;
-    left -= static_cast<size_t>(written);
-  }
-}
-
 }  // namespace
 
 void ProgressBar::Options::fields(Fields& f) {
@@ -75,11 +66,8 @@ void ProgressBar::Options::fields(Fields& f) {
   f(line_every, "line_every", "Time between two lines if stderr is not a terminal.").units({"s", "min", "h"});
 }
 
-ProgressBar::ProgressBar(Options options) : options_(options) {}
-
-ProgressBar::~ProgressBar() {
-  if (installed_) log::set_console_guard(nullptr);
-}
+ProgressBar::ProgressBar(Options options) : options_(options), console_(std::make_unique<detail::ConsoleLine>()) {}
+ProgressBar::~ProgressBar() = default;
 
 void ProgressBar::setup(RunContext& run, TrainerFn) {
   terminal_ = is_terminal();
@@ -89,36 +77,20 @@ void ProgressBar::setup(RunContext& run, TrainerFn) {
   validated_at_.reset();
   validation_spacing_.reset();
   if (!run.is_global_zero()) return;
-  log::set_console_guard(this);
-  installed_ = true;
+  console_->install();
 }
 
 void ProgressBar::teardown(RunContext&, TrainerFn) {
   leave();
-  if (installed_) log::set_console_guard(nullptr);
-  installed_ = false;
+  console_->uninstall();
 }
 
 void ProgressBar::on_exception(RunContext&, const std::exception&) { leave(); }
 
 // The shown text stays, and the next line starts below it. Reads no metrics, since the device may have failed.
 void ProgressBar::leave() {
-  if (active_ && terminal_ && !shown_.empty()) put("\n");
-  shown_.clear();
+  console_->leave();
   active_ = false;
-}
-
-void ProgressBar::clear() {
-  if (terminal_ && !shown_.empty()) put("\r\x1b[2K");
-  shown_.clear();
-}
-
-void ProgressBar::before_line() {
-  if (active_ && terminal_ && !shown_.empty()) put("\r\x1b[2K");
-}
-
-void ProgressBar::after_line() {
-  if (active_ && terminal_ && !shown_.empty()) put(shown_);
 }
 
 void ProgressBar::begin(std::string title, std::optional<int64_t> total, int64_t done_before) {
@@ -129,7 +101,7 @@ void ProgressBar::begin(std::string title, std::optional<int64_t> total, int64_t
           .began = Clock::now()};
   // The first line comes after a full interval, the first bar at once.
   drawn_ = terminal_ ? Clock::time_point{} : bar_.began;
-  active_ = installed_;
+  active_ = console_->is_installed();
 }
 
 void ProgressBar::advance(RunContext& run, int64_t done) {
@@ -141,14 +113,10 @@ void ProgressBar::advance(RunContext& run, int64_t done) {
 
 void ProgressBar::draw(RunContext& run, bool last) {
   drawn_ = Clock::now();
-  if (!terminal_) {
-    put(line(run, 0) + "\n");
-    return;
-  }
-  shown_ = line(run, terminal_columns());
-  if (colour_) shown_ = coloured(std::move(shown_));
-  put(cat("\r\x1b[2K", shown_, last ? "\n" : ""));
-  if (last) shown_.clear();
+  if (!terminal_) return console_->print(line(run, 0));
+  std::string text = line(run, terminal_columns());
+  if (colour_) text = coloured(std::move(text));
+  last ? console_->finish(text) : console_->show(std::move(text));
 }
 
 void ProgressBar::end(RunContext& run) {
@@ -252,7 +220,7 @@ void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const
 void ProgressBar::on_validation_end(RunContext& run) {
   if (run.fn() != TrainerFn::fit) return end(run);
   const double took = std::chrono::duration<double>(Clock::now() - bar_.began).count();
-  clear();
+  console_->clear();
   bar_ = train_;
   active_ = train_active_;
   if (run.sanity_checking()) return;

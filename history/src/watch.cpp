@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "drawing/number_text.h"
 #include "fulgur/checkpoint/run_lock.h"
@@ -12,6 +13,7 @@
 #include "fulgur/core/text/text_table.h"
 #include "reading/config_keys.h"
 #include "reading/curve.h"
+#include "reading/log_file.h"
 #include "reading/read_run.h"
 
 namespace fulgur::history {
@@ -35,27 +37,37 @@ std::optional<int64_t> limit_in(const ConfigKeys& config, std::string_view key) 
 }  // namespace
 
 struct RunWatcher::Impl {
+  using Clock = std::chrono::steady_clock;
   std::filesystem::path folder;
+  RestartWait wait;
   Run run;
+  std::filesystem::path reader_of;  ///< the log of `reader`
   std::optional<RowReader> reader;
+  bool has_rows = false;  ///< it had rows, and is followed from then on
   std::vector<Curve> curves;
   std::vector<std::string> lines;
   StepMap epochs;
   double epoch = 0;
   int64_t step = 0;        ///< of the last row
   int64_t rows_shown = 0;  ///< rows of the log that have become lines
-  std::chrono::steady_clock::time_point read_at;
+  Clock::time_point read_at;
+  bool has_trained = false;                     ///< the lock was held when the watcher looked
+  std::optional<Clock::time_point> free_since;  ///< the poll that first saw the lock free after that
+  bool waits = false;                           ///< for a launcher
 
-  explicit Impl(const std::filesystem::path& given) : folder(given) { read_files(); }
+  Impl(const std::filesystem::path& given, const RestartWait& how_long) : folder(given), wait(how_long) {
+    read_files();
+    has_trained = run.status == RunStatus::running;
+  }
 
   void read_files() {
     run = read_run_files(folder, Damage::throws);
-    read_at = std::chrono::steady_clock::now();
+    read_at = Clock::now();
   }
 
-  // What was read belongs to a log that exists no more.
+  // What was read belongs to a log that exists no more. The files say how far the run is without it.
   void forget_rows() {
-    run.metrics.clear();
+    read_files();
     curves.clear();
     epochs = StepMap();
     epoch = 0;
@@ -63,6 +75,7 @@ struct RunWatcher::Impl {
   }
 
   void take(const Row& row) {
+    has_rows = true;
     add_row(run, reader->names(), row);
     curves.resize(std::max(curves.size(), run.metrics.size()));
     for (const auto& [column, value] : row.cells) curves[column].add(row.step, value);
@@ -82,35 +95,78 @@ struct RunWatcher::Impl {
     return line;
   }
 
-  void read_rows(bool has_ended) {
+  // A logger may create its file later than another. False if there is no log yet.
+  bool choose_log() {
+    const auto log = log_file(folder, /*ended=*/false);
+    if (log != reader_of) reader.emplace(log);
+    reader_of = log;
+    return !log.empty();
+  }
+
+  void read_rows(bool is_free) {
     lines.clear();
-    if (!reader) {
-      const auto log = log_file(folder, /*has_ended=*/false);
-      if (log.empty()) return;
-      reader.emplace(log);
-    }
+    if (!has_rows && !choose_log()) return;
     const int64_t starts = reader->starts();
     int64_t row_number = rows_shown;
     bool begun_again = false;
+    const auto begin_again = [&] {
+      if (starts == 0 || reader->starts() == starts || std::exchange(begun_again, true)) return;
+      row_number = 0;
+      forget_rows();
+    };
     reader->read(
         [&](const Row& row) {
-          if (starts > 0 && reader->starts() != starts && !begun_again) {
-            begun_again = true;
-            row_number = 0;
-            forget_rows();
-          }
+          begin_again();
           take(row);
           // A table that got a column is written again, and its rows are not new.
           if (++row_number > rows_shown) lines.push_back(line_of(row));
         },
-        has_ended && run.status == RunStatus::finished);
-    if (reader->starts() != starts && starts > 0 && row_number < rows_shown)
-      lines.push_back(cat("the run was resumed; its log ends at step ", step));
+        is_free && run.status == RunStatus::finished);
+    begin_again();  // a log that has no rows any more
+    if (begun_again && row_number < rows_shown)
+      lines.push_back(row_number > 0 ? cat("the run was resumed; its log ends at step ", step)
+                                     : "the run has begun again; its log has no rows");
     rows_shown = row_number;
   }
 
+  // The files say how it ended. What was read of the log stays.
+  void read_files_again() {
+    auto metrics = std::move(run.metrics);
+    const int64_t steps_read = run.steps, epochs_read = run.epochs;
+    read_files();
+    run.metrics = std::move(metrics);
+    if (run.status == RunStatus::finished) return;
+    run.steps = std::max(run.steps, steps_read);
+    run.epochs = std::max(run.epochs, epochs_read);
+  }
+
+  // A process that stops by itself removes its lock and leaves no failure: no launcher restarts its group.
+  bool launcher_may_restart() const {
+    return limit_in(run.config, "trainer.strategy.init_args.max_restarts") &&
+           (run.status == RunStatus::failed || has_lock_file(folder));
+  }
+
+  // Called once per poll, when the files are read.
+  bool has_ended(bool held) {
+    waits = false;
+    if (held) {
+      has_trained = true;
+      free_since.reset();
+      return false;
+    }
+    if (!has_trained || run.status == RunStatus::finished) return true;
+    const bool first = !free_since;
+    if (first) free_since = Clock::now();
+    const bool launched = launcher_may_restart();
+    const double free_s = std::chrono::duration<double>(Clock::now() - *free_since).count();
+    if (free_s >= (launched ? wait.launcher_s : wait.usual_s)) return true;
+    waits = launched;
+    if (waits && first) lines.push_back(cat("the run has ended (", status_name(run.status), "); it may be restarted"));
+    return false;
+  }
+
   double seconds() const {
-    const double since = std::chrono::duration<double>(std::chrono::steady_clock::now() - read_at).count();
+    const double since = std::chrono::duration<double>(Clock::now() - read_at).count();
     return run.duration_s.value_or(0) + (run.status == RunStatus::running ? since : 0);
   }
 
@@ -130,6 +186,7 @@ struct RunWatcher::Impl {
     std::string text =
         cat(escape_controls(run.name), " · ", status_name(run.status), " · epoch ", run.epochs,
             of("trainer.max_epochs"), " · step ", run.steps, of("trainer.max_steps"), " · ", duration_text(seconds()));
+    if (waits) text += " · it may be restarted";
     const auto done = share_done();
     if (done && *done > 0 && run.status == RunStatus::running)
       text += cat(" · about ", duration_text(seconds() * (1 - *done) / *done), " left");
@@ -137,26 +194,17 @@ struct RunWatcher::Impl {
   }
 };
 
-RunWatcher::RunWatcher(const std::filesystem::path& folder) : impl_(std::make_unique<Impl>(folder)) {}
+RunWatcher::RunWatcher(const std::filesystem::path& folder, const RestartWait& wait)
+    : impl_(std::make_unique<Impl>(folder, wait)) {}
 RunWatcher::~RunWatcher() = default;
 
 bool RunWatcher::poll() {
   // Asked before reading: rows written before the lock is released are read.
   const bool held = RunLock::is_held(impl_->folder);
-  const bool changed = held != (impl_->run.status == RunStatus::running);
-  if (changed) {
-    // The files say how it ended. What was read of the log stays.
-    auto metrics = std::move(impl_->run.metrics);
-    const int64_t steps = impl_->run.steps, epochs = impl_->run.epochs;
-    impl_->read_files();
-    impl_->run.metrics = std::move(metrics);
-    if (impl_->run.status != RunStatus::finished) {
-      impl_->run.steps = std::max(impl_->run.steps, steps);
-      impl_->run.epochs = std::max(impl_->run.epochs, epochs);
-    }
-  }
+  // Between two polls of a free lock, a short part of the run may have trained.
+  if (held != (impl_->run.status == RunStatus::running) || impl_->free_since) impl_->read_files_again();
   impl_->read_rows(!held);
-  return held;
+  return !impl_->has_ended(held);
 }
 
 const std::vector<std::string>& RunWatcher::new_lines() const { return impl_->lines; }

@@ -92,6 +92,24 @@ inline std::vector<std::string> drawings(std::string text) {
   return drawn;
 }
 
+/// The lines that a terminal shows after it got `text`. The last one is not ended.
+inline std::vector<std::string> screen_lines(const std::string& text) {
+  const std::string clear = "\r\x1b[2K", end = "\r\n";
+  std::vector<std::string> lines(1);
+  for (size_t at = 0; at < text.size();) {
+    if (text.compare(at, clear.size(), clear) == 0) {
+      lines.back().clear();
+      at += clear.size();
+    } else if (text.compare(at, end.size(), end) == 0) {
+      lines.emplace_back();
+      at += end.size();
+    } else {
+      lines.back() += text[at++];
+    }
+  }
+  return lines;
+}
+
 /// Columns that a line takes, where characters from U+1000 on but blocks take two.
 inline int64_t width(const std::string& line) {
   int64_t columns = 0;

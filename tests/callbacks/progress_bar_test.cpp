@@ -153,6 +153,26 @@ TEST_CASE("ProgressBar: an unfinished bar is finished if a fit ends inside an ep
               "Epoch 0: 7/20") == 1);
 }
 
+TEST_CASE("ProgressBar: lines that other threads log while the bar is drawn stay whole") {
+  const std::string text = on_terminal(100, [] {
+    const std::jthread other([](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); std::this_thread::sleep_for(std::chrono::microseconds(20)))
+        log::info("a line of another thread");
+    });
+    const auto module = std::make_shared<SlowValidation>();
+    module->milliseconds = 5;
+    run(module, [](TrainerOptions& o) { o.max_epochs = 5; }, regression_data(80, 8, 4),
+        {.refresh = {0.0001, Interval::Unit::seconds}});
+  });
+  size_t logged = 0;
+  for (const std::string& line : screen_lines(text)) {
+    if (line.find("a line of another thread") == std::string::npos) continue;
+    ++logged;
+    CHECK(line == "a line of another thread");
+  }
+  CHECK(logged > 100);
+}
+
 TEST_CASE("ProgressBar: no line fills a terminal, however narrow, also with wide characters") {
   struct Wide : SelfPlanned {
     StepOutput training_step(const Batch& batch, int64_t) override {

@@ -132,6 +132,45 @@ TEST_CASE("a file that was replaced or cut is read from its start") {
   CHECK(reader.starts() == 3);
 }
 
+// As a new file that gets the inode of a removed one.
+TEST_CASE("a file whose contents changed is read from its start, even with the same inode and more bytes") {
+  const TemporaryFolder folder;
+  const auto table = folder / "metrics.csv", lines = folder / "metrics.jsonl";
+  RowReader reader(table);
+  SECTION("a table with another column") {
+    write_text(table, "step,epoch,loss\n1,0,1\n");
+    CHECK(read(reader).size() == 1);
+    write_text(table, "step,epoch,loss,acc\n1,0,1,\n2,0,,0.5\n");
+    CHECK(read(reader).size() == 2);
+    CHECK(reader.names() == std::vector<std::string>{"loss", "acc"});
+    CHECK(reader.starts() == 2);
+  }
+  SECTION("a table with the same header and other rows") {
+    std::string text = "step,epoch,loss\n";
+    for (int step = 1; step <= 1000; ++step) text += std::to_string(step) + ",0,1\n";
+    write_text(table, text);
+    CHECK(read(reader).size() == 1000);
+    CHECK(read(reader).empty());
+    write_text(table, "step,epoch,loss\n" + std::string(2000, '0') + "1,0,1\n" + text.substr(16));
+    CHECK(read(reader).size() == 1001);
+    CHECK(reader.starts() == 2);
+  }
+  SECTION("lines that were cut and have grown again") {
+    RowReader others(lines);
+    write_text(lines, "{\"step\":1,\"a\":1}\n{\"step\":2,\"a\":2}\n");
+    CHECK(read(others).size() == 2);
+    write_text(lines, "{\"step\":1,\"a\":1}\n{\"step\":2,\"b\":3}\n{\"step\":3,\"b\":4}\n");
+    CHECK(read(others).size() == 3);
+    CHECK(others.names() == std::vector<std::string>{"a", "b"});
+  }
+  SECTION("a table of which nothing but the header was read") {
+    write_text(table, "step,epoch,loss\n");
+    CHECK(read(reader).empty());
+    write_text(table, "step,epoch,acc,loss\n1,0,2,3\n");
+    CHECK(read(reader).at(0).values == std::map<std::string, double>{{"acc", 2}, {"loss", 3}});
+  }
+}
+
 TEST_CASE("rows that cross the blocks in which the file is read are whole") {
   const TemporaryFolder folder;
   for (const char* name : {"metrics.csv", "metrics.jsonl"}) {

@@ -122,6 +122,47 @@ TEST_CASE("a last row that is not complete is an error only if the run has finis
   CHECK(run.status == RunStatus::finished);
 }
 
+TEST_CASE("a run that was killed has the rows that CsvLogger had not written yet") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.csv("step,epoch,loss\n1,0,4\n");
+  written.jsonl("{\"step\":1,\"epoch\":0,\"loss\":4}\n{\"step\":2,\"epoch\":0,\"loss\":3}\n{\"step\":3,\"ep");
+  CHECK(read_run(written.folder).steps == 2);
+  CHECK(read_run(written.folder).find_metric("loss")->last == 3);
+  // The last part of the run wrote no JSON lines.
+  written.csv("step,epoch,loss\n1,0,4\n10,0,2\n");
+  CHECK(read_run(written.folder).steps == 10);
+  // With equal steps the table may lack the last row of that step.
+  written.csv("step,epoch,loss\n2,0,3\n");
+  written.jsonl("{\"step\":2,\"epoch\":0,\"loss\":3}\n{\"step\":2,\"epoch\":0,\"val_loss\":5}\n");
+  CHECK(read_run(written.folder).find_metric("val_loss"));
+}
+
+TEST_CASE("a run that was killed while it was failing has the newest row of its logs") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.csv("step,epoch,loss\n1,0,4\n")
+      .jsonl("{\"step\":2,\"epoch\":0,\"loss\":3}\n")
+      .failed("[data] a file is missing");
+  CHECK(read_run(written.folder).steps == 1);
+  write_text(written.folder / "run.lock", "pid 999999999\nhost elsewhere\n");
+  CHECK(read_run(written.folder).steps == 2);
+  CHECK(read_run(written.folder).status == RunStatus::failed);
+}
+
+TEST_CASE("a log without a whole row gives way to the other one") {
+  const Root root;
+  const auto written = root.run("version_0");
+  written.csv("step,epoch,loss\n1,0,4\n");
+  for (const char* lines : {"", "\n", "{\"step\":9,\"ep", "no row\n"}) {
+    written.jsonl(lines);
+    CHECK(read_run(written.folder).steps == 1);
+  }
+  std::filesystem::remove(written.folder / "metrics.jsonl");
+  std::filesystem::create_directory(written.folder / "metrics.jsonl");
+  CHECK(read_run(written.folder).steps == 1);
+}
+
 TEST_CASE("a damaged config is an error that names the place") {
   const Root root;
   const auto written = root.run("version_0");

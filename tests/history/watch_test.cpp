@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <optional>
+#include <thread>
 
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/errors.h"
@@ -67,6 +70,148 @@ TEST_CASE("rows of a table that gets a column are not shown twice, and a resumed
   append(run.folder / "metrics.csv", "2,0,9\n");
   CHECK(watcher.poll());
   CHECK(watcher.new_lines() == Lines{"step 2  epoch 0  a=9"});
+}
+
+TEST_CASE("a run that begins again shows nothing of the rows that are gone") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config("trainer: {max_epochs: 9}\n");
+  const fulgur::RunLock lock(run.folder);
+  run.jsonl("{\"step\":50,\"epoch\":4,\"loss\":1.0}\n{\"step\":60,\"epoch\":5,\"loss\":0.5}\n");
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines().size() == 2);
+  run.jsonl("");
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines() == Lines{"the run has begun again; its log has no rows"});
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 0/9 · step 0 "));
+  CHECK_THAT(watcher.screen({.columns = 60}, 10), !ContainsSubstring("loss"));
+  append(run.folder / "metrics.jsonl", "{\"step\":5,\"epoch\":0,\"acc\":0.25}\n");
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines() == Lines{"step 5  epoch 0  acc=0.25"});
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 0/9 · step 5 "));
+  CHECK_THAT(watcher.screen({.columns = 60}, 10), ContainsSubstring("acc  0.25  ▅\n") && !ContainsSubstring("loss"));
+}
+
+TEST_CASE("the JSON lines are followed although the table was there first") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  const fulgur::RunLock lock(run.folder);
+  run.csv("step,epoch\n");
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  run.jsonl("{\"step\":1,\"epoch\":0,\"loss\":2.0}\n");
+  CHECK(watcher.poll());
+  CHECK(watcher.new_lines() == Lines{"step 1  epoch 0  loss=2"});
+}
+
+TEST_CASE("a run that was resumed counts from the checkpoint it continues from") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config("trainer: {max_epochs: 9}\n").checkpoint(1, 20, 12.0);
+  const fulgur::RunLock lock(run.folder);
+  run.csv("step,epoch,loss\n10,0,2\n30,2,1\n60,5,0.5\n");
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 5/9 · step 60 "));
+  run.csv("step,epoch,loss\n10,0,2\n");
+  CHECK(watcher.poll());
+  CHECK_THAT(watcher.summary(), ContainsSubstring("epoch 2/9 · step 20 "));
+}
+
+constexpr double kNever = 3600;
+constexpr const char* kRestarts = "trainer: {strategy: {class_path: ddp, init_args: {max_restarts: 2}}}\n";
+
+// A run that a watcher has seen training, and that does not train any more.
+struct Stopped : TemporaryFolder {
+  WrittenRun run{*this / "version_0"};
+  std::optional<RunWatcher> watcher;
+  explicit Stopped(const std::string& config, fulgur::history::RestartWait wait) {
+    run.config(config).jsonl("{\"step\":5,\"epoch\":0,\"loss\":2.0}\n");
+    const fulgur::RunLock lock(run.folder);
+    watcher.emplace(run.folder, wait);
+    CHECK(watcher->poll());
+    CHECK(watcher->poll());
+  }
+};
+
+TEST_CASE("a run that a launcher restarts is followed on") {
+  Stopped it(kRestarts, {.usual_s = 0, .launcher_s = kNever});
+  it.run.failed("[distributed] a peer died");
+  CHECK(it.watcher->poll());
+  CHECK(it.watcher->new_lines() == Lines{"the run has ended (failed); it may be restarted"});
+  CHECK_THAT(it.watcher->screen({.columns = 80}, 10), ContainsSubstring("failed") && ContainsSubstring("restarted"));
+  CHECK(it.watcher->poll());
+  CHECK(it.watcher->new_lines().empty());
+  {
+    std::filesystem::remove(it.run.folder / "failed.json");
+    const fulgur::RunLock lock(it.run.folder);
+    append(it.run.folder / "metrics.jsonl", "{\"step\":6,\"epoch\":0,\"loss\":1.0}\n");
+    CHECK(it.watcher->poll());
+    CHECK(it.watcher->new_lines() == Lines{"step 6  epoch 0  loss=1"});
+    CHECK_THAT(it.watcher->summary(), ContainsSubstring("running") && !ContainsSubstring("restarted"));
+  }
+  it.run.failed("[distributed] another peer died");
+  CHECK(it.watcher->poll());
+  CHECK_THAT(it.watcher->summary(), ContainsSubstring("another peer"));
+  SECTION("and the last part may be shorter than the time between two looks") {
+    it.run.finished(2, 20, 12.5);
+    CHECK_FALSE(it.watcher->poll());
+    CHECK_THAT(it.watcher->summary(), ContainsSubstring("finished · epoch 2 · step 20 · 12.5 s"));
+  }
+  SECTION("and another one that fails is shown with its own error") {
+    it.run.failed("[distributed] a third peer died");
+    CHECK(it.watcher->poll());
+    CHECK_THAT(it.watcher->summary(), ContainsSubstring("third peer"));
+  }
+}
+
+TEST_CASE("a run that ends before the first look may be restarted too") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config(kRestarts);
+  auto lock = std::make_unique<fulgur::RunLock>(run.folder);
+  RunWatcher watcher(run.folder, {.usual_s = 0, .launcher_s = kNever});
+  run.failed("[distributed] a peer died");
+  lock.reset();
+  CHECK(watcher.poll());
+}
+
+TEST_CASE("a run that was killed keeps its lock file, and a launcher may restart it") {
+  Stopped it(kRestarts, {.usual_s = 0, .launcher_s = kNever});
+  write_text(it.run.folder / "run.lock", "pid 999999999\nhost elsewhere\n");
+  CHECK(it.watcher->poll());
+  CHECK(it.watcher->new_lines() == Lines{"the run has ended (interrupted); it may be restarted"});
+}
+
+TEST_CASE("a run that no launcher restarts ends when its lock stays free") {
+  SECTION("it failed, without max_restarts") {
+    Stopped it("trainer: {strategy: ddp}\n", {.usual_s = 0.05, .launcher_s = kNever});
+    it.run.failed("[data] a file is missing");
+    CHECK(it.watcher->poll());
+    CHECK(it.watcher->new_lines().empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    CHECK_FALSE(it.watcher->poll());
+    CHECK_THAT(it.watcher->summary(), ContainsSubstring("failed") && ContainsSubstring("a file is missing"));
+  }
+  SECTION("a signal stopped it") {
+    Stopped it(kRestarts, {.usual_s = 0, .launcher_s = kNever});
+    CHECK_FALSE(it.watcher->poll());
+    CHECK_THAT(it.watcher->summary(), ContainsSubstring("interrupted"));
+  }
+  SECTION("the launcher has given up") {
+    Stopped it(kRestarts, {.usual_s = 0, .launcher_s = 0.05});
+    it.run.failed("[distributed] a peer died");
+    CHECK(it.watcher->poll());
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    CHECK_FALSE(it.watcher->poll());
+    CHECK_THAT(it.watcher->summary(), !ContainsSubstring("restarted"));
+  }
+  SECTION("it is finished") {
+    Stopped it(kRestarts, {.usual_s = kNever, .launcher_s = kNever});
+    it.run.finished(1, 5, 1);
+    CHECK_FALSE(it.watcher->poll());
+  }
 }
 
 TEST_CASE("a run that is over is shown at once, with the way in which it ended") {

@@ -57,6 +57,22 @@ class Locked {
   std::lock_guard<std::mutex> lock_{state_.mutex};
 };
 
+/// Calls the guard before and after a line, even if writing it throws.
+class AroundLine {
+ public:
+  explicit AroundLine(ConsoleGuard* guard) : guard_(guard) {
+    if (guard_ != nullptr) guard_->before_line();
+  }
+  ~AroundLine() {
+    if (guard_ != nullptr) guard_->after_line();
+  }
+  AroundLine(const AroundLine&) = delete;
+  AroundLine& operator=(const AroundLine&) = delete;
+
+ private:
+  ConsoleGuard* guard_;
+};
+
 /// The caller holds the mutex.
 void write(State& s, Level level, const std::string& line) {
   if (level < s.level) return;
@@ -71,9 +87,8 @@ void write(State& s, Level level, const std::string& line) {
     s.console->log(to_spdlog(level), spdlog::string_view_t(marked.data(), marked.size()));
     return;
   }
-  if (s.guard != nullptr) s.guard->before_line();
+  const AroundLine around(s.guard);
   s.console->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
-  if (s.guard != nullptr) s.guard->after_line();
 }
 
 void write_locked(Level level, std::string_view prefix, std::string_view message) {

@@ -9,13 +9,12 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "reading/config_keys.h"
+#include "reading/log_file.h"
 #include "reading/run_files.h"
 
 namespace fulgur::history {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr const char* kLogs[] = {"metrics.csv", "metrics.jsonl"};
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -113,7 +112,7 @@ bool is_fit_folder(const fs::path& folder) {
   if (is_there(folder / run_layout::kFinished) || is_there(folder / run_layout::kFailed)) return true;
   return is_there(folder / run_layout::kCheckpoints) &&
          (is_there(folder / run_layout::kConfig) || is_there(folder / kLogs[0]) || is_there(folder / kLogs[1]) ||
-          is_there(folder / "run.lock"));
+          has_lock_file(folder));
 }
 
 void find_below(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
@@ -130,10 +129,7 @@ void find_below(const fs::path& folder, int depth, std::vector<fs::path>& runs) 
 
 }  // namespace
 
-fs::path log_file(const fs::path& run_dir, bool has_ended) {
-  const fs::path first = run_dir / kLogs[has_ended ? 0 : 1], second = run_dir / kLogs[has_ended ? 1 : 0];
-  return is_there(first) ? first : is_there(second) ? second : fs::path();
-}
+bool has_lock_file(const fs::path& run_dir) { return is_there(run_dir / "run.lock"); }
 
 Run read_run_files(const fs::path& given, Damage damage) {
   std::error_code error;
@@ -188,7 +184,8 @@ void choose_monitor(Run& run) {
 Run read_run_rows(const fs::path& folder, const RowReader::Sink& each_row, Damage damage) {
   Run run = read_run_files(folder, damage);
   const bool finished = run.status == RunStatus::finished;
-  const fs::path log = log_file(run.folder, run.status != RunStatus::running);
+  const fs::path log =
+      log_file(run.folder, /*ended=*/(finished || run.status == RunStatus::failed) && !has_lock_file(run.folder));
   double last_epoch = 0;
   if (!log.empty()) {
     noting_damage(run, damage, [&] {

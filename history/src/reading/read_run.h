@@ -8,15 +8,14 @@
 
 namespace fulgur::history {
 
-/// The log that a run's rows are read from: the table, which is faster to read, if the run has ended; else the JSON
-/// lines, which are written at once. The other one if there is only one; empty if there is none.
-std::filesystem::path log_file(const std::filesystem::path& run_dir, bool has_ended);
-
 /// read_run, which also passes each row to `each_row`.
 Run read_run_rows(const std::filesystem::path& folder, const RowReader::Sink& each_row, Damage damage);
 
 /// Everything but the metrics, and the step and the epochs of the last row.
 Run read_run_files(const std::filesystem::path& folder, Damage damage);
+
+/// Whether there is a lock file. A process removes its own when it ends; if nothing trains the run, one was killed.
+bool has_lock_file(const std::filesystem::path& run_dir);
 
 /// Adds a row to the run's metrics; `names` are those of the reader.
 void add_row(Run& run, const std::vector<std::string>& names, const Row& row);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -21,6 +22,7 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr size_t kLongestRow = size_t{16} << 20;
+constexpr size_t kTailBytes = 1024;
 constexpr size_t kNoColumn = std::numeric_limits<size_t>::max();
 
 /// The fields of a table's header, and the bytes of its line; nullopt if the line is not complete.
@@ -49,6 +51,19 @@ std::optional<std::pair<std::vector<std::string>, size_t>> read_header(std::stri
   return std::nullopt;
 }
 
+/// Whether the file has `bytes` at `position`.
+bool has_bytes_at(int fd, off_t position, std::string_view bytes) {
+  std::string found(bytes.size(), '\0');
+  size_t done = 0;
+  while (done < found.size()) {
+    const ssize_t got = ::pread(fd, found.data() + done, found.size() - done, position + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += static_cast<size_t>(got);
+  }
+  return found == bytes;
+}
+
 template <class Number>
 bool read_whole_number(std::string_view text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -63,6 +78,8 @@ void RowReader::restart(dev_t device, ino_t inode) {
   device_ = device;
   inode_ = inode;
   offset_ = 0;
+  header_.clear();
+  tail_.clear();
   line_ = 0;
   ++starts_;
   has_header_ = false;
@@ -70,6 +87,18 @@ void RowReader::restart(dev_t device, ino_t inode) {
   columns_.clear();
   indices_.clear();
   expected_ = 0;
+}
+
+// A new file may have the inode of a removed one, and a file may be cut and grow again: what was read must still be
+// there.
+bool RowReader::continues(int fd, const struct stat& found) const {
+  return starts_ > 0 && found.st_dev == device_ && found.st_ino == inode_ && found.st_size >= offset_ &&
+         has_bytes_at(fd, 0, header_) && has_bytes_at(fd, offset_ - static_cast<off_t>(tail_.size()), tail_);
+}
+
+void RowReader::remember(std::string_view taken) {
+  tail_ += taken.substr(taken.size() - std::min(taken.size(), kTailBytes));
+  tail_.erase(0, tail_.size() - std::min(tail_.size(), kTailBytes));
 }
 
 void RowReader::damaged(const std::string& what) const {
@@ -95,6 +124,7 @@ size_t RowReader::take_header(std::string_view text) {
   for (size_t i = 1; i < fields.size(); ++i)
     columns_.push_back(fields[i] == "epoch" ? kNoColumn : column_of(fields[i]));
   has_header_ = true;
+  header_ = text.substr(0, header->second);
   return header->second;
 }
 
@@ -167,8 +197,7 @@ void RowReader::read(const Sink& sink, bool whole) {
     throw DataError(cat("[history.rows] a log is a regular file that can be read; got ",
                         escape_controls(file_.string()), ": ", fd.get() < 0 ? std::strerror(errno) : "no regular file",
                         ". Check the run folder and its permissions."));
-  if (starts_ == 0 || found.st_dev != device_ || found.st_ino != inode_ || found.st_size < offset_)
-    restart(found.st_dev, found.st_ino);
+  if (!continues(fd.get(), found)) restart(found.st_dev, found.st_ino);
   std::string text;
   size_t held = 0;  // bytes of an incomplete row at the front of `text`
   for (off_t position = offset_;;) {
@@ -183,6 +212,7 @@ void RowReader::read(const Sink& sink, bool whole) {
     const std::string_view all(text.data(), held + static_cast<size_t>(got));
     const size_t taken = take_lines(all, sink);
     offset_ += static_cast<off_t>(taken);
+    remember(all.substr(0, taken));
     held = all.size() - taken;
     std::memmove(text.data(), text.data() + taken, held);
     ++line_;

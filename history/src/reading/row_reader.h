@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -33,9 +34,9 @@ class RowReader {
 
   explicit RowReader(std::filesystem::path file);
 
-  /// Passes the complete rows that were added since the last call to `sink`. If the file was replaced or is shorter
-  /// than before, it is read from the start, and starts() increases. Throws a DataError that names the line of a
-  /// damaged row, and of a row that is not complete if `whole`. A file that does not exist has no rows.
+  /// Passes the complete rows that were added since the last call to `sink`. If the file was replaced, cut or
+  /// rewritten, it is read from the start, and starts() increases. Throws a DataError that names the line of a damaged
+  /// row, and of a row that is not complete if `whole`. A file that does not exist has no rows.
   void read(const Sink& sink, bool whole = false);
 
   /// The names of the metrics found so far. `step` and `epoch` are not among them.
@@ -45,6 +46,8 @@ class RowReader {
 
  private:
   void restart(dev_t device, ino_t inode);
+  bool continues(int fd, const struct stat& found) const;
+  void remember(std::string_view taken);
   size_t take_lines(std::string_view text, const Sink& sink);
   size_t take_header(std::string_view text);
   void take_csv(std::string_view line);
@@ -56,7 +59,8 @@ class RowReader {
   bool is_csv_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
-  off_t offset_ = 0;  ///< of the first byte that is not part of a complete row
+  off_t offset_ = 0;           ///< of the first byte that is not part of a complete row
+  std::string header_, tail_;  ///< bytes of the table's header, and the last ones before `offset_`
   int64_t line_ = 0, starts_ = 0;
   bool has_header_ = false;
   std::vector<std::string> names_;

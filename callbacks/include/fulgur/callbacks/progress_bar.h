@@ -2,19 +2,24 @@
 
 #include <array>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "fulgur/core/contracts/callback.h"
-#include "fulgur/core/text/log.h"
 
 namespace fulgur {
+
+namespace detail {
+class ConsoleLine;
+}
 
 /// Shows the progress of a run on stderr. On a terminal it is one bar, which is redrawn, with rate, time left and the
 /// metrics logged with prog_bar; log lines are printed above it. The time left is for the epoch, assuming that
 /// validations take as long as the last one. Otherwise, or if TERM is `dumb`, a plain line is printed every few
-/// seconds. NO_COLOR turns off colour. Metrics are read only when something is drawn.
-class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard {
+/// seconds. NO_COLOR turns off colour. Metrics are read only when something is drawn. Its hooks run on one thread; any
+/// thread may log.
+class FULGUR_API ProgressBar final : public Callback {
  public:
   struct FULGUR_API Options {
     Interval refresh{0.1, Interval::Unit::seconds};
@@ -66,13 +71,10 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   std::string line(RunContext& run, int64_t columns) const;
   double seconds_left(RunContext& run, double rate) const;
   int64_t validations_left(RunContext& run) const;
-  void before_line() override;
-  void after_line() override;
-  void clear();
 
   Options options_;
-  bool terminal_ = false, colour_ = false, active_ = false, installed_ = false;
-  std::string shown_;
+  std::unique_ptr<detail::ConsoleLine> console_;
+  bool terminal_ = false, colour_ = false, active_ = false;
   Clock::time_point drawn_;
   Bar bar_;
   Bar train_;  // the training bar, set aside while validation runs

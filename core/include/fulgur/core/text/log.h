@@ -39,7 +39,8 @@ FULGUR_API std::string process_name();
 /// Sets the file of such a process. If it cannot be written, lines are lost.
 FULGUR_API void write_to(const std::filesystem::path& file);
 
-/// Called around each line written to the console, so that a progress bar can clear and redraw itself.
+/// Called around each line written to the console, so that a progress bar can clear and redraw itself. Both calls are
+/// made by the thread that logs, which may be any, while it holds the log's lock: they must not log or throw.
 struct ConsoleGuard {
   virtual ~ConsoleGuard() = default;
   virtual void before_line() = 0;
