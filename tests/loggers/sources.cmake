@@ -3,6 +3,7 @@ set(TEST_SOURCES
   csv_logger_test.cpp
   exact_cut_test.cpp
   jsonl_logger_test.cpp
+  late_cut_test.cpp
   media_files_test.cpp
   memory_logger_test.cpp
   mlflow_logger_test.cpp
