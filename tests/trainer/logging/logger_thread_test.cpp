@@ -265,6 +265,24 @@ TEST_CASE("the first checkpoint waits for the state of a logger that starts slow
   CHECK(Clock::now() - began < std::chrono::seconds(30));
 }
 
+TEST_CASE("checkpoints of a run that resumes while the destination is unreachable keep the logger's state") {
+  const Lines lines;
+  const auto service = std::make_shared<Service>();
+  service->failures = 1 << 30;
+  LoggerThread logger(service, quick());
+  logger.load_state(StateTree::map({{"rows", 7}}));
+  logger.start("run", 3);
+  logger.log_metrics({{"a", 1}}, 4);
+  while (lines.warnings().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(logger.state().at("rows").as_int() == 7);
+  REQUIRE(service->loaded);
+  CHECK(service->loaded->at("rows").as_int() == 7);
+  service->failures = 0;
+  logger.flush();
+  CHECK(logger.state().at("rows").as_int() == 1);
+  logger.finalize(RunStatus::success);
+}
+
 TEST_CASE("a run with a logger that may block: the same rows, the user's object, and its state in checkpoints") {
   struct Asking : Callback {
     std::shared_ptr<Logger> first;

@@ -269,6 +269,12 @@ StateTree LoggerThread::state() {
   return shared_->state;
 }
 
+void LoggerThread::load_state(const StateTree& state) {
+  logger_->load_state(state);
+  const Lock lock(shared_->mutex);
+  shared_->state = state;
+}
+
 void LoggerThread::flush() {
   Lock lock(shared_->mutex);
   shared_->changed.wait_for(lock, clock_time(shared_->limits.end_wait_s),

@@ -36,7 +36,8 @@ class LoggerThread final : public Logger {
   /// The newest state that is known. Only the first call waits, so that the first checkpoint of a short run has a
   /// state.
   StateTree state() override;
-  void load_state(const StateTree& state) override { logger_->load_state(state); }
+  /// Until the logger has started, this is the newest state: checkpoints of a resumed run keep it.
+  void load_state(const StateTree& state) override;
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   void log_hyperparams(const ConfigNode& hparams) override;
   void log_metrics(const Metrics& metrics, int64_t step) override;
