@@ -75,7 +75,8 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 }  // namespace
 
 struct MLflowLogger::Impl {
-  explicit Impl(const Options& wanted) : options(wanted), client(checked_uri(wanted), identity_of_environment()) {}
+  explicit Impl(const Options& wanted)
+      : options(wanted), client(checked_uri(wanted), identity_of_environment(), [] { return must_return(); }) {}
 
   const Options options;
   mlflow::Client client;

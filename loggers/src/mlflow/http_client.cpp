@@ -11,11 +11,15 @@
 namespace fulgur {
 namespace {
 
-constexpr long kConnectSeconds = 5, kRequestSeconds = 10, kStalledSeconds = 10;
+constexpr long kConnectSeconds = 5, kRequestSeconds = 120, kStalledSeconds = 300;
 
 size_t keep_answer(char* data, size_t size, size_t count, void* to) {
   static_cast<std::string*>(to)->append(data, size * count);
   return size * count;
+}
+
+int ask_to_give_up(void* question, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return (*static_cast<const std::function<bool()>*>(question))() ? 1 : 0;
 }
 
 bool is_plain(char c) {
@@ -51,6 +55,7 @@ Headers headers_of(const char* content_type) {
 
 struct HttpClient::Impl {
   Identity identity;
+  std::function<bool()> gives_up;
   CURL* curl = nullptr;
 
   void prepare(const std::string& url, std::string& answer, char* error) const {
@@ -63,6 +68,13 @@ struct HttpClient::Impl {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "fulgur");
+    if (gives_up) {
+      curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+      curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &ask_to_give_up);
+      curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &gives_up);
+    }
+    // A request that is given up does not wait for the name server.
+    curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);
     if (!identity.token.empty()) {
       curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
       curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, identity.token.c_str());
@@ -94,9 +106,10 @@ struct HttpClient::Impl {
   }
 };
 
-HttpClient::HttpClient(Identity identity) : impl_(std::make_unique<Impl>()) {
+HttpClient::HttpClient(Identity identity, std::function<bool()> gives_up) : impl_(std::make_unique<Impl>()) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   impl_->identity = std::move(identity);
+  impl_->gives_up = std::move(gives_up);
   impl_->curl = ready == CURLE_OK ? curl_easy_init() : nullptr;
   if (impl_->curl == nullptr) throw Error("[loggers.http] libcurl must start; it did not. Check its installation.");
 }
