@@ -43,9 +43,8 @@ TEST_CASE("a server that answers after more than ten seconds is not asked again"
     return HttpReply();
   };
   const HttpStandIn json(late), upload(late);
-  auto upload_status = std::async(std::launch::async, [&] {
-    return HttpClient(HttpClient::Identity()).put_bytes(upload.uri(), "content").status;
-  });
+  auto upload_status = std::async(
+      std::launch::async, [&] { return HttpClient(HttpClient::Identity()).put_bytes(upload.uri(), "content").status; });
   CHECK(HttpClient(HttpClient::Identity()).post_json(json.uri(), "{}").status == 200);
   CHECK(upload_status.get() == 200);
 }

@@ -48,7 +48,9 @@ class HttpStandIn {
   HttpStandIn& operator=(const HttpStandIn&) = delete;
 
   /// `user` is put before the host.
-  std::string uri(const std::string& user = "") const { return "http://" + user + "127.0.0.1:" + std::to_string(port_); }
+  std::string uri(const std::string& user = "") const {
+    return "http://" + user + "127.0.0.1:" + std::to_string(port_);
+  }
   /// The requests that were received so far.
   std::vector<HttpRequest> requests() const {
     const std::lock_guard lock(mutex_);
@@ -65,8 +67,9 @@ class HttpStandIn {
         requests_.push_back(request);
       }
       const HttpReply reply = answer_(request);
-      const std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\nConnection: close\r\nContent-Length: " +
-                               std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
+      const std::string text = "HTTP/1.1 " + std::to_string(reply.status) +
+                               " X\r\nConnection: close\r\nContent-Length: " + std::to_string(reply.body.size()) +
+                               "\r\n\r\n" + reply.body;
       for (size_t sent = 0; sent < text.size();) {
         const ssize_t more = ::send(peer, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
         if (more <= 0) break;

@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -159,5 +160,24 @@ HttpAnswer HttpClient::put_file(const std::string& url, const std::filesystem::p
 
 std::string HttpClient::escaped_path(const std::string& text) { return percent_encoded(text, true); }
 std::string HttpClient::escaped(const std::string& text) { return percent_encoded(text, false); }
+
+std::string HttpClient::unescaped(const std::string& text) {
+  int size = 0;
+  const std::unique_ptr<char, decltype(&curl_free)> plain(
+      curl_easy_unescape(nullptr, text.c_str(), static_cast<int>(text.size()), &size), &curl_free);
+  return plain ? std::string(plain.get(), static_cast<size_t>(size)) : text;
+}
+
+HttpClient::Address HttpClient::address(const std::string& uri) {
+  const size_t scheme = uri.find("://"), begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const std::string host = uri.substr(begin, uri.find_first_of("/?#", begin) - begin);
+  const size_t at = host.rfind('@');
+  if (at == std::string::npos) return {.uri = uri, .user = "", .password = ""};
+  const std::string identity = host.substr(0, at);
+  const size_t colon = std::min(identity.find(':'), identity.size());
+  return {.uri = uri.substr(0, begin) + uri.substr(begin + at + 1),
+          .user = unescaped(identity.substr(0, colon)),
+          .password = unescaped(identity.substr(std::min(colon + 1, identity.size())))};
+}
 
 }  // namespace fulgur

@@ -36,6 +36,14 @@ class HttpClient {
   /// `text` as a part of a URL; `/` stays.
   static std::string escaped_path(const std::string& text);
   static std::string escaped(const std::string& text);
+  static std::string unescaped(const std::string& text);
+
+  struct Address {
+    std::string uri;  ///< without user and password
+    std::string user, password;
+  };
+  /// `uri` without its `user:password@`, if there is one.
+  static Address address(const std::string& uri);
 
  private:
   struct Impl;
