@@ -17,6 +17,7 @@
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/action_report.h"
+#include "run/all_loggers.h"
 #include "run/memory_format.h"
 #include "setup/rank_consistency.h"
 #include "setup/setup_steps.h"
@@ -104,7 +105,8 @@ void RunSetup::restore(ResumePlan& resume) {
   describe_run();  // schedules of a run whose batches have changed keep their original lengths
   save_config();
   if (run_.options.enable_autolog_hparams)
-    for (const auto& logger : run_.log_targets) logger->log_hyperparams(run_.model->hparams());
+    for_all_loggers(run_.log_targets.size(),
+                    [&](size_t i) { run_.log_targets[i]->log_hyperparams(run_.model->hparams()); });
   if (resume.content) log::info(cat("checkpoint: ", *resume.checkpoint));
   resume.content.reset();
 }
