@@ -26,16 +26,25 @@ bool parse_step(const std::string& text, int64_t& step) {
 }  // namespace
 
 struct CsvLogger::Impl {
+  using Columns = std::vector<std::string>;
   using Rows = std::vector<std::vector<std::string>>;
   using Put = std::function<void(std::string_view)>;
 
+  /// What a start does to the table of an earlier part of the run.
+  struct Cut {
+    std::optional<StateTree> state;
+    std::optional<int64_t> resume_step;
+    std::optional<Rows> kept = {};  ///< the rows that belong to the run, once the table is read
+  };
+
   Options options;
-  std::vector<std::string> columns;
-  size_t columns_in_file = 0;  ///< 0: there is no table yet
+  Columns columns;
+  size_t columns_in_file = 0;
   AppendFile file{"CsvLogger", "logger.csv_write"};
   MediaFiles media{"CsvLogger"};
   int64_t rows_waiting = 0;
   std::optional<StateTree> resumed;  ///< for the next start
+  std::optional<Cut> cut;            ///< until the file is cut; an error must not cost the earlier rows
 
   /// Writes header and old rows to a new file.
   bool rewrite(const std::function<void(const Put&)>& put_rows) {
@@ -57,16 +66,10 @@ struct CsvLogger::Impl {
     return true;
   }
 
-  bool rewrite(const Rows& rows) {
-    return rewrite([&](const Put& put) {
-      for (const auto& row : rows) put(csv_row(row));
-    });
-  }
-
-  /// The text of the file; nullopt if it cannot be read.
+  /// The text of the file, empty if it does not exist; nullopt if it cannot be read.
   std::optional<std::string> text_of_file() const {
     try {
-      return read_regular_file(file.path());
+      return read_regular_file(file.path()).value_or("");
     } catch (const Error& error) {
       file.warn(error.what());
       return std::nullopt;
@@ -77,20 +80,49 @@ struct CsvLogger::Impl {
   bool flush() {
     if (file.path().empty()) return true;
     rows_waiting = 0;
-    if (columns_in_file == 0 && !rewrite(Rows())) return false;
+    if (cut && !cut_file()) return false;
     if (columns_in_file < columns.size() && !widen_file()) return false;
     return file.flush();
   }
 
-  /// Reads the table of an earlier part of the run; false if there is none.
-  bool read_table(Rows& rows) {
-    const std::string text = text_of_file().value_or("");
+  /// Cuts the table of an earlier part of the run, or begins one. False if it must be tried again.
+  bool cut_file() {
+    if (!cut->kept && !read_earlier()) return false;
+    const bool is_cut = rewrite([&](const Put& put) {
+      for (std::vector<std::string> row : cut->kept.value_or(Rows())) {
+        row.resize(columns.size());
+        put(csv_row(row));
+      }
+    });
+    if (is_cut) cut.reset();
+    return is_cut;
+  }
+
+  /// Reads the table of an earlier part of the run, if there is one. False if it cannot be read now.
+  bool read_earlier() {
+    const auto text = text_of_file();
+    if (!text) return false;
+    Columns names;
+    Rows rows;
+    const bool has_table = read_table(*text, names, rows);
+    if (!has_table || !cut->state || !cut_exactly(names, rows, *cut->state)) {
+      if (cut->state && cut->resume_step) file.warn_of_cut_by_step(*cut->resume_step);
+      if (!has_table) return true;  // it may still appear before the file can be written
+      cut_by_step(names, rows, cut->resume_step);
+    }
+    cut->kept = std::move(rows);
+    put_before(std::move(names));
+    return true;
+  }
+
+  /// False if `text` is no table.
+  static bool read_table(const std::string& text, Columns& names, Rows& rows) {
     size_t position = 0;
     auto header = read_csv_row(text, position);
     if (!header || header->size() < 2 || (*header)[0] != "step") return false;
-    columns = std::move(*header);
+    names = std::move(*header);
     while (auto row = read_csv_row(text, position)) rows.push_back(std::move(*row));
-    std::erase_if(rows, [&](const auto& row) { return row.size() != columns.size(); });
+    std::erase_if(rows, [&](const auto& row) { return row.size() != names.size(); });
     return true;
   }
 
@@ -102,39 +134,60 @@ struct CsvLogger::Impl {
   }
 
   /// Truncates the table to its state at the checkpoint; false if it is a different table now.
-  bool cut_exactly(const Rows& rows, const StateTree& state) {
+  static bool cut_exactly(Columns& names, Rows& rows, const StateTree& state) {
     const FileMark wanted = FileMark::read(state);
     const auto count = static_cast<size_t>(state.at("columns").as_uint());
-    if (count > columns.size()) return false;
+    if (count > names.size()) return false;
     // Columns added later made the rows longer.
     const auto front_of = [&](std::vector<std::string> row) {
       row.resize(count);
       return row;
     };
     FileMark mark;
-    mark.add(csv_row(front_of(columns)));
+    mark.add(csv_row(front_of(names)));
     size_t kept = 0;
     for (; kept < rows.size() && mark.bytes < wanted.bytes; ++kept) mark.add(csv_row(front_of(rows[kept])));
     if (mark != wanted) return false;
-    columns = front_of(std::move(columns));
-    rewrite([&](const Put& put) {
-      for (size_t i = 0; i < kept; ++i) put(csv_row(front_of(rows[i])));
-    });
+    rows.resize(kept);
+    for (auto& row : rows) row.resize(count);
+    names.resize(count);
     return true;
   }
 
   /// Removes rows after `resume_step`, torn ones, and columns that become empty.
-  void cut_by_step(Rows& rows, std::optional<int64_t> resume_step) {
+  static void cut_by_step(Columns& names, Rows& rows, std::optional<int64_t> resume_step) {
     std::erase_if(rows, [&](const auto& row) {
       int64_t step = 0;
       return !parse_step(row[0], step) || (resume_step && step > *resume_step);
     });
-    for (size_t c = columns.size(); c-- > 2;) {
+    for (size_t c = names.size(); c-- > 2;) {
       if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return !row[c].empty(); })) continue;
-      columns.erase(columns.begin() + static_cast<std::ptrdiff_t>(c));
+      names.erase(names.begin() + static_cast<std::ptrdiff_t>(c));
       for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
     }
-    rewrite(rows);
+  }
+
+  /// The columns of the earlier table come before those of the rows that wait.
+  void put_before(Columns earlier) {
+    const Columns of_waiting = std::exchange(columns, std::move(earlier));
+    std::vector<size_t> places;
+    for (const std::string& name : of_waiting) {
+      const auto place = std::find(columns.begin(), columns.end(), name);
+      places.push_back(static_cast<size_t>(place - columns.begin()));
+      if (place == columns.end()) columns.push_back(name);
+    }
+    if (columns == of_waiting) return;
+    file.change_waiting([&](std::string_view rows) {
+      const std::string text(rows);
+      std::string moved;
+      size_t position = 0;
+      while (const auto row = read_csv_row(text, position)) {
+        std::vector<std::string> cells(columns.size());
+        for (size_t c = 0; c < row->size(); ++c) cells[places[c]] = (*row)[c];
+        moved += csv_row(cells);
+      }
+      return moved;
+    });
   }
 
   /// Rows contain only numbers, so each is one line.
@@ -159,7 +212,7 @@ struct CsvLogger::Impl {
 
   bool widen_file() {
     const auto text = text_of_file();
-    if (!text) return rewrite(Rows());
+    if (!text) return false;
     size_t position = 0;
     read_csv_row(*text, position);
     const size_t more = columns.size() - columns_in_file;
@@ -191,15 +244,8 @@ void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_
   impl_->columns_in_file = 0;
   impl_->file.open(log_dir / "metrics.csv");
   impl_->file.hold();
-  const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);
-  Impl::Rows rows;
-  const bool has_table = impl_->read_table(rows);
-  if (has_table && state && impl_->cut_exactly(rows, *state)) return;
-  if (state && resume_step) impl_->file.warn_of_cut_by_step(*resume_step);
-  if (has_table)
-    impl_->cut_by_step(rows, resume_step);
-  else
-    impl_->rewrite(rows);
+  impl_->cut = Impl::Cut{.state = std::exchange(impl_->resumed, std::nullopt), .resume_step = resume_step};
+  impl_->cut_file();
 }
 
 StateTree CsvLogger::state() {

@@ -61,6 +61,15 @@ struct JsonlLogger::Impl {
   MediaFiles media{"JsonlLogger"};
   std::optional<StateTree> resumed;  ///< for the next start
 
+  /// What a start does to the file of an earlier part of the run.
+  struct Cut {
+    std::optional<StateTree> state;
+    std::optional<int64_t> resume_step;
+    std::optional<std::string> kept = {};     ///< the part that belongs to the run, once the file is read
+    bool removes = false, is_prefix = false;  ///< whether the file has more; whether that is all at its end
+  };
+  std::optional<Cut> cut;  ///< until the file is cut; rows wait for that
+
   /// The part of `text` that belongs to the run: up to the mark of `state`; if that does not match, or there is no
   /// state, the complete rows up to `resume_step`.
   std::string kept_of(const std::string& text, const std::optional<StateTree>& state,
@@ -78,21 +87,49 @@ struct JsonlLogger::Impl {
     return kept;
   }
 
-  /// A file that is kept completely is not touched.
-  void cut(std::optional<int64_t> resume_step) {
-    const std::optional<StateTree> state = std::exchange(resumed, std::nullopt);
+  /// Cuts the file of an earlier part of the run; one that is kept completely is not touched. False if it must be
+  /// tried again.
+  bool cut_file() {
+    if (!cut->kept && !read_earlier()) return false;
+    if (cut->removes && !write_kept()) return false;
+    file.replaced(FileMark::of(*cut->kept));
+    cut.reset();
+    return true;
+  }
+
+  /// False if the file cannot be read now.
+  bool read_earlier() {
     std::optional<std::string> text;
     try {
       text = read_regular_file(file.path());
     } catch (const Error& error) {
-      return file.warn(error.what());
+      file.warn(error.what());
+      return false;
     }
-    const std::string kept = kept_of(text.value_or(""), state, resume_step);
-    if (text && kept != *text) {
-      const std::string error = replace_file(file.path(), [&](const auto& put) { put(kept); });
-      if (!error.empty()) return file.warn(error);
+    std::string kept = kept_of(text.value_or(""), cut->state, cut->resume_step);
+    cut->removes = text && kept != *text;
+    cut->is_prefix = text && text->starts_with(kept);
+    cut->kept = std::move(kept);
+    return true;
+  }
+
+  bool write_kept() {
+    const std::string error = replace_file(file.path(), [&](const auto& put) { put(*cut->kept); });
+    if (error.empty()) return true;
+    // A full disk has no room for a second file, but needs none to shorten the first. A link is not followed.
+    std::error_code failed;
+    if (cut->is_prefix && !std::filesystem::is_symlink(file.path(), failed)) {
+      std::filesystem::resize_file(file.path(), cut->kept->size(), failed);
+      if (!failed) return true;
     }
-    file.replaced(FileMark::of(kept));
+    file.warn(error);
+    return false;
+  }
+
+  /// False if rows are still waiting.
+  bool flush() {
+    if (cut && !cut_file()) return false;
+    return file.flush();
   }
 };
 
@@ -110,13 +147,15 @@ std::optional<int64_t> JsonlLogger::run_version() const { return impl_->options.
 void JsonlLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
   impl_->media.start(log_dir, resume_step);
   impl_->file.open(log_dir / "metrics.jsonl");
-  impl_->cut(resume_step);
+  impl_->file.hold();
+  impl_->cut = Impl::Cut{.state = std::exchange(impl_->resumed, std::nullopt), .resume_step = resume_step};
+  impl_->cut_file();
 }
 
 StateTree JsonlLogger::state() {
   if (impl_->file.path().empty()) return nullptr;
   impl_->media.flush();
-  if (!impl_->file.flush()) return nullptr;
+  if (!impl_->flush()) return nullptr;
   StateTree state;
   impl_->file.mark().write(state);
   return state;
@@ -151,7 +190,7 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
   }
   // Names that are not UTF-8 are repaired, not refused.
   impl_->file.add(row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
-  impl_->file.flush();
+  impl_->flush();
 }
 
 void JsonlLogger::log_media(const MediaRecord& record, int64_t step) { impl_->media.log(record, step); }
@@ -160,11 +199,11 @@ void JsonlLogger::log_artifact(const std::filesystem::path& path) { impl_->media
 
 void JsonlLogger::flush() {
   impl_->media.flush();
-  impl_->file.flush();
+  impl_->flush();
 }
 
 void JsonlLogger::finalize(RunStatus) noexcept {
-  impl_->file.finish();
+  impl_->file.finish([&] { impl_->flush(); });
   impl_->media.finish();
 }
 

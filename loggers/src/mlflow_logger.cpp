@@ -30,19 +30,33 @@ std::string from_environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-std::string checked_uri(const MLflowLogger::Options& options) {
-  std::string uri = options.tracking_uri.value_or(from_environment("MLFLOW_TRACKING_URI"));
-  if (uri.starts_with("http://") || uri.starts_with("https://")) return uri;
+/// The address of the server. What is shown and stored never has a password.
+HttpClient::Address checked_address(const MLflowLogger::Options& options) {
+  const std::string uri = options.tracking_uri.value_or(from_environment("MLFLOW_TRACKING_URI"));
+  HttpClient::Address address = HttpClient::address(uri);
+  const std::string shown = escape_controls(address.uri);
+  if (options.tracking_uri && address.uri != uri)
+    throw ConfigError(
+        cat("[loggers.MLflowLogger] tracking_uri must not contain a user or a password, since configs are "
+            "stored; it does, before '",
+            shown, "'. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."));
+  if (address.uri.starts_with("http://") || address.uri.starts_with("https://")) return address;
   throw ConfigError(cat("[loggers.MLflowLogger] tracking_uri must be the http or https address of an MLflow server; ",
-                        uri.empty() ? "it is missing" : cat("it is '", escape_controls(uri), "'"),
+                        uri.empty() ? "it is missing" : cat("it is '", shown, "'"),
                         ". Set tracking_uri or MLFLOW_TRACKING_URI, such as http://127.0.0.1:5000."));
 }
 
-HttpClient::Identity identity_of_environment() {
-  return {.token = from_environment("MLFLOW_TRACKING_TOKEN"),
-          .user = from_environment("MLFLOW_TRACKING_USERNAME"),
-          .password = from_environment("MLFLOW_TRACKING_PASSWORD"),
-          .checks_certificate = from_environment("MLFLOW_TRACKING_INSECURE_TLS") != "true"};
+/// The variables for the identity count more than the address.
+HttpClient::Identity identity_for(const HttpClient::Address& address) {
+  HttpClient::Identity identity{.token = from_environment("MLFLOW_TRACKING_TOKEN"),
+                                .user = from_environment("MLFLOW_TRACKING_USERNAME"),
+                                .password = from_environment("MLFLOW_TRACKING_PASSWORD"),
+                                .checks_certificate = from_environment("MLFLOW_TRACKING_INSECURE_TLS") != "true"};
+  if (identity.token.empty() && identity.user.empty()) {
+    identity.user = address.user;
+    identity.password = address.password;
+  }
+  return identity;
 }
 
 int64_t milliseconds(std::chrono::system_clock::time_point time) {
@@ -75,7 +89,9 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 }  // namespace
 
 struct MLflowLogger::Impl {
-  explicit Impl(const Options& wanted) : options(wanted), client(checked_uri(wanted), identity_of_environment()) {}
+  explicit Impl(const Options& wanted) : Impl(wanted, checked_address(wanted)) {}
+  Impl(const Options& wanted, const HttpClient::Address& address)
+      : options(wanted), client(address.uri, identity_for(address), [] { return must_return(); }) {}
 
   const Options options;
   mlflow::Client client;

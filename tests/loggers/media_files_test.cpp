@@ -142,6 +142,46 @@ TEST_CASE("F8: media that cannot be written are one warning, and are written whe
   CHECK(warnings.lines().size() == 1);
 }
 
+TEST_CASE("a media file that can never be written does not hold up the others, and gives way to its successor") {
+  const TemporaryFolder folder;
+  const CollectedWarnings warnings;
+  CsvLogger logger;
+  logger.start(folder.path(), std::nullopt);
+  std::filesystem::create_directory(folder / "media");
+  write_text(folder / "media/a", "a file where a folder should be");
+  logger.log_media(TextRecord{"a", "one"}, 1);
+  logger.log_media(TextRecord{"b", "two"}, 1);
+  CHECK(read_text(folder / "media/b/step=1.txt") == "two");
+  logger.log_media(TextRecord{"a", "newer"}, 1);
+  CHECK(warnings.lines().size() == 1);
+  std::filesystem::remove(folder / "media/a");
+  logger.finalize(RunStatus::success);
+  CHECK(read_text(folder / "media/a/step=1.txt") == "newer");
+}
+
+TEST_CASE("artifacts of the same name from different folders are all kept") {
+  const TemporaryFolder folder;
+  for (const char* made : {"x", "y", "z"}) {
+    std::filesystem::create_directories(folder / made / std::string("plots"));
+    write_text(folder / made / std::string("a.b.txt"), made);
+  }
+  std::filesystem::create_directory(folder / "run");
+  JsonlLogger logger;
+  logger.start(folder / "run", std::nullopt);
+  for (const char* made : {"x", "y", "x", "z"}) {
+    logger.log_artifact(folder / made / std::string("a.b.txt"));
+    logger.log_artifact(folder / made / std::string("plots/"));
+  }
+  write_text(folder / "y" / std::string("a.b.txt"), "newer");
+  logger.log_artifact(folder / "y" / std::string("../y/a.b.txt"));
+  CHECK(read_text(folder / "run/artifacts/a.b.txt") == "x");
+  CHECK(read_text(folder / "run/artifacts/a.b-v1.txt") == "newer");
+  CHECK(read_text(folder / "run/artifacts/a.b-v2.txt") == "z");
+  for (const char* name : {"plots", "plots-v1", "plots-v2"})
+    CHECK(std::filesystem::is_directory(folder / "run/artifacts" / std::string(name)));
+  CHECK(std::distance(std::filesystem::directory_iterator(folder / "run/artifacts"), {}) == 6);
+}
+
 TEST_CASE("artifacts are copied into the run folder") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "made/deep");

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "loggers/http_stand_in.h"
 #include "mlflow/mlflow_client.h"
 #include "support/expect_error.h"
 
@@ -43,6 +44,38 @@ TEST_CASE("MLflowLogger needs the address of a server, from its option or the en
   CHECK(logger.may_block());
   CHECK(logger.state().is_null());
   logger.finalize(RunStatus::failed);  // without a start
+  ::unsetenv("MLFLOW_TRACKING_URI");
+}
+
+TEST_CASE("a user and a password are split from an address") {
+  const auto split = [](const std::string& uri) {
+    const HttpClient::Address address = HttpClient::address(uri);
+    return std::vector<std::string>{address.uri, address.user, address.password};
+  };
+  using Parts = std::vector<std::string>;
+  CHECK((split("http://host:5/a@b") == Parts{"http://host:5/a@b", "", ""}));
+  CHECK((split("https://me:s%40e:c@r@host/x") == Parts{"https://host/x", "me", "s@e:c@r"}));
+  CHECK((split("http://me@host?q=@") == Parts{"http://host?q=@", "me", ""}));
+  CHECK((split("") == Parts{"", "", ""}));
+}
+
+TEST_CASE("a password in the address reaches the server, and no message") {
+  const HttpStandIn server([](const HttpRequest&) { return HttpReply{.status = 500, .body = ""}; });
+  MLflowLogger::Options options;
+  options.tracking_uri = server.uri("me:secret@");
+  const std::string refused = message_of<ConfigError>([&] { MLflowLogger{options}; });
+  CHECK_THAT(refused, ContainsSubstring("MLFLOW_TRACKING_PASSWORD") && !ContainsSubstring("secret"));
+  options.tracking_uri.reset();
+  ::setenv("MLFLOW_TRACKING_URI", server.uri("me:secret@").c_str(), 1);
+  MLflowLogger logger(options);
+  const std::string failed = message_of<Error>([&] { logger.start("logs/version_0", std::nullopt); });
+  CHECK_THAT(failed,
+             ContainsSubstring("it answered 500") && ContainsSubstring(server.uri()) && !ContainsSubstring("secret"));
+  REQUIRE(server.requests().size() == 1);
+  CHECK(server.requests()[0].authorization == "Basic bWU6c2VjcmV0");
+  ::setenv("MLFLOW_TRACKING_URI", "postgresql://me:secret@host/db", 1);
+  CHECK_THAT(message_of<ConfigError>([&] { MLflowLogger{options}; }),
+             ContainsSubstring("'postgresql://host/db'") && !ContainsSubstring("secret"));
   ::unsetenv("MLFLOW_TRACKING_URI");
 }
 

@@ -2,7 +2,9 @@ set(TEST_SOURCES
   csv_format_test.cpp
   csv_logger_test.cpp
   exact_cut_test.cpp
+  http_client_test.cpp
   jsonl_logger_test.cpp
+  late_cut_test.cpp
   media_files_test.cpp
   memory_logger_test.cpp
   mlflow_logger_test.cpp

@@ -39,6 +39,7 @@ void MediaFiles::start(const fs::path& log_dir, std::optional<int64_t> resume_st
   lost_ += static_cast<int64_t>(waiting_.size());
   waiting_.clear();
   waiting_bytes_ = 0;
+  if (log_dir != log_dir_) artifact_names_ = {};
   log_dir_ = log_dir;
   if (resume_step) remove_media_after(log_dir_ / "media", *resume_step);
 }
@@ -71,6 +72,12 @@ std::string MediaFiles::write(const MediaFile& file) const {
 void MediaFiles::log(const MediaRecord& record, int64_t step) {
   require_start("log_media");
   MediaFile file = media_file(record, step);
+  // The last record of a name and step counts, also if an earlier one still waits.
+  const auto earlier = std::ranges::find(waiting_, file.path, &MediaFile::path);
+  if (earlier != waiting_.end()) {
+    waiting_bytes_ -= earlier->content.size();
+    waiting_.erase(earlier);
+  }
   if (waiting_bytes_ + file.content.size() > kMostMediaWaiting) flush();
   if (waiting_bytes_ + file.content.size() > kMostMediaWaiting && !waiting_.empty()) {
     first_lost_ = lost_ == 0 ? step : std::min(first_lost_, step);
@@ -84,20 +91,28 @@ void MediaFiles::log(const MediaRecord& record, int64_t step) {
 }
 
 void MediaFiles::flush() {
-  while (!waiting_.empty()) {
-    if (const std::string error = write(waiting_.front()); !error.empty()) return warn(error);
-    waiting_bytes_ -= waiting_.front().content.size();
-    waiting_.pop_front();
+  // A file that can never be written does not hold up the others.
+  std::string first_error;
+  for (auto file = waiting_.begin(); file != waiting_.end();) {
+    if (const std::string error = write(*file); !error.empty()) {
+      if (first_error.empty()) first_error = error;
+      ++file;
+      continue;
+    }
+    waiting_bytes_ -= file->content.size();
+    file = waiting_.erase(file);
   }
+  if (!first_error.empty()) warn(first_error);
 }
 
-std::string MediaFiles::copy(const fs::path& artifact) const {
+std::string MediaFiles::copy(const fs::path& artifact) {
   std::error_code error;
   const fs::path from = fs::weakly_canonical(artifact, error), run = fs::weakly_canonical(log_dir_, error);
   if (error) return cat("cannot read ", artifact, ": ", error.message());
   if (is_below(from, run)) return {};
   if (is_below(run, from)) return cat(artifact, " contains the run folder");
-  const fs::path name = fs::path("artifacts") / from.filename(), to = log_dir_ / name;
+  if (!fs::exists(from, error)) return cat("cannot read ", artifact, ": it does not exist");
+  const fs::path name = fs::path("artifacts") / artifact_names_.name_of(from), to = log_dir_ / name;
   if (std::string link = check_links(name / "."); !link.empty()) return link;
   fs::create_directories(to.parent_path(), error);
   const fs::path temporary = to.string() + ".tmp";

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "media/artifact_names.h"
 #include "media/media_file.h"
 
 namespace fulgur {
@@ -36,12 +37,13 @@ class MediaFiles {
   void warn(const std::string& what) const;
   /// The error, or an empty string.
   std::string write(const MediaFile& file) const;
-  std::string copy(const std::filesystem::path& artifact) const;
+  std::string copy(const std::filesystem::path& artifact);
   /// The error if a folder between the run folder and `path` is a link, which could lead out of it.
   std::string check_links(const std::filesystem::path& path) const;
 
   const char* component_;
   std::filesystem::path log_dir_;
+  ArtifactNames artifact_names_;
   std::deque<MediaFile> waiting_;
   size_t waiting_bytes_ = 0;
   int64_t lost_ = 0;

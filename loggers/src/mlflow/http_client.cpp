@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -11,11 +12,15 @@
 namespace fulgur {
 namespace {
 
-constexpr long kConnectSeconds = 5, kRequestSeconds = 10, kStalledSeconds = 10;
+constexpr long kConnectSeconds = 5, kRequestSeconds = 120, kStalledSeconds = 300;
 
 size_t keep_answer(char* data, size_t size, size_t count, void* to) {
   static_cast<std::string*>(to)->append(data, size * count);
   return size * count;
+}
+
+int ask_to_give_up(void* question, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return (*static_cast<const std::function<bool()>*>(question))() ? 1 : 0;
 }
 
 bool is_plain(char c) {
@@ -51,6 +56,7 @@ Headers headers_of(const char* content_type) {
 
 struct HttpClient::Impl {
   Identity identity;
+  std::function<bool()> gives_up;
   CURL* curl = nullptr;
 
   void prepare(const std::string& url, std::string& answer, char* error) const {
@@ -63,6 +69,13 @@ struct HttpClient::Impl {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "fulgur");
+    if (gives_up) {
+      curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+      curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &ask_to_give_up);
+      curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &gives_up);
+    }
+    // A request that is given up does not wait for the name server.
+    curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);
     if (!identity.token.empty()) {
       curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
       curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, identity.token.c_str());
@@ -94,9 +107,10 @@ struct HttpClient::Impl {
   }
 };
 
-HttpClient::HttpClient(Identity identity) : impl_(std::make_unique<Impl>()) {
+HttpClient::HttpClient(Identity identity, std::function<bool()> gives_up) : impl_(std::make_unique<Impl>()) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   impl_->identity = std::move(identity);
+  impl_->gives_up = std::move(gives_up);
   impl_->curl = ready == CURLE_OK ? curl_easy_init() : nullptr;
   if (impl_->curl == nullptr) throw Error("[loggers.http] libcurl must start; it did not. Check its installation.");
 }
@@ -146,5 +160,24 @@ HttpAnswer HttpClient::put_file(const std::string& url, const std::filesystem::p
 
 std::string HttpClient::escaped_path(const std::string& text) { return percent_encoded(text, true); }
 std::string HttpClient::escaped(const std::string& text) { return percent_encoded(text, false); }
+
+std::string HttpClient::unescaped(const std::string& text) {
+  int size = 0;
+  const std::unique_ptr<char, decltype(&curl_free)> plain(
+      curl_easy_unescape(nullptr, text.c_str(), static_cast<int>(text.size()), &size), &curl_free);
+  return plain ? std::string(plain.get(), static_cast<size_t>(size)) : text;
+}
+
+HttpClient::Address HttpClient::address(const std::string& uri) {
+  const size_t scheme = uri.find("://"), begin = scheme == std::string::npos ? 0 : scheme + 3;
+  const std::string host = uri.substr(begin, uri.find_first_of("/?#", begin) - begin);
+  const size_t at = host.rfind('@');
+  if (at == std::string::npos) return {.uri = uri, .user = "", .password = ""};
+  const std::string identity = host.substr(0, at);
+  const size_t colon = std::min(identity.find(':'), identity.size());
+  return {.uri = uri.substr(0, begin) + uri.substr(begin + at + 1),
+          .user = unescaped(identity.substr(0, colon)),
+          .password = unescaped(identity.substr(std::min(colon + 1, identity.size())))};
+}
 
 }  // namespace fulgur

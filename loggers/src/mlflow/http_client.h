@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,7 +14,8 @@ struct HttpAnswer {
 };
 
 /// Requests to one server over one connection, through libcurl. Each connects within 5 s. A JSON request takes at most
-/// 10 s, and an upload ends if it stalls for 10 s. All functions throw an Error if there is no answer.
+/// 120 s, and an upload ends if it stalls for 300 s: a server that stores a large file answers late. All functions
+/// throw an Error if there is no answer.
 class HttpClient {
  public:
   /// A token, or a user with a password, is sent with each request unless empty.
@@ -20,7 +23,8 @@ class HttpClient {
     std::string token, user, password;
     bool checks_certificate = true;
   };
-  explicit HttpClient(Identity identity);
+  /// `gives_up` is asked about once per second; a request then ends with an Error.
+  explicit HttpClient(Identity identity, std::function<bool()> gives_up = {});
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -32,6 +36,14 @@ class HttpClient {
   /// `text` as a part of a URL; `/` stays.
   static std::string escaped_path(const std::string& text);
   static std::string escaped(const std::string& text);
+  static std::string unescaped(const std::string& text);
+
+  struct Address {
+    std::string uri;  ///< without user and password
+    std::string user, password;
+  };
+  /// `uri` without its `user:password@`, if there is one.
+  static Address address(const std::string& uri);
 
  private:
   struct Impl;

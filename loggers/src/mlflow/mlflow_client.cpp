@@ -44,7 +44,8 @@ bool is_final(int64_t status) { return status == 400 || status == 404 || status 
 
 }  // namespace
 
-Client::Client(std::string uri, HttpClient::Identity identity) : uri_(std::move(uri)), http_(std::move(identity)) {
+Client::Client(std::string uri, HttpClient::Identity identity, std::function<bool()> gives_up)
+    : uri_(std::move(uri)), http_(std::move(identity), std::move(gives_up)) {
   while (uri_.ends_with('/')) uri_.pop_back();
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -34,8 +35,8 @@ struct Run {
 /// All functions throw Refused, or another Error if the request may succeed later.
 class Client {
  public:
-  /// `uri` is the address of the server, such as `http://127.0.0.1:5000`.
-  Client(std::string uri, HttpClient::Identity identity);
+  /// `uri` is the address of the server, such as `http://127.0.0.1:5000`. `gives_up`: see HttpClient.
+  Client(std::string uri, HttpClient::Identity identity, std::function<bool()> gives_up);
 
   /// The id of the experiment of that name, which is created if it is missing.
   std::string experiment_id(const std::string& name);

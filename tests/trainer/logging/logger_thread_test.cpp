@@ -91,7 +91,13 @@ struct Service : Logger {
     std::unique_lock lock(mutex);
     entered = true;
     changed.notify_all();
-    changed.wait(lock, [&] { return !stuck; });
+    while (stuck) {
+      changed.wait_for(lock, std::chrono::milliseconds(5));
+      if (asks && must_return()) {
+        inside = false;
+        throw std::runtime_error("ended");
+      }
+    }
     inside = false;
     if (failures > 0) {
       --failures;
@@ -111,6 +117,7 @@ struct Service : Logger {
   std::mutex mutex;
   std::condition_variable changed;
   bool stuck = false, entered = false;
+  bool asks = false;  ///< whether it must return
   std::atomic<bool> inside = false, overlaps = false;
   std::atomic<int64_t> failures = 0;
   std::thread::id thread;
@@ -129,7 +136,8 @@ LoggerThread::Limits quick() {
           .end_wait_s = 20,
           .failing_end_wait_s = 0.2,
           .first_wait_s = 0.1,
-          .last_call_s = 20};
+          .last_call_s = 20,
+          .return_s = 0.1};
 }
 
 }  // namespace
@@ -243,6 +251,86 @@ TEST_CASE("a call that does not return holds up neither rows nor, for long, the 
   while (service.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+TEST_CASE("a call that asks whether it must return is ended, and the logger is finalized") {
+  const Lines lines;
+  const auto service = std::make_shared<Service>();
+  service->asks = true;
+  service->set_stuck(true);
+  LoggerThread::Limits limits = quick();
+  limits.end_wait_s = limits.last_call_s = 0.1;
+  limits.return_s = 60;
+  LoggerThread logger(service, limits);
+  logger.start("run", std::nullopt);
+  service->wait_until_entered();
+  const auto began = Clock::now();
+  logger.finalize(RunStatus::failed);
+  CHECK(Clock::now() - began < std::chrono::seconds(30));
+  CHECK(service->status == RunStatus::failed);
+  REQUIRE(lines.errors().size() == 1);
+  CHECK_THAT(lines.errors()[0], ContainsSubstring("1 entry was not sent and is lost"));
+}
+
+TEST_CASE("a logger with an abandoned thread gets nothing from the next run before its call returns") {
+  const Lines lines;
+  const auto service = std::make_shared<Service>();
+  service->set_stuck(true);
+  LoggerThread::Limits limits = quick();
+  limits.end_wait_s = limits.last_call_s = 0.1;
+  const auto run = [&](int64_t step) {
+    LoggerThread logger(service, limits);
+    logger.load_state(StateTree::map({{"rows", step}}));
+    logger.start("run", std::nullopt);
+    logger.log_metrics({{"a", 1}}, step);
+    if (step == 1) service->wait_until_entered();
+    logger.flush();
+    CHECK(logger.state().at("rows").as_int() == (step == 3 ? 1 : step));
+    logger.finalize(RunStatus::success);
+  };
+  run(1);
+  REQUIRE(lines.errors().size() == 2);
+  run(2);
+  REQUIRE(lines.errors().size() == 3);
+  CHECK_THAT(lines.errors()[2],
+             ContainsSubstring("[loggers.Service] a call of an earlier run has not returned; nothing of this run"));
+  CHECK(service->loaded->at("rows").as_int() == 1);
+  service->set_stuck(false);
+  while (service.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(service->calls == std::vector<std::string>{"start"});  // the call that did not return
+  CHECK_FALSE(service->status);
+  limits.first_wait_s = limits.end_wait_s = limits.last_call_s = 60;
+  run(3);
+  CHECK(service->calls == std::vector<std::string>{"start", "start", "row 3"});
+  CHECK(service->status == RunStatus::success);
+  CHECK_FALSE(service->overlaps);
+  CHECK(lines.errors().size() == 3);
+}
+
+TEST_CASE("several loggers end at the same time, and those of a failed group within seconds") {
+  const Lines lines;
+  const bool hurries = GENERATE(false, true);
+  LoggerThread::Limits limits = quick();
+  limits.end_wait_s = hurries ? 60 : 2;
+  limits.last_call_s = hurries ? 60 : 0.1;
+  std::vector<std::shared_ptr<Service>> services;
+  std::vector<std::unique_ptr<LoggerThread>> loggers;
+  for (int i = 0; i < 10; ++i) {
+    services.push_back(std::make_shared<Service>());
+    services.back()->set_stuck(true);
+    loggers.push_back(std::make_unique<LoggerThread>(services.back(), limits));
+    loggers.back()->start("run", std::nullopt);
+    services.back()->wait_until_entered();
+  }
+  const auto began = Clock::now();
+  for (const auto& logger : loggers) logger->begin_end(RunStatus::failed, hurries);
+  for (const auto& logger : loggers) logger->finalize(RunStatus::failed);
+  CHECK(Clock::now() - began < std::chrono::seconds(15));
+  loggers.clear();
+  for (const auto& service : services) {
+    service->set_stuck(false);
+    while (service.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 TEST_CASE("the first checkpoint waits for the state of a logger that starts slowly, and not for one that fails") {
   const Lines lines;
   LoggerThread::Limits limits = quick();
@@ -264,6 +352,24 @@ TEST_CASE("the first checkpoint waits for the state of a logger that starts slow
   const auto began = Clock::now();
   CHECK(failing_thread.state().is_null());
   CHECK(Clock::now() - began < std::chrono::seconds(30));
+}
+
+TEST_CASE("checkpoints of a run that resumes while the destination is unreachable keep the logger's state") {
+  const Lines lines;
+  const auto service = std::make_shared<Service>();
+  service->failures = 1 << 30;
+  LoggerThread logger(service, quick());
+  logger.load_state(StateTree::map({{"rows", 7}}));
+  logger.start("run", 3);
+  logger.log_metrics({{"a", 1}}, 4);
+  while (lines.warnings().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(logger.state().at("rows").as_int() == 7);
+  REQUIRE(service->loaded);
+  CHECK(service->loaded->at("rows").as_int() == 7);
+  service->failures = 0;
+  logger.flush();
+  CHECK(logger.state().at("rows").as_int() == 1);
+  logger.finalize(RunStatus::success);
 }
 
 TEST_CASE("a run with a logger that may block: the same rows, the user's object, and its state in checkpoints") {

@@ -6,6 +6,7 @@
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "run/all_loggers.h"
 
 namespace fulgur::detail {
 
@@ -114,7 +115,7 @@ void LiveRunContext::log_artifact(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error))
     throw Error(cat("[trainer.log_artifact] the file or folder must exist; ", path,
                     " does not. Call log_artifact after it was written, on the machine of rank 0."));
-  for (const auto& logger : state_.log_targets) logger->log_artifact(path);
+  for_all_loggers(state_.log_targets.size(), [&](size_t i) { state_.log_targets[i]->log_artifact(path); });
 }
 
 void LiveRunContext::set_accumulation(int64_t count) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpointing/run_checkpoint.h"
+#include "run/all_loggers.h"
 #include "run/services.h"
 #include "saving/checkpoint_store.h"
 
@@ -38,7 +39,7 @@ class RunCheckpointHost final : public CheckpointHost {
   bool is_alone() const override { return run_.failed_alone; }
   void published(const CheckpointInfo& info) override {
     for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(services_.context, info);
-    for (const auto& logger : run_.log_targets) logger->after_save_checkpoint(info);
+    for_all_loggers(run_.log_targets.size(), [&](size_t i) { run_.log_targets[i]->after_save_checkpoint(info); });
   }
   void failed(const CheckpointInfo& info, const CheckpointError& error) override {
     for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(services_.context, info, error);

@@ -1,12 +1,14 @@
 #include "logging/logger_thread.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/log.h"
@@ -55,6 +57,49 @@ size_t media_bytes(const MediaRecord& record) {
   return bytes;
 }
 
+/// For a failed process of a group: the launcher's grace is 10 s.
+LoggerThread::Limits hurried(LoggerThread::Limits limits) {
+  limits.end_wait_s = std::min(limits.end_wait_s, 2.5);
+  limits.failing_end_wait_s = std::min(limits.failing_end_wait_s, 1.0);
+  limits.last_call_s = std::min(limits.last_call_s, 1.5);
+  limits.return_s = std::min(limits.return_s, 1.0);
+  return limits;
+}
+
+/// Loggers with an abandoned thread that has not ended: no other thread may call them.
+class AbandonedLoggers {
+ public:
+  /// Never destroyed, since an abandoned thread may end after the statics of the process.
+  static AbandonedLoggers& instance() {
+    static AbandonedLoggers& all = *new AbandonedLoggers;
+    return all;
+  }
+  void add(const Logger* logger) {
+    const Lock lock(mutex_);
+    loggers_.push_back(logger);
+  }
+  void remove(const Logger* logger) {
+    const Lock lock(mutex_);
+    std::erase(loggers_, logger);
+  }
+  bool contains(const Logger* logger) {
+    const Lock lock(mutex_);
+    return std::find(loggers_.begin(), loggers_.end(), logger) != loggers_.end();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const Logger*> loggers_;
+};
+
+/// The end of a run.
+struct Ending {
+  RunStatus status;
+  LoggerThread::Limits limits;
+  bool drops;  ///< what waits
+  Clock::time_point since, deadline;
+};
+
 }  // namespace
 
 struct LoggerThread::Entry {
@@ -79,9 +124,10 @@ struct LoggerThread::Shared {
   StateTree state = nullptr;
   bool failing = false;
   std::string error;  // of the last failure
-  std::optional<RunStatus> ending;
-  std::optional<Clock::time_point> ending_since, deadline;
-  bool drops = false;    ///< what waits is dropped at the end
+  std::optional<Ending> ending;
+  std::atomic<bool> must_return = false;
+  bool abandoned = false;
+  bool blocked = false;  ///< by an abandoned thread of the logger: everything is dropped
   bool started = false;  ///< the logger has taken its first entry
   bool asked = false;    ///< for its state
   bool ended = false;
@@ -106,7 +152,7 @@ struct LoggerThread::Shared {
     }
     lock.lock();
     if (now) state = *std::move(now);
-    report(done, what);
+    if (!abandoned) report(done, what);
     return done;
   }
 
@@ -115,6 +161,7 @@ struct LoggerThread::Shared {
       log::info(cat("[loggers.", logger->state_key(), "] works again; ", queue.size(), " entries wait to be sent"));
     if (done) return;
     failing = true;
+    if (must_return && !error.empty()) return;  // it was ended; the error before is the reason
     error = what;
     changed.notify_all();
     log::warn("logger.unreachable", cat("[loggers.", logger->state_key(),
@@ -145,14 +192,15 @@ struct LoggerThread::Shared {
   }
 
   void work() {
+    const MustReturn flag(must_return);
     Lock lock(mutex);
     double pause_s = limits.first_pause_s;
-    while (!(ending && (is_idle() || Clock::now() >= *deadline))) {
+    while (!(ending && (is_idle() || Clock::now() >= ending->deadline))) {
       if (is_idle()) {
         changed.wait(lock, [&] { return !is_idle() || ending; });
       } else if (advance(lock)) {
         pause_s = limits.first_pause_s;
-        if (ending && !drops) deadline = *ending_since + clock_time(limits.end_wait_s);
+        if (ending && !ending->drops) ending->deadline = ending->since + clock_time(ending->limits.end_wait_s);
         changed.notify_all();
       } else {
         const bool was_ending = ending.has_value();
@@ -162,10 +210,13 @@ struct LoggerThread::Shared {
         pause_s = std::min(2 * pause_s, limits.longest_pause_s);
       }
     }
-    lock.unlock();
-    logger->finalize(*ending);
-    lock.lock();
+    if (!abandoned) {
+      lock.unlock();
+      logger->finalize(ending->status);
+      lock.lock();
+    }
     ended = true;
+    if (abandoned) AbandonedLoggers::instance().remove(logger.get());
     changed.notify_all();
   }
 
@@ -179,28 +230,37 @@ struct LoggerThread::Shared {
     lost = {};
   }
 
-  /// Ends the thread. Returns false if it is still in a call of the logger.
-  bool end(RunStatus status, bool waits) {
-    Lock lock(mutex);
-    if (!thread.joinable()) return true;
-    ending = status;
-    ending_since = Clock::now();
-    drops = !waits;
-    deadline = *ending_since + clock_time(!waits ? 0 : failing ? limits.failing_end_wait_s : limits.end_wait_s);
+  /// From now on the thread has a deadline. Without `waits`, it returns as soon as it can.
+  void begin_end(RunStatus status, const Limits& of_end, bool waits) {
+    const Lock lock(mutex);
+    if (!thread.joinable() || ending) return;
+    const double wait_s = !waits ? 0 : failing ? of_end.failing_end_wait_s : of_end.end_wait_s;
+    const auto now = Clock::now();
+    ending =
+        Ending{.status = status, .limits = of_end, .drops = !waits, .since = now, .deadline = now + clock_time(wait_s)};
+    if (!waits) must_return = true;
     changed.notify_all();
+  }
+
+  /// Ends the thread, or abandons it if it does not leave a call of the logger.
+  void wait_for_end() {
+    Lock lock(mutex);
+    if (!thread.joinable()) return;
+    const auto last_call = [&] { return ending->deadline + clock_time(ending->limits.last_call_s); };
     // A logger that works again gets the full time.
-    while (!ended && Clock::now() < *deadline + clock_time(limits.last_call_s))
-      changed.wait_until(lock, *deadline + clock_time(limits.last_call_s));
-    const bool done = ended;
-    if (waits) report_lost();
-    if (!done)
+    while (!ended && Clock::now() < last_call()) changed.wait_until(lock, last_call());
+    must_return = true;
+    changed.wait_for(lock, clock_time(ending->limits.return_s), [&] { return ended; });
+    if (!ending->drops) report_lost();
+    if (!ended) {
+      abandoned = true;
+      AbandonedLoggers::instance().add(logger.get());
       log::error(cat("[loggers.", logger->state_key(), "] a call did not return in time; the logger is abandoned."));
-    lock.unlock();
-    if (done)
-      thread.join();
-    else
       thread.detach();
-    return done;
+      return;
+    }
+    lock.unlock();
+    thread.join();
   }
 };
 
@@ -209,7 +269,8 @@ LoggerThread::LoggerThread(std::shared_ptr<Logger> logger, const Limits& limits)
 
 LoggerThread::~LoggerThread() {
   try {
-    shared_->end(RunStatus::failed, /*waits=*/false);
+    shared_->begin_end(RunStatus::failed, shared_->limits, /*waits=*/false);
+    shared_->wait_for_end();
   } catch (...) {
     // Nothing can be reported.
   }
@@ -218,6 +279,7 @@ LoggerThread::~LoggerThread() {
 void LoggerThread::add(Entry entry) {
   {
     const Lock lock(shared_->mutex);
+    if (shared_->blocked) return;
     if (shared_->ending)
       return log::error(
           cat("[loggers.", logger_->state_key(), "] something that was logged after the end of the run is lost."));
@@ -231,6 +293,9 @@ void LoggerThread::add(Entry entry) {
 }
 
 void LoggerThread::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
+  if (is_blocked())
+    return log::error(cat("[loggers.", logger_->state_key(),
+                          "] a call of an earlier run has not returned; nothing of this run is logged."));
   add({.call = [=](Logger& logger) { logger.start(log_dir, resume_step); }, .step = {}});
   if (shared_->thread.joinable()) return;
   shared_->thread = start_thread("trainer.logger", "Use fewer processes, or a logger that writes files.",
@@ -269,15 +334,36 @@ StateTree LoggerThread::state() {
   return shared_->state;
 }
 
+bool LoggerThread::is_blocked() {
+  const Lock lock(shared_->mutex);
+  if (AbandonedLoggers::instance().contains(logger_.get())) shared_->blocked = true;
+  return shared_->blocked;
+}
+
+void LoggerThread::load_state(const StateTree& state) {
+  if (!is_blocked()) logger_->load_state(state);
+  const Lock lock(shared_->mutex);
+  shared_->state = state;
+}
+
 void LoggerThread::flush() {
   Lock lock(shared_->mutex);
   shared_->changed.wait_for(lock, clock_time(shared_->limits.end_wait_s),
                             [&] { return shared_->is_idle() || shared_->ended; });
 }
 
+void LoggerThread::begin_end(RunStatus status, bool hurries) noexcept {
+  try {
+    shared_->begin_end(status, hurries ? hurried(shared_->limits) : shared_->limits, /*waits=*/true);
+  } catch (...) {
+    // Then `finalize` tries again.
+  }
+}
+
 void LoggerThread::finalize(RunStatus status) noexcept {
   try {
-    shared_->end(status, /*waits=*/true);
+    shared_->begin_end(status, shared_->limits, /*waits=*/true);
+    shared_->wait_for_end();
   } catch (...) {
     // If the report cannot be shown, the run still ends normally.
   }

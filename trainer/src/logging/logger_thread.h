@@ -22,7 +22,8 @@ class LoggerThread final : public Logger {
     double end_wait_s = 30;         ///< how long `finalize` waits for the queue
     double failing_end_wait_s = 5;  ///< the same while the logger fails
     double first_wait_s = 5;        ///< how long the first `state` waits for `start`, unless the logger fails
-    double last_call_s = 20;        ///< how long a call may then still take; its thread is abandoned after that
+    double last_call_s = 20;        ///< how long a call may then still take, before `Logger::must_return` is true
+    double return_s = 3;            ///< how long it may take to return; its thread is abandoned after that
   };
   LoggerThread(std::shared_ptr<Logger> logger, const Limits& limits);
   explicit LoggerThread(std::shared_ptr<Logger> logger) : LoggerThread(std::move(logger), Limits()) {}
@@ -36,7 +37,8 @@ class LoggerThread final : public Logger {
   /// The newest state that is known. Only the first call waits, so that the first checkpoint of a short run has a
   /// state.
   StateTree state() override;
-  void load_state(const StateTree& state) override { logger_->load_state(state); }
+  /// Until the logger has started, this is the newest state: checkpoints of a resumed run keep it.
+  void load_state(const StateTree& state) override;
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   void log_hyperparams(const ConfigNode& hparams) override;
   void log_metrics(const Metrics& metrics, int64_t step) override;
@@ -45,12 +47,17 @@ class LoggerThread final : public Logger {
   void after_save_checkpoint(const CheckpointInfo& info) override;
   /// Waits until nothing waits, for at most `end_wait_s`.
   void flush() override;
+  /// Begins the end of the run without waiting for it, so that several loggers end at the same time. If `hurries`,
+  /// `finalize` returns within 5 s.
+  void begin_end(RunStatus status, bool hurries) noexcept;
   void finalize(RunStatus status) noexcept override;
 
  private:
   struct Entry;
   struct Shared;
   void add(Entry entry);
+  /// Whether another thread of the logger, abandoned by an earlier run, may still call it.
+  bool is_blocked();
 
   std::shared_ptr<Logger> logger_;
   std::shared_ptr<Shared> shared_;  // also the thread's, which may outlive this object

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/max_pool2d.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -11,14 +12,23 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr int64_t kPictureSize = 256, kLeastCell = 8, kMostCell = 32;
+// In pixels. Cells have 8 pixels or more if the picture does not get too large by it.
+constexpr int64_t kPictureSize = 256, kLargestPicture = 1024, kLeastCell = 8, kMostCell = 32;
+
+// A matrix that is larger than the largest picture: a pixel shows the largest share of its cells.
+Tensor shrunk(const Tensor& shares, int64_t longest) {
+  const int64_t step = (longest + kLargestPicture - 1) / kLargestPicture;
+  if (step <= 1) return shares;
+  return at::max_pool2d(shares.unsqueeze(0), {step, step}, {step, step}, 0, 1, /*ceil_mode=*/true).squeeze(0);
+}
 
 Tensor matrix_picture(const Tensor& numbers) {
   const Tensor sums = numbers.sum(1, /*keepdim=*/true);
   const Tensor shares = (numbers / sums).nan_to_num(0, 0, 0).clamp(0, 1);
   const int64_t longest = std::max<int64_t>({numbers.size(0), numbers.size(1), 1});
-  const int64_t cell = std::clamp(kPictureSize / longest, kLeastCell, kMostCell);
-  const Tensor gray = (255 * (1 - shares)).round().to(at::kByte);
+  const int64_t least = std::clamp<int64_t>(kLargestPicture / longest, 1, kLeastCell);
+  const int64_t cell = std::clamp(kPictureSize / longest, least, kMostCell);
+  const Tensor gray = (255 * (1 - shrunk(shares, longest))).round().to(at::kByte);
   return gray.repeat_interleave(cell, 0).repeat_interleave(cell, 1).expand({3, -1, -1}).contiguous();
 }
 

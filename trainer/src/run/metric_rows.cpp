@@ -6,6 +6,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "logging/matrix_media.h"
+#include "run/all_loggers.h"
 
 namespace fulgur::detail {
 namespace {
@@ -40,15 +41,15 @@ void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
   });
   if (std::ranges::none_of(metrics, [](const auto& metric) { return metric.first == "epoch"; }))
     metrics.emplace_back("epoch", static_cast<double>(place.epoch));
-  for (size_t i = 0; i < run.log_targets.size(); ++i) {
+  for_all_loggers(run.log_targets.size(), [&](size_t i) {
     const Logger& logger = *run.active_loggers[i];  // the target may be its thread
     const auto timer = run.actions.time(typeid(logger), "log_metrics");
     run.log_targets[i]->log_metrics(metrics, place.step);
-  }
+  });
 }
 
 void send_media(const RunState& run, const MediaRecord& record, RowPlace place) {
-  for (const auto& logger : run.log_targets) logger->log_media(record, place.step);
+  for_all_loggers(run.log_targets.size(), [&](size_t i) { run.log_targets[i]->log_media(record, place.step); });
 }
 
 void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place) {

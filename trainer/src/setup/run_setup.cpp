@@ -13,9 +13,11 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
+#include "logging/logger_thread.h"
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/action_report.h"
+#include "run/all_loggers.h"
 #include "run/memory_format.h"
 #include "setup/rank_consistency.h"
 #include "setup/setup_steps.h"
@@ -103,7 +105,8 @@ void RunSetup::restore(ResumePlan& resume) {
   describe_run();  // schedules of a run whose batches have changed keep their original lengths
   save_config();
   if (run_.options.enable_autolog_hparams)
-    for (const auto& logger : run_.log_targets) logger->log_hyperparams(run_.model->hparams());
+    for_all_loggers(run_.log_targets.size(),
+                    [&](size_t i) { run_.log_targets[i]->log_hyperparams(run_.model->hparams()); });
   if (resume.content) log::info(cat("checkpoint: ", *resume.checkpoint));
   resume.content.reset();
 }
@@ -319,9 +322,12 @@ void RunSetup::finish(RunStatus status) noexcept {
   finished_ = true;
   constexpr std::string_view kWhen = "during teardown";
   // Local files are complete before anything waits for a network.
-  for (const bool blocks : {false, true})
-    for (const auto& logger : started_loggers_)
-      if (logger->may_block() == blocks) logger->finalize(status);
+  for (const auto& logger : started_loggers_)
+    if (!logger->may_block()) logger->finalize(status);
+  // Loggers that wait for a network end at the same time. The launcher soon kills a group of which one has failed.
+  const bool hurries = status == RunStatus::failed && run_.strategy && run_.world_size() > 1;
+  for (const auto& logger : started_loggers_)
+    if (auto* const thread = dynamic_cast<LoggerThread*>(logger.get())) thread->begin_end(status, hurries);
   // The objects are the module's, which may be in another run next.
   log_exceptions(kWhen, [&] { services_.metrics.reset(RunningStage::train); });
   if (set_up_) {
@@ -334,6 +340,9 @@ void RunSetup::finish(RunStatus status) noexcept {
   log_exceptions(kWhen, [&] { report_actions(run_); });
   if (run_.strategy && run_.failed_alone) run_.strategy->abandon();
   if (run_.strategy) run_.strategy->teardown();
+  // The other processes do not wait for these.
+  for (const auto& logger : started_loggers_)
+    if (logger->may_block()) logger->finalize(status);
   if (run_.model) ComponentAccess::set_run(*run_.model, nullptr);
   for (const auto& [replica, context] : run_.replicas) ComponentAccess::set_run(*replica, nullptr);
   if (hardware_) hardware_->current_device.reset();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -21,7 +22,7 @@ enum class RunStatus { success, failed, interrupted };
 /// gives the logger a thread: `start`, everything that logs, `state`, `flush` and `finalize` are called there, in the
 /// order in which the run logged; the other functions are called on the run's thread before `start`. An exception then
 /// means that the entry could not be sent now: the call is repeated later with the same arguments, and the run
-/// continues. A logger must not throw for what can never be sent.
+/// continues. A logger must not throw for what can never be sent. While it waits, it asks `must_return`.
 class FULGUR_API Logger {
  public:
   static constexpr const char* kRegistryKind = "logger";
@@ -63,6 +64,10 @@ class FULGUR_API Logger {
  protected:
   /// When the run logged what the logger is being called with. Inside a logger's thread this is earlier than now.
   static std::chrono::system_clock::time_point logged_at();
+  /// Whether the run has ended and does not wait any longer for the call that is under way. A logger that waits for a
+  /// network asks this every second, and then throws. A thread whose call does not return is abandoned: its logger is
+  /// not finalized, and gets nothing from later runs before the call returns. False outside a logger's thread.
+  static bool must_return();
 };
 
 /// Sets `Logger::logged_at` of this thread during its lifetime.
@@ -72,6 +77,15 @@ class FULGUR_API LoggedAt {
   ~LoggedAt();
   LoggedAt(const LoggedAt&) = delete;
   LoggedAt& operator=(const LoggedAt&) = delete;
+};
+
+/// `Logger::must_return` of this thread is the value of `flag` during its lifetime.
+class FULGUR_API MustReturn {
+ public:
+  explicit MustReturn(const std::atomic<bool>& flag);
+  ~MustReturn();
+  MustReturn(const MustReturn&) = delete;
+  MustReturn& operator=(const MustReturn&) = delete;
 };
 
 }  // namespace fulgur

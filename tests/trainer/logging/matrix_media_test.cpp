@@ -1,0 +1,41 @@
+#include "logging/matrix_media.h"
+
+#include <ATen/ops/eye.h>
+#include <ATen/ops/zeros.h>
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace matrix_media_test {
+
+using namespace fulgur;
+
+namespace {
+
+Tensor picture_of(const Tensor& matrix) {
+  return std::get<ImageRecord>(fulgur::detail::draw_matrix("matrix", matrix).front()).pixels;
+}
+
+}  // namespace
+
+TEST_CASE("the picture of a matrix has cells of 8 to 32 pixels, and at most 1024 pixels in all") {
+  const auto width_of = [](int64_t classes) { return picture_of(at::eye(classes, at::kLong)).size(2); };
+  CHECK(width_of(2) == 64);
+  CHECK(width_of(10) == 250);
+  CHECK(width_of(100) == 800);
+  CHECK(width_of(256) == 1024);
+  CHECK(width_of(1000) == 1000);
+  CHECK(width_of(1025) == 513);
+}
+
+TEST_CASE("a pixel of a large matrix shows the largest share of its cells") {
+  Tensor matrix = at::zeros({2000, 2000}, at::kDouble);
+  matrix[1][6] = 3;
+  matrix[1][7] = 1;
+  const Tensor pixels = picture_of(matrix);
+  CHECK(pixels.sizes() == at::IntArrayRef({3, 1000, 1000}));
+  CHECK(pixels[0][0][3].item<int64_t>() == 64);  // 255 · (1 - 3/4), rounded
+  CHECK(pixels[2][0][4].item<int64_t>() == 255);
+  CHECK((pixels != 255).sum().item<int64_t>() == 3);
+}
+
+}  // namespace matrix_media_test
