@@ -130,6 +130,8 @@ class FULGUR_API RunContext {
   /// Prints a line to the console, on rank 0 only.
   virtual void print(std::string_view line) = 0;
 
+  /// The loggers as they were given to the run. Log through the run (`log`, `log_media`, `log_artifact`): one whose
+  /// `may_block()` is true is in use on its own thread.
   virtual const std::vector<std::shared_ptr<Logger>>& loggers() const = 0;
   /// The run folder; empty if there is none.
   virtual std::filesystem::path log_dir() const = 0;
