@@ -49,7 +49,7 @@ void roll_back(RunState& run, Services& services) {
     services.logs.forget_watched();
   services.rows.forgive();
   run.rewind_point.reset();
-  for (StepJudge* const judge : run.judges) judge->on_rollback(services.context, content.state);
+  for (const RegisteredJudge& judge : run.judges) judge.judge->on_rollback(services.context, content.state);
   const std::string news = cat(text, ": weights, optimizers and schedules were restored from ", *path,
                                "; training continues with the next batch");
   if (services.finite.is_first_rollback()) return log::warn("trainer.rolled_back", news);
