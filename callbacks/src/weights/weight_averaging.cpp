@@ -185,10 +185,12 @@ void WeightAveraging::on_train_start(RunContext& run) {
   if (options_.half_life) measured_position(*options_.half_life, "half_life", run);
   if (options_.start) measured_position(*options_.start, "start", run);
   check_rates(run);
-  if (options_.update_bn.value_or(options_.kind == AveragingKind::swa))
+  if (options_.update_bn.value_or(options_.kind == AveragingKind::swa)) {
     if (const auto reason = run.run_weights().cannot_update_batch_norm())
       throw wrong_averaging(cat("update_bn needs a pass over the training data; ", *reason,
                                 ". Set update_bn to false, or use_buffers to true to average the statistics."));
+    run.run_weights().will_update_batch_norm();
+  }
   const Tensor skipped = run.run_weights().skipped_steps();
   if (skipped.is_cpu())
     skipped_ = *skipped.const_data_ptr<double>();

@@ -2,6 +2,8 @@
 #include "fulgur/callbacks/weight_averaging.h"
 #include "trainer/checkpointing/interrupted.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -358,6 +360,57 @@ TEST_CASE("WeightAveraging: a run that continues after the statistics were recom
   const Averaged resumed = train(folder, options, {.from = from, .module = seeded<Normed>()});
   CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
   CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+}
+
+namespace {
+
+/// Fails or gets a signal in a batch of the pass that recomputes the statistics.
+struct EndingInPass : Normed {
+  int64_t at = -1;
+  bool by_signal = false;
+  int64_t trained = 0, passed = 0;  // batches
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    const bool passes = !at::GradMode::is_enabled();
+    if (passes && passed == at) {
+      if (!by_signal) throw Killed();
+      std::raise(SIGTERM);
+    }
+    ++(passes ? passed : trained);
+    return Normed::training_step(batch, batch_idx);
+  }
+};
+
+std::map<std::string, Tensor> recomputed(const Averaged& run) {
+  std::map<std::string, Tensor> all;
+  const StateTree state = run.callback->state();
+  for (const auto& [name, value] : state.at("recomputed").as_map()) all[name] = value.tensor();
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: a failure while the statistics are recomputed loses no training") {
+  // In the middle of an epoch, and at its end.
+  const int64_t steps = 50;
+  CAPTURE(steps);
+  ModelCheckpoint::Options saving;
+  saving.every_n_epochs = 100;
+  const Change limit = [&](TrainerOptions& o, TrainerComponents&) { o.max_steps = steps; };
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run =
+      train(quiet_folder, swa(), {.saving = saving, .module = seeded<EndingInPass>()}, limit);
+  const auto failing = seeded<EndingInPass>();
+  failing->at = 3;
+  train(folder, swa(), {.saving = saving, .module = failing}, limit);
+  REQUIRE(failing->passed == 3);
+  const auto module = seeded<EndingInPass>();
+  const Averaged resumed = train(folder, swa(), {.from = "auto", .saving = saving, .module = module}, limit);
+  CHECK(module->trained == 0);
+  CHECK(module->passed == 10);
+  CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+  CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+  CHECK(recomputed(resumed).size() == 3);
+  CHECK(same_weights(recomputed(resumed), recomputed(quiet_run)));
 }
 
 TEST_CASE("WeightAveraging: batch norms cannot be updated with manual optimization") {

@@ -97,6 +97,10 @@ class FULGUR_API RunWeights {
   virtual Tensor skipped_steps() const = 0;
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
   virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
+  /// Announces that `on_train_end` will call `update_batch_norm`. The run then saves its last state before
+  /// `on_train_end`, so that a process that dies in the pass loses no training. Call it in `on_train_start`, on all
+  /// ranks.
+  virtual void will_update_batch_norm() = 0;
   /// Recomputes the running statistics of all batch norms in training mode with the module's current weights, as
   /// torch.optim.swa_utils.update_bn does: one pass of `training_step` over the training data without gradients, in
   /// which each batch has the same weight. With several ranks, the statistics are the mean over ranks. Values that the
