@@ -4,6 +4,7 @@
 
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/cumulative_stats.h"
 #include "run/batch_transfer.h"
@@ -24,22 +25,26 @@ void compute_on(RunState& run, const Batch& batch, int64_t index) {
   run.strategy->run_parts(parts.size(), [&](size_t part) { compute(parts[part].batch); });
 }
 
-// The batches of one epoch, of which a checkpoint must not know: they are not trained.
-void read_training_data(RunState& run) {
+// The batches of one epoch, of which a checkpoint must not know: they are not trained. Returns their number.
+int64_t read_training_data(RunState& run) {
   const StageLoaders& train = run.stages[RunningStage::train];
   StateTree::List positions;
   for (const auto& loader : train.loaders) positions.push_back(loader->state());
   run.loaders_at_end = std::move(positions);
   Loader& loader = *train.loaders.front();
   const std::optional<int64_t> limit = train.batches.front();
-  loader.start_epoch(run.counters.epoch);
+  // The first call takes the position of a resumed checkpoint, from which nothing was read; the second one begins at
+  // the first batch.
+  for (int call = 0; call < 2; ++call) loader.start_epoch(run.counters.epoch);
   HeldBatch held;
   Batch& batch = held.get();
-  for (int64_t index = 0; (!limit || index < *limit) && loader.next(batch); ++index) {
+  int64_t index = 0;
+  for (; (!limit || index < *limit) && loader.next(batch); ++index) {
     batch_to_device(run, batch, 0);
     compute_on(run, batch, index);
   }
   batch.clear();
+  return index;
 }
 
 }  // namespace
@@ -55,13 +60,21 @@ std::optional<std::string> cannot_update_batch_norm(const RunState& run) {
 }
 
 std::vector<std::string> update_batch_norm(RunState& run) {
-  const nn::CumulativeStats stats(*run.model);
+  nn::CumulativeStats stats(*run.model);
   if (stats.names().empty()) return {};
   const RngGuard rng(run.strategy->devices());
   const at::NoGradGuard no_grad;
+  int64_t batches = 0;
   {
     const ScopeGuard muted(run, LogScope::muted);
-    run.position.during("training_step, for the statistics of batch norms", [&] { read_training_data(run); });
+    run.position.during("training_step, for the statistics of batch norms",
+                        [&] { batches = read_training_data(run); });
+  }
+  if (batches == 0) {
+    stats.put_back();
+    log::warn("trainer.no_batch_norm_update",
+              "the training loader returned no batch, so the statistics of batch norms stay as they were");
+    return {};
   }
   for (const Tensor& statistic : stats.statistics())
     statistic.copy_(run.collectives().all_reduce(statistic, ReduceOp::mean));

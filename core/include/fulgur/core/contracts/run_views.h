@@ -105,7 +105,7 @@ class FULGUR_API RunWeights {
   /// torch.optim.swa_utils.update_bn does: one pass of `training_step` over the training data without gradients, in
   /// which each batch has the same weight. With several ranks, the statistics are the mean over ranks. Values that the
   /// module logs are dropped, and the random numbers of the run do not change. Call it in `on_train_end`, on all ranks.
-  /// Returns the names of the buffers that were recomputed.
+  /// Returns the names of the buffers that were recomputed: none, with a warning, if the data has no batch.
   virtual std::vector<std::string> update_batch_norm() = 0;
 };
 
