@@ -413,6 +413,41 @@ TEST_CASE("WeightAveraging: a failure while the statistics are recomputed loses 
   CHECK(same_weights(recomputed(resumed), recomputed(quiet_run)));
 }
 
+TEST_CASE("WeightAveraging: a signal ends the pass that recomputes the statistics, and a resume repeats it") {
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, swa(), {.module = seeded<EndingInPass>()});
+  const auto stopped = seeded<EndingInPass>();
+  stopped->at = 3;
+  stopped->by_signal = true;
+  const Averaged part = train(folder, swa(), {.module = stopped});
+  CHECK(part.report.exit_code == ExitCode::preempted);
+  CHECK(stopped->passed == 4);
+  CHECK(recomputed(part).empty());
+  CHECK(same_weights(weights(*part.module), weights(*quiet_run.module)));
+  const auto module = seeded<EndingInPass>();
+  const Averaged resumed = train(folder, swa(), {.from = "auto", .module = module});
+  CHECK(module->trained == 0);
+  CHECK(same_weights(recomputed(resumed), recomputed(quiet_run)));
+  CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+}
+
+TEST_CASE("WeightAveraging: the pass over a stream without an end reads as many batches as were trained") {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_steps = 8;
+  TrainerComponents components;
+  const auto averaging = std::make_shared<WeightAveraging>(Options{
+      .kind = AveragingKind::swa, .start = length("0st"), .every = length("1st"), .copy_at_end = false});
+  components.add(averaging);
+  const auto module = seeded<EndingInPass>();
+  // Not read to its end: the pass would last for days.
+  Trainer(options, components).fit(module, DataSource(regression_stream(int64_t{1} << 40)));
+  CHECK(module->trained == 8);
+  CHECK(module->passed == 8);
+  const StateTree state = averaging->state();
+  CHECK(state.at("recomputed").at("norm.num_batches_tracked").tensor().item<int64_t>() == 8);
+}
+
 TEST_CASE("WeightAveraging: batch norms cannot be updated with manual optimization") {
   struct Manual : Normed {
     bool automatic_optimization() const override { return false; }

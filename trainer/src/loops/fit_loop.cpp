@@ -62,6 +62,7 @@ class FitLoop {
     if (run_.updates_batch_norm && nn::CumulativeStats::has_any(*run_.model)) save_what_was_trained();
     services_.checkpoints.before_writes();
     callbacks(LogScope::forbidden, "on_train_end", &Callback::on_train_end);
+    if (run_.ended_in_train_end) throw Interrupted(*run_.ended_in_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
     services_.checkpoints.act_on_requests();
   }

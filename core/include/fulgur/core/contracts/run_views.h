@@ -105,7 +105,9 @@ class FULGUR_API RunWeights {
   /// torch.optim.swa_utils.update_bn does: one pass of `training_step` over the training data without gradients, in
   /// which each batch has the same weight. With several ranks, the statistics are the mean over ranks. Values that the
   /// module logs are dropped, and the random numbers of the run do not change. Call it in `on_train_end`, on all ranks.
-  /// Returns the names of the buffers that were recomputed: none, with a warning, if the data has no batch.
+  /// If the loader has no length, the pass reads at most as many batches as were trained. A signal ends the pass, and
+  /// then the run, which repeats the pass when it is resumed. Returns the names of the buffers that were recomputed:
+  /// none after a signal or, with a warning, if the data has no batch; the statistics are then what they were.
   virtual std::vector<std::string> update_batch_norm() = 0;
 };
 
