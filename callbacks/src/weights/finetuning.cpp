@@ -45,6 +45,32 @@ void each_group_of(const std::string& pattern, RunContext& run, Use use) {
         use(*optimizer, group);
 }
 
+// Whether the rates of `schedule` follow those of the parameter groups, at all its first steps.
+bool follows_groups(const LrScheduler& schedule) {
+  if (const auto parts = schedule.parts(); !parts.empty())
+    return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return follows_groups(*part); });
+  if (schedule.wants_metric()) return true;
+  bool has_rate = false;
+  // A warm-up may begin at 0.
+  for (int64_t step = 0; step < 4; ++step) {
+    const double one = schedule.lr_at(step, 1), two = schedule.lr_at(step, 2);
+    if (one != two) return true;
+    has_rate |= one != 0;
+  }
+  return !has_rate;
+}
+
+void check_schedule(const Unfreezing& entry, const Optimizer& optimizer, RunContext& run) {
+  for (const PlannedOptimizer& planned : run.optimizer_plan().optimizers) {
+    if (planned.optimizer.get() != &optimizer || !planned.scheduler) continue;
+    if (!follows_groups(*planned.scheduler->scheduler))
+      throw wrong_finetuning(cat("lr needs a schedule that multiplies the rates of parameter groups; the schedule of ",
+                                 optimizer.name(), " sets them itself (as OneCycleLR and CyclicLR do), so the lr of '",
+                                 escape_controls(entry.pattern),
+                                 "' would last for one step. Remove lr, or use another schedule."));
+  }
+}
+
 }  // namespace
 
 void Unfreezing::fields(Fields& f) {
@@ -169,6 +195,7 @@ void Finetuning::check(RunContext& run) const {
     }
     if (!entry.lr) continue;
     each_group_of(entry.pattern, run, [&](Optimizer& optimizer, ParamGroup& group) {
+      check_schedule(entry, optimizer, run);
       for (const std::string& name : group.names)
         if (!matches_pattern(entry.pattern, name))
           throw wrong_finetuning(cat("lr needs parameter groups with only the parameters of '",

@@ -11,6 +11,7 @@
 
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
+#include "fulgur/optim/cyclic_schedules.h"
 #include "support/expect_error.h"
 
 namespace finetuning_test {
@@ -308,6 +309,39 @@ TEST_CASE("Finetuning: invalid options are errors") {
                               {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
              }),
              ContainsSubstring("none has 'first."));
+}
+
+TEST_CASE("Finetuning: lr is refused with a schedule that ignores the rates of groups") {
+  struct Scheduled : Grouped {
+    std::shared_ptr<LrScheduler> schedule;
+    OptimizerPlan configure_optimizers() override {
+      OptimizerPlan plan = Grouped::configure_optimizers();
+      plan.optimizers.front().scheduler = SchedulerConfig{.scheduler = schedule, .interval = ScheduleInterval::step};
+      return plan;
+    }
+  };
+  const auto fit_with = [](const std::shared_ptr<LrScheduler>& schedule, std::optional<double> lr) {
+    const auto module = std::make_shared<Scheduled>();
+    module->schedule = schedule;
+    const TemporaryFolder folder;
+    return train(folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = lr}}},
+                 {.module = module});
+  };
+  OneCycleLR::Options cycle;
+  cycle.cycle_momentum = false;
+  CyclicLR::Options triangles;
+  triangles.cycle_momentum = false;
+  const auto one_cycle = [&] { return std::make_shared<OneCycleLR>(cycle); };
+  const auto refusal = [&](const std::shared_ptr<LrScheduler>& schedule) {
+    return message_of<ConfigError>([&] { fit_with(schedule, 0.008); });
+  };
+  const auto because = ContainsSubstring("the schedule of AdamW sets them itself");
+  CHECK_THAT(refusal(one_cycle()), because);
+  CHECK_THAT(refusal(std::make_shared<CyclicLR>(triangles)), because);
+  CHECK_NOTHROW(fit_with(one_cycle(), std::nullopt));
+  // A warm-up that begins at 0 follows the groups.
+  CHECK_NOTHROW(fit_with(
+      std::make_shared<LambdaLR>([](int64_t step) { return std::min(1.0, static_cast<double>(step) / 10); }), 0.008));
 }
 
 TEST_CASE("Finetuning: a fit resumes with as many entries as the checkpoint has") {
