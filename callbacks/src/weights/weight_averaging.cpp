@@ -146,8 +146,13 @@ void WeightAveraging::load_state(const StateTree& state) {
 }
 
 void WeightAveraging::roll_back(RunContext& run, const StateTree& state) {
-  average_->load_state(state, module_);
-  n_averaged_ = state.at("n_averaged").as_int();
+  if (state.contains("average")) {
+    average_->load_state(state, module_);
+    n_averaged_ = state.at("n_averaged").as_int();
+  } else {
+    average_->clear();
+    n_averaged_ = 0;
+  }
   // The rest of the batch under way counts as a step, with the weights of the checkpoint.
   const Progress& progress = run.progress();
   rolled_back_in_batch_ = progress.batches_total.started > progress.batches_total.processed;

@@ -239,6 +239,27 @@ TEST_CASE("WeightAveraging: after a rollback, the average continues from the che
   for (const auto& [name, value] : run.averages()) CHECK(value.isfinite().all().item<bool>());
 }
 
+TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback was added begins the average again") {
+  struct DivergingOnce : SelfPlanned {
+    bool diverged = false;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 13 && !std::exchange(diverged, true))
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 5;
+  const TemporaryFolder folder;
+  fit(folder, {.ends_at = 12, .by_signal = false, .saving = saving, .module = seeded<DivergingOnce>()});
+  const Averaged run =
+      train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<DivergingOnce>()},
+            [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  // The average of steps 11 to 13 is discarded; the batch after them made no step.
+  CHECK(run.callback->n_averaged() == 60 - 14);
+}
+
 TEST_CASE("WeightAveraging: test computes with the average of a checkpoint, also of one with weights only") {
   ModelCheckpoint::Options saving;
   saving.save_weights_only = GENERATE(false, true);
