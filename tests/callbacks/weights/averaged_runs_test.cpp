@@ -11,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "fulgur/callbacks/spike_detection.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
@@ -217,6 +218,26 @@ TEST_CASE("WeightAveraging: a step that on_nonfinite skips does not update the a
   const TemporaryFolder folder;
   const Averaged run = train(folder, ema(), {.module = seeded<Diverging>()},
                              [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::skip; });
+  CHECK(run.report.global_step == 60);
+  CHECK(run.callback->n_averaged() == 59);
+}
+
+TEST_CASE("WeightAveraging: a step that SpikeDetection skips does not update the average") {
+  // Without a checkpoint, a rollback becomes a skip.
+  const SpikeAction action = GENERATE(SpikeAction::skip, SpikeAction::rollback);
+  CAPTURE(enum_text(action));
+  struct Spiky : SelfPlanned {
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 7) output.loss = output.loss + output.loss.detach() * 1000;
+      return output;
+    }
+  };
+  const TemporaryFolder folder;
+  const Averaged run =
+      train(folder, ema(), {.module = seeded<Spiky>()}, [&](TrainerOptions&, TrainerComponents& components) {
+        components.add(std::make_shared<SpikeDetection>(SpikeDetection::Options{.action = action, .rtol = 20}));
+      });
   CHECK(run.report.global_step == 60);
   CHECK(run.callback->n_averaged() == 59);
 }

@@ -419,6 +419,7 @@ void TrainingStep::prepare_gradients() {
   if (judged == NonFiniteDecision::skip) services_.finite.restore_buffers();
   makes_step_ = carry_out(run_, services_, judged);
   rolled_back_ = services_.finite.rollbacks() != rollbacks;
+  if (!makes_step_ && !rolled_back_) services_.finite.count_judged_skip();
 }
 
 NonFiniteDecision TrainingStep::judge_step() {
