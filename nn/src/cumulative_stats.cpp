@@ -1,5 +1,6 @@
 #include "fulgur/nn/cumulative_stats.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include "fulgur/nn/batch_norm.h"
@@ -31,6 +32,8 @@ void each_batch_norm(const torch::nn::Module& module, Use use) {
 
 CumulativeStats::CumulativeStats(const torch::nn::Module& module) {
   each_batch_norm(module, [&](const std::string& name, auto& layer) {
+    for (const Tensor& buffer : {layer.running_mean, layer.running_var, layer.num_batches_tracked})
+      before_.emplace_back(buffer, buffer.clone());
     layer.reset_running_stats();
     restore_momentum_.emplace_back([&layer, momentum = layer.options.momentum()] { layer.options.momentum(momentum); });
     layer.options.momentum(std::nullopt);
@@ -39,6 +42,11 @@ CumulativeStats::CumulativeStats(const torch::nn::Module& module) {
     statistics_.push_back(layer.running_mean);
     statistics_.push_back(layer.running_var);
   });
+}
+
+void CumulativeStats::put_back() {
+  const at::NoGradGuard no_grad;
+  for (auto& [buffer, value] : before_) buffer.copy_(value);
 }
 
 bool CumulativeStats::has_any(const torch::nn::Module& module) {

@@ -15,6 +15,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
+#include <thread>
 
 #include "fulgur/strategies/half_precision.h"
 #include "fulgur/strategies/mixed_precision.h"
@@ -269,6 +270,28 @@ TEST_CASE("GradientMonitor: histograms have the gradients and the weights of the
   CHECK(train({.every = *Interval::parse("4st"), .gradient_histograms = true}).logger->media.size() == 8);
   CHECK(train({.every = *Interval::parse("4st"), .weight_histograms = true}).logger->media.size() == 8);
   CHECK(train({.every = *Interval::parse("4st")}).logger->media.empty());
+}
+
+TEST_CASE("GradientMonitor: histograms reach a logger that may block on its own thread") {
+  struct Blocking : MemoryLogger {
+    std::set<std::thread::id> of_media, of_rows;
+    bool may_block() const override { return true; }
+    void log_metrics(const Metrics& metrics, int64_t step) override {
+      of_rows.insert(std::this_thread::get_id());
+      MemoryLogger::log_metrics(metrics, step);
+    }
+    void log_media(const MediaRecord& record, int64_t step) override {
+      of_media.insert(std::this_thread::get_id());
+      MemoryLogger::log_media(record, step);
+    }
+  };
+  const auto logger = std::make_shared<Blocking>();
+  train({.every = *Interval::parse("4st"), .gradient_histograms = true},
+        [&](TrainerOptions&, TrainerComponents& components) { components.loggers = {logger}; });
+  CHECK(logger->media.size() == 8);
+  CHECK(logger->of_media == logger->of_rows);
+  CHECK_FALSE(logger->of_media.contains(std::this_thread::get_id()));
+  CHECK(logger->media.front().step == 4);
 }
 
 namespace {

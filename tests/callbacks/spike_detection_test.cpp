@@ -73,6 +73,7 @@ struct Setting {
   int64_t accumulate = 1;
   int64_t save_every = 2;
   std::shared_ptr<Precision> precision = nullptr;
+  CallbackFilter filter = {};
 };
 
 // Two epochs of 10 batches.
@@ -92,6 +93,7 @@ Run fit(const Setting& setting) {
   components.add(std::make_shared<ModelCheckpoint>(saving));
   if (setting.options) {
     run.detection = std::make_shared<SpikeDetection>(*setting.options);
+    run.detection->set_common_options(setting.filter);
     components.add(run.detection);
   }
   at::manual_seed(3);
@@ -204,6 +206,28 @@ TEST_CASE("SpikeDetection: patience spikes in a row are needed for the action") 
   CHECK_FALSE(same_weights(run.module->after[3], run.module->after[2]));
   CHECK_FALSE(same_weights(run.module->after[7], run.module->after[6]));
   CHECK(same_weights(run.module->after[8], run.module->after[7]));
+}
+
+TEST_CASE("SpikeDetection: a filter selects the steps whose losses are judged, whatever the action is") {
+  const SpikeAction action = GENERATE(SpikeAction::warn, SpikeAction::skip, SpikeAction::rollback);
+  const int64_t accumulate = GENERATE(1, 2);
+  CAPTURE(enum_text(action), accumulate);
+  const auto spikes = [&](const CallbackFilter& filter) {
+    const Run run =
+        fit({.at = {8}, .options = with(action), .accumulate = accumulate, .save_every = 1, .filter = filter});
+    // With accumulation, the spike is in the second batch of step 4.
+    const bool made = !same_weights(run.module->after[7], run.module->after[accumulate == 1 ? 6 : 5]);
+    CHECK(made == (action == SpikeAction::warn || run.detection->spikes() == 0));
+    return run.detection->spikes();
+  };
+  const Interval spike = *Interval::parse(accumulate == 1 ? "8st" : "4st");
+  const Interval before = *Interval::parse(accumulate == 1 ? "7st" : "3st");
+  CHECK(spikes({.every = {}, .from = {}, .until = before, .once = {}}) == 0);
+  CHECK(spikes({.every = {}, .from = {}, .until = spike, .once = {}}) == 1);
+  CHECK(spikes({.every = *Interval::parse("2st"), .from = {}, .until = {}, .once = {}}) == 1);
+  CHECK(spikes({.every = *Interval::parse("3st"), .from = {}, .until = {}, .once = {}}) == 0);
+  // It is the first loss that the callback sees.
+  CHECK(spikes({.every = {}, .from = spike, .until = {}, .once = {}}) == 0);
 }
 
 TEST_CASE("SpikeDetection: under 16-mixed it judges the loss itself, not the scaled one") {

@@ -91,6 +91,7 @@ class FakeRunContext : public RunContext,
   RunWeights& run_weights() override { return *this; }
   Tensor skipped_steps() const override { return skipped; }
   std::optional<std::string> cannot_update_batch_norm() const override { return std::nullopt; }
+  void will_update_batch_norm() override {}
   std::vector<std::string> update_batch_norm() override { return {}; }
   int64_t rank() const override { return collectives_of_ranks ? collectives_of_ranks->rank() : 0; }
   int64_t world_size() const override { return collectives_of_ranks ? collectives_of_ranks->world_size() : 1; }

@@ -15,7 +15,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "fulgur/core/contracts/logger.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/state/clip.h"
 #include "fulgur/core/text/errors.h"
@@ -297,13 +296,12 @@ void GradientMonitor::log_updates(RunContext& run, Watched& of) const {
   }
 }
 
+// Through the run, since a logger may have a thread of its own.
 void GradientMonitor::send_histograms(RunContext& run, const Watched& of) const {
-  const int64_t step = run.progress().global_step;
   const auto send = [&](const char* kind, const std::vector<Tensor>& values) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (!values[i].defined()) continue;
-      const HistogramRecord record{cat(kind, options_.group_separator, of.names[i]), values[i]};
-      for (const auto& logger : run.loggers()) logger->log_media(record, step);
+      run.log_media(HistogramRecord{cat(kind, options_.group_separator, of.names[i]), values[i]});
     }
   };
   send("gradients", of.gradients);

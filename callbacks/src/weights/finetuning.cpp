@@ -1,6 +1,7 @@
 #include "fulgur/callbacks/finetuning.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "fulgur/core/contracts/interval_trigger.h"
 #include "fulgur/core/contracts/module.h"
@@ -44,6 +45,32 @@ void each_group_of(const std::string& pattern, RunContext& run, Use use) {
         use(*optimizer, group);
 }
 
+// Whether the rates of `schedule` follow those of the parameter groups, at all its first steps.
+bool follows_groups(const LrScheduler& schedule) {
+  if (const auto parts = schedule.parts(); !parts.empty())
+    return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return follows_groups(*part); });
+  if (schedule.wants_metric()) return true;
+  bool has_rate = false;
+  // A warm-up may begin at 0.
+  for (int64_t step = 0; step < 4; ++step) {
+    const double one = schedule.lr_at(step, 1), two = schedule.lr_at(step, 2);
+    if (one != two) return true;
+    has_rate |= one != 0;
+  }
+  return !has_rate;
+}
+
+void check_schedule(const Unfreezing& entry, const Optimizer& optimizer, RunContext& run) {
+  for (const PlannedOptimizer& planned : run.optimizer_plan().optimizers) {
+    if (planned.optimizer.get() != &optimizer || !planned.scheduler) continue;
+    if (!follows_groups(*planned.scheduler->scheduler))
+      throw wrong_finetuning(cat("lr needs a schedule that multiplies the rates of parameter groups; the schedule of ",
+                                 optimizer.name(), " sets them itself (as OneCycleLR and CyclicLR do), so the lr of '",
+                                 escape_controls(entry.pattern),
+                                 "' would last for one step. Remove lr, or use another schedule."));
+  }
+}
+
 }  // namespace
 
 void Unfreezing::fields(Fields& f) {
@@ -72,7 +99,9 @@ Finetuning::Finetuning(Options options) : options_(std::move(options)), done_(op
 StateTree Finetuning::state() const {
   StateTree::List done;
   for (const bool one : done_) done.emplace_back(one);
-  return StateTree::map({{"done", std::move(done)}, {"window_step", window_step_}});
+  StateTree::List order;
+  for (const size_t entry : order_) order.emplace_back(static_cast<int64_t>(entry));
+  return StateTree::map({{"done", std::move(done)}, {"order", std::move(order)}, {"window_step", window_step_}});
 }
 
 void Finetuning::load_state(const StateTree& state) {
@@ -84,15 +113,27 @@ void Finetuning::load_state(const StateTree& state) {
             done.size(), ", the options have ", done_.size(), "."));
   std::vector<bool> values;
   for (const StateTree& one : done) values.push_back(one.as_bool());
+  std::vector<size_t> order;
+  for (const StateTree& entry : state.at("order").as_list()) {
+    const int64_t place = entry.as_int();
+    if (place < 0 || place >= static_cast<int64_t>(done_.size()))
+      throw CheckpointError(cat("[callbacks.Finetuning] an entry that has taken effect must be one of the ",
+                                done_.size(), " in unfreeze; the state has number ", place, ". The file is damaged."));
+    order.push_back(static_cast<size_t>(place));
+  }
   window_step_ = state.at("window_step").as_int();
   done_ = std::move(values);
+  order_ = std::move(order);
   loaded_ = true;
 }
+
+void Finetuning::roll_back(RunContext& run, const StateTree&) { set_rates(run); }
 
 void Finetuning::setup(RunContext&, TrainerFn) {
   frozen_.clear();
   norms_.clear();
   done_.assign(options_.unfreeze.size(), false);
+  order_.clear();
   window_step_ = -1;
   loaded_ = false;
 }
@@ -154,6 +195,7 @@ void Finetuning::check(RunContext& run) const {
     }
     if (!entry.lr) continue;
     each_group_of(entry.pattern, run, [&](Optimizer& optimizer, ParamGroup& group) {
+      check_schedule(entry, optimizer, run);
       for (const std::string& name : group.names)
         if (!matches_pattern(entry.pattern, name))
           throw wrong_finetuning(cat("lr needs parameter groups with only the parameters of '",
@@ -177,6 +219,8 @@ void Finetuning::on_train_start(RunContext& run) {
   for (Frozen& item : frozen_) item.parameter.set_requires_grad(false);
   for (size_t i = 0; i < done_.size(); ++i)
     if (done_[i]) unfreeze(options_.unfreeze[i].pattern);
+  // The run may have scaled the rates of the checkpoint, or have replaced them by those of the config.
+  set_rates(run);
   if (!loaded_) unfreeze_what_is_due(run);
 }
 
@@ -194,24 +238,32 @@ void Finetuning::unfreeze(const std::string& pattern) {
 }
 
 // The schedule's factor at this point is kept.
-void Finetuning::set_rate(RunContext& run, const Unfreezing& entry) const {
-  if (!entry.lr) return;
-  each_group_of(entry.pattern, run, [&](Optimizer&, ParamGroup& group) {
-    const double factor = group.initial_lr > 0 ? group.lr / group.initial_lr : 1;
-    group.initial_lr = *entry.lr;
-    group.lr = *entry.lr * factor;
-  });
+void Finetuning::set_rates(RunContext& run) const {
+  std::unordered_map<ParamGroup*, double> rates;
+  for (const size_t i : order_)
+    if (const Unfreezing& entry = options_.unfreeze[i]; entry.lr)
+      each_group_of(entry.pattern, run, [&](Optimizer&, ParamGroup& group) { rates[&group] = *entry.lr; });
+  for (const auto& [group, rate] : rates) {
+    // A rate that is in place keeps its bits.
+    if (group->initial_lr == rate) continue;
+    const double factor = group->initial_lr > 0 ? group->lr / group->initial_lr : 1;
+    group->initial_lr = rate;
+    group->lr = rate * factor;
+  }
 }
 
 void Finetuning::unfreeze_what_is_due(RunContext& run) {
+  bool changed = false;
   for (size_t i = 0; i < done_.size(); ++i) {
     const Unfreezing& entry = options_.unfreeze[i];
     // Rounding must not delay a change.
     if (done_[i] || position_of(entry, run) < entry.at.value * (1 - 1e-12)) continue;
     done_[i] = true;
+    order_.push_back(i);
     unfreeze(entry.pattern);
-    set_rate(run, entry);
+    changed = true;
   }
+  if (changed) set_rates(run);
 }
 
 void Finetuning::on_train_epoch_start(RunContext& run) {

@@ -146,8 +146,13 @@ void WeightAveraging::load_state(const StateTree& state) {
 }
 
 void WeightAveraging::roll_back(RunContext& run, const StateTree& state) {
-  average_->load_state(state, module_);
-  n_averaged_ = state.at("n_averaged").as_int();
+  if (state.contains("average")) {
+    average_->load_state(state, module_);
+    n_averaged_ = state.at("n_averaged").as_int();
+  } else {
+    average_->clear();
+    n_averaged_ = 0;
+  }
   // The rest of the batch under way counts as a step, with the weights of the checkpoint.
   const Progress& progress = run.progress();
   rolled_back_in_batch_ = progress.batches_total.started > progress.batches_total.processed;
@@ -183,12 +188,19 @@ void WeightAveraging::on_train_start(RunContext& run) {
   count_exactly(options_.half_life, run);
   count_exactly(options_.start, run);
   if (options_.half_life) measured_position(*options_.half_life, "half_life", run);
+  // Without the fraction of the current epoch, no length would pass between two updates.
+  if (options_.half_life && options_.half_life->unit == Interval::Unit::epochs &&
+      !run.num_batches(RunningStage::train))
+    throw wrong_averaging(cat("half_life in epochs needs a training loader of known length; got ",
+                              options_.half_life->text(), " and a loader without one. Use st or sa."));
   if (options_.start) measured_position(*options_.start, "start", run);
   check_rates(run);
-  if (options_.update_bn.value_or(options_.kind == AveragingKind::swa))
+  if (options_.update_bn.value_or(options_.kind == AveragingKind::swa)) {
     if (const auto reason = run.run_weights().cannot_update_batch_norm())
       throw wrong_averaging(cat("update_bn needs a pass over the training data; ", *reason,
                                 ". Set update_bn to false, or use_buffers to true to average the statistics."));
+    run.run_weights().will_update_batch_norm();
+  }
   const Tensor skipped = run.run_weights().skipped_steps();
   if (skipped.is_cpu())
     skipped_ = *skipped.const_data_ptr<double>();

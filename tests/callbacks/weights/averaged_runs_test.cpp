@@ -2,6 +2,8 @@
 #include "fulgur/callbacks/weight_averaging.h"
 #include "trainer/checkpointing/interrupted.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -9,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "fulgur/callbacks/spike_detection.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
@@ -220,6 +223,26 @@ TEST_CASE("WeightAveraging: a step that on_nonfinite skips does not update the a
   CHECK(run.callback->n_averaged() == 59);
 }
 
+TEST_CASE("WeightAveraging: a step that SpikeDetection skips does not update the average") {
+  // Without a checkpoint, a rollback becomes a skip.
+  const SpikeAction action = GENERATE(SpikeAction::skip, SpikeAction::rollback);
+  CAPTURE(enum_text(action));
+  struct Spiky : SelfPlanned {
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 7) output.loss = output.loss + output.loss.detach() * 1000;
+      return output;
+    }
+  };
+  const TemporaryFolder folder;
+  const Averaged run =
+      train(folder, ema(), {.module = seeded<Spiky>()}, [&](TrainerOptions&, TrainerComponents& components) {
+        components.add(std::make_shared<SpikeDetection>(SpikeDetection::Options{.action = action, .rtol = 20}));
+      });
+  CHECK(run.report.global_step == 60);
+  CHECK(run.callback->n_averaged() == 59);
+}
+
 TEST_CASE("WeightAveraging: after a rollback, the average continues from the checkpoint's") {
   struct DivergingOnce : SelfPlanned {
     bool diverged = false;
@@ -236,6 +259,27 @@ TEST_CASE("WeightAveraging: after a rollback, the average continues from the che
   // The checkpoint has the average of 20 steps; one batch of 60 made none.
   CHECK(run.callback->n_averaged() == 60 - 5 - 1);
   for (const auto& [name, value] : run.averages()) CHECK(value.isfinite().all().item<bool>());
+}
+
+TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback was added begins the average again") {
+  struct DivergingOnce : SelfPlanned {
+    bool diverged = false;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == 13 && !std::exchange(diverged, true))
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 5;
+  const TemporaryFolder folder;
+  fit(folder, {.ends_at = 12, .by_signal = false, .saving = saving, .module = seeded<DivergingOnce>()});
+  const Averaged run =
+      train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<DivergingOnce>()},
+            [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  // The average of steps 11 to 13 is discarded; the batch after them made no step.
+  CHECK(run.callback->n_averaged() == 60 - 14);
 }
 
 TEST_CASE("WeightAveraging: test computes with the average of a checkpoint, also of one with weights only") {
@@ -359,6 +403,92 @@ TEST_CASE("WeightAveraging: a run that continues after the statistics were recom
   const Averaged resumed = train(folder, options, {.from = from, .module = seeded<Normed>()});
   CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
   CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+}
+
+namespace {
+
+/// Fails or gets a signal in a batch of the pass that recomputes the statistics.
+struct EndingInPass : Normed {
+  int64_t at = -1;
+  bool by_signal = false;
+  int64_t trained = 0, passed = 0;  // batches
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    const bool passes = !at::GradMode::is_enabled();
+    if (passes && passed == at) {
+      if (!by_signal) throw Killed();
+      std::raise(SIGTERM);
+    }
+    ++(passes ? passed : trained);
+    return Normed::training_step(batch, batch_idx);
+  }
+};
+
+std::map<std::string, Tensor> recomputed(const Averaged& run) {
+  std::map<std::string, Tensor> all;
+  const StateTree state = run.callback->state();
+  for (const auto& [name, value] : state.at("recomputed").as_map()) all[name] = value.tensor();
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: a failure while the statistics are recomputed loses no training") {
+  // In the middle of an epoch, and at its end.
+  const int64_t steps = GENERATE(44, 50);
+  CAPTURE(steps);
+  ModelCheckpoint::Options saving;
+  saving.every_n_epochs = 100;
+  const Change limit = [&](TrainerOptions& o, TrainerComponents&) { o.max_steps = steps; };
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run =
+      train(quiet_folder, swa(), {.saving = saving, .module = seeded<EndingInPass>()}, limit);
+  const auto failing = seeded<EndingInPass>();
+  failing->at = 3;
+  train(folder, swa(), {.saving = saving, .module = failing}, limit);
+  REQUIRE(failing->passed == 3);
+  const auto module = seeded<EndingInPass>();
+  const Averaged resumed = train(folder, swa(), {.from = "auto", .saving = saving, .module = module}, limit);
+  CHECK(module->trained == 0);
+  CHECK(module->passed == 10);
+  CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+  CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+  CHECK(recomputed(resumed).size() == 3);
+  CHECK(same_weights(recomputed(resumed), recomputed(quiet_run)));
+}
+
+TEST_CASE("WeightAveraging: a signal ends the pass that recomputes the statistics, and a resume repeats it") {
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, swa(), {.module = seeded<EndingInPass>()});
+  const auto stopped = seeded<EndingInPass>();
+  stopped->at = 3;
+  stopped->by_signal = true;
+  const Averaged part = train(folder, swa(), {.module = stopped});
+  CHECK(part.report.exit_code == ExitCode::preempted);
+  CHECK(stopped->passed == 4);
+  CHECK(recomputed(part).empty());
+  CHECK(same_weights(weights(*part.module), weights(*quiet_run.module)));
+  const auto module = seeded<EndingInPass>();
+  const Averaged resumed = train(folder, swa(), {.from = "auto", .module = module});
+  CHECK(module->trained == 0);
+  CHECK(same_weights(recomputed(resumed), recomputed(quiet_run)));
+  CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
+}
+
+TEST_CASE("WeightAveraging: the pass over a stream without an end reads as many batches as were trained") {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_steps = 8;
+  TrainerComponents components;
+  const auto averaging = std::make_shared<WeightAveraging>(Options{
+      .kind = AveragingKind::swa, .start = length("0st"), .every = length("1st"), .copy_at_end = false});
+  components.add(averaging);
+  const auto module = seeded<EndingInPass>();
+  // Not read to its end: the pass would last for days.
+  Trainer(options, components).fit(module, DataSource(regression_stream(int64_t{1} << 40)));
+  CHECK(module->trained == 8);
+  CHECK(module->passed == 8);
+  const StateTree state = averaging->state();
+  CHECK(state.at("recomputed").at("norm.num_batches_tracked").tensor().item<int64_t>() == 8);
 }
 
 TEST_CASE("WeightAveraging: batch norms cannot be updated with manual optimization") {

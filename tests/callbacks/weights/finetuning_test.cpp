@@ -6,9 +6,12 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
+#include <utility>
 
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
+#include "fulgur/optim/cyclic_schedules.h"
 #include "support/expect_error.h"
 
 namespace finetuning_test {
@@ -152,6 +155,57 @@ TEST_CASE("Finetuning: lr is the rate of the groups from then on, with the facto
   }
 }
 
+TEST_CASE("Finetuning: the entry that took effect last gives the rate, whatever their order in the list is") {
+  const TemporaryFolder folder;
+  const Options options{.freeze = {"first.*"},
+                        .unfreeze = {{.pattern = "first.*", .at = length("3ep"), .lr = 0.002},
+                                     {.pattern = "first.*", .at = length("1ep"), .lr = 0.008}}};
+  const Finetuned run = train(folder, options);
+  CHECK(run.seen->rates.at(2).at(1) == Approx(0.008 / 4));
+  CHECK(run.seen->rates.at(5).at(1) == Approx(0.002 / 32));
+}
+
+TEST_CASE("Finetuning: lr survives a rollback to a checkpoint from before it") {
+  struct DivergingOnce : Grouped {
+    bool diverged = false;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = Grouped::training_step(batch, batch_idx);
+      if (global_step() == 22 && !std::exchange(diverged, true))
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 15;
+  const TemporaryFolder folder;
+  const Finetuned run = train<DivergingOnce>(
+      folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}},
+      {.saving = saving}, [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  // The schedule returned to the second epoch, so the factor is that of one epoch less.
+  CHECK(run.seen->rates.at(2).at(1) == Approx(0.008 / 4));
+  CHECK(run.seen->rates.at(3).at(0) == Approx(0.04 / 4));
+  CHECK(run.seen->rates.at(3).at(1) == Approx(0.008 / 4));
+  CHECK(run.seen->frozen.back() == 0);
+}
+
+TEST_CASE("Finetuning: lr survives a resume that takes the rates of the config") {
+  const Options options{.freeze = {"first.*"},
+                        .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}};
+  const TemporaryFolder folder;
+  train(folder, options, {.ends_at = 30, .by_signal = false});
+  const Finetuned resumed =
+      train(folder, options, {.from = "auto"}, [](TrainerOptions&, TrainerComponents& components) {
+        components.load.allow_config_change = true;
+      });
+  REQUIRE(resumed.seen->rates.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    const double factor = 1.0 / static_cast<double>(1 << (3 + i));
+    CHECK(resumed.seen->rates[i][0] == Approx(0.04 * factor));
+    CHECK(resumed.seen->rates[i][1] == Approx(0.008 * factor));
+  }
+}
+
 TEST_CASE("Finetuning: a change waits for the start of an accumulation window") {
   const TemporaryFolder folder;
   const Finetuned run =
@@ -255,6 +309,39 @@ TEST_CASE("Finetuning: invalid options are errors") {
                               {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
              }),
              ContainsSubstring("none has 'first."));
+}
+
+TEST_CASE("Finetuning: lr is refused with a schedule that ignores the rates of groups") {
+  struct Scheduled : Grouped {
+    std::shared_ptr<LrScheduler> schedule;
+    OptimizerPlan configure_optimizers() override {
+      OptimizerPlan plan = Grouped::configure_optimizers();
+      plan.optimizers.front().scheduler = SchedulerConfig{.scheduler = schedule, .interval = ScheduleInterval::step};
+      return plan;
+    }
+  };
+  const auto fit_with = [](const std::shared_ptr<LrScheduler>& schedule, std::optional<double> lr) {
+    const auto module = std::make_shared<Scheduled>();
+    module->schedule = schedule;
+    const TemporaryFolder folder;
+    return train(folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = lr}}},
+                 {.module = module});
+  };
+  OneCycleLR::Options cycle;
+  cycle.cycle_momentum = false;
+  CyclicLR::Options triangles;
+  triangles.cycle_momentum = false;
+  const auto one_cycle = [&] { return std::make_shared<OneCycleLR>(cycle); };
+  const auto refusal = [&](const std::shared_ptr<LrScheduler>& schedule) {
+    return message_of<ConfigError>([&] { fit_with(schedule, 0.008); });
+  };
+  const auto because = ContainsSubstring("the schedule of AdamW sets them itself");
+  CHECK_THAT(refusal(one_cycle()), because);
+  CHECK_THAT(refusal(std::make_shared<CyclicLR>(triangles)), because);
+  CHECK_NOTHROW(fit_with(one_cycle(), std::nullopt));
+  // A warm-up that begins at 0 follows the groups.
+  CHECK_NOTHROW(fit_with(
+      std::make_shared<LambdaLR>([](int64_t step) { return std::min(1.0, static_cast<double>(step) / 10); }), 0.008));
 }
 
 TEST_CASE("Finetuning: a fit resumes with as many entries as the checkpoint has") {

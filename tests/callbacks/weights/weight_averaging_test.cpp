@@ -369,6 +369,8 @@ TEST_CASE("WeightAveraging: options that exclude each other are errors") {
   CHECK_THAT(error({.kind = swa, .annealing_strategy = SwaAnnealing::cos}), ContainsSubstring("swa_lrs is not set"));
   CHECK_THAT(error({.kind = swa, .swa_lrs = {0.0}}), ContainsSubstring("must be positive and finite; got 0"));
   CHECK_THAT(message_of<ConfigError>([] { Fit({.half_life = length("5tok")}); }), ContainsSubstring("num_tokens"));
+  CHECK_THAT(message_of<ConfigError>([] { Fit({.half_life = length("2ep")}); }),
+             ContainsSubstring("half_life in epochs needs a training loader of known length; got 2ep"));
 }
 
 }  // namespace weight_averaging_test

@@ -13,12 +13,13 @@ namespace fulgur::detail {
 namespace {
 
 void roll_back_callbacks(RunState& run, Services& services, const StateTree& state) {
-  if (!state.contains(checkpoint_keys::kCallbacks)) return;
-  const StateTree& states = state.at(checkpoint_keys::kCallbacks);
+  const StateTree none;
+  const StateTree& states =
+      state.contains(checkpoint_keys::kCallbacks) ? state.at(checkpoint_keys::kCallbacks) : none;
   for (const auto& callback : run.callbacks)
-    if (auto* const follows = dynamic_cast<FollowsWeights*>(callback.get());
-        follows && states.contains(callback->state_key()))
-      follows->roll_back(services.context, states.at(callback->state_key()));
+    if (auto* const follows = dynamic_cast<FollowsWeights*>(callback.get()))
+      follows->roll_back(services.context,
+                         states.contains(callback->state_key()) ? states.at(callback->state_key()) : none);
 }
 
 void roll_back(RunState& run, Services& services) {
@@ -49,7 +50,7 @@ void roll_back(RunState& run, Services& services) {
     services.logs.forget_watched();
   services.rows.forgive();
   run.rewind_point.reset();
-  for (StepJudge* const judge : run.judges) judge->on_rollback(services.context, content.state);
+  for (const RegisteredJudge& judge : run.judges) judge.judge->on_rollback(services.context, content.state);
   const std::string news = cat(text, ": weights, optimizers and schedules were restored from ", *path,
                                "; training continues with the next batch");
   if (services.finite.is_first_rollback()) return log::warn("trainer.rolled_back", news);

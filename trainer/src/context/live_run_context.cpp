@@ -124,7 +124,7 @@ void LiveRunContext::set_accumulation(int64_t count) {
 }
 
 void LiveRunContext::judge_steps(StepJudge& judge) {
-  state_.judges.push_back(&judge);
+  state_.judges.push_back({.judge = &judge, .owner = state_.callbacks.running()});
   services_.finite.keep_window_buffers();
 }
 

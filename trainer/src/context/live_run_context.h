@@ -58,7 +58,8 @@ class LiveRunContext final : public RunContext,
   std::optional<std::string> cannot_update_batch_norm() const override {
     return detail::cannot_update_batch_norm(state_);
   }
-  std::vector<std::string> update_batch_norm() override { return detail::update_batch_norm(state_); }
+  void will_update_batch_norm() override { state_.updates_batch_norm = true; }
+  std::vector<std::string> update_batch_norm() override { return detail::update_batch_norm(state_, services_); }
   int64_t rank() const override { return state_.strategy->rank(); }
   int64_t world_size() const override { return state_.strategy->world_size(); }
   at::Device device() const override { return state_.strategy->device(); }

@@ -9,6 +9,7 @@
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/nn/cumulative_stats.h"
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
 #include "loops/rewind.h"
@@ -59,13 +60,29 @@ class FitLoop {
     }
     services_.rows.settle();
     services_.seen.settle();
+    if (run_.updates_batch_norm && nn::CumulativeStats::has_any(*run_.model)) save_what_was_trained();
     services_.checkpoints.before_writes();
     callbacks(LogScope::forbidden, "on_train_end", &Callback::on_train_end);
+    if (run_.ended_in_train_end) throw Interrupted(*run_.ended_in_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
     services_.checkpoints.act_on_requests();
   }
 
  private:
+  // The pass over the data that follows must not be able to lose anything. A callback may save this step as well, under
+  // its usual name.
+  void save_what_was_trained() {
+    services_.checkpoints.wait_for_save();  // it may fail
+    services_.checkpoints.act_on_requests();
+    if (!run_.checkpoints_allowed || run_.counters.global_step == 0 || services_.checkpoints.is_saved()) return;
+    CheckpointRequest request =
+        checkpoint_of_now(services_.context, "the statistics of batch norms are recomputed next");
+    request.name += "-trained";
+    services_.context.request_checkpoint(std::move(request));
+    services_.checkpoints.act_on_requests();
+    services_.checkpoints.wait_for_save();
+  }
+
   // Modes are the user's choice: a frozen layer stays in its mode.
   void warn_of_eval_mode() const {
     std::vector<std::string> names;

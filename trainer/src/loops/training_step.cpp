@@ -339,7 +339,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     output.loss = output.loss.variable_data();
     return output;
   }
-  for (StepJudge* const judge : run_.judges) judge->see_loss(services_.context, output.loss.detach());
+  for (const RegisteredJudge& judge : run_.judges)
+    if (run_.is_due(judge)) judge.judge->see_loss(services_.context, output.loss.detach());
   run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
   GradientNorm::forget(module);
   Tensor loss = services_.finite.shown_in_gradients(output.loss);
@@ -418,11 +419,14 @@ void TrainingStep::prepare_gradients() {
   if (judged == NonFiniteDecision::skip) services_.finite.restore_buffers();
   makes_step_ = carry_out(run_, services_, judged);
   rolled_back_ = services_.finite.rollbacks() != rollbacks;
+  if (!makes_step_ && !rolled_back_) services_.finite.count_judged_skip();
 }
 
 NonFiniteDecision TrainingStep::judge_step() {
   NonFiniteDecision decision = NonFiniteDecision::proceed;
-  for (StepJudge* const judge : run_.judges) {
+  for (const RegisteredJudge& registered : run_.judges) {
+    if (!run_.is_due(registered)) continue;
+    StepJudge* const judge = registered.judge;
     const StepVerdict verdict = judge->judge_step(services_.context);
     if (verdict == StepVerdict::good) services_.finite.note_progress();
     if (verdict == StepVerdict::skip && decision == NonFiniteDecision::proceed) decision = NonFiniteDecision::skip;
@@ -524,6 +528,8 @@ void TrainingStep::end_window() {
 void TrainingStep::close_window() {
   if (run_.window.done == 0) return;
   ScopeGuard scope(run_, LogScope::train_step);
+  // After a resume there may have been no batch.
+  run_.position.filtered = {.step = run_.counters.global_step + 1, .epoch = run_.counters.epoch + 1};
   // No batch of the window has exchanged gradients: the last one was not expected to be the last.
   if (handle_ && run_.window.losses > 0) run_.strategy->sync_gradients(handle_->optimizer());
   end_window();

@@ -2,8 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/cumulative_stats.h"
 #include "run/batch_transfer.h"
@@ -24,22 +27,35 @@ void compute_on(RunState& run, const Batch& batch, int64_t index) {
   run.strategy->run_parts(parts.size(), [&](size_t part) { compute(parts[part].batch); });
 }
 
-// The batches of one epoch, of which a checkpoint must not know: they are not trained.
-void read_training_data(RunState& run) {
+// The batches of one epoch, of which a checkpoint must not know: they are not trained. Returns their number; nullopt if
+// a signal has ended the pass.
+std::optional<int64_t> read_training_data(RunState& run, Services& services) {
   const StageLoaders& train = run.stages[RunningStage::train];
   StateTree::List positions;
   for (const auto& loader : train.loaders) positions.push_back(loader->state());
   run.loaders_at_end = std::move(positions);
   Loader& loader = *train.loaders.front();
-  const std::optional<int64_t> limit = train.batches.front();
-  loader.start_epoch(run.counters.epoch);
+  // A stream may never end.
+  const int64_t limit = train.batches.front().value_or(std::max<int64_t>(run.counters.batches_total.completed, 1));
+  // The first call takes the position of a resumed checkpoint, from which nothing was read; the second one begins at
+  // the first batch.
+  for (int call = 0; call < 2; ++call) loader.start_epoch(run.counters.epoch);
   HeldBatch held;
   Batch& batch = held.get();
-  for (int64_t index = 0; (!limit || index < *limit) && loader.next(batch); ++index) {
+  int64_t index = 0;
+  services.consensus.change_pace();
+  for (; index < limit && loader.next(batch); ++index) {
     batch_to_device(run, batch, 0);
     compute_on(run, batch, index);
+    services.consensus.step();
+    if (const auto signal = services.consensus.signal()) {
+      run.ended_in_train_end = signal;
+      return std::nullopt;
+    }
   }
+  services.consensus.settle();
   batch.clear();
+  return index;
 }
 
 }  // namespace
@@ -54,14 +70,23 @@ std::optional<std::string> cannot_update_batch_norm(const RunState& run) {
   return std::nullopt;
 }
 
-std::vector<std::string> update_batch_norm(RunState& run) {
-  const nn::CumulativeStats stats(*run.model);
+std::vector<std::string> update_batch_norm(RunState& run, Services& services) {
+  nn::CumulativeStats stats(*run.model);
   if (stats.names().empty()) return {};
   const RngGuard rng(run.strategy->devices());
   const at::NoGradGuard no_grad;
+  std::optional<int64_t> batches;
   {
     const ScopeGuard muted(run, LogScope::muted);
-    run.position.during("training_step, for the statistics of batch norms", [&] { read_training_data(run); });
+    run.position.during("training_step, for the statistics of batch norms",
+                        [&] { batches = read_training_data(run, services); });
+  }
+  if (batches.value_or(0) == 0) {
+    stats.put_back();
+    if (batches)
+      log::warn("trainer.no_batch_norm_update",
+              "the training loader returned no batch, so the statistics of batch norms stay as they were");
+    return {};
   }
   for (const Tensor& statistic : stats.statistics())
     statistic.copy_(run.collectives().all_reduce(statistic, ReduceOp::mean));

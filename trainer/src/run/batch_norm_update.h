@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "run/run_state.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 
 /// See RunWeights.
 std::optional<std::string> cannot_update_batch_norm(const RunState& run);
-std::vector<std::string> update_batch_norm(RunState& run);
+std::vector<std::string> update_batch_norm(RunState& run, Services& services);
 
 }  // namespace fulgur::detail

@@ -152,6 +152,12 @@ inline constexpr const char* kMediaInStep =
     "every "
     "step";
 
+/// An object that decides whether a step is made, with the callback that has registered it; nullptr if none has.
+struct RegisteredJudge {
+  StepJudge* judge;
+  const Callback* owner;
+};
+
 /// The facts about the origin of the run that checkpoints and reports record.
 struct RunDescription {
   ConfigNode config;  ///< resolved
@@ -186,6 +192,9 @@ struct RunState {
   bool is_due(const Callback& callback) const {
     return fn != TrainerFn::fit || !callback.filter().is_set() || callback.filter().passes(position.filtered);
   }
+
+  /// A judge of a callback whose filter does not pass sees no losses and decides nothing.
+  bool is_due(const RegisteredJudge& judge) const { return !judge.owner || is_due(*judge.owner); }
 
   /// The current position, for display: stage, epoch, batch with its shapes, step.
   std::string describe_position() const;
@@ -234,7 +243,9 @@ struct RunState {
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
-  std::vector<StepJudge*> judges;  ///< callbacks that decide whether a step is made
+  std::vector<RegisteredJudge> judges;
+  bool updates_batch_norm = false;  ///< on_train_end recomputes the statistics of batch norms, which takes long
+  std::optional<int> ended_in_train_end;  ///< the signal that has ended this
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
   bool remembers_batches = false;           ///< a callback may save on an exception
   std::optional<RewindPoint> rewind_point;  ///< of the batch or the hooks under way, if one may

@@ -166,6 +166,17 @@ void NonFinitePolicy::count_skips(const Tensor& found_inf) {
   skipped_on_device_.add_(found_inf);
 }
 
+void NonFinitePolicy::count_judged_skip() {
+  const at::NoGradGuard no_grad;
+  ++noted_skips_;  // it is reported by the callback
+  if (found_inf_ && !found_inf_->is_cpu()) return count_skips(found_inf_->eq(0).to(found_inf_->scalar_type()));
+  if (found_inf_ && *found_inf_->const_data_ptr<float>() != 0) return;
+  if (skipped_on_device_.defined())
+    skipped_on_device_.add_(1);
+  else
+    ++skipped_;
+}
+
 Tensor NonFinitePolicy::skipped_steps() const {
   if (skipped_on_device_.defined()) return skipped_on_device_;
   return at::full({}, static_cast<double>(skipped_), at::kDouble);

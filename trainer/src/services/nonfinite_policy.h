@@ -61,6 +61,8 @@ class NonFinitePolicy {
   void keep_window_buffers() { keeps_buffers_ = true; }
   /// The same after a step that a callback skips: undoes what its forwards did to the buffers.
   void restore_buffers();
+  /// Counts the step that a callback skips, unless an overflow has counted it already. Does not wait.
+  void count_judged_skip();
   /// A callback has judged the loss of a step as good.
   void note_progress() { finite_since_rollback_ = true; }
   /// A callback requests a rollback because of `what`, such as `the loss is 12`, at the current position.

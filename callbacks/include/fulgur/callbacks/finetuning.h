@@ -25,7 +25,7 @@ struct FULGUR_API Unfreezing {
 /// its optimizer has it from the start, but neither changes it nor has a state for it. A change takes effect at the
 /// start of an accumulation window. A resumed fit has the same parameters frozen. When the run ends, parameters that
 /// are still frozen are unfrozen.
-class FULGUR_API Finetuning final : public Callback {
+class FULGUR_API Finetuning final : public Callback, public FollowsWeights {
  public:
   struct FULGUR_API Options {
     std::vector<std::string> freeze = {};
@@ -40,12 +40,14 @@ class FULGUR_API Finetuning final : public Callback {
   StateTree state() const override;
   /// Throws a CheckpointError if the state has another number of entries in `unfreeze`.
   void load_state(const StateTree& state) override;
+  /// What is unfrozen stays so, with its rates, although the optimizers are those of the checkpoint.
+  void roll_back(RunContext& run, const StateTree& state) override;
 
   void setup(RunContext& run, TrainerFn fn) override;
   void teardown(RunContext& run, TrainerFn fn) override;
   /// Throws a ConfigError, with similar names, for a pattern that matches no parameter, if no optimizer has a parameter
-  /// that is unfrozen, if a parameter group with a new rate has other parameters too, and if the run cannot measure a
-  /// position.
+  /// that is unfrozen, if a parameter group with a new rate has other parameters too or a schedule that does not follow
+  /// the rates of groups, and if the run cannot measure a position.
   void on_train_start(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
@@ -70,7 +72,8 @@ class FULGUR_API Finetuning final : public Callback {
   void check(RunContext& run) const;
   bool matches_any(const std::string& name) const;
   void unfreeze(const std::string& pattern);
-  void set_rate(RunContext& run, const Unfreezing& entry) const;
+  /// Gives each parameter group the rate of the last entry with a rate that has taken effect on it.
+  void set_rates(RunContext& run) const;
   void unfreeze_what_is_due(RunContext& run);
   void hold_modes();
 
@@ -78,6 +81,7 @@ class FULGUR_API Finetuning final : public Callback {
   std::vector<Frozen> frozen_;
   std::vector<FrozenNorm> norms_;
   std::vector<bool> done_;    ///< entries of unfreeze that have taken effect
+  std::vector<size_t> order_; ///< the same, in the order in which they did
   int64_t window_step_ = -1;  ///< the global step at the start of the current accumulation window
   bool loaded_ = false;
 };

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/state/tensor.h"
@@ -21,6 +22,8 @@ class CumulativeStats {
 
   /// Whether the module has such a layer.
   static bool has_any(const torch::nn::Module& module);
+  /// Gives the buffers the values that they had before.
+  void put_back();
   /// The dotted names of the buffers that are recomputed; empty if there is no such layer.
   const std::vector<std::string>& names() const { return names_; }
   /// Their running means and variances, without the counters.
@@ -29,6 +32,7 @@ class CumulativeStats {
  private:
   std::vector<std::string> names_;
   std::vector<Tensor> statistics_;
+  std::vector<std::pair<Tensor, Tensor>> before_;  // the buffers, with their values
   std::vector<std::function<void()>> restore_momentum_;
 };
 

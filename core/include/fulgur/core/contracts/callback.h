@@ -22,8 +22,9 @@ enum class Phase { observe, decide, checkpoint };
 class FULGUR_API FollowsWeights {
  public:
   virtual ~FollowsWeights();
-  /// Called when `on_nonfinite: rollback` has restored the weights of a checkpoint; `state` is the callback's state in
-  /// it. The counters of the run are not moved back.
+  /// Called when a rollback (`on_nonfinite: rollback`, or that of a `StepJudge`) has restored the weights of a
+  /// checkpoint; `state` is the callback's state in it, or empty if it has none, since the callback is new. The counters
+  /// of the run are not moved back.
   virtual void roll_back(RunContext& run, const StateTree& state) = 0;
 };
 

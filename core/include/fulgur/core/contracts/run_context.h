@@ -130,6 +130,8 @@ class FULGUR_API RunContext {
   /// Prints a line to the console, on rank 0 only.
   virtual void print(std::string_view line) = 0;
 
+  /// The loggers as they were given to the run. Log through the run (`log`, `log_media`, `log_artifact`): one whose
+  /// `may_block()` is true is in use on its own thread.
   virtual const std::vector<std::shared_ptr<Logger>>& loggers() const = 0;
   /// The run folder; empty if there is none.
   virtual std::filesystem::path log_dir() const = 0;
@@ -153,7 +155,8 @@ class FULGUR_API RunContext {
   /// call it at the same step, since they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
   /// From now on `judge`, which must outlive the run, decides before each step of the optimizer whether it is made.
-  /// Call it in `setup` of a fit, on all ranks. Steps that are judged are not captured. Throws an Error in a context
+  /// Call it in `setup` of a fit, on all ranks. In steps that the filter of the calling callback leaves out (`every`,
+  /// `from`, `until`, `once`), the judge is not asked. Steps that are judged are not captured. Throws an Error in a context
   /// without training steps.
   virtual void judge_steps(StepJudge& judge);
 };

@@ -92,16 +92,22 @@ class FULGUR_API RunWeights {
  public:
   virtual ~RunWeights();
 
-  /// How many optimizer steps the run has skipped because gradients were not finite: a scalar on the CPU, or on the
+  /// How many optimizer steps the run has skipped, because gradients were not finite or a StepJudge decided it: a scalar on the CPU, or on the
   /// device if only the device knows. It is the run's own tensor, which further steps change. Does not wait.
   virtual Tensor skipped_steps() const = 0;
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
   virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
+  /// Announces that `on_train_end` will call `update_batch_norm`. The run then saves its last state before
+  /// `on_train_end`, so that a process that dies in the pass loses no training. Call it in `on_train_start`, on all
+  /// ranks.
+  virtual void will_update_batch_norm() = 0;
   /// Recomputes the running statistics of all batch norms in training mode with the module's current weights, as
   /// torch.optim.swa_utils.update_bn does: one pass of `training_step` over the training data without gradients, in
   /// which each batch has the same weight. With several ranks, the statistics are the mean over ranks. Values that the
   /// module logs are dropped, and the random numbers of the run do not change. Call it in `on_train_end`, on all ranks.
-  /// Returns the names of the buffers that were recomputed.
+  /// If the loader has no length, the pass reads at most as many batches as were trained. A signal ends the pass, and
+  /// then the run, which repeats the pass when it is resumed. Returns the names of the buffers that were recomputed:
+  /// none after a signal or, with a warning, if the data has no batch; the statistics are then what they were.
   virtual std::vector<std::string> update_batch_norm() = 0;
 };
 
