@@ -91,6 +91,10 @@ struct JsonlLogger::Impl {
   /// tried again.
   bool cut_file() {
     if (!cut->kept && !read_earlier()) return false;
+    if (!cut->kept) {  // an earlier file may still appear before a new one can be written
+      file.replaced({});
+      return true;
+    }
     if (cut->removes && !write_kept()) return false;
     file.replaced(FileMark::of(*cut->kept));
     cut.reset();
@@ -107,8 +111,9 @@ struct JsonlLogger::Impl {
       return false;
     }
     std::string kept = kept_of(text.value_or(""), cut->state, cut->resume_step);
-    cut->removes = text && kept != *text;
-    cut->is_prefix = text && text->starts_with(kept);
+    if (!text) return true;
+    cut->removes = kept != *text;
+    cut->is_prefix = text->starts_with(kept);
     cut->kept = std::move(kept);
     return true;
   }
@@ -129,7 +134,9 @@ struct JsonlLogger::Impl {
   /// False if rows are still waiting.
   bool flush() {
     if (cut && !cut_file()) return false;
-    return file.flush();
+    if (!file.flush()) return false;
+    cut.reset();
+    return true;
   }
 };
 

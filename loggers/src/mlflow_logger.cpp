@@ -11,7 +11,9 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "media/artifact_names.h"
 #include "media/media_file.h"
+#include "mlflow/accepted_names.h"
 #include "mlflow/mlflow_client.h"
 #include "tensorboard/events.h"
 #include "tensorboard/hparams.h"
@@ -24,6 +26,8 @@ using ApiJson = nlohmann::json;
 
 constexpr size_t kMostMetrics = 1000, kMostParams = 100;  // of one request
 constexpr size_t kLongestParam = 6000;                    // bytes of a value
+constexpr size_t kMostAlone = 10;                         // entries that are refused one by one, in a row
+constexpr int kMostTries = 5;                             // of an upload, while the server answers other requests
 
 std::string from_environment(const char* name) {
   const char* value = std::getenv(name);
@@ -74,7 +78,10 @@ const char* status_text(RunStatus status) {
   return status == RunStatus::failed ? "FAILED" : "KILLED";
 }
 
-/// Regular files of a folder, which may be changing, in the order of their paths.
+fs::path manifest_of(const fs::path& checkpoint) { return checkpoint / "manifest.json"; }
+
+/// Regular files of a folder, which may be changing, in the order of their paths. The manifest, which says that a
+/// checkpoint is complete, is the last.
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
@@ -83,6 +90,7 @@ std::vector<fs::path> files_in(const fs::path& folder) {
     if (fs::is_regular_file(entry->symlink_status(ignored))) files.push_back(entry->path());
   }
   std::sort(files.begin(), files.end());
+  std::stable_partition(files.begin(), files.end(), [&](const fs::path& file) { return file != manifest_of(folder); });
   return files;
 }
 
@@ -99,15 +107,65 @@ struct MLflowLogger::Impl {
   std::optional<std::string> resumed;  ///< id of the run of the checkpoint
   std::vector<ApiJson> waiting;        ///< metrics
   int64_t refused = 0;
+  mlflow::AcceptedNames metric_names, param_names;
+  ArtifactNames artifact_names;
+  std::map<std::string, int> failed_uploads;  ///< of the entry that is tried: tries by name
 
-  /// Calls `send`. What the server refuses for good is reported, and not tried again.
+  void report_refused(const std::string& what, size_t entries = 1) {
+    refused += static_cast<int64_t>(entries);
+    log::warn("logger.refused", what);
+  }
+
+  /// Sends `entries` in batches of at most `most`, and erases those that need not be sent again. A refused batch is
+  /// halved, so that an entry that the server does not accept costs no other.
   template <class Send>
-  void attempt(Send send, int64_t entries = 1) {
+  void send_all(std::vector<ApiJson>& entries, size_t most, Send send) {
+    size_t size = most, alone = 0;
+    while (!entries.empty()) {
+      // If the server accepts nothing at all, single requests would only take time.
+      const bool halves = alone < kMostAlone;
+      const size_t count = std::min(entries.size(), halves ? size : most);
+      const auto end = entries.begin() + static_cast<std::ptrdiff_t>(count);
+      try {
+        send(ApiJson(std::vector<ApiJson>(entries.begin(), end)));
+        size = std::min(2 * count, most);
+        alone = 0;
+      } catch (const mlflow::Refused& error) {
+        if (halves && count > 1) {
+          size = count / 2;
+          continue;
+        }
+        report_refused(error.what(), count);
+        ++alone;
+      }
+      entries.erase(entries.begin(), end);
+    }
+  }
+
+  /// Calls `send`, which uploads an artifact; false if it is lost. An artifact that fails again and again while the
+  /// server answers other requests is given up: it must not hold up all that is logged after it.
+  template <class Send>
+  bool attempt(const std::string& name, Send send) {
+    if (failed_uploads[name] >= kMostTries) return false;
     try {
       send();
+      return true;
     } catch (const mlflow::Refused& error) {
-      refused += entries;
-      log::warn("logger.refused", error.what());
+      report_refused(error.what());
+    } catch (const Error& error) {
+      require_answer();
+      if (++failed_uploads[name] < kMostTries) throw;
+      report_refused(error.what());
+    }
+    return false;
+  }
+
+  /// Throws an Error if the server answers no request at the moment.
+  void require_answer() {
+    try {
+      client.find_run(run->id);
+    } catch (const mlflow::Refused&) {
+      // This is an answer, too.
     }
   }
 
@@ -125,7 +183,7 @@ struct MLflowLogger::Impl {
       return true;
     } catch (const mlflow::Refused& error) {
       log::warn("logger.mlflow_new_run", cat("[loggers.MLflowLogger] the run ", id,
-                                             " must exist to be continued; a new one is created: ", error.what()));
+                                             " must exist to be continued; another one is used: ", error.what()));
       return false;
     }
   }
@@ -146,22 +204,11 @@ struct MLflowLogger::Impl {
   }
 
   void send_metrics() {
-    while (!waiting.empty()) {
-      const auto count = static_cast<std::ptrdiff_t>(std::min(waiting.size(), kMostMetrics));
-      const auto end = waiting.begin() + count;
-      const ApiJson batch(std::vector<ApiJson>(waiting.begin(), end));
-      attempt([&] { client.log_batch(run->id, batch, ApiJson::array()); }, count);
-      waiting.erase(waiting.begin(), end);
-    }
+    send_all(waiting, kMostMetrics, [&](const ApiJson& batch) { client.log_batch(run->id, batch, ApiJson::array()); });
   }
 
   void send_params(const std::map<std::string, std::string>& params) {
-    ApiJson batch = ApiJson::array();
-    const auto send = [&] {
-      if (!batch.empty())
-        attempt([&] { client.log_batch(run->id, ApiJson::array(), batch); }, static_cast<int64_t>(batch.size()));
-      batch = ApiJson::array();
-    };
+    std::vector<ApiJson> entries;
     for (const auto& [name, value] : params) {
       const auto known = run->params.find(name);
       if (known != run->params.end()) {
@@ -171,27 +218,44 @@ struct MLflowLogger::Impl {
                         escape_controls(known->second), "' and is now '", escape_controls(value), "'."));
         continue;
       }
-      batch.push_back({{"key", name}, {"value", value}});
-      if (batch.size() == kMostParams) send();
+      entries.push_back({{"key", name}, {"value", value}});
     }
-    send();
+    send_all(entries, kMostParams, [&](const ApiJson& batch) { client.log_batch(run->id, ApiJson::array(), batch); });
     for (const auto& [name, value] : params) run->params.try_emplace(name, value);
+  }
+
+  void report_gone(const fs::path& path) {
+    ++refused;
+    log::warn("logger.artifact_gone", cat("[loggers.MLflowLogger] an artifact must exist until it is sent; ", path,
+                                          " was removed before. Keep it until the end of the run."));
   }
 
   /// Uploads a file, or the files of a folder, under `name`.
   void upload(const fs::path& path, const std::string& name) {
     std::error_code error;
-    if (!fs::exists(path, error)) {
-      ++refused;
-      log::warn("logger.artifact_gone", cat("[loggers.MLflowLogger] an artifact must exist until it is sent; ", path,
-                                            " was removed before. Keep it until the end of the run."));
-      return;
-    }
-    if (!fs::is_directory(path, error)) return attempt([&] { client.upload(*run, name, path); });
+    if (!fs::exists(path, error))
+      report_gone(path);
+    else if (fs::is_directory(path, error))
+      upload_folder(path, name);
+    else
+      attempt(name, [&] { client.upload(*run, name, path); });
+    failed_uploads.clear();
+  }
+
+  void upload_folder(const fs::path& path, const std::string& name) {
+    std::error_code error;
+    bool complete = true;
     for (const fs::path& file : files_in(path)) {
+      // Without all other files, a manifest would make a checkpoint look complete.
+      if (!complete && file == manifest_of(path)) continue;
       // A checkpoint that is replaced is removed while it is read.
-      if (!fs::exists(file, error)) continue;
-      attempt([&] { client.upload(*run, cat(name, "/", file.lexically_relative(path)), file); });
+      if (!fs::exists(file, error)) {
+        if (complete) report_gone(file);
+        complete = false;
+        continue;
+      }
+      const std::string file_name = cat(name, "/", file.lexically_relative(path).string());
+      complete = attempt(file_name, [&] { client.upload(*run, file_name, file); }) && complete;
     }
   }
 };
@@ -201,7 +265,8 @@ void MLflowLogger::Options::fields(Fields& f) {
   f(experiment_name, "experiment_name",
     "Experiment of the run, created if it is missing; null: MLFLOW_EXPERIMENT_NAME, or else fulgur_logs.");
   f(run_name, "run_name", "Name of the run in MLflow; null: that of the run folder, such as fulgur_logs/version_0.");
-  f(run_id, "run_id", "Id of a run of MLflow to continue; null: a new run, or that of the checkpoint.");
+  f(run_id, "run_id",
+    "Id of a run of MLflow to continue, unless the run resumes that of a checkpoint; null: a new one.");
   f(tags, "tags", "Tags of a new run.");
   f(log_model, "log_model",
     "Checkpoints that are stored as artifacts: best (each new best one, as checkpoints/best), all, or false.");
@@ -218,18 +283,20 @@ StateTree MLflowLogger::state() {
 void MLflowLogger::load_state(const StateTree& state) { impl_->resumed = state.at("run_id").as_string(); }
 
 void MLflowLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t>) {
+  std::vector<std::string> ids;
+  if (impl_->resumed) ids.push_back(*impl_->resumed);
   // A logger that has a run is in another stage of it, such as test after fit.
-  std::optional<std::string> id = impl_->options.run_id;
-  if (!id) id = impl_->resumed;
-  if (!id && impl_->run) id = impl_->run->id;
-  if (!id || !impl_->continue_run(*id)) impl_->create_run(log_dir);
+  if (impl_->run) ids.push_back(impl_->run->id);
+  if (impl_->options.run_id) ids.push_back(*impl_->options.run_id);
+  if (std::ranges::none_of(ids, [&](const std::string& id) { return impl_->continue_run(id); }))
+    impl_->create_run(log_dir);
   impl_->resumed.reset();
 }
 
 void MLflowLogger::log_hyperparams(const ConfigNode& hparams) {
   std::map<std::string, std::string> params;
   for (const auto& [name, text] : tensorboard::hparam_texts(hparams))
-    params[mlflow::accepted_name(name)] = tensorboard::as_utf8(text.substr(0, kLongestParam));
+    params[impl_->param_names.of(name)] = tensorboard::as_utf8(text.substr(0, kLongestParam));
   impl_->send_params(params);
 }
 
@@ -239,16 +306,18 @@ void MLflowLogger::log_metrics(const Metrics& metrics, int64_t step) {
   const int64_t time = milliseconds(logged_at());
   for (const auto& [name, value] : metrics)
     impl_->waiting.push_back(
-        {{"key", mlflow::accepted_name(name)}, {"value", metric_value(value)}, {"timestamp", time}, {"step", step}});
+        {{"key", impl_->metric_names.of(name)}, {"value", metric_value(value)}, {"timestamp", time}, {"step", step}});
 }
 
 void MLflowLogger::log_media(const MediaRecord& record, int64_t step) {
   const MediaFile file = media_file(record, step);
-  impl_->attempt([&] { impl_->client.upload(*impl_->run, file.path.string(), file.content); });
+  const std::string name = file.path.string();
+  impl_->attempt(name, [&] { impl_->client.upload(*impl_->run, name, file.content); });
+  impl_->failed_uploads.clear();
 }
 
 void MLflowLogger::log_artifact(const std::filesystem::path& path) {
-  impl_->upload(path, path.has_filename() ? path.filename() : path.parent_path().filename());
+  impl_->upload(path, impl_->artifact_names.name_of(path));
 }
 
 void MLflowLogger::after_save_checkpoint(const CheckpointInfo& info) {

@@ -8,6 +8,7 @@ set(TEST_SOURCES
   media_files_test.cpp
   memory_logger_test.cpp
   mlflow_logger_test.cpp
+  mlflow_requests_test.cpp
   run_name_test.cpp
   tensorboard_logger_test.cpp
   tensorboard_media_test.cpp

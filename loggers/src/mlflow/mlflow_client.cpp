@@ -12,7 +12,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kLongestName = 250;
 constexpr std::string_view kArtifactScheme = "mlflow-artifacts:";
 
 std::string text_at(const Json& object, const char* key) {

@@ -62,6 +62,8 @@ class Client {
   HttpClient http_;
 };
 
+constexpr size_t kLongestName = 250;  ///< bytes
+
 /// `name` as MLflow accepts it: other characters than letters, digits and `_-. :/` become `_`, and so do parts that
 /// would be another path, such as `..`. At most 250 bytes.
 std::string accepted_name(std::string_view name);

@@ -75,6 +75,7 @@ struct Service : Logger {
   }
   void log_artifact(const std::filesystem::path& path) override {
     enter();
+    if (path.filename() == "refused") throw std::runtime_error("refused");
     calls.push_back(path.filename().string());
   }
   void flush() override {
@@ -227,6 +228,24 @@ TEST_CASE("a logger that fails to the end is given up after a short time, and fi
   CHECK(service->status == RunStatus::failed);
   REQUIRE(lines.errors().size() == 1);
   CHECK_THAT(lines.errors()[0], ContainsSubstring("2 entries of step 8 were not sent and are lost"));
+}
+
+TEST_CASE("what a logger has taken is sent at the end, even if a later entry fails") {
+  const Lines lines;
+  const auto service = std::make_shared<Service>();
+  service->set_stuck(true);
+  LoggerThread logger(service, quick());
+  logger.start("run", std::nullopt);
+  logger.log_metrics({{"a", 1}}, 1);
+  logger.log_artifact("refused");
+  logger.log_metrics({{"a", 3}}, 3);
+  service->set_stuck(false);
+  while (lines.warnings().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(service->flushes == 0);
+  logger.finalize(RunStatus::success);
+  CHECK(service->flushes == 1);
+  REQUIRE(lines.errors().size() == 1);
+  CHECK_THAT(lines.errors()[0], ContainsSubstring("2 entries of step 3 were not sent and are lost"));
 }
 
 TEST_CASE("a call that does not return holds up neither rows nor, for long, the end of the run") {

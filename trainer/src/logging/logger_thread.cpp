@@ -210,6 +210,8 @@ struct LoggerThread::Shared {
         pause_s = std::min(2 * pause_s, limits.longest_pause_s);
       }
     }
+    // What the logger has taken is not lost because of an entry behind it that fails.
+    if (!abandoned && !ending->drops && unflushed.count > 0 && calls(lock, [&] { logger->flush(); })) unflushed = {};
     if (!abandoned) {
       lock.unlock();
       logger->finalize(ending->status);

@@ -12,7 +12,8 @@ namespace fulgur::detail {
 
 /// A logger that may block, on its own thread: what is logged waits in a queue, and the run never waits for it. An
 /// entry that the logger cannot take is tried again, with pauses that double, before later entries. What does not fit
-/// into the queue is lost, and counted. `finalize` waits for a limited time, and then reports what is lost.
+/// into the queue is lost, and counted. `finalize` waits for a limited time, and then reports what is lost. While a
+/// thread that it abandoned has not ended, other objects of this class do not call the logger, and drop what is logged.
 class LoggerThread final : public Logger {
  public:
   struct Limits {

@@ -39,14 +39,14 @@ class FULGUR_API MLflowLogger : public Logger {
     MLflowModels log_model = MLflowModels::none;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError if there is no address of a server.
+  /// Throws a ConfigError if there is no address of a server, or if the option `tracking_uri` contains a user.
   explicit MLflowLogger(const Options& options);
   ~MLflowLogger() override;
 
   bool may_block() const override { return true; }
   StateTree state() override;
   void load_state(const StateTree& state) override;
-  /// Creates the run of MLflow, or continues one.
+  /// Continues the run of the checkpoint, else that of an earlier stage, else `run_id`, or creates one.
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   void log_hyperparams(const ConfigNode& hparams) override;
   void log_metrics(const Metrics& metrics, int64_t step) override;
