@@ -364,6 +364,25 @@ TEST_CASE("GradientMonitor: with several optimizers, each has its total, and all
   CHECK(run.logger->values("update_ratio/second").size() == 4);
 }
 
+TEST_CASE("GradientMonitor: nonfinite_gradients is the sum over all optimizers, whichever has made the step") {
+  // A gradient is infinite in the first batch, whose step is that of the first optimizer.
+  struct Alternating : TwoOptimizers {
+    StepOutput training_step(const Batch& b, int64_t batch_idx) override {
+      const Tensor loss = at::mse_loss(forward(b[0]), b[1]);
+      manual_backward(loss);
+      if (batch_idx == 0) first->bias.mutable_grad().fill_(kInf);
+      optimizers(static_cast<size_t>(batch_idx % 2)).step();
+      for (size_t i : {0, 1}) optimizers(i).zero_grad();
+      return loss;
+    }
+  };
+  const Run run =
+      train<Alternating>({.every = *Interval::parse("1st")},
+                         [](TrainerOptions& options, TrainerComponents&) { options.on_nonfinite = OnNonFinite::skip; });
+  CHECK(run.logger->values("nonfinite_gradients") ==
+        Values{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}, {8, 1}});
+}
+
 TEST_CASE("GradientMonitor: a run that is stopped and resumed logs what a quiet one logs") {
   const std::string every = GENERATE("3st", "7sa");
   const int64_t ends_at = GENERATE(4, 5, 6);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -313,19 +314,21 @@ void GradientMonitor::end_step(RunContext& run) {
   const at::NoGradGuard no_grad;
   // A step that a rollback has discarded does not count, and has no change of the weights.
   const bool made = run.progress().global_step != step_before_;
-  Tensor total;
   for (Watched& of : watched_) {
     if (made && of.at_batch == decided_at_) {
       if (options_.update_ratios && !of.before.empty()) log_updates(run, of);
       send_histograms(run, of);
-      if (of.counts.defined()) total = total.defined() ? total + of.counts.sum() : of.counts.sum();
     }
     of.before.clear();
     of.gradients.clear();
     of.weight_norms.clear();
   }
-  if (!total.defined()) return;
-  total = total.to(at::kDouble);
+  if (!made || !options_.count_nonfinite || watched_.empty()) return;
+  // Of all optimizers, also of those that made no step in this batch, or none since a resume.
+  int64_t loaded = 0;
+  for (const auto& [name, steps] : loaded_) loaded += steps;
+  Tensor total = at::full({}, static_cast<double>(loaded), watched_.front().counts.options().dtype(at::kDouble));
+  for (const Watched& of : watched_) total = total + of.counts.sum();
   run.log("nonfinite_gradients", total, {.reduce_fx = Reduce::last});
   late_->add(total, run.progress().global_step);
 }
