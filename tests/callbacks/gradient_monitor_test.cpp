@@ -319,6 +319,24 @@ TEST_CASE("GradientMonitor: gradients that are not finite are named once, and co
   CHECK(lines.count("gradients were not finite: 'second.bias' in 2 steps") == 1);
 }
 
+TEST_CASE("GradientMonitor: a fit that fails reports gradients that were not finite, between the steps that are logged") {
+  // The batch that fails is undone if a callback saves, and it may be the one with the gradient.
+  const bool saves = GENERATE(false, true), in_same_batch = GENERATE(false, true);
+  CAPTURE(saves, in_same_batch);
+  const LogLines lines;
+  CHECK_THROWS_AS(train<Overflowing>({},
+                                     [&](TrainerOptions& options, TrainerComponents& components) {
+                                       if (in_same_batch) options.check_every = 1;
+                                       if (!saves) return;
+                                       options.enable_checkpointing = true;
+                                       ModelCheckpoint::Options saving;
+                                       saving.save_on_exception = true;
+                                       components.add(std::make_shared<ModelCheckpoint>(saving));
+                                     }),
+                  NonFiniteError);
+  CHECK(lines.count("gradients were not finite before the run failed: 'second.bias' in 1 step") == 1);
+}
+
 namespace {
 
 struct TwoOptimizers : BoringModule {

@@ -118,14 +118,16 @@ void GradientMonitor::load_state(const StateTree& state) {
   }
   resumed_at_ = reached;
   trigger_.set_reached(reached);
-  loaded_ = std::move(loaded);
-  watched_.clear();
+  loaded_before_ = std::exchange(loaded_, std::move(loaded));
+  watched_before_ = std::exchange(watched_, {});
 }
 
 void GradientMonitor::setup(RunContext&, TrainerFn fn) {
   if (fn != TrainerFn::fit) return;
   watched_.clear();
+  watched_before_.clear();
   loaded_.clear();
+  loaded_before_.clear();
   resumed_at_.reset();
   decided_at_ = -1;
   warned_ = pending_ = false;
@@ -365,11 +367,28 @@ void GradientMonitor::on_train_end(RunContext& run) {
   if (!counts.empty()) run.print(cat("GradientMonitor: gradients were not finite: ", describe_counts(counts)));
 }
 
-std::map<std::string, int64_t> GradientMonitor::nonfinite_counts() const {
-  std::map<std::string, int64_t> all;
-  for (const auto& [name, steps] : loaded_)
+void GradientMonitor::on_exception(RunContext&, const std::exception& error) {
+  if (warned_ || !options_.count_nonfinite || dynamic_cast<const Interrupted*>(&error)) return;
+  Counts counts;
+  try {
+    const bool undone = watched_.empty() && !watched_before_.empty();
+    counts = undone ? counts_of(loaded_before_, watched_before_) : nonfinite_counts();
+  } catch (const std::exception&) {
+    return;  // the device may be what has failed
+  }
+  if (counts.empty()) return;
+  warned_ = true;
+  log::warn("gradient_monitor.nonfinite",
+            cat("GradientMonitor: gradients were not finite before the run failed: ", describe_counts(counts)));
+}
+
+std::map<std::string, int64_t> GradientMonitor::nonfinite_counts() const { return counts_of(loaded_, watched_); }
+
+GradientMonitor::Counts GradientMonitor::counts_of(const Counts& loaded, const std::vector<Watched>& watched) {
+  Counts all;
+  for (const auto& [name, steps] : loaded)
     if (steps > 0) all[name] = steps;
-  for (const Watched& of : watched_) {
+  for (const Watched& of : watched) {
     if (!of.counts.defined()) continue;
     const Tensor counts = of.counts.cpu();
     for (size_t i = 0; i < of.names.size(); ++i)
