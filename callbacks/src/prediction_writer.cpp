@@ -100,12 +100,11 @@ PredictionWriter::PredictionWriter(Options options) : options_(std::move(options
 PredictionWriter::~PredictionWriter() = default;
 
 void PredictionWriter::on_predict_start(RunContext& run) {
-  kept_.assign(static_cast<size_t>(run.extent().num_loaders(RunningStage::predict)), {});
+  // fast_dev_run and barebones have no run folder, and leave nothing behind.
+  is_trial_ = run.log_dir().empty();
   files_ = 0;
-  if (!options_.output_dir && run.log_dir().empty())
-    throw ConfigError(
-        "[callbacks.PredictionWriter] the predictions need a folder; the run has none, and output_dir is null. Set "
-        "output_dir.");
+  if (is_trial_) return;
+  kept_.assign(static_cast<size_t>(run.extent().num_loaders(RunningStage::predict)), {});
   folder_ = options_.output_dir ? *options_.output_dir : run.log_dir() / "predictions";
   // All ranks look before any of them writes.
   if (run.collectives().any(has_predictions(folder_)))
@@ -130,12 +129,14 @@ void PredictionWriter::on_predict_batch_end(RunContext& run, const Outputs& outp
   }
   rows_of_loader_ = (batch_idx > 0 ? rows_of_loader_ : 0) + samples;
   Predicted predicted = on_host(outputs, indices, samples);
+  if (is_trial_) return;  // the outputs were checked
   if (options_.write_interval != WriteInterval::epoch) write_on_batch_end(run, predicted, batch, batch_idx, loader_idx);
   if (options_.write_interval != WriteInterval::batch)
     kept_.at(static_cast<size_t>(loader_idx)).push_back(std::move(predicted));
 }
 
 void PredictionWriter::on_predict_epoch_end(RunContext& run) {
+  if (is_trial_) return;
   if (options_.write_interval != WriteInterval::batch) write_on_epoch_end(run, kept_);
   kept_.clear();
   if (files_ > 0) run.print(cat("PredictionWriter: ", counted(files_, "file"), " of this rank in ", folder_));

@@ -319,6 +319,24 @@ TEST_CASE("GradientMonitor: gradients that are not finite are named once, and co
   CHECK(lines.count("gradients were not finite: 'second.bias' in 2 steps") == 1);
 }
 
+TEST_CASE("GradientMonitor: a fit that fails reports gradients that were not finite, between the steps that are logged") {
+  // The batch that fails is undone if a callback saves, and it may be the one with the gradient.
+  const bool saves = GENERATE(false, true), in_same_batch = GENERATE(false, true);
+  CAPTURE(saves, in_same_batch);
+  const LogLines lines;
+  CHECK_THROWS_AS(train<Overflowing>({},
+                                     [&](TrainerOptions& options, TrainerComponents& components) {
+                                       if (in_same_batch) options.check_every = 1;
+                                       if (!saves) return;
+                                       options.enable_checkpointing = true;
+                                       ModelCheckpoint::Options saving;
+                                       saving.save_on_exception = true;
+                                       components.add(std::make_shared<ModelCheckpoint>(saving));
+                                     }),
+                  NonFiniteError);
+  CHECK(lines.count("gradients were not finite before the run failed: 'second.bias' in 1 step") == 1);
+}
+
 namespace {
 
 struct TwoOptimizers : BoringModule {
@@ -362,6 +380,25 @@ TEST_CASE("GradientMonitor: with several optimizers, each has its total, and all
   for (size_t i = 0; i < 4; ++i)
     CHECK(second[i] == std::pair<int64_t, double>(2 * static_cast<int64_t>(i) + 2, TwoOptimizers::seen[2 * i + 1]));
   CHECK(run.logger->values("update_ratio/second").size() == 4);
+}
+
+TEST_CASE("GradientMonitor: nonfinite_gradients is the sum over all optimizers, whichever has made the step") {
+  // A gradient is infinite in the first batch, whose step is that of the first optimizer.
+  struct Alternating : TwoOptimizers {
+    StepOutput training_step(const Batch& b, int64_t batch_idx) override {
+      const Tensor loss = at::mse_loss(forward(b[0]), b[1]);
+      manual_backward(loss);
+      if (batch_idx == 0) first->bias.mutable_grad().fill_(kInf);
+      optimizers(static_cast<size_t>(batch_idx % 2)).step();
+      for (size_t i : {0, 1}) optimizers(i).zero_grad();
+      return loss;
+    }
+  };
+  const Run run =
+      train<Alternating>({.every = *Interval::parse("1st")},
+                         [](TrainerOptions& options, TrainerComponents&) { options.on_nonfinite = OnNonFinite::skip; });
+  CHECK(run.logger->values("nonfinite_gradients") ==
+        Values{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}, {8, 1}});
 }
 
 TEST_CASE("GradientMonitor: a run that is stopped and resumed logs what a quiet one logs") {

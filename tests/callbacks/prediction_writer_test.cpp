@@ -201,4 +201,26 @@ TEST_CASE("PredictionWriter: a folder with predictions of another run is refused
   CHECK(read_text(folder / "out" / "predictions-rank00-loader00.safetensors") == before);
 }
 
+TEST_CASE("PredictionWriter: fast_dev_run and barebones check the outputs and leave nothing behind") {
+  const bool barebones = GENERATE(false, true), own_folder = GENERATE(false, true);
+  const WriteInterval interval = GENERATE(WriteInterval::batch, WriteInterval::epoch);
+  CAPTURE(barebones, own_folder, enum_text(interval));
+  const TemporaryFolder folder;
+  const auto predict_trial = [&](const std::shared_ptr<LightningModule>& module) {
+    TrainerOptions options = quiet(folder);
+    if (barebones)
+      options.barebones = true;
+    else
+      options.fast_dev_run.batches = 3;
+    TrainerComponents components;
+    components.add(writer(interval, own_folder ? std::optional(folder / "out") : std::nullopt));
+    return Trainer(options, components).predict(module, regression_data(8, 12), {});
+  };
+  CHECK(predict_trial(std::make_shared<SelfPlanned>()).samples == 12);
+  CHECK(names_in(folder.path()).empty());
+  const auto wrong = std::make_shared<WrongOutputs>();
+  wrong->kind = "rows";
+  CHECK_THAT(message_of<Error>([&] { predict_trial(wrong); }), ContainsSubstring("must have one row per sample (4)"));
+}
+
 }  // namespace prediction_writer_test

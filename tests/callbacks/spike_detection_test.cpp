@@ -353,4 +353,31 @@ TEST_CASE("SpikeDetection: options and runs that it cannot work with are refused
              ContainsSubstring("action: rollback needs automatic optimization"));
 }
 
+TEST_CASE("SpikeDetection: manual optimization that returns no loss is reported") {
+  struct ByHand : SelfPlanned {
+    bool returns = false;
+    bool automatic_optimization() const override { return false; }
+    StepOutput training_step(const Batch& b, int64_t) override {
+      const Tensor loss = at::mse_loss(forward(b[0]), b[1]);
+      manual_backward(loss);
+      optimizers(0).step();
+      optimizers(0).zero_grad();
+      return returns ? StepOutput(loss) : StepOutput();
+    }
+  };
+  for (const bool returns : {false, true}) {
+    CAPTURE(returns);
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 2;
+    TrainerComponents components;
+    components.add(std::make_shared<SpikeDetection>(with(SpikeAction::warn)));
+    const auto module = std::make_shared<ByHand>();
+    module->returns = returns;
+    const LogLines lines;
+    Trainer(options, components).fit(module, regression_data(16, 0, 4, false), {});
+    CHECK(lines.count("no training_step has returned a loss in 4 steps") == (returns ? 0 : 1));
+  }
+}
+
 }  // namespace spike_detection_test

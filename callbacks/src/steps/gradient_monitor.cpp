@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -117,14 +118,16 @@ void GradientMonitor::load_state(const StateTree& state) {
   }
   resumed_at_ = reached;
   trigger_.set_reached(reached);
-  loaded_ = std::move(loaded);
-  watched_.clear();
+  loaded_before_ = std::exchange(loaded_, std::move(loaded));
+  watched_before_ = std::exchange(watched_, {});
 }
 
 void GradientMonitor::setup(RunContext&, TrainerFn fn) {
   if (fn != TrainerFn::fit) return;
   watched_.clear();
+  watched_before_.clear();
   loaded_.clear();
+  loaded_before_.clear();
   resumed_at_.reset();
   decided_at_ = -1;
   warned_ = pending_ = false;
@@ -313,19 +316,21 @@ void GradientMonitor::end_step(RunContext& run) {
   const at::NoGradGuard no_grad;
   // A step that a rollback has discarded does not count, and has no change of the weights.
   const bool made = run.progress().global_step != step_before_;
-  Tensor total;
   for (Watched& of : watched_) {
     if (made && of.at_batch == decided_at_) {
       if (options_.update_ratios && !of.before.empty()) log_updates(run, of);
       send_histograms(run, of);
-      if (of.counts.defined()) total = total.defined() ? total + of.counts.sum() : of.counts.sum();
     }
     of.before.clear();
     of.gradients.clear();
     of.weight_norms.clear();
   }
-  if (!total.defined()) return;
-  total = total.to(at::kDouble);
+  if (!made || !options_.count_nonfinite || watched_.empty()) return;
+  // Of all optimizers, also of those that made no step in this batch, or none since a resume.
+  int64_t loaded = 0;
+  for (const auto& [name, steps] : loaded_) loaded += steps;
+  Tensor total = at::full({}, static_cast<double>(loaded), watched_.front().counts.options().dtype(at::kDouble));
+  for (const Watched& of : watched_) total = total + of.counts.sum();
   run.log("nonfinite_gradients", total, {.reduce_fx = Reduce::last});
   late_->add(total, run.progress().global_step);
 }
@@ -362,11 +367,28 @@ void GradientMonitor::on_train_end(RunContext& run) {
   if (!counts.empty()) run.print(cat("GradientMonitor: gradients were not finite: ", describe_counts(counts)));
 }
 
-std::map<std::string, int64_t> GradientMonitor::nonfinite_counts() const {
-  std::map<std::string, int64_t> all;
-  for (const auto& [name, steps] : loaded_)
+void GradientMonitor::on_exception(RunContext&, const std::exception& error) {
+  if (warned_ || !options_.count_nonfinite || dynamic_cast<const Interrupted*>(&error)) return;
+  Counts counts;
+  try {
+    const bool undone = watched_.empty() && !watched_before_.empty();
+    counts = undone ? counts_of(loaded_before_, watched_before_) : nonfinite_counts();
+  } catch (const std::exception&) {
+    return;  // the device may be what has failed
+  }
+  if (counts.empty()) return;
+  warned_ = true;
+  log::warn("gradient_monitor.nonfinite",
+            cat("GradientMonitor: gradients were not finite before the run failed: ", describe_counts(counts)));
+}
+
+std::map<std::string, int64_t> GradientMonitor::nonfinite_counts() const { return counts_of(loaded_, watched_); }
+
+GradientMonitor::Counts GradientMonitor::counts_of(const Counts& loaded, const std::vector<Watched>& watched) {
+  Counts all;
+  for (const auto& [name, steps] : loaded)
     if (steps > 0) all[name] = steps;
-  for (const Watched& of : watched_) {
+  for (const Watched& of : watched) {
     if (!of.counts.defined()) continue;
     const Tensor counts = of.counts.cpu();
     for (size_t i = 0; i < of.names.size(); ++i)

@@ -114,7 +114,8 @@ void SpikeDetection::on_save_checkpoint(RunContext& run, StateTree& checkpoint) 
 }
 
 void SpikeDetection::on_train_start(RunContext& run) {
-  steps_ = run.progress().global_step;
+  steps_ = steps_at_start_ = run.progress().global_step;
+  saw_loss_ = false;
   if (!decides_before_step()) return;
   const std::string with = cat("action: ", enum_text(options_.action));
   if (!run.module().automatic_optimization())
@@ -132,6 +133,7 @@ void SpikeDetection::add_loss(const Tensor& loss) {
   // A new tensor: the output of a captured step is overwritten by the next one.
   sum_ = sum_.defined() ? sum_.to(value.device()) + value : value.clone();
   ++batches_;
+  saw_loss_ = true;
 }
 
 Tensor SpikeDetection::close_window(RunContext& run) {
@@ -190,6 +192,15 @@ void SpikeDetection::on_train_epoch_end(RunContext& run) {
   // The data may have ended inside a window, whose step came after the last batch.
   if (!decides_before_step()) end_step(run);
   judge_late(run, /*waits=*/true);
+  warn_of_no_loss(run);
+}
+
+void SpikeDetection::warn_of_no_loss(const RunContext& run) const {
+  if (saw_loss_ || run.progress().global_step == steps_at_start_) return;
+  log::warn("spike_detection.no_loss",
+            cat("SpikeDetection: no training_step has returned a loss in ",
+                counted(run.progress().global_step - steps_at_start_, "step"),
+                ", so nothing is detected. With manual optimization, return the loss too"));
 }
 
 void SpikeDetection::on_train_end(RunContext& run) { judge_late(run, /*waits=*/true); }

@@ -286,6 +286,12 @@ bool WeightAveraging::only_skipped_steps(RunContext& run, Tensor& counts) {
 
 void WeightAveraging::on_train_end(RunContext& run) {
   update_if_due(run);
+  if (average_->empty() && run.progress().global_step > 0 && !run.fast_dev_run())
+    log::warn("weight_averaging.no_update",
+              cat("WeightAveraging: the average was never updated in ", counted(run.progress().global_step, "step"),
+                  ": no update (every ", trigger_.every().text(), ") was due",
+                  options_.start ? cat(" after start (", options_.start->text(), ")") : "",
+                  ". The module keeps the weights that were trained"));
   const bool updates_bn = options_.update_bn.value_or(options_.kind == AveragingKind::swa);
   if (!updates_bn || average_->empty() || average_->has_recomputed()) return;
   average_->enter(run.module(), /*and_keep_buffers=*/true);

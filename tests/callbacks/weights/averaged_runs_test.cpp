@@ -1,5 +1,6 @@
 // WeightAveraging in runs of the Trainer.
 #include "fulgur/callbacks/weight_averaging.h"
+#include "callbacks/scored.h"
 #include "trainer/checkpointing/interrupted.h"
 
 #include <ATen/core/grad_mode.h>
@@ -403,6 +404,28 @@ TEST_CASE("WeightAveraging: a run that continues after the statistics were recom
   const Averaged resumed = train(folder, options, {.from = from, .module = seeded<Normed>()});
   CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
   CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+}
+
+TEST_CASE("WeightAveraging: a fit that ends before the first update says so") {
+  const auto warnings = [](const Options& options, int64_t steps, int64_t trial) {
+    const TemporaryFolder folder;
+    TrainerOptions trainer_options = quiet(folder);
+    trainer_options.max_steps = steps;
+    trainer_options.fast_dev_run.batches = trial;
+    TrainerComponents components;
+    components.add(std::make_shared<WeightAveraging>(options));
+    const LogLines lines;
+    Trainer(trainer_options, components).fit(seeded<SelfPlanned>(), regression_data(40, 8));
+    return lines.count("the average was never updated in ");
+  };
+  const Options from_start{.kind = AveragingKind::swa, .start = length("0st")};
+  CHECK(warnings(from_start, 7, 0) == 1);  // the epoch has ten batches
+  CHECK(warnings(from_start, 10, 0) == 0);
+  CHECK(warnings(ema(), 7, 0) == 0);
+  Options late = from_start;
+  late.start = length("5ep");
+  CHECK(warnings(late, 10, 0) == 1);
+  CHECK(warnings(late, 10, 3) == 0);
 }
 
 namespace {

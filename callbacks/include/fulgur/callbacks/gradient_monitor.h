@@ -62,6 +62,9 @@ class FULGUR_API GradientMonitor final : public Callback {
   void on_train_epoch_end(RunContext& run) override;
   /// Prints which gradients were not finite, if any.
   void on_train_end(RunContext& run) override;
+  /// Reports which gradients were not finite, unless a warning has named some: they may be the cause.
+  void on_exception(RunContext& run, const std::exception& error) override;
+  bool saves_on_exception() const override { return false; }
 
   /// Parameters whose gradient was not finite in some step, with the number of these steps. Waits for the device.
   std::map<std::string, int64_t> nonfinite_counts() const;
@@ -79,6 +82,8 @@ class FULGUR_API GradientMonitor final : public Callback {
     std::vector<Tensor> before, gradients;  // copies, in a step that is logged
     std::vector<Tensor> weight_norms;
   };
+  using Counts = std::map<std::string, int64_t>;
+  static Counts counts_of(const Counts& loaded, const std::vector<Watched>& watched);
   Watched& watched(RunContext& run, const Optimizer& optimizer);
   void name_weights(RunContext& run, Watched& of) const;
   bool is_due(RunContext& run);
@@ -100,7 +105,10 @@ class FULGUR_API GradientMonitor final : public Callback {
   Options options_;
   IntervalTrigger trigger_;
   std::vector<Watched> watched_;
-  std::map<std::string, int64_t> loaded_;  // counts of a checkpoint that no device has yet
+  Counts loaded_;  // of a checkpoint, if no device has them yet
+  // The same before a state was loaded in this run: a batch that fails is undone, and may be what is to be reported.
+  Counts loaded_before_;
+  std::vector<Watched> watched_before_;
   std::unique_ptr<detail::LateNumbers> late_;
   std::optional<double> resumed_at_;
   bool due_ = false, warned_ = false;

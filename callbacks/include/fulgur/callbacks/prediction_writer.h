@@ -21,7 +21,8 @@ constexpr auto enum_names(WriteInterval) {
 
 /// Writes the predictions of `predict`, each rank those of its samples: one safetensors file per batch, or one per
 /// loader at the end. Each file has the outputs and `sample_index`, by which the order of the samples can be restored.
-/// The Trainer then keeps no predictions. As with Lightning's BasePredictionWriter, a derived class may override
+/// The Trainer then keeps no predictions. With `fast_dev_run` or `barebones`, outputs are checked, but nothing is
+/// written. As with Lightning's BasePredictionWriter, a derived class may override
 /// `write_on_batch_end` and `write_on_epoch_end`.
 class FULGUR_API PredictionWriter : public Callback {
  public:
@@ -51,7 +52,7 @@ class FULGUR_API PredictionWriter : public Callback {
   /// `batch_and_epoch`. Writes `predictions-rankR-loaderL.safetensors` for each loader of which this rank has samples.
   virtual void write_on_epoch_end(RunContext& run, const std::vector<std::vector<Predicted>>& loaders);
 
-  /// Creates the folder. Throws a ConfigError on all ranks if it already has predictions, or if there is no folder.
+  /// Creates the folder. Throws a ConfigError on all ranks if it already has predictions.
   void on_predict_start(RunContext& run) override;
   void on_predict_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx,
                             int64_t loader_idx) override;
@@ -71,6 +72,7 @@ class FULGUR_API PredictionWriter : public Callback {
   Options options_;
   std::filesystem::path folder_;
   std::vector<std::vector<Predicted>> kept_;  // by loader
+  bool is_trial_ = false;
   int64_t files_ = 0, rows_of_loader_ = 0;
 };
 

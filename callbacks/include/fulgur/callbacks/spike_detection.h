@@ -72,6 +72,7 @@ class FULGUR_API SpikeDetection final : public Callback, private StepJudge {
   /// Takes the loss of a step that was made since the last call; for `warn` and `stop`.
   void end_step(RunContext& run);
   void judge_late(RunContext& run, bool waits);
+  void warn_of_no_loss(const RunContext& run) const;
   void report(RunContext& run, const std::string& text);
 
   // StepJudge
@@ -86,6 +87,8 @@ class FULGUR_API SpikeDetection final : public Callback, private StepJudge {
   Tensor sum_;           // of the losses of the open window, float64 on the device
   int64_t batches_ = 0;  // in that sum
   int64_t steps_ = 0;    // `global_step` after the last batch
+  int64_t steps_at_start_ = 0;
+  bool saw_loss_ = false;  // since then
   int64_t rank_ = 0, world_size_ = 1;
   std::string finding_;
   bool reported_ = false;  // in this process
