@@ -109,7 +109,9 @@ void SpikeDetection::setup(RunContext& run, TrainerFn fn) {
 
 // Each rank has a sum of the open window; the state is that of rank 0.
 void SpikeDetection::on_save_checkpoint(RunContext& run, StateTree& checkpoint) {
-  if (run.world_size() == 1 || batches_ == 0 || !checkpoint.contains("callbacks")) return;
+  if (run.world_size() == 1 || batches_ == 0) return;
+  // A checkpoint of weights may have the states of some callbacks.
+  if (!checkpoint.contains("callbacks") || !checkpoint.at("callbacks").contains(state_key())) return;
   checkpoint["callbacks"][state_key()]["sums"] = run.collectives().all_gather_same(sum_.reshape({1}));
 }
 
