@@ -199,10 +199,9 @@ void SpikeDetection::on_train_epoch_end(RunContext& run) {
 
 void SpikeDetection::warn_of_no_loss(const RunContext& run) const {
   if (saw_loss_ || run.progress().global_step == steps_at_start_) return;
-  log::warn("spike_detection.no_loss",
-            cat("SpikeDetection: no training_step has returned a loss in ",
-                counted(run.progress().global_step - steps_at_start_, "step"),
-                ", so nothing is detected. With manual optimization, return the loss too"));
+  log::warn("spike_detection.no_loss", cat("SpikeDetection: no training_step has returned a loss in ",
+                                           counted(run.progress().global_step - steps_at_start_, "step"),
+                                           ", so nothing is detected. With manual optimization, return the loss too"));
 }
 
 void SpikeDetection::on_train_end(RunContext& run) { judge_late(run, /*waits=*/true); }

@@ -85,7 +85,8 @@ TEST_CASE("a call that a filter prevents is not counted") {
   const TemporaryFolder folder;
   auto slow = std::make_shared<Slow>();
   slow->set_common_options({.every = {}, .from = {}, .until = {}, .once = *Interval::parse("2ep")});
-  const Json all = profile(folder, [](TrainerOptions&) {}, slow);
+  const Json all = profile(
+      folder, [](TrainerOptions&) {}, slow);
   CHECK(action(all, "Slow.on_train_batch_end").at("calls") == 4);
   CHECK(action(all, "Slow.on_validation_end").at("calls") == 1);
   CHECK(action(all, "Slow.on_train_epoch_end").at("calls") == 1);
