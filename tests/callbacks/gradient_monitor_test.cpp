@@ -319,7 +319,8 @@ TEST_CASE("GradientMonitor: gradients that are not finite are named once, and co
   CHECK(lines.count("gradients were not finite: 'second.bias' in 2 steps") == 1);
 }
 
-TEST_CASE("GradientMonitor: a fit that fails reports gradients that were not finite, between the steps that are logged") {
+TEST_CASE(
+    "GradientMonitor: a fit that fails reports gradients that were not finite, between the steps that are logged") {
   // The batch that fails is undone if a callback saves, and it may be the one with the gradient.
   const bool saves = GENERATE(false, true), in_same_batch = GENERATE(false, true);
   CAPTURE(saves, in_same_batch);

@@ -353,6 +353,25 @@ TEST_CASE("SpikeDetection: options and runs that it cannot work with are refused
              ContainsSubstring("action: rollback needs automatic optimization"));
 }
 
+TEST_CASE("SpikeDetection: a checkpoint of weights with another callback's state gets none of its own") {
+  ThreadWorld world(2);
+  std::vector<StateTree> saved(2, StateTree::map({{"callbacks", StateTree::map({{"WeightAveraging", 1}})}}));
+  const auto work = [&](int64_t rank) {
+    ThreadCollectives collectives(world, rank);
+    FakeRunContext run;
+    run.collectives_of_ranks = &collectives;
+    SpikeDetection detection({.action = SpikeAction::skip});
+    detection.setup(run, TrainerFn::fit);
+    run.judges.front()->see_loss(run, at::full({}, 2.0));
+    detection.on_save_checkpoint(run, saved[static_cast<size_t>(rank)]);
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  for (const StateTree& checkpoint : saved)
+    CHECK_FALSE(checkpoint.at("callbacks").contains(SpikeDetection({}).state_key()));
+}
+
 TEST_CASE("SpikeDetection: manual optimization that returns no loss is reported") {
   struct ByHand : SelfPlanned {
     bool returns = false;

@@ -80,6 +80,19 @@ TEST_CASE("cut_mix replaces one rectangle, whose area is what the share lacks") 
   CHECK(cut_away > 25);
 }
 
+TEST_CASE("the sides of cut_mix's rectangle are the square root of the share that it takes") {
+  at::manual_seed(7);
+  // With such an alpha each draw takes half of the image, so a side is the square root of 1/2.
+  constexpr int kDraws = 1000;
+  const Tensor image = at::zeros({1, 1, 256, 256});
+  double sum = 0;
+  for (int i = 0; i < kDraws; ++i) sum += cut_mix(image, labels(1), 1e6).share.item<float>();
+  // A side r around a uniform point has a mean length of r - r^2 / 4 inside the image.
+  const double side = std::sqrt(0.5), inside = side - side * side / 4;
+  // Rounding to whole pixels shortens a side by up to 2/256; the standard error is 0.004.
+  CHECK(std::abs(sum / kDraws - (1 - inside * inside)) < 0.025);
+}
+
 TEST_CASE("inputs that cannot be mixed are named") {
   CHECK_THAT(message_of<DataError>([] {
                mix_up(at::zeros({2, 3}, at::kLong), labels(2), 1.0);

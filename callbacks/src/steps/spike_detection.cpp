@@ -109,7 +109,9 @@ void SpikeDetection::setup(RunContext& run, TrainerFn fn) {
 
 // Each rank has a sum of the open window; the state is that of rank 0.
 void SpikeDetection::on_save_checkpoint(RunContext& run, StateTree& checkpoint) {
-  if (run.world_size() == 1 || batches_ == 0 || !checkpoint.contains("callbacks")) return;
+  if (run.world_size() == 1 || batches_ == 0) return;
+  // A checkpoint of weights may have the states of some callbacks.
+  if (!checkpoint.contains("callbacks") || !checkpoint.at("callbacks").contains(state_key())) return;
   checkpoint["callbacks"][state_key()]["sums"] = run.collectives().all_gather_same(sum_.reshape({1}));
 }
 
@@ -197,10 +199,9 @@ void SpikeDetection::on_train_epoch_end(RunContext& run) {
 
 void SpikeDetection::warn_of_no_loss(const RunContext& run) const {
   if (saw_loss_ || run.progress().global_step == steps_at_start_) return;
-  log::warn("spike_detection.no_loss",
-            cat("SpikeDetection: no training_step has returned a loss in ",
-                counted(run.progress().global_step - steps_at_start_, "step"),
-                ", so nothing is detected. With manual optimization, return the loss too"));
+  log::warn("spike_detection.no_loss", cat("SpikeDetection: no training_step has returned a loss in ",
+                                           counted(run.progress().global_step - steps_at_start_, "step"),
+                                           ", so nothing is detected. With manual optimization, return the loss too"));
 }
 
 void SpikeDetection::on_train_end(RunContext& run) { judge_late(run, /*waits=*/true); }

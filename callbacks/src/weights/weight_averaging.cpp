@@ -189,8 +189,7 @@ void WeightAveraging::on_train_start(RunContext& run) {
   count_exactly(options_.start, run);
   if (options_.half_life) measured_position(*options_.half_life, "half_life", run);
   // Without the fraction of the current epoch, no length would pass between two updates.
-  if (options_.half_life && options_.half_life->unit == Interval::Unit::epochs &&
-      !run.num_batches(RunningStage::train))
+  if (options_.half_life && options_.half_life->unit == Interval::Unit::epochs && !run.num_batches(RunningStage::train))
     throw wrong_averaging(cat("half_life in epochs needs a training loader of known length; got ",
                               options_.half_life->text(), " and a loader without one. Use st or sa."));
   if (options_.start) measured_position(*options_.start, "start", run);

@@ -1,6 +1,6 @@
 // WeightAveraging in runs of the Trainer.
-#include "fulgur/callbacks/weight_averaging.h"
 #include "callbacks/scored.h"
+#include "fulgur/callbacks/weight_averaging.h"
 #include "trainer/checkpointing/interrupted.h"
 
 #include <ATen/core/grad_mode.h>
@@ -276,9 +276,8 @@ TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback 
   saving.every_n_train_steps = 5;
   const TemporaryFolder folder;
   fit(folder, {.ends_at = 12, .by_signal = false, .saving = saving, .module = seeded<DivergingOnce>()});
-  const Averaged run =
-      train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<DivergingOnce>()},
-            [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  const Averaged run = train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<DivergingOnce>()},
+                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
   // The average of steps 11 to 13 is discarded; the batch after them made no step.
   CHECK(run.callback->n_averaged() == 60 - 14);
 }
@@ -307,8 +306,9 @@ TEST_CASE("WeightAveraging: test computes with the average of a checkpoint, also
   const auto module = seeded<SelfPlanned>(0.3);
   CHECK(test(module, true, checkpoint) == expected);
   // Afterwards the module has the checkpoint's weights, which were trained.
-  CHECK(test(module, false, {}) != expected);
-  CHECK(test(module, false, checkpoint) == test(module, false, {}));
+  const double after = test(module, false, {});  // before the checkpoint is loaded again
+  CHECK(after != expected);
+  CHECK(after == test(module, false, checkpoint));
 }
 
 TEST_CASE("WeightAveraging: swa averages the weights at the ends of epochs, with its own learning rates") {
@@ -463,8 +463,7 @@ TEST_CASE("WeightAveraging: a failure while the statistics are recomputed loses 
   saving.every_n_epochs = 100;
   const Change limit = [&](TrainerOptions& o, TrainerComponents&) { o.max_steps = steps; };
   const TemporaryFolder quiet_folder, folder;
-  const Averaged quiet_run =
-      train(quiet_folder, swa(), {.saving = saving, .module = seeded<EndingInPass>()}, limit);
+  const Averaged quiet_run = train(quiet_folder, swa(), {.saving = saving, .module = seeded<EndingInPass>()}, limit);
   const auto failing = seeded<EndingInPass>();
   failing->at = 3;
   train(folder, swa(), {.saving = saving, .module = failing}, limit);
@@ -502,8 +501,8 @@ TEST_CASE("WeightAveraging: the pass over a stream without an end reads as many 
   TrainerOptions options = quiet(folder);
   options.max_steps = 8;
   TrainerComponents components;
-  const auto averaging = std::make_shared<WeightAveraging>(Options{
-      .kind = AveragingKind::swa, .start = length("0st"), .every = length("1st"), .copy_at_end = false});
+  const auto averaging = std::make_shared<WeightAveraging>(
+      Options{.kind = AveragingKind::swa, .start = length("0st"), .every = length("1st"), .copy_at_end = false});
   components.add(averaging);
   const auto module = seeded<EndingInPass>();
   // Not read to its end: the pass would last for days.

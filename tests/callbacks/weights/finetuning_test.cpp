@@ -189,14 +189,12 @@ TEST_CASE("Finetuning: lr survives a rollback to a checkpoint from before it") {
 }
 
 TEST_CASE("Finetuning: lr survives a resume that takes the rates of the config") {
-  const Options options{.freeze = {"first.*"},
-                        .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}};
+  const Options options{.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}};
   const TemporaryFolder folder;
   train(folder, options, {.ends_at = 30, .by_signal = false});
   const Finetuned resumed =
-      train(folder, options, {.from = "auto"}, [](TrainerOptions&, TrainerComponents& components) {
-        components.load.allow_config_change = true;
-      });
+      train(folder, options, {.from = "auto"},
+            [](TrainerOptions&, TrainerComponents& components) { components.load.allow_config_change = true; });
   REQUIRE(resumed.seen->rates.size() == 3);
   for (size_t i = 0; i < 3; ++i) {
     CAPTURE(i);

@@ -13,6 +13,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include <ATen/ops/randn.h>
+#include <torch/nn/modules/batchnorm.h>
+
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/cumulative_stats.h"
@@ -153,6 +156,42 @@ TEST_CASE("CumulativeStats: the statistics of a batch norm are those of torch.op
   CHECK(module.norm->num_batches_tracked.item<int64_t>() == 3);
   CHECK(module.norm->options.momentum() == 0.1);
   CHECK(module.frozen->running_mean.eq(7).all().item<bool>());
+}
+
+namespace {
+
+template <class Norm>
+void check_cumulative_2d() {
+  struct Normed : LightningModule {
+    Norm norm;
+    Normed() : norm(2) { register_module("norm", norm); }
+    StepOutput training_step(const Batch&, int64_t) override { return {}; }
+  } module;
+  at::manual_seed(1);
+  const Tensor images = at::randn({3, 4, 2, 5, 5});  // three batches
+  {
+    nn::CumulativeStats stats(module);
+    CHECK(stats.names().size() == 3);
+    for (int64_t i = 0; i < 3; ++i) module.norm->forward(images[i]);
+  }
+  const Tensor of_channels = images.transpose(1, 2).reshape({3, 2, -1});
+  CHECK(module.norm->running_mean.allclose(of_channels.mean(2).mean(0), 1e-5, 1e-6));
+  CHECK(module.norm->running_var.allclose(of_channels.var(2, /*unbiased=*/true).mean(0), 1e-5, 1e-6));
+  CHECK(module.norm->num_batches_tracked.template item<int64_t>() == 3);
+  // What is put back has the values from before.
+  const Tensor mean = module.norm->running_mean.clone();
+  nn::CumulativeStats again(module);
+  module.norm->forward(images[0]);
+  again.put_back();
+  CHECK(module.norm->running_mean.equal(mean));
+  CHECK(module.norm->num_batches_tracked.template item<int64_t>() == 3);
+}
+
+}  // namespace
+
+TEST_CASE("CumulativeStats: batch norms of images are LibTorch's and Fulgur's") {
+  check_cumulative_2d<torch::nn::BatchNorm2d>();
+  check_cumulative_2d<nn::BatchNorm2d>();
 }
 
 TEST_CASE("WeightAveraging: decay is 0.999 unless it is set") {

@@ -14,8 +14,7 @@ namespace {
 
 void roll_back_callbacks(RunState& run, Services& services, const StateTree& state) {
   const StateTree none;
-  const StateTree& states =
-      state.contains(checkpoint_keys::kCallbacks) ? state.at(checkpoint_keys::kCallbacks) : none;
+  const StateTree& states = state.contains(checkpoint_keys::kCallbacks) ? state.at(checkpoint_keys::kCallbacks) : none;
   for (const auto& callback : run.callbacks)
     if (auto* const follows = dynamic_cast<FollowsWeights*>(callback.get()))
       follows->roll_back(services.context,

@@ -85,7 +85,7 @@ std::vector<std::string> update_batch_norm(RunState& run, Services& services) {
     stats.put_back();
     if (batches)
       log::warn("trainer.no_batch_norm_update",
-              "the training loader returned no batch, so the statistics of batch norms stay as they were");
+                "the training loader returned no batch, so the statistics of batch norms stay as they were");
     return {};
   }
   for (const Tensor& statistic : stats.statistics())

@@ -244,7 +244,7 @@ struct RunState {
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
   std::vector<RegisteredJudge> judges;
-  bool updates_batch_norm = false;  ///< on_train_end recomputes the statistics of batch norms, which takes long
+  bool updates_batch_norm = false;        ///< on_train_end recomputes the statistics of batch norms, which takes long
   std::optional<int> ended_in_train_end;  ///< the signal that has ended this
   bool tokens_unknown = false;  ///< num_tokens returned nothing, which is learned late if the module's class is unknown
   bool remembers_batches = false;           ///< a callback may save on an exception

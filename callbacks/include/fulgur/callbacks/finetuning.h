@@ -80,9 +80,9 @@ class FULGUR_API Finetuning final : public Callback, public FollowsWeights {
   Options options_;
   std::vector<Frozen> frozen_;
   std::vector<FrozenNorm> norms_;
-  std::vector<bool> done_;    ///< entries of unfreeze that have taken effect
-  std::vector<size_t> order_; ///< the same, in the order in which they did
-  int64_t window_step_ = -1;  ///< the global step at the start of the current accumulation window
+  std::vector<bool> done_;     ///< entries of unfreeze that have taken effect
+  std::vector<size_t> order_;  ///< the same, in the order in which they did
+  int64_t window_step_ = -1;   ///< the global step at the start of the current accumulation window
   bool loaded_ = false;
 };
 

@@ -23,8 +23,8 @@ class FULGUR_API FollowsWeights {
  public:
   virtual ~FollowsWeights();
   /// Called when a rollback (`on_nonfinite: rollback`, or that of a `StepJudge`) has restored the weights of a
-  /// checkpoint; `state` is the callback's state in it, or empty if it has none, since the callback is new. The counters
-  /// of the run are not moved back.
+  /// checkpoint; `state` is the callback's state in it, or empty if it has none, since the callback is new. The
+  /// counters of the run are not moved back.
   virtual void roll_back(RunContext& run, const StateTree& state) = 0;
 };
 

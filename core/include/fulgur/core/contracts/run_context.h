@@ -156,8 +156,8 @@ class FULGUR_API RunContext {
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
   /// From now on `judge`, which must outlive the run, decides before each step of the optimizer whether it is made.
   /// Call it in `setup` of a fit, on all ranks. In steps that the filter of the calling callback leaves out (`every`,
-  /// `from`, `until`, `once`), the judge is not asked. Steps that are judged are not captured. Throws an Error in a context
-  /// without training steps.
+  /// `from`, `until`, `once`), the judge is not asked. Steps that are judged are not captured. Throws an Error in a
+  /// context without training steps.
   virtual void judge_steps(StepJudge& judge);
 };
 

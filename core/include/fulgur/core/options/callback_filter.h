@@ -10,8 +10,9 @@
 namespace fulgur {
 
 /// Selects the steps or epochs of a fit in which a callback is called. It applies to the hooks of training epochs,
-/// training batches and validations, and to what the callback decides about steps (`StepJudge`). All other hooks are always called, such as `setup`, `on_train_start`,
-/// `on_exception` and those of checkpoints, and so are all hooks of validate, test and predict.
+/// training batches and validations, and to what the callback decides about steps (`StepJudge`). All other hooks are
+/// always called, such as `setup`, `on_train_start`, `on_exception` and those of checkpoints, and so are all hooks of
+/// validate, test and predict.
 ///
 /// Steps and epochs are counted from 1, over the whole run. A batch belongs to the step to which its gradients
 /// contribute; a validation and the end of an epoch belong to the last step before them. The sanity check belongs to
