@@ -96,8 +96,7 @@ class Server {
     std::vector<std::string> names;
     const std::string query = path.empty() ? "" : "&path=" + path;
     const Json answer = get(cat("artifacts/list?run_id=", run, query));
-    for (const Json& file : answer["files"])
-      names.push_back(file["path"].get<std::string>());
+    for (const Json& file : answer["files"]) names.push_back(file["path"].get<std::string>());
     return names;
   }
 
