@@ -174,6 +174,11 @@ void SpikeDetection::on_rollback(RunContext&, const StateTree& checkpoint) {
     rule_->return_to(detail::SpikeRule(options_).state());
 }
 
+void SpikeDetection::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
+  // A filter may have left out steps.
+  steps_ = run.progress().global_step;
+}
+
 void SpikeDetection::on_train_batch_end(RunContext& run, const StepOutput& output, const Batch&, int64_t) {
   if (!decides_before_step()) {
     late_->end_batch();

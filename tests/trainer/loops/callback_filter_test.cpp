@@ -108,6 +108,17 @@ TEST_CASE("a resumed run counts on") {
   CHECK(fit(second, {}, "last", folder)->calls == joined(kStart, kEpoch, kEnd));
 }
 
+TEST_CASE("a callback that is added as a Callback has all its hooks called") {
+  const TemporaryFolder folder;
+  auto recorder = std::make_shared<Recorder>();
+  TrainerOptions options = quiet(folder);
+  options.accumulate_grad_batches = 2;
+  TrainerComponents components;
+  components.add(std::shared_ptr<Callback>(recorder));
+  Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(16, 4, 4, false));
+  CHECK(recorder->calls == joined(kStart, kEpoch, kEnd));
+}
+
 TEST_CASE("validate and test call a filtered callback") {
   const TemporaryFolder folder;
   auto recorder = std::make_shared<Recorder>();

@@ -56,6 +56,7 @@ class FULGUR_API SpikeDetection final : public Callback, private StepJudge {
   void setup(RunContext& run, TrainerFn fn) override;
   /// Throws a ConfigError if the run cannot skip steps or roll back.
   void on_train_start(RunContext& run) override;
+  void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
   void on_save_checkpoint(RunContext& run, StateTree& checkpoint) override;

@@ -26,10 +26,10 @@ struct FULGUR_API VerifiedCheckpoint;
 /// Components created by the user's program. Callbacks and loggers are added to those that the options name; the
 /// default ones are created only if there is no other of their kind. All other components replace those of the options.
 struct FULGUR_API TrainerComponents {
-  /// Adds a callback whose class is known at compile time, so that hooks that it does not override cost nothing.
+  /// Adds a callback. If its class is known at compile time, hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
   TrainerComponents& add(std::shared_ptr<C> callback) {
-    detail::ComponentAccess::find_overridden<Callback>(*callback);
+    if constexpr (!std::same_as<C, Callback>) detail::ComponentAccess::find_overridden<Callback>(*callback);
     callbacks.push_back(std::move(callback));
     return *this;
   }
