@@ -1,7 +1,6 @@
 #include "services/action_times.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "fulgur/core/text/class_name.h"
 #include "fulgur/core/text/text.h"
@@ -9,14 +8,11 @@
 
 namespace fulgur::detail {
 
-ActionTimes::Timer::Timer(ActionTimes* times, Row* row) : times_(row ? times : nullptr), row_(row) {
-  if (times_) from_ = times_->clock_->now();
-}
+void ActionTimes::Timer::begin() { from_ = times_->clock_->now(); }
 
-ActionTimes::Timer::~Timer() {
-  if (!times_) return;
+void ActionTimes::Timer::end() noexcept {
   try {
-    times_->add(*row_, std::move(from_));
+    times_->add(*row_, *std::move(from_));
   } catch (const std::exception&) {
     // The device has failed; the exception that ends the action says how.
   }
@@ -61,25 +57,15 @@ std::vector<ActionTimes::Row> ActionTimes::rows() {
   return sorted;
 }
 
-namespace {
-
-std::string in_format(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-}  // namespace
-
 std::string action_table(const std::vector<ActionTimes::Row>& rows, double elapsed_s) {
   const bool with_device = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.device_s; });
   std::vector<TextRow> cells{{"action", "calls", "mean ms", "total s", "share %"}};
   if (with_device) cells[0].push_back("device s");
   for (const ActionTimes::Row& row : rows) {
     cells.push_back({row.action, std::to_string(row.calls),
-                     in_format("%.3f", 1e3 * row.host_s / static_cast<double>(std::max<int64_t>(row.calls, 1))),
-                     in_format("%.3f", row.host_s), in_format("%.1f", 100 * row.host_s / std::max(elapsed_s, 1e-9))});
-    if (with_device) cells.back().push_back(row.device_s ? in_format("%.3f", *row.device_s) : "");
+                     format_fixed(1e3 * row.host_s / static_cast<double>(std::max<int64_t>(row.calls, 1)), 3),
+                     format_fixed(row.host_s, 3), format_fixed(100 * row.host_s / std::max(elapsed_s, 1e-9), 1)});
+    if (with_device) cells.back().push_back(row.device_s ? format_fixed(*row.device_s, 3) : "");
   }
   const std::vector<int64_t> widths = column_widths(cells);
   std::string table;

@@ -29,15 +29,23 @@ class ActionTimes {
   /// Measures an action during its lifetime.
   class Timer {
    public:
-    Timer(ActionTimes* times, Row* row);
-    ~Timer();
+    // Inline, since a step has many of them, and none measures unless the profiler is on.
+    Timer(ActionTimes* times, Row* row) : times_(row ? times : nullptr), row_(row) {
+      if (times_) begin();
+    }
+    ~Timer() {
+      if (times_) end();
+    }
     Timer(const Timer&) = delete;
     Timer& operator=(const Timer&) = delete;
 
    private:
+    void begin();
+    void end() noexcept;
+
     ActionTimes* times_;  // nullptr: nothing is measured
     Row* row_;
-    DeviceClock::Moment from_;
+    std::optional<DeviceClock::Moment> from_ = {};
   };
 
   /// `with_events`: also measures on the device, with events on its current stream, which a recording of a graph must
