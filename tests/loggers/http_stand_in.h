@@ -23,7 +23,7 @@ struct HttpReply {
   std::string body = "{}";
 };
 
-/// A server on a port of its own that answers one request after another as the test says. It stands in for MLflow's.
+/// A server on its own port that answers one request after another as the test says. It stands in for MLflow's.
 class HttpStandIn {
  public:
   explicit HttpStandIn(std::function<HttpReply(const HttpRequest&)> answer) : answer_(std::move(answer)) {

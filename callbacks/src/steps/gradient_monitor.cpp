@@ -299,7 +299,7 @@ void GradientMonitor::log_updates(RunContext& run, Watched& of) const {
   }
 }
 
-// Through the run, since a logger may have a thread of its own.
+// Through the run, since a logger may have its own thread.
 void GradientMonitor::send_histograms(RunContext& run, const Watched& of) const {
   const auto send = [&](const char* kind, const std::vector<Tensor>& values) {
     for (size_t i = 0; i < values.size(); ++i) {

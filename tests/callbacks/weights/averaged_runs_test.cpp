@@ -12,6 +12,7 @@
 #include <limits>
 #include <utility>
 
+#include "callbacks/weights/diverging_once.h"
 #include "fulgur/callbacks/spike_detection.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/loggers/csv_logger.h"
@@ -245,17 +246,8 @@ TEST_CASE("WeightAveraging: a step that SpikeDetection skips does not update the
 }
 
 TEST_CASE("WeightAveraging: after a rollback, the average continues from the checkpoint's") {
-  struct DivergingOnce : SelfPlanned {
-    bool diverged = false;
-    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
-      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
-      if (global_step() == 25 && !std::exchange(diverged, true))
-        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
-      return output;
-    }
-  };
   const TemporaryFolder folder;
-  const Averaged run = train(folder, ema(), {.module = seeded<DivergingOnce>()},
+  const Averaged run = train(folder, ema(), {.module = seeded<DivergingOnce<SelfPlanned, 25>>()},
                              [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
   // The checkpoint has the average of 20 steps; one batch of 60 made none.
   CHECK(run.callback->n_averaged() == 60 - 5 - 1);
@@ -263,21 +255,14 @@ TEST_CASE("WeightAveraging: after a rollback, the average continues from the che
 }
 
 TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback was added begins the average again") {
-  struct DivergingOnce : SelfPlanned {
-    bool diverged = false;
-    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
-      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
-      if (global_step() == 13 && !std::exchange(diverged, true))
-        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
-      return output;
-    }
-  };
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 5;
   const TemporaryFolder folder;
-  fit(folder, {.ends_at = 12, .by_signal = false, .saving = saving, .module = seeded<DivergingOnce>()});
-  const Averaged run = train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<DivergingOnce>()},
-                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  fit(folder,
+      {.ends_at = 12, .by_signal = false, .saving = saving, .module = seeded<DivergingOnce<SelfPlanned, 13>>()});
+  const Averaged run =
+      train(folder, ema(), {.from = "auto", .saving = saving, .module = seeded<DivergingOnce<SelfPlanned, 13>>()},
+            [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
   // The average of steps 11 to 13 is discarded; the batch after them made no step.
   CHECK(run.callback->n_averaged() == 60 - 14);
 }

@@ -6,9 +6,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-#include <limits>
-#include <utility>
 
+#include "callbacks/weights/diverging_once.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/optim/cyclic_schedules.h"
@@ -166,19 +165,10 @@ TEST_CASE("Finetuning: the entry that took effect last gives the rate, whatever 
 }
 
 TEST_CASE("Finetuning: lr survives a rollback to a checkpoint from before it") {
-  struct DivergingOnce : Grouped {
-    bool diverged = false;
-    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
-      StepOutput output = Grouped::training_step(batch, batch_idx);
-      if (global_step() == 22 && !std::exchange(diverged, true))
-        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
-      return output;
-    }
-  };
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 15;
   const TemporaryFolder folder;
-  const Finetuned run = train<DivergingOnce>(
+  const Finetuned run = train<DivergingOnce<Grouped, 22>>(
       folder, {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.008}}},
       {.saving = saving}, [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
   // The schedule returned to the second epoch, so the factor is that of one epoch less.
