@@ -37,7 +37,7 @@ sources_of() {
     pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp checkpoint/src/io/{durable_file,system_calls}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
     config) echo tests/fuzz/config.cpp core/src/{config_node,interval,options,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
-    run_log) echo tests/fuzz/run_log.cpp history/src/reading/{json_row,row_reader}.cpp ;;
+    run_log) echo tests/fuzz/run_log.cpp history/src/reading/{json_row,row_reader}.cpp core/src/text/csv_format.cpp ;;
   esac
 }
 

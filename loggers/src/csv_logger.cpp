@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "files/append_file.h"
-#include "files/csv_format.h"
 #include "files/run_name.h"
 #include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/csv_format.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "media/media_files.h"

@@ -8,7 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
 
-#include "files/csv_format.h"
+#include "fulgur/core/text/csv_format.h"
 #include "loggers/hostile_names.h"
 #include "loggers/warnings.h"
 #include "support/temporary_folder.h"

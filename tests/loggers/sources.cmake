@@ -1,5 +1,4 @@
 set(TEST_SOURCES
-  csv_format_test.cpp
   csv_logger_test.cpp
   exact_cut_test.cpp
   http_client_test.cpp

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
 
 #include "fulgur/core/system/unique_fd.h"
+#include "fulgur/core/text/csv_format.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "reading/json_row.h"
@@ -25,32 +25,6 @@ constexpr size_t kLongestRow = size_t{16} << 20;
 constexpr size_t kTailBytes = 1024;
 constexpr size_t kNoColumn = std::numeric_limits<size_t>::max();
 
-/// The fields of a table's header, and the bytes of its line; nullopt if the line is not complete.
-std::optional<std::pair<std::vector<std::string>, size_t>> read_header(std::string_view text) {
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c != '"')
-        fields.back() += c;
-      else if (i + 1 < text.size() && text[i + 1] == '"')
-        fields.back() += text[i++];
-      else
-        quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == ',') {
-      fields.emplace_back();
-    } else if (c == '\n') {
-      return std::pair(std::move(fields), i + 1);
-    } else if (c != '\r') {
-      fields.back() += c;
-    }
-  }
-  return std::nullopt;
-}
-
 /// Whether the file has `bytes` at `position`.
 bool has_bytes_at(int fd, off_t position, std::string_view bytes) {
   std::string found(bytes.size(), '\0');
@@ -62,12 +36,6 @@ bool has_bytes_at(int fd, off_t position, std::string_view bytes) {
     done += static_cast<size_t>(got);
   }
   return found == bytes;
-}
-
-template <class Number>
-bool read_whole_number(std::string_view text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 }  // namespace
@@ -116,16 +84,17 @@ size_t RowReader::column_of(std::string_view name) {
 }
 
 size_t RowReader::take_header(std::string_view text) {
-  auto header = read_header(text);
+  size_t length = 0;
+  const auto header = read_csv_row(text, length);
   if (!header) return 0;
   ++line_;
-  const auto& fields = header->first;
+  const std::vector<std::string>& fields = *header;
   if (fields.front() != "step") damaged("does not begin with the column 'step'");
   for (size_t i = 1; i < fields.size(); ++i)
     columns_.push_back(fields[i] == "epoch" ? kNoColumn : column_of(fields[i]));
   has_header_ = true;
-  header_ = text.substr(0, header->second);
-  return header->second;
+  header_ = text.substr(0, length);
+  return length;
 }
 
 void RowReader::take_csv(std::string_view line) {
@@ -137,17 +106,18 @@ void RowReader::take_csv(std::string_view line) {
     const std::string_view text = line.substr(begin, end - begin);
     begin = end + 1;
     if (field == 0) {
-      if (!read_whole_number(text, step_)) damaged("has no step");
+      const auto step = parse_whole<int64_t>(text);
+      if (!step) damaged("has no step");
+      step_ = *step;
       continue;
     }
     if (field > columns_.size() || text.empty()) continue;
-    double value = 0;
-    if (!read_whole_number(text, value))
-      damaged(cat("has the field '", escape_controls(text.substr(0, 40)), "', which is not a number"));
+    const auto value = parse_whole<double>(text);
+    if (!value) damaged(cat("has the field '", escape_controls(text.substr(0, 40)), "', which is not a number"));
     if (columns_[field - 1] == kNoColumn)
-      epoch_ = value;
+      epoch_ = *value;
     else
-      cells_.push_back({columns_[field - 1], value});
+      cells_.push_back({columns_[field - 1], *value});
   }
   if (field != columns_.size() + 1)
     damaged(cat("has ", field > columns_.size() ? "more" : "fewer", " fields than the ", columns_.size() + 1,
@@ -157,9 +127,11 @@ void RowReader::take_csv(std::string_view line) {
 void RowReader::take_json(std::string_view line) {
   bool has_step = false;
   const bool good = for_each_number(line, [&](std::string_view name, std::string_view text, double value) {
-    if (name == "step")
-      has_step = read_whole_number(text, step_);
-    else if (name == "epoch")
+    if (name == "step") {
+      const auto step = parse_whole<int64_t>(text);
+      has_step = step.has_value();
+      step_ = step.value_or(0);
+    } else if (name == "epoch")
       epoch_ = value;
     else
       cells_.push_back({column_of(name), value});

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "files/csv_format.h"
 #include "files/tf_record.h"
+#include "fulgur/core/text/csv_format.h"
 #include "fulgur/core/text/text.h"
 #include "media/histogram.h"
 #include "media/png_image.h"

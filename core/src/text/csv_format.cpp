@@ -1,4 +1,4 @@
-#include "files/csv_format.h"
+#include "fulgur/core/text/csv_format.h"
 
 #include <cmath>
 
