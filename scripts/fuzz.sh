@@ -36,14 +36,14 @@ sources_of() {
     safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;
     pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp checkpoint/src/io/{durable_file,system_calls}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
-    config) echo tests/fuzz/config.cpp core/src/{config_node,interval,options,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
+    config) echo tests/fuzz/config.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
     run_log) echo tests/fuzz/run_log.cpp history/src/reading/{json_row,row_reader}.cpp core/src/text/csv_format.cpp ;;
   esac
 }
 
 # shellcheck disable=SC2054
 flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wall -Wextra
-  -Icore/include -Icore/internal -Ihistory/include -Ihistory/src -Itests -Icheckpoint/include -Icheckpoint/src -Idata/src -Itrainer/include -Itrainer/src -Itests/fuzz)
+  -Icore/include -Icore/internal -Icore/src -Ihistory/include -Ihistory/src -Itests -Icheckpoint/include -Icheckpoint/src -Idata/src -Itrainer/include -Itrainer/src -Itests/fuzz)
 mkdir -p build/fuzz
 failed=()
 for target in "${targets[@]}"; do

@@ -99,7 +99,9 @@ OWN = "tests/architecture/"
 MENTION = re.compile(r"(?<![\w./~$}{*@+-])((?:[a-z_][a-z0-9_-]*/)+[a-z0-9_.-]+\.(?:h|hpp|cpp|py|sh|md))(?![\w/*])")
 # The changelog names files as they were, and a test those of a tree that it makes.
 NAMES_OTHER_FILES = {"CHANGELOG.md", "tests/tidy/check_tidy_test.py"}
-COMMENT = {".h": "//", ".hpp": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", ".yaml": "#", ".md": ""}
+COMMENT = {".h": "//", ".hpp": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "", ".cmake": "#", ".txt": "#", ".yaml": "#", ".md": ""}
+# FOLDER/{one,two}.cpp, as shells expand it.
+BRACES = re.compile(r"((?:[a-z_][a-z0-9_-]*/)+)\{([a-z0-9_,]+)\}(\.(?:h|hpp|cpp|py|sh|md))")
 
 # At the beginning of a line, since namespaces are not indented.
 DEFINITION = re.compile(r"(?:class|struct) (?:[A-Z_]+ )?(\w+)\b[^;]*$")
@@ -307,12 +309,16 @@ class KnownPaths:
         return mention.split("/")[0] in self.folders and mention not in self.paths
 
 
+def without_braces(line):
+    return BRACES.sub(lambda found: " ".join(found[1] + stem + found[3] for stem in found[2].split(",")), line)
+
+
 def check_mentions(root, name, known, report):
     mark = COMMENT.get(os.path.splitext(name)[1])
     if mark is None or name in NAMES_OTHER_FILES:
         return
     for number, line in lines_of(root, name):
-        for mention in MENTION.findall(line[line.find(mark):] if mark in line else ""):
+        for mention in MENTION.findall(without_braces(line[line.find(mark):]) if mark in line else ""):
             if known.lacks(mention):
                 report(name, number, f"there is no file {mention}")
 

@@ -46,6 +46,8 @@ CASES = [
     ("core/src/a.cpp", "int a;  ///< see core/nothing.h\n", "there is no file core/nothing.h"),
     ("core/src/a.cpp", 'const char* const a = "core/nothing.h";\n', None),
     ("scripts/a.sh", "true # as core/nothing.py\n", "there is no file core/nothing.py"),
+    ("scripts/a.sh", "compile data/src/loading/{pool,nothing}.h\n", "there is no file data/src/loading/nothing.h"),
+    ("scripts/a.sh", "compile data/src/loading/{pool,task}.h\n", None),
     ("CHANGELOG.md", "`core/nothing.h` is new\n", None),
     ("core/src/a.cpp", '#include <yaml-cpp/yaml.h>\n', None),
     ("core/include/fulgur/core/a.h", HEADER + "#include <yaml-cpp/yaml.h>\n", "a public header does not include <yaml-cpp/yaml.h>"),

@@ -1,13 +1,12 @@
 #include "mlflow/http_client.h"
 
-#include <curl/curl.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "mlflow/curl_library.h"
 
 namespace fulgur {
 namespace {
@@ -45,48 +44,54 @@ std::string percent_encoded(const std::string& text, bool keeps_slash) {
 
 using Headers = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
 
-Headers headers_of(const char* content_type) {
-  Headers headers(curl_slist_append(nullptr, cat("Content-Type: ", content_type).c_str()), &curl_slist_free_all);
+Headers headers_of(const CurlLibrary& library, const char* content_type) {
+  Headers headers(library.slist_append(nullptr, cat("Content-Type: ", content_type).c_str()), library.slist_free_all);
   // Without this, an upload first waits for the server's consent.
-  curl_slist_append(headers.get(), "Expect:");
+  library.slist_append(headers.get(), "Expect:");
   return headers;
 }
 
 }  // namespace
 
 struct HttpClient::Impl {
+  const CurlLibrary& library = CurlLibrary::get();
   Identity identity;
   std::function<bool()> gives_up;
   CURL* curl = nullptr;
 
+  template <class Value>
+  void set(CURLoption option, Value value) const {
+    library.easy_setopt(curl, option, value);
+  }
+
   void prepare(const std::string& url, std::string& answer, char* error) const {
-    curl_easy_reset(curl);  // the connection stays
-    curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);  // a thread's requests must not touch signals
-    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &keep_answer);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
-    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error);
-    curl_easy_setopt(curl, CURLOPT_USERAGENT, "fulgur");
+    library.easy_reset(curl);  // the connection stays
+    set(CURLOPT_URL, url.c_str());
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    set(CURLOPT_NOSIGNAL, 1L);  // a thread's requests must not touch signals
+    set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+    set(CURLOPT_WRITEFUNCTION, &keep_answer);
+    set(CURLOPT_WRITEDATA, &answer);
+    set(CURLOPT_ERRORBUFFER, error);
+    set(CURLOPT_USERAGENT, "fulgur");
     if (gives_up) {
-      curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
-      curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &ask_to_give_up);
-      curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &gives_up);
+      set(CURLOPT_NOPROGRESS, 0L);
+      set(CURLOPT_XFERINFOFUNCTION, &ask_to_give_up);
+      set(CURLOPT_XFERINFODATA, &gives_up);
     }
     // A request that is given up does not wait for the name server.
-    curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);
+    set(CURLOPT_QUICK_EXIT, 1L);
     if (!identity.token.empty()) {
-      curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-      curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, identity.token.c_str());
+      set(CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+      set(CURLOPT_XOAUTH2_BEARER, identity.token.c_str());
     } else if (!identity.user.empty()) {
-      curl_easy_setopt(curl, CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
-      curl_easy_setopt(curl, CURLOPT_USERNAME, identity.user.c_str());
-      curl_easy_setopt(curl, CURLOPT_PASSWORD, identity.password.c_str());
+      set(CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
+      set(CURLOPT_USERNAME, identity.user.c_str());
+      set(CURLOPT_PASSWORD, identity.password.c_str());
     }
     if (!identity.checks_certificate) {
-      curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
-      curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+      set(CURLOPT_SSL_VERIFYPEER, 0L);
+      set(CURLOPT_SSL_VERIFYHOST, 0L);
     }
   }
 
@@ -96,65 +101,65 @@ struct HttpClient::Impl {
     char error[CURL_ERROR_SIZE] = {};
     prepare(url, answer.body, error);
     configure();
-    const CURLcode code = curl_easy_perform(curl);
+    const CURLcode code = library.easy_perform(curl);
     if (code != CURLE_OK)
       throw Error(cat("[loggers.http] the server must answer; ", url, ": ",
-                      error[0] != '\0' ? error : curl_easy_strerror(code), ". Check the address and the server."));
+                      error[0] != '\0' ? error : library.easy_strerror(code), ". Check the address and the server."));
     long status = 0;
-    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    library.easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     answer.status = status;
     return answer;
   }
 };
 
 HttpClient::HttpClient(Identity identity, std::function<bool()> gives_up) : impl_(std::make_unique<Impl>()) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   impl_->identity = std::move(identity);
   impl_->gives_up = std::move(gives_up);
-  impl_->curl = ready == CURLE_OK ? curl_easy_init() : nullptr;
-  if (impl_->curl == nullptr) throw Error("[loggers.http] libcurl must start; it did not. Check its installation.");
+  impl_->curl = impl_->library.easy_init();
+  if (impl_->curl == nullptr)
+    throw Error("[loggers.http] libcurl must make a connection's handle; it did not. Check the free memory.");
 }
 
-HttpClient::~HttpClient() { curl_easy_cleanup(impl_->curl); }
+HttpClient::~HttpClient() { impl_->library.easy_cleanup(impl_->curl); }
 
 HttpAnswer HttpClient::get(const std::string& url) {
-  return impl_->request(url, [&] { curl_easy_setopt(impl_->curl, CURLOPT_TIMEOUT, kRequestSeconds); });
+  return impl_->request(url, [&] { impl_->set(CURLOPT_TIMEOUT, kRequestSeconds); });
 }
 
 HttpAnswer HttpClient::post_json(const std::string& url, const std::string& body) {
-  const Headers headers = headers_of("application/json");
+  const Headers headers = headers_of(impl_->library, "application/json");
   return impl_->request(url, [&] {
-    curl_easy_setopt(impl_->curl, CURLOPT_TIMEOUT, kRequestSeconds);
-    curl_easy_setopt(impl_->curl, CURLOPT_HTTPHEADER, headers.get());
-    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
-    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDS, body.c_str());
+    impl_->set(CURLOPT_TIMEOUT, kRequestSeconds);
+    impl_->set(CURLOPT_HTTPHEADER, headers.get());
+    impl_->set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+    impl_->set(CURLOPT_POSTFIELDS, body.c_str());
   });
 }
 
 HttpAnswer HttpClient::put_bytes(const std::string& url, const std::string& content) {
-  const Headers headers = headers_of("application/octet-stream");
+  const Headers headers = headers_of(impl_->library, "application/octet-stream");
   return impl_->request(url, [&] {
-    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
-    curl_easy_setopt(impl_->curl, CURLOPT_HTTPHEADER, headers.get());
-    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(content.size()));
-    curl_easy_setopt(impl_->curl, CURLOPT_POSTFIELDS, content.c_str());
-    curl_easy_setopt(impl_->curl, CURLOPT_CUSTOMREQUEST, "PUT");
+    impl_->set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    impl_->set(CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+    impl_->set(CURLOPT_HTTPHEADER, headers.get());
+    impl_->set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(content.size()));
+    impl_->set(CURLOPT_POSTFIELDS, content.c_str());
+    impl_->set(CURLOPT_CUSTOMREQUEST, "PUT");
   });
 }
 
 HttpAnswer HttpClient::put_file(const std::string& url, const std::filesystem::path& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
   if (!file) throw Error(cat("[loggers.http] the file must be readable; ", path, " is not. Check its permissions."));
-  const Headers headers = headers_of("application/octet-stream");
+  const Headers headers = headers_of(impl_->library, "application/octet-stream");
   return impl_->request(url, [&] {
-    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(impl_->curl, CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
-    curl_easy_setopt(impl_->curl, CURLOPT_HTTPHEADER, headers.get());
-    curl_easy_setopt(impl_->curl, CURLOPT_UPLOAD, 1L);
-    curl_easy_setopt(impl_->curl, CURLOPT_READFUNCTION, nullptr);  // fread
-    curl_easy_setopt(impl_->curl, CURLOPT_READDATA, file.get());
-    curl_easy_setopt(impl_->curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(std::filesystem::file_size(path)));
+    impl_->set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    impl_->set(CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+    impl_->set(CURLOPT_HTTPHEADER, headers.get());
+    impl_->set(CURLOPT_UPLOAD, 1L);
+    impl_->set(CURLOPT_READFUNCTION, nullptr);  // fread
+    impl_->set(CURLOPT_READDATA, file.get());
+    impl_->set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(std::filesystem::file_size(path)));
   });
 }
 
@@ -162,9 +167,11 @@ std::string HttpClient::escaped_path(const std::string& text) { return percent_e
 std::string HttpClient::escaped(const std::string& text) { return percent_encoded(text, false); }
 
 std::string HttpClient::unescaped(const std::string& text) {
+  if (text.find('%') == std::string::npos) return text;
+  const CurlLibrary& library = CurlLibrary::get();
   int size = 0;
   const std::unique_ptr<char, decltype(&curl_free)> plain(
-      curl_easy_unescape(nullptr, text.c_str(), static_cast<int>(text.size()), &size), &curl_free);
+      library.easy_unescape(nullptr, text.c_str(), static_cast<int>(text.size()), &size), library.free);
   return plain ? std::string(plain.get(), static_cast<size_t>(size)) : text;
 }
 
