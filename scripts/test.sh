@@ -49,10 +49,22 @@ if [ ! -e build/release/simulated_cuda/libcudart.so.13 ]; then
   say "simulated CUDA was not built (see cmake's message above): tests for GPUs will be skipped"
 fi
 
+# Tests write many checkpoints, each of which waits for the disk several times. In a file system in memory they take a
+# sixth of the time.
+memory_folder() {
+  local free
+  free="$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" || return 1
+  [ "${free:-0}" -ge $((4 * 1024 * 1024)) ] && mktemp -d /dev/shm/fulgur-tests-XXXXXX
+}
+if [ -z "${TMPDIR:-}" ] && in_memory="$(memory_folder)"; then
+  export TMPDIR="$in_memory"
+  say "temporary files of the tests are in memory, in $in_memory"
+fi
+
 # One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
 export OMP_NUM_THREADS=1
 log="$(mktemp)"
-trap 'rm -f "$log"' EXIT
+trap 'rm -rf "$log" ${in_memory:+"$in_memory"}' EXIT
 status=0
 # Two more than there are cores: tests of several processes mostly wait.
 ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(($(cores) + 2))" "$@" 2>&1 | tee "$log" || status=$?

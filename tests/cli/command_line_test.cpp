@@ -4,6 +4,8 @@
 
 #include "process.h"
 
+namespace command_line_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -300,3 +302,5 @@ TEST_CASE("list, describe and schema") {
   const nlohmann::json json = nlohmann::json::parse(schema.out);
   CHECK(json["$defs"]["model"]["oneOf"].size() > 3);
 }
+
+}  // namespace command_line_test

@@ -5,6 +5,8 @@
 #include "fulgur/core/device/accelerator.h"
 #include "process.h"
 
+namespace cuda_absent_test {
+
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -84,3 +86,5 @@ TEST_CASE("accelerator auto is the CPU if the driver shows no device") {
   CHECK(cuda.exit_code == 2);
   CHECK(says(cuda.err, "lists no device"));
 }
+
+}  // namespace cuda_absent_test

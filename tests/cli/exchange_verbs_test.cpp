@@ -8,6 +8,8 @@
 #include "fulgur/checkpoint/pytorch_file.h"
 #include "process.h"
 
+namespace exchange_verbs_test {
+
 using namespace fulgur::test;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
@@ -286,3 +288,5 @@ torch.save({"state_dict": {"net." + k: v for k, v in net.state_dict().items()}},
   CHECK(run.test_loss("z.ckpt") > 1.0986);
   CHECK(run.test_loss("z.ckpt") < 1.0987);
 }
+
+}  // namespace exchange_verbs_test

@@ -6,6 +6,8 @@
 
 #include "process.h"
 
+namespace history_verbs_test {
+
 using namespace fulgur::test;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
@@ -164,3 +166,5 @@ TEST_CASE("watch: one line for each row of another process's run, until it ends"
   CHECK(runs({"watch", "fulgur_logs/version_0", "--every", "0"}).exit_code == 2);
   CHECK(runs({"watch", "fulgur_logs/version_0"}).exit_code == 0);
 }
+
+}  // namespace history_verbs_test

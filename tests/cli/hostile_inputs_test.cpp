@@ -8,6 +8,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "process.h"
 
+namespace hostile_inputs_test {
+
 using namespace fulgur::test;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
@@ -139,3 +141,5 @@ TEST_CASE("sizes that no machine has are refused with the option's name") {
   refuse({"--data.shape", "[1000000000, 1000000000]"}, 2, "shape");
   refuse({"--data.shape", "[100000000, 100000000]"}, 3, "shape");
 }
+
+}  // namespace hostile_inputs_test

@@ -13,6 +13,8 @@
 #include "killed_runs.h"
 #include "process.h"
 
+namespace kill_test {
+
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -104,3 +106,5 @@ TEST_CASE(
                        "--trainer.max_epochs", "3", "--trainer.callbacks+=ModelCheckpoint",
                        "--trainer.callbacks.every_n_train_steps", "17"});
 }
+
+}  // namespace kill_test

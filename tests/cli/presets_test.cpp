@@ -9,6 +9,8 @@
 
 #include "process.h"
 
+namespace presets_test {
+
 using namespace fulgur::test;
 using Json = nlohmann::json;
 
@@ -247,3 +249,5 @@ TEST_CASE("last and best are those of the newest run that has them, or of the ru
   CHECK(own.exit_code == 0);
   CHECK(says(own.err, "version_0/checkpoints"));
 }
+
+}  // namespace presets_test

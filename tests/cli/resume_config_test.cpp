@@ -6,6 +6,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "process.h"
 
+namespace resume_config_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 namespace fs = std::filesystem;
@@ -386,3 +388,5 @@ TEST_CASE("verify needed tests a checkpoint whose optimizer is damaged; whole do
   CHECK(trainer({"test", "-c", "c.yaml", "--ckpt_path", "last", "--verify", "needed"}, {.folder = run.folder.path()})
             .exit_code == 0);
 }
+
+}  // namespace resume_config_test

@@ -9,6 +9,8 @@
 
 #include "process.h"
 
+namespace signals_test {
+
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -149,3 +151,5 @@ TEST_CASE("F35 a terminal that closes ends a run as SIGTERM does") {
   CHECK(training.run->wait().exit_code == 75);
   training.check_sound();
 }
+
+}  // namespace signals_test

@@ -3,6 +3,8 @@
 
 #include "process.h"
 
+namespace verbs_test {
+
 using namespace fulgur::test;
 using Json = nlohmann::json;
 
@@ -228,3 +230,5 @@ TEST_CASE("F48 too little memory: exit code 1, with the step, the batch's shapes
   CHECK_FALSE(says(finished.err, "frame #"));
   CHECK(std::filesystem::exists(folder / "fulgur_logs/version_0/config.yaml"));
 }
+
+}  // namespace verbs_test

@@ -194,7 +194,7 @@ TEST_CASE("an MLflow server has what was logged, also by a resumed run and after
     explicit Stopping(Server& of) : server(of) {}
     void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t i) override {
       if (i == 2) server.stop();
-      if (i == 6) std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // a try that fails
+      if (i == 6) std::this_thread::sleep_for(std::chrono::seconds(30));  // tries that fail
       if (i == 7) server.start();
     }
   };

@@ -6,6 +6,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/text/log.h"
@@ -68,7 +69,7 @@ std::map<int64_t, double> rates(const MakeSchedule& make, const std::vector<Part
     options.limit_train_batches = BatchLimit(part.batches);
     if (change) change(options);
     ModelCheckpoint::Options saving;
-    saving.every_n_train_steps = 1;
+    saving.every_n_train_steps = part.steps > 0 ? part.steps : std::numeric_limits<int64_t>::max();
     TrainerComponents components;
     components.seed = 1;
     components.callbacks = {seen, std::make_shared<ModelCheckpoint>(saving), std::make_shared<Stopping>(part.steps)};
