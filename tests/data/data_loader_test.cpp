@@ -365,4 +365,69 @@ TEST_CASE("a sampler that contradicts itself is found") {
   CHECK_THAT(message_of<Error>([&] { loader.start_epoch(0); }), ContainsSubstring("got 1 instead of 4"));
 }
 
+TEST_CASE("another batch size applies from the next epoch on, and keeps the order of the samples") {
+  for (const int64_t workers : {0, 2}) {
+    CAPTURE(workers);
+    DataLoader loader(numbers(40), {.batch_size = 4, .shuffle = true, .num_workers = workers}),
+        plain(numbers(40), {.batch_size = 4, .shuffle = true});
+    for (Loader* each : {static_cast<Loader*>(&loader), static_cast<Loader*>(&plain)}) each->configure(7, 0, 1);
+    CHECK(epoch_of(loader, 0) == epoch_of(plain, 0));
+    REQUIRE(loader.set_batch_size(16));
+    CHECK(loader.batch_size() == 16);
+    CHECK(loader.size() == 3);
+    loader.start_epoch(1);
+    std::vector<int64_t> sizes;
+    CHECK(drain(loader, &sizes) == epoch_of(plain, 1));
+    CHECK(sizes == std::vector<int64_t>{16, 16, 8});
+    // As many as at the beginning.
+    REQUIRE(loader.set_batch_size(std::nullopt));
+    CHECK(loader.size() == 10);
+    CHECK(epoch_of(loader, 2) == epoch_of(plain, 2));
+  }
+}
+
+TEST_CASE("another batch size: a position inside an epoch, and shares of ranks") {
+  DataLoader loader(numbers(40), {.batch_size = 4, .shuffle = true});
+  loader.configure(7, 0, 1);
+  const std::vector<int64_t> whole = epoch_of(loader, 1);
+  REQUIRE(loader.set_batch_size(16));
+  loader.start_epoch(1);
+  Batch batch;
+  REQUIRE(loader.next(batch));
+  const StateTree state = loader.state();
+  CHECK(state.at("batch_size").as_int() == 16);
+  DataLoader resumed(numbers(40), {.batch_size = 4, .shuffle = true});
+  resumed.configure(7, 0, 1);
+  REQUIRE(resumed.set_batch_size(16));
+  resumed.load_state(state);
+  CHECK(resumed.state().at("batches").as_int() == 1);
+  CHECK(epoch_of(resumed, 1) == std::vector<int64_t>(whole.begin() + 16, whole.end()));
+
+  std::vector<int64_t> seen;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    DataLoader share(numbers(40), {.batch_size = 4, .shuffle = true});
+    share.share_evenly(UnevenShares::pad);
+    share.configure(7, rank, 2);
+    REQUIRE(share.set_batch_size(8));
+    CHECK(share.size() == 3);
+    const auto part = epoch_of(share, 1);
+    seen.insert(seen.end(), part.begin(), part.end());
+  }
+  std::sort(seen.begin(), seen.end());
+  std::vector<int64_t> all(40);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  CHECK(seen == all);
+}
+
+TEST_CASE("another batch size that gives no batch is refused and changes nothing") {
+  DataLoader loader(numbers(10), {.batch_size = 4, .drop_last = true});
+  CHECK_THROWS_AS(loader.set_batch_size(11), DataError);
+  CHECK_THROWS_AS(loader.set_batch_size(0), ConfigError);
+  CHECK(loader.batch_size() == 4);
+  CHECK(epoch_of(loader, 0).size() == 8);
+  DataLoader chosen(numbers(10), {.batch_sampler = std::make_shared<FixedBatchSampler>(
+                                      std::make_shared<SequentialSampler>(10), /*batch_size=*/5)});
+  CHECK_FALSE(chosen.set_batch_size(2));
+}
+
 }  // namespace data_loader_test

@@ -9,6 +9,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/cumulative_stats.h"
+#include "run/batch_sizes.h"
 #include "run/batch_transfer.h"
 
 namespace fulgur::detail {
@@ -35,6 +36,8 @@ std::optional<int64_t> read_training_data(RunState& run, Services& services) {
   for (const auto& loader : train.loaders) positions.push_back(loader->state());
   run.loaders_at_end = std::move(positions);
   Loader& loader = *train.loaders.front();
+  // The same in a run that is resumed only for this pass.
+  set_batch_size_of_epoch(run);
   // A stream may never end.
   const int64_t limit = train.batches.front().value_or(std::max<int64_t>(run.counters.batches_total.completed, 1));
   // The first call takes the position of a resumed checkpoint, from which nothing was read; the second one begins at

@@ -75,6 +75,8 @@ class FULGUR_API DataLoader : public Loader {
   bool shuffles() const override;
   /// False with a batch sampler that shuffles.
   bool keep_order() override;
+  /// False with a batch sampler. Throws a ConfigError for a size below 1, and a DataError if there would be no batch.
+  bool set_batch_size(std::optional<int64_t> size) override;
   /// Throws a CheckpointError with a batch sampler.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;

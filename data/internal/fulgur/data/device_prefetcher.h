@@ -39,6 +39,7 @@ class FULGUR_API DevicePrefetcher : public Loader {
   bool shares_in_turns() const override { return loader_->shares_in_turns(); }
   bool shuffles() const override { return loader_->shuffles(); }
   bool keep_order() override { return loader_->keep_order(); }
+  bool set_batch_size(std::optional<int64_t> size) override { return loader_->set_batch_size(size); }
   StateTree reshard_state(const StateTree& state, int64_t from) const override {
     return loader_->reshard_state(state, from);
   }

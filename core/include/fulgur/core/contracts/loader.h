@@ -48,6 +48,9 @@ class FULGUR_API Loader : public Stateful {
   virtual bool shuffles() const { return false; }
   /// From the next epoch on, yields batches in the dataset's own order; returns false if this loader cannot.
   virtual bool keep_order() { return !shuffles(); }
+  /// From the next epoch on, a full batch has `size` samples; nullopt: as many as at the beginning. Call it between two
+  /// epochs, or before `load_state`. Returns false, and changes nothing, if this loader cannot.
+  virtual bool set_batch_size(std::optional<int64_t> /*size*/) { return false; }
 };
 
 /// Loaders of one stage, in order; empty if there are none.
