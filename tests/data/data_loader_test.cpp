@@ -6,7 +6,10 @@
 #include <numeric>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/samplers.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
@@ -39,6 +42,24 @@ class RaggedDataset : public BatchDataset {
     }
     return Batch({Batch::Entry{"ragged", ragged}, Batch::Entry{"name", names}});
   }
+};
+
+/// Passes on what a Loader must have.
+class ForwardingLoader : public Loader {
+ public:
+  explicit ForwardingLoader(std::shared_ptr<Loader> to) : to_(std::move(to)) {}
+  std::optional<int64_t> size() const override { return to_->size(); }
+  std::optional<int64_t> samples() const override { return to_->samples(); }
+  int64_t batch_size() const override { return to_->batch_size(); }
+  void start_epoch(int64_t epoch) override { to_->start_epoch(epoch); }
+  bool next(Batch& out) override { return to_->next(out); }
+  void unread() override { to_->unread(); }
+  void configure(uint64_t seed, int64_t rank, int64_t world_size) override { to_->configure(seed, rank, world_size); }
+  StateTree state() const override { return to_->state(); }
+  void load_state(const StateTree& state) override { to_->load_state(state); }
+
+ private:
+  std::shared_ptr<Loader> to_;
 };
 
 std::vector<int64_t> drain(Loader& loader, std::vector<int64_t>* batch_sizes = nullptr) {
@@ -428,6 +449,46 @@ TEST_CASE("another batch size that gives no batch is refused and changes nothing
   DataLoader chosen(numbers(10), {.batch_sampler = std::make_shared<FixedBatchSampler>(
                                       std::make_shared<SequentialSampler>(10), /*batch_size=*/5)});
   CHECK_FALSE(chosen.set_batch_size(2));
+}
+
+TEST_CASE("restart_epoch begins at the first batch, whatever position was loaded") {
+  struct Stream : IterableDataset {
+    int64_t at = 0;
+    void reset(const SampleContext&) override { at = 0; }
+    std::optional<Batch> next(int64_t count, const SampleContext&) override {
+      count = std::min(count, 10 - at);
+      if (count <= 0) return std::nullopt;
+      at += count;
+      return Batch({Batch::Entry{"x", at::arange(at - count, at, at::kLong)}});
+    }
+    StateTree state() const override { return StateTree::map({{"at", at}}); }
+    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+  };
+  using Make = std::function<std::shared_ptr<Loader>()>;
+  const Make indexed = [] { return std::make_shared<DataLoader>(numbers(10), DataLoaderOptions{.batch_size = 2}); };
+  const Make stream = [] {
+    return std::make_shared<IterableLoader>(std::make_shared<Stream>(), IterableLoaderOptions{.batch_size = 2});
+  };
+  const Make combined = [&] {
+    std::vector<CombinedLoader::Named> parts{{"a", indexed()}};
+    return std::make_shared<CombinedLoader>(std::move(parts), CombinedMode::sequential);
+  };
+  const Make prefetched = [&] { return std::make_shared<DevicePrefetcher>(indexed(), at::Device(at::kCPU)); };
+  // One of a user, which has only start_epoch.
+  const Make plain = [&] { return std::make_shared<ForwardingLoader>(indexed()); };
+  std::vector<int64_t> all(10);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  for (const Make& make : {indexed, stream, combined, prefetched, plain}) {
+    const auto first = make(), second = make();
+    for (const auto& loader : {first, second}) loader->configure(0, 0, 1);
+    first->start_epoch(3);
+    Batch batch;
+    REQUIRE(first->next(batch));
+    REQUIRE(first->next(batch));
+    second->load_state(first->state());
+    second->restart_epoch(3);
+    CHECK(drain(*second) == all);
+  }
 }
 
 }  // namespace data_loader_test

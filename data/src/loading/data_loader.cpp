@@ -457,6 +457,12 @@ void DataLoader::start_epoch(int64_t epoch) {
   m.started = true;
 }
 
+void DataLoader::restart_epoch(int64_t epoch) {
+  impl_->loaded.reset();
+  impl_->epoch_of_other_loader.reset();
+  start_epoch(epoch);
+}
+
 bool DataLoader::next(Batch& out) {
   Impl& m = *impl_;
   if (!m.started) throw Error("[data.DataLoader] start_epoch must be called before next.");

@@ -138,6 +138,12 @@ void IterableLoader::start_epoch(int64_t epoch) {
   m.started = true;
 }
 
+void IterableLoader::restart_epoch(int64_t epoch) {
+  impl_->loaded.reset();
+  impl_->epoch_of_other_loader.reset();
+  start_epoch(epoch);
+}
+
 bool IterableLoader::next(Batch& out) {
   Impl& m = *impl_;
   if (!m.started) throw Error("[data.IterableLoader] start_epoch must be called before next.");

@@ -63,6 +63,7 @@ class FULGUR_API DataLoader : public Loader {
   /// Throws a DataError if a loaded position is beyond the end of the set.
   void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
+  void restart_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;
   /// Throws a DataError if this rank's share would contain no batch in training, or if the sampler does not divide its

@@ -94,7 +94,8 @@ class FULGUR_API RunWeights {
 
   /// How many optimizer steps the run has skipped, because gradients were not finite or a StepJudge decided it: a
   /// scalar on the CPU, or on the device if only the device knows. It is the run's own tensor, which further steps
-  /// change. Does not wait.
+  /// change. With manual optimization it counts the batches in which all steps were skipped, from the first call on;
+  /// only differences have a meaning. Does not wait.
   virtual Tensor skipped_steps() const = 0;
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
   virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
