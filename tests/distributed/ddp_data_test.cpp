@@ -381,9 +381,15 @@ TEST_CASE("ddp: a batch size that grows gives the run of one process; a resumed 
   CAPTURE(by);
   // Epochs of 64 samples: eight steps of 8, four of 16, two of 32.
   const auto growing = [&](int world, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> all{"--trainer.max_epochs", "3", "--trainer.callbacks+=BatchSizeScheduler",
-                                 "--trainer.callbacks.every", "1ep", "--trainer.callbacks.max",
-                                 std::to_string(32 / world), "--trainer.callbacks.by", by};
+    std::vector<std::string> all{"--trainer.max_epochs",
+                                 "3",
+                                 "--trainer.callbacks+=BatchSizeScheduler",
+                                 "--trainer.callbacks.every",
+                                 "1ep",
+                                 "--trainer.callbacks.max",
+                                 std::to_string(32 / world),
+                                 "--trainer.callbacks.by",
+                                 by};
     all.insert(all.end(), more.begin(), more.end());
     return probe("fit", world, 8, all);
   };
@@ -391,9 +397,9 @@ TEST_CASE("ddp: a batch size that grows gives the run of one process; a resumed 
   const Finished alone = trainer(growing(1), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
   INFO(alone.err);
   REQUIRE(alone.exit_code == 0);
-  CHECK(last_checkpoint(one.path()).string().find("step=14") != std::string::npos);
+  CHECK(std::filesystem::canonical(last_checkpoint(one.path())).string().find("step=14") != std::string::npos);
   REQUIRE(all_exit(run_ranks({.count = 2, .folder = whole.path()}, growing(2)), 0));
-  CHECK(last_checkpoint(whole.path()).string().find("step=14") != std::string::npos);
+  CHECK(std::filesystem::canonical(last_checkpoint(whole.path())).string().find("step=14") != std::string::npos);
   CHECK(difference(last_checkpoint(one.path()), last_checkpoint(whole.path())) < 1e-6);
   // The first part ends inside the second epoch.
   const std::vector<std::string> first{"--trainer.max_steps", "10"}, rest{"--resume", "--allow-config-change"};

@@ -503,7 +503,9 @@ bool DataLoader::keep_order() {
 bool DataLoader::set_batch_size(std::optional<int64_t> size) {
   Impl& m = *impl_;
   if (m.options.batch_sampler) return false;
-  const int64_t before = std::exchange(m.options.batch_size, size.value_or(m.first_batch_size));
+  const int64_t wanted = size.value_or(m.first_batch_size);
+  if (wanted == m.options.batch_size) return true;
+  const int64_t before = std::exchange(m.options.batch_size, wanted);
   try {
     m.check_options();
     m.check_not_empty();
