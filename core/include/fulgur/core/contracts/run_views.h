@@ -23,8 +23,9 @@ class FULGUR_API RunExtent {
   virtual ~RunExtent();
 
   virtual int64_t num_loaders(RunningStage stage) const = 0;
-  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor.
-  /// Nullopt if unknown: if a loader has no length and there is no `max_steps`, or if there is no limit at all.
+  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor, or
+  /// with the batch sizes that a callback plans (`PlansBatchSizes`). Nullopt if unknown: if a loader has no length and
+  /// there is no `max_steps`, or if there is no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
   /// Epoch and step limits of the fit; nullopt if not limited.
   virtual std::optional<int64_t> max_epochs() const = 0;
