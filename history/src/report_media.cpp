@@ -7,6 +7,7 @@
 
 #include "drawing/html.h"
 #include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/csv_format.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "report_charts.h"
@@ -17,6 +18,9 @@ namespace {
 
 constexpr size_t kMostFigures = 24, kMostFiles = 100'000;
 constexpr uintmax_t kMostBytes = 500'000, kMostTextBytes = 20'000;
+
+constexpr const char* kTable = ".csv";
+constexpr size_t kMostRows = 64, kMostColumns = 8;
 
 struct MediaFile {
   fs::path path;
@@ -53,13 +57,29 @@ std::map<std::string, MediaFile> newest_media(const fs::path& folder) {
        file.increment(error), ++seen) {
     std::error_code ignored;
     if (file->is_symlink(ignored) || !file->is_regular_file(ignored)) continue;
-    if (!image_type(file->path()) && file->path().extension() != ".txt") continue;
+    const fs::path extension = file->path().extension();
+    if (!image_type(file->path()) && extension != ".txt" && extension != kTable) continue;
     const std::string below = file->path().lexically_relative(folder).replace_extension().string();
     const auto [name, step] = split_step(below);
     MediaFile& best = newest[name + file->path().extension().string()];
     if (best.path.empty() || step > best.step) best = {file->path(), step};
   }
   return newest;
+}
+
+// A CSV file as a table; empty if it is too large for a page, or damaged.
+std::string small_table(const std::string& bytes) {
+  std::string rows;
+  size_t count = 0;
+  for (size_t position = 0; position < bytes.size(); ++count) {
+    const auto fields = read_csv_row(bytes, position);
+    if (!fields || fields->size() > kMostColumns || count > kMostRows) return "";
+    const char* const cell = count == 0 ? "th" : "td";
+    rows += "<tr>";
+    for (const std::string& field : *fields) rows += cat("<", cell, ">", html_escaped(field), "</", cell, ">");
+    rows += "</tr>\n";
+  }
+  return rows.empty() ? "" : cat("<table>", rows, "</table>");
 }
 
 std::string figure_of(const MediaFile& file, const std::string& caption, uintmax_t& bytes_left) {
@@ -74,9 +94,11 @@ std::string figure_of(const MediaFile& file, const std::string& caption, uintmax
   }
   // The file may have grown since.
   if (!bytes || bytes->size() > bytes_left) return "";
-  bytes_left -= bytes->size();
   const std::string body = type ? cat("<img alt=\"", caption, "\" src=\"", data_url(type, *bytes), "\">")
-                                : cat("<pre>", html_escaped(*bytes), "</pre>");
+                           : file.path.extension() == kTable ? small_table(*bytes)
+                                                             : cat("<pre>", html_escaped(*bytes), "</pre>");
+  if (body.empty()) return "";
+  bytes_left -= bytes->size();
   return cat("<figure><figcaption>", caption, "</figcaption>", body, "</figure>\n");
 }
 

@@ -3,8 +3,11 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "fulgur/core/text/text.h"
 #include "fulgur/models/mixing.h"
+#include "sample_pictures.h"
 
 namespace fulgur {
 namespace {
@@ -99,23 +102,38 @@ Classifier::NamedMetrics Classifier::make_metrics() const {
   return made;
 }
 
-void Classifier::evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx) {
+Tensor Classifier::evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx) {
   const Tensor logits = forward(batch[0]);
   log(stage + "_loss", classification_loss(logits, batch[1]), {.prog_bar = true});
   // In double: the mean over batches is then exact to the last digit shown.
   log(stage + "_acc", logits.argmax(1).eq(batch[1]).to(at::kDouble).mean(), {.prog_bar = true});
-  if (metric_specs_.empty()) return;
+  if (metric_specs_.empty()) return logits;
   const auto [metrics, is_new] = metrics_.try_emplace({stage, loader_idx});
   if (is_new) metrics->second = make_metrics();
   for (const auto& [name, metric] : metrics->second) {
     metric->update(logits, batch[1]);
     log(cat(stage, "_", name), *metric);
   }
+  return logits;
 }
 
-Outputs Classifier::validation_step(const Batch& batch, int64_t, int64_t loader_idx) {
-  evaluate(batch, "val", loader_idx);
-  return {};
+Outputs Classifier::validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) {
+  const Tensor logits = evaluate(batch, "val", loader_idx);
+  if (!logs_samples(batch_idx, loader_idx)) return {};
+  const auto [confidence, prediction] = logits.softmax(1).max(1);
+  return {{"prediction", prediction}, {"confidence", confidence}};
+}
+
+// Here the outputs are those of all devices, and the batch is whole.
+void Classifier::on_validation_batch_end(const Outputs& outputs, const Batch& batch, int64_t batch_idx,
+                                         int64_t loader_idx) {
+  if (!logs_samples(batch_idx, loader_idx) || run().sanity_checking() || !run().is_global_zero()) return;
+  const int64_t count = std::min(sample_predictions_, batch.size());
+  const auto first = [count](const Tensor& values) { return values.narrow(0, 0, count); };
+  constexpr const char* kName = "val_samples";
+  if (const auto picture = detail::picture_of_samples(kName, first(batch[0]))) log_media(*picture);
+  log_media(
+      detail::table_of_samples(kName, first(batch[1]), first(outputs["prediction"]), first(outputs["confidence"])));
 }
 
 Outputs Classifier::test_step(const Batch& batch, int64_t, int64_t loader_idx) {

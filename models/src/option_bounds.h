@@ -5,4 +5,7 @@ namespace fulgur::detail {
 /// Bounds of options, above any practical use: the size of a weight with two such widths cannot overflow.
 inline constexpr double kMostWidth = 1e9, kMostLayers = 1e4;
 
+/// Of the samples that a validation logs.
+inline constexpr double kMostSamples = 64;
+
 }  // namespace fulgur::detail

@@ -36,7 +36,7 @@ SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
-    "callbacks": ["weights", "steps"],
+    "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
     "simulated_cuda/src/nccl": ["ranks", "work"],

@@ -1,4 +1,6 @@
 set(TEST_SOURCES
+  batches/batch_size_scheduler_test.cpp
+  batches/sequence_length_warmup_test.cpp
   checkpoint_name_test.cpp
   checkpoint_ranking_test.cpp
   chrome_trace_test.cpp

@@ -6,7 +6,10 @@
 #include <numeric>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/samplers.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
@@ -39,6 +42,24 @@ class RaggedDataset : public BatchDataset {
     }
     return Batch({Batch::Entry{"ragged", ragged}, Batch::Entry{"name", names}});
   }
+};
+
+/// Passes on what a Loader must have.
+class ForwardingLoader : public Loader {
+ public:
+  explicit ForwardingLoader(std::shared_ptr<Loader> to) : to_(std::move(to)) {}
+  std::optional<int64_t> size() const override { return to_->size(); }
+  std::optional<int64_t> samples() const override { return to_->samples(); }
+  int64_t batch_size() const override { return to_->batch_size(); }
+  void start_epoch(int64_t epoch) override { to_->start_epoch(epoch); }
+  bool next(Batch& out) override { return to_->next(out); }
+  void unread() override { to_->unread(); }
+  void configure(uint64_t seed, int64_t rank, int64_t world_size) override { to_->configure(seed, rank, world_size); }
+  StateTree state() const override { return to_->state(); }
+  void load_state(const StateTree& state) override { to_->load_state(state); }
+
+ private:
+  std::shared_ptr<Loader> to_;
 };
 
 std::vector<int64_t> drain(Loader& loader, std::vector<int64_t>* batch_sizes = nullptr) {
@@ -363,6 +384,111 @@ TEST_CASE("a sampler that contradicts itself is found") {
   };
   DataLoader loader(numbers(4), {.sampler = std::make_shared<Short>(4)});
   CHECK_THAT(message_of<Error>([&] { loader.start_epoch(0); }), ContainsSubstring("got 1 instead of 4"));
+}
+
+TEST_CASE("another batch size applies from the next epoch on, and keeps the order of the samples") {
+  for (const int64_t workers : {0, 2}) {
+    CAPTURE(workers);
+    DataLoader loader(numbers(40), {.batch_size = 4, .shuffle = true, .num_workers = workers}),
+        plain(numbers(40), {.batch_size = 4, .shuffle = true});
+    for (Loader* each : {static_cast<Loader*>(&loader), static_cast<Loader*>(&plain)}) each->configure(7, 0, 1);
+    CHECK(epoch_of(loader, 0) == epoch_of(plain, 0));
+    REQUIRE(loader.set_batch_size(16));
+    CHECK(loader.batch_size() == 16);
+    CHECK(loader.size() == 3);
+    loader.start_epoch(1);
+    std::vector<int64_t> sizes;
+    CHECK(drain(loader, &sizes) == epoch_of(plain, 1));
+    CHECK(sizes == std::vector<int64_t>{16, 16, 8});
+    // As many as at the beginning.
+    REQUIRE(loader.set_batch_size(std::nullopt));
+    CHECK(loader.size() == 10);
+    CHECK(epoch_of(loader, 2) == epoch_of(plain, 2));
+  }
+}
+
+TEST_CASE("another batch size: a position inside an epoch, and shares of ranks") {
+  DataLoader loader(numbers(40), {.batch_size = 4, .shuffle = true});
+  loader.configure(7, 0, 1);
+  const std::vector<int64_t> whole = epoch_of(loader, 1);
+  REQUIRE(loader.set_batch_size(16));
+  loader.start_epoch(1);
+  Batch batch;
+  REQUIRE(loader.next(batch));
+  const StateTree state = loader.state();
+  CHECK(state.at("batch_size").as_int() == 16);
+  DataLoader resumed(numbers(40), {.batch_size = 4, .shuffle = true});
+  resumed.configure(7, 0, 1);
+  REQUIRE(resumed.set_batch_size(16));
+  resumed.load_state(state);
+  CHECK(resumed.state().at("batches").as_int() == 1);
+  CHECK(epoch_of(resumed, 1) == std::vector<int64_t>(whole.begin() + 16, whole.end()));
+
+  std::vector<int64_t> seen;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    DataLoader share(numbers(40), {.batch_size = 4, .shuffle = true});
+    share.share_evenly(UnevenShares::pad);
+    share.configure(7, rank, 2);
+    REQUIRE(share.set_batch_size(8));
+    CHECK(share.size() == 3);
+    const auto part = epoch_of(share, 1);
+    seen.insert(seen.end(), part.begin(), part.end());
+  }
+  std::sort(seen.begin(), seen.end());
+  std::vector<int64_t> all(40);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  CHECK(seen == all);
+}
+
+TEST_CASE("another batch size that gives no batch is refused and changes nothing") {
+  DataLoader loader(numbers(10), {.batch_size = 4, .drop_last = true});
+  CHECK_THROWS_AS(loader.set_batch_size(11), DataError);
+  CHECK_THROWS_AS(loader.set_batch_size(0), ConfigError);
+  CHECK(loader.batch_size() == 4);
+  CHECK(epoch_of(loader, 0).size() == 8);
+  DataLoader chosen(numbers(10), {.batch_sampler = std::make_shared<FixedBatchSampler>(
+                                      std::make_shared<SequentialSampler>(10), /*batch_size=*/5)});
+  CHECK_FALSE(chosen.set_batch_size(2));
+}
+
+TEST_CASE("restart_epoch begins at the first batch, whatever position was loaded") {
+  struct Stream : IterableDataset {
+    int64_t at = 0;
+    void reset(const SampleContext&) override { at = 0; }
+    std::optional<Batch> next(int64_t count, const SampleContext&) override {
+      count = std::min(count, 10 - at);
+      if (count <= 0) return std::nullopt;
+      at += count;
+      return Batch({Batch::Entry{"x", at::arange(at - count, at, at::kLong)}});
+    }
+    StateTree state() const override { return StateTree::map({{"at", at}}); }
+    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+  };
+  using Make = std::function<std::shared_ptr<Loader>()>;
+  const Make indexed = [] { return std::make_shared<DataLoader>(numbers(10), DataLoaderOptions{.batch_size = 2}); };
+  const Make stream = [] {
+    return std::make_shared<IterableLoader>(std::make_shared<Stream>(), IterableLoaderOptions{.batch_size = 2});
+  };
+  const Make combined = [&] {
+    std::vector<CombinedLoader::Named> parts{{"a", indexed()}};
+    return std::make_shared<CombinedLoader>(std::move(parts), CombinedMode::sequential);
+  };
+  const Make prefetched = [&] { return std::make_shared<DevicePrefetcher>(indexed(), at::Device(at::kCPU)); };
+  // One of a user, which has only start_epoch.
+  const Make plain = [&] { return std::make_shared<ForwardingLoader>(indexed()); };
+  std::vector<int64_t> all(10);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  for (const Make& make : {indexed, stream, combined, prefetched, plain}) {
+    const auto first = make(), second = make();
+    for (const auto& loader : {first, second}) loader->configure(0, 0, 1);
+    first->start_epoch(3);
+    Batch batch;
+    REQUIRE(first->next(batch));
+    REQUIRE(first->next(batch));
+    second->load_state(first->state());
+    second->restart_epoch(3);
+    CHECK(drain(*second) == all);
+  }
 }
 
 }  // namespace data_loader_test

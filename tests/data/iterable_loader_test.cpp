@@ -270,4 +270,30 @@ TEST_CASE("a stream has one position, and knows its share or throws") {
   CHECK(epoch_of(loader, 0).size() == 4);
 }
 
+TEST_CASE("another batch size of a stream applies from the next epoch on") {
+  for (const int64_t workers : {0, 1}) {
+    CAPTURE(workers);
+    IterableLoader loader(std::make_shared<Counter>(10), {.batch_size = 4, .num_workers = workers});
+    loader.configure(0, 0, 1);
+    loader.start_epoch(0);
+    Batch batch;
+    REQUIRE(loader.next(batch));
+    REQUIRE(loader.set_batch_size(6));
+    loader.start_epoch(1);
+    REQUIRE(loader.next(batch));
+    CHECK(batch.size() == 6);
+    const StateTree state = loader.state();
+    CHECK(drain(loader) == range(106, 110));
+
+    IterableLoader resumed(std::make_shared<Counter>(10), {.batch_size = 4, .num_workers = workers});
+    resumed.configure(0, 0, 1);
+    REQUIRE(resumed.set_batch_size(6));
+    resumed.load_state(state);
+    CHECK(epoch_of(resumed, 1) == range(106, 110));
+    REQUIRE(resumed.set_batch_size(std::nullopt));
+    CHECK(resumed.batch_size() == 4);
+    CHECK_THROWS_AS(resumed.set_batch_size(0), ConfigError);
+  }
+}
+
 }  // namespace iterable_loader_test

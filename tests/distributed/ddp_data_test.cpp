@@ -376,4 +376,36 @@ TEST_CASE("ddp: with a link, each process prepares the data, one after another, 
   CHECK_FALSE(says(resumed, "load_state after setup"));
 }
 
+TEST_CASE("ddp: a batch size that grows gives the run of one process; a resumed run has the same bits") {
+  const std::string by = GENERATE("batch", "accumulation");
+  CAPTURE(by);
+  // Epochs of 64 samples: eight steps of 8, four of 16, two of 32.
+  const auto growing = [&](int world, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> all{"--trainer.max_epochs",
+                                 "3",
+                                 "--trainer.callbacks+=BatchSizeScheduler",
+                                 "--trainer.callbacks.every",
+                                 "1ep",
+                                 "--trainer.callbacks.max",
+                                 std::to_string(32 / world),
+                                 "--trainer.callbacks.by",
+                                 by};
+    all.insert(all.end(), more.begin(), more.end());
+    return probe("fit", world, 8, all);
+  };
+  const TemporaryFolder one, whole, parts;
+  const Finished alone = trainer(growing(1), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  INFO(alone.err);
+  REQUIRE(alone.exit_code == 0);
+  CHECK(std::filesystem::canonical(last_checkpoint(one.path())).string().find("step=14") != std::string::npos);
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = whole.path()}, growing(2)), 0));
+  CHECK(std::filesystem::canonical(last_checkpoint(whole.path())).string().find("step=14") != std::string::npos);
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(whole.path())) < 1e-6);
+  // The first part ends inside the second epoch.
+  const std::vector<std::string> first{"--trainer.max_steps", "10"}, rest{"--resume", "--allow-config-change"};
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = parts.path()}, growing(2, first)), 0));
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = parts.path()}, growing(2, rest)), 0));
+  CHECK(same_bits(last_checkpoint(whole.path()), last_checkpoint(parts.path())));
+}
+
 }  // namespace ddp_data_test

@@ -96,6 +96,27 @@ TEST_CASE("the newest file of each name in media is shown, and links are not fol
   CHECK_THAT(page, !ContainsSubstring("step=9.png") && !ContainsSubstring("link.png"));
 }
 
+TEST_CASE("small tables in media are shown, with their texts escaped") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  std::filesystem::create_directories(run.folder / "media/val_samples");
+  std::filesystem::create_directories(run.folder / "media/wide");
+  run.put("media/val_samples/step=9.csv", "label,stale_prediction\n1,2\n")
+      .put("media/val_samples/step=10.csv", "label,\"predic,tion\"\n7,<b>\n")
+      .put("media/val_samples/step=10.png", "png")
+      .put("media/wide/step=1.csv", "a,b,c,d,e,f,g,h,i\n1,2,3,4,5,6,7,8,9\n");
+  std::string long_table = "a\n";
+  for (int i = 0; i < 65; ++i) long_table += "x\n";
+  run.put("media/long_1.csv", long_table).put("media/broken_1.csv", "a\n\"open\n");
+  const std::string page = report_page({run.folder});
+  CHECK_THAT(page, ContainsSubstring("<table><tr><th>label</th><th>predic,tion</th></tr>\n"
+                                     "<tr><td>7</td><td>&lt;b&gt;</td></tr>\n</table>"));
+  CHECK_THAT(page, !ContainsSubstring("stale_prediction"));
+  // Both files of the name, and three tables that are not shown.
+  CHECK_THAT(page, ContainsSubstring("val_samples/step=10.png"));
+  CHECK_THAT(page, ContainsSubstring("3 more are not shown"));
+}
+
 TEST_CASE("a page stays small for many rows and many metrics") {
   const TemporaryFolder folder;
   const WrittenRun run(folder / "version_0");

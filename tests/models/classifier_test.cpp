@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/conv2d.h>
@@ -16,6 +17,7 @@
 #include "fulgur/models/mlp_classifier.h"
 #include "fulgur/trainer/yaml.h"
 #include "models/training.h"
+#include "sample_pictures.h"
 #include "support/expect_error.h"
 #include "trainer/boring.h"
 
@@ -205,6 +207,100 @@ TEST_CASE("F38: a label out of range is named with index and value") {
              ContainsSubstring("[2]"));
   CHECK_THAT(message_of<DataError>([&] { classification_loss(logits, at::zeros({3})); }), ContainsSubstring("Float"));
   CHECK(classification_loss(logits, at::tensor({0, 1, -100}, at::kLong)).item<double>() > 1.38);
+}
+
+namespace {
+
+struct Validated {
+  std::shared_ptr<MemoryLogger> logger = std::make_shared<MemoryLogger>();
+  std::shared_ptr<LightningModule> module;
+};
+
+// Fits on 12 samples, and validates them in batches of 8.
+Validated validated(std::shared_ptr<LightningModule> module, const Tensor& images, int64_t epochs = 2) {
+  const test::TemporaryFolder folder;
+  Validated run{.module = std::move(module)};
+  TensorDataModule::Sets sets;
+  sets.train = sets.val = Batch{{"image", images}, {"label", at::arange(12, at::kLong).remainder(3)}};
+  TrainerOptions options = test::quiet(folder);
+  options.max_epochs = epochs;
+  options.num_sanity_val_steps = 1;
+  TrainerComponents components;
+  components.seed = 1;
+  components.loggers = {run.logger};
+  components.optimizer = Spec<Optimizer>("SGD");
+  Trainer(options, components)
+      .fit(run.module,
+           std::make_shared<TensorDataModule>(
+               std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = int64_t{8}, .shuffle = true}));
+  return run;
+}
+
+template <class Record>
+std::vector<Record> records(const Validated& run) {
+  std::vector<Record> all;
+  for (const auto& media : run.logger->media)
+    if (const auto* record = std::get_if<Record>(&media.record)) all.push_back(*record);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("sample_predictions: each validation logs the first samples with their labels and predictions") {
+  const Tensor images = at::randn({12, 1, 8, 6});
+  const auto model = std::make_shared<CnnClassifier>(CnnClassifier::Options{
+      .height = 8, .width = 6, .num_classes = 3, .channels = {4}, .hidden = 0, .dropout = 0, .sample_predictions = 5});
+  const Validated run = validated(model, images);
+  // Two validations; the sanity check logs nothing.
+  const auto pictures = records<ImageRecord>(run);
+  const auto tables = records<TableRecord>(run);
+  REQUIRE(pictures.size() == 2);
+  REQUIRE(tables.size() == 2);
+  CHECK(run.logger->media.back().step == 6);
+  CHECK(pictures.back().name == "val_samples");
+  CHECK(pictures.back().pixels.sizes() == at::IntArrayRef({1, 8, 5 * 7 - 1}));
+  // The same samples each time, with their whole range.
+  CHECK(at::equal(pictures[0].pixels, pictures[1].pixels));
+  const Tensor second = images[1], shown = pictures[0].pixels.narrow(2, 7, 6);
+  CHECK(shown.max().item<double>() == 255);
+  CHECK(shown.min().item<double>() == 0);
+  CHECK(shown.flatten()[second.argmax()].item<int64_t>() == 255);
+
+  CHECK(tables.back().name == "val_samples");
+  CHECK(tables.back().columns == std::vector<std::string>{"sample", "label", "prediction", "confidence"});
+  REQUIRE(tables.back().rows.size() == 5);
+  // The module has the weights of the last validation.
+  model->eval();
+  const at::NoGradGuard no_grad;
+  const auto [confidence, prediction] = model->forward(images).softmax(1).max(1);
+  for (int64_t i = 0; i < 5; ++i) {
+    const auto& row = tables.back().rows[static_cast<size_t>(i)];
+    CHECK(std::get<int64_t>(row[0]) == i + 1);
+    CHECK(std::get<int64_t>(row[1]) == i % 3);
+    CHECK(std::get<int64_t>(row[2]) == prediction[i].item<int64_t>());
+    CHECK(std::abs(std::get<double>(row[3]) - confidence[i].item<double>()) < 1e-5);
+  }
+}
+
+TEST_CASE("sample_predictions: more than the batch has, several rows of pictures, inputs that are none, and none") {
+  const auto mlp = [](int64_t count) {
+    return std::make_shared<MlpClassifier>(
+        MlpClassifier::Options{.in_features = 48, .hidden = {}, .num_classes = 3, .sample_predictions = count});
+  };
+  const Validated many = validated(mlp(64), at::randn({12, 3, 4, 4}), 1);
+  REQUIRE(records<TableRecord>(many).size() == 1);
+  CHECK(records<TableRecord>(many)[0].rows.size() == 8);
+  CHECK(records<ImageRecord>(many)[0].pixels.sizes() == at::IntArrayRef({3, 4, 8 * 5 - 1}));
+  const Validated flat = validated(mlp(2), at::randn({12, 48}), 1);
+  CHECK(records<TableRecord>(flat).size() == 1);
+  CHECK(records<ImageRecord>(flat).empty());
+  CHECK(validated(mlp(0), at::randn({12, 48}), 1).logger->media.empty());
+  CHECK_THAT(message_of<ConfigError>([&] { mlp(-1); }), ContainsSubstring("sample_predictions"));
+
+  const auto grid = fulgur::detail::picture_of_samples("many", at::ones({9, 2, 3}));
+  REQUIRE(grid);
+  CHECK(grid->pixels.sizes() == at::IntArrayRef({1, 2 * 3 - 1, 8 * 4 - 1}));
+  CHECK(grid->pixels.isfinite().all().item<bool>());
 }
 
 TEST_CASE("the built-in models are registered, with all steps overridden") {

@@ -8,6 +8,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <limits>
 
+#include "fulgur/callbacks/sequence_length_warmup.h"
 #include "parted.h"
 
 namespace device_paths_test {
@@ -100,6 +101,26 @@ TEST_CASE("an overflow on a device skips the step there, and is counted") {
   CHECK(metric_of(a.report.metrics, "skipped_steps") == 1);
   TrainerOptions raises = on_one(folder);
   CHECK_THROWS_AS(train<Overflows>(raises), NonFiniteError);
+}
+
+TEST_CASE("a batch that was prefetched to the device is shortened there, with the CPU's weights") {
+  struct Shortened : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      const Tensor y = batch["y"];
+      CHECK((y.device() == device()));
+      CHECK(y.size(1) == (global_step() < 5 ? 1 : 2));
+      return at::mse_loss(out(batch["x"]).narrow(1, 0, y.size(1)), y);
+    }
+  };
+  const TemporaryFolder folder;
+  const auto run = [](const TrainerOptions& options) {
+    TrainerComponents components;
+    components.add(std::make_shared<SequenceLengthWarmup>(
+        SequenceLengthWarmup::Options{.start = 1, .duration = *Interval::parse("5st"), .step = 1, .keys = {"y"}}));
+    return train<Shortened>(options, {}, regression_data(), {}, components);
+  };
+  CHECK(same_weights(run(quiet(folder)).weights, run(on_one(folder)).weights));
 }
 
 TEST_CASE("a resumed run on a device continues bit for bit, with its generator") {

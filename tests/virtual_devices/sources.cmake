@@ -1,4 +1,5 @@
 list(APPEND TEST_SOURCES
+  averaging_test.cpp
   current_device_test.cpp
   device_paths_test.cpp
   devices_test.cpp

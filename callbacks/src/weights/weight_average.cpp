@@ -52,6 +52,11 @@ Tensor placed(const Tensor& value, const Tensor& live) {
   return at::empty_like(live, live.options().dtype(value.scalar_type())).copy_(value, /*non_blocking=*/true);
 }
 
+// `average` becomes `live` if `copies` is defined and nonzero.
+void copy_if(const Tensor& copies, const Tensor& live, Tensor& average) {
+  if (copies.defined()) average.copy_(at::where(copies.to(average.device(), at::kBool), live, average));
+}
+
 StateTree tree_of(const WeightAverage::Tensors& tensors) {
   StateTree tree;
   for (const auto& [name, value] : tensors) tree[name] = value;
@@ -136,36 +141,45 @@ void WeightAverage::copy(const LightningModule& module) {
       if (is_averaged(live)) buffers_.emplace(name, wide_copy(live));
 }
 
-void WeightAverage::move(const LightningModule& module, double weight, const Tensor& counts) {
+void WeightAverage::move(const LightningModule& module, double weight) { move_by(module, {.of_host = weight}); }
+
+void WeightAverage::move_by_device(const LightningModule& module, const Tensor& weight, const Tensor& copies) {
+  move_by(module, {.of_device = weight, .copies = copies});
+}
+
+void WeightAverage::move_by(const LightningModule& module, const Weight& weight) {
   const at::NoGradGuard no_grad;
   bind(module);
   recomputed_.clear();
-  for (Group& group : groups_) move_together(group, weight, counts);
+  for (Group& group : groups_) move_together(group, weight);
   for (auto& [live, average] : narrow_) {
     const Tensor wide = live.to(average.scalar_type());
-    if (counts.defined())
-      average.lerp_(wide, (counts * weight).to(average.options()));
+    if (weight.of_device.defined())
+      average.lerp_(wide, weight.of_device.to(average.options()));
     else
-      average.lerp_(wide, weight);
+      average.lerp_(wide, weight.of_host);
+    copy_if(weight.copies, wide, average);
   }
-  move_buffers(weight, counts);
+  move_buffers(weight);
 }
 
-void WeightAverage::move_together(Group& group, double weight, const Tensor& counts) {
-  if (!counts.defined()) return at::_foreach_lerp_(group.average, group.live, weight);
+void WeightAverage::move_together(Group& group, const Weight& weight) {
+  if (!weight.of_device.defined()) return at::_foreach_lerp_(group.average, group.live, weight.of_host);
   // The formula of lerp, with a weight that the device knows.
   std::vector<Tensor> steps = at::_foreach_sub(group.live, group.average);
-  at::_foreach_mul_(steps, (counts * weight).to(group.average.front().options()));
+  at::_foreach_mul_(steps, weight.of_device.to(group.average.front().options()));
   at::_foreach_add_(group.average, steps);
+  for (size_t i = 0; i < group.live.size(); ++i) copy_if(weight.copies, group.live[i], group.average[i]);
 }
 
-void WeightAverage::move_buffers(double weight, const Tensor& counts) {
+void WeightAverage::move_buffers(const Weight& weight) {
   for (auto& [live, average] : live_buffers_) {
     const Tensor wide = live.to(average.scalar_type());
-    const Tensor moved =
-        counts.defined() ? average.lerp(wide, (counts * weight).to(average.options())) : average.lerp(wide, weight);
+    const Tensor moved = weight.of_device.defined() ? average.lerp(wide, weight.of_device.to(average.options()))
+                                                    : average.lerp(wide, weight.of_host);
     // A constant such as a mask with infinite values stays as it is.
     average.copy_(at::where(average.eq(wide), average, moved));
+    copy_if(weight.copies, wide, average);
   }
 }
 

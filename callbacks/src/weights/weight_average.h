@@ -27,8 +27,10 @@ class WeightAverage {
   /// Sets the average to the module's current values.
   void copy(const LightningModule& module);
   /// Moves the average by `weight` (0 to 1) towards the module's current values: average += weight (values - average).
-  /// If `counts` is defined, a scalar on a device, the average moves only if it is nonzero.
-  void move(const LightningModule& module, double weight, const Tensor& counts = {});
+  void move(const LightningModule& module, double weight);
+  /// The same with a weight that only the device knows, a scalar there. If `copies` is defined and nonzero, a scalar
+  /// too, the average becomes the values themselves, bit for bit.
+  void move_by_device(const LightningModule& module, const Tensor& weight, const Tensor& copies = {});
 
   /// Sets the buffers with these names, which the average then uses as they are until it moves again.
   void set_recomputed(const LightningModule& module, const std::vector<std::string>& names);
@@ -57,8 +59,14 @@ class WeightAverage {
   /// Connects the values with the module's tensors, on their devices and in their memory formats.
   void bind(const LightningModule& module);
   void unbind();
-  void move_together(Group& group, double weight, const Tensor& counts);
-  void move_buffers(double weight, const Tensor& counts);
+  /// A weight on the host, or on the device if `of_device` is defined.
+  struct Weight {
+    double of_host = 0;
+    Tensor of_device = {}, copies = {};
+  };
+  void move_by(const LightningModule& module, const Weight& weight);
+  static void move_together(Group& group, const Weight& weight);
+  void move_buffers(const Weight& weight);
 
   bool with_buffers_, entered_ = false;
   Tensors parameters_, buffers_, recomputed_;

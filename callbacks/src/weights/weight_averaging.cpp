@@ -7,10 +7,12 @@
 
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "weights/swa_rate.h"
+#include "weights/update_count.h"
 #include "weights/weight_average.h"
 
 namespace fulgur {
@@ -61,7 +63,8 @@ void WeightAveraging::Options::fields(Fields& f) {
   f(start, "start", "Position after which weights are averaged; null: from the start (ema), 0.8dur (swa).");
   f(every, "every", "Length between two updates of the average; null: 1st (ema), 1ep (swa).");
   f(use_buffers, "use_buffers", "Average floating-point buffers too; otherwise the module's own are used.");
-  f(swa_lrs, "swa_lrs", "For swa: learning rate of all parameter groups, or of each; empty: the schedule remains.");
+  f(swa_lrs, "swa_lrs", "For swa: learning rate of all parameter groups, or of each; empty: the schedule remains.")
+      .greater_than(0);
   f(annealing_epochs, "annealing_epochs", "Epochs in which swa_lrs is reached; null: 10.").at_least(0);
   f(annealing_strategy, "annealing_strategy", "How swa_lrs is reached; null: cos.");
   f(update_bn, "update_bn", "Recompute the statistics of batch norms when training ends; null: for swa.");
@@ -69,9 +72,10 @@ void WeightAveraging::Options::fields(Fields& f) {
 }
 
 WeightAveraging::WeightAveraging(Options options)
-    : options_(std::move(options)),
+    : options_(detail::checked_options(std::move(options), "callbacks.WeightAveraging")),
       trigger_(every_of(options_)),
-      average_(std::make_unique<detail::WeightAverage>(options_.use_buffers)) {
+      average_(std::make_unique<detail::WeightAverage>(options_.use_buffers)),
+      updates_(std::make_unique<detail::UpdateCount>()) {
   check_kind();
   if (options_.kind == AveragingKind::swa && !options_.start)
     options_.start = Interval{.value = 0.8, .unit = Interval::Unit::run};
@@ -86,20 +90,15 @@ void WeightAveraging::check_kind() const {
                               " belongs to kind: ema; kind is swa, which weights all updates equally. Remove it."));
   if (o.decay && o.half_life)
     throw wrong_averaging("decay and half_life exclude each other; both are set. Remove one of them.");
-  if (o.decay && !(*o.decay >= 0 && *o.decay <= 1))
-    throw wrong_averaging(cat("decay must be from 0 to 1; got ", *o.decay, "."));
   if (o.half_life && !(o.half_life->value > 0))
     throw wrong_averaging(cat("half_life must be longer than 0; got ", o.half_life->text(), "."));
-  if (o.half_life && (o.half_life->unit == Interval::Unit::seconds || o.half_life->unit == Interval::Unit::run))
-    throw wrong_averaging(cat("half_life must count epochs, steps, samples or tokens; got ", o.half_life->text(), "."));
   if (o.kind == AveragingKind::ema && !o.swa_lrs.empty())
     throw wrong_averaging("swa_lrs belongs to kind: swa; kind is ema. Remove it.");
   if (o.swa_lrs.empty() && (o.annealing_epochs || o.annealing_strategy))
     throw wrong_averaging(cat(o.annealing_epochs ? "annealing_epochs" : "annealing_strategy",
                               " says how swa_lrs is reached; swa_lrs is not set. Set it, or remove the option."));
   for (const double rate : o.swa_lrs)
-    if (!(rate > 0) || !std::isfinite(rate))
-      throw wrong_averaging(cat("swa_lrs must be positive and finite; got ", rate, "."));
+    if (!std::isfinite(rate)) throw wrong_averaging(cat("swa_lrs must be finite; got ", rate, "."));
 }
 
 void WeightAveraging::check_rates(RunContext& run) const {
@@ -113,7 +112,7 @@ void WeightAveraging::check_rates(RunContext& run) const {
 StateTree WeightAveraging::state() const {
   StateTree state = average_->state();
   state["kind"] = std::string(enum_text(options_.kind));
-  state["n_averaged"] = n_averaged_;
+  state["n_averaged"] = updates_->state();
   state["updated_at_step"] = updated_at_step_;
   state["updated_at"] = updated_at_;
   state["reached"] = trigger_.reached();
@@ -136,7 +135,7 @@ void WeightAveraging::load_state(const StateTree& state) {
   std::vector<double> rates;
   for (const StateTree& rate : state.at("rates").as_list()) rates.push_back(rate.as_double());
   average_->load_state(state, module_);
-  n_averaged_ = n_averaged;
+  updates_->set(n_averaged);
   updated_at_step_ = at_step;
   updated_at_ = updated_at;
   rates_ = std::move(rates);
@@ -145,17 +144,17 @@ void WeightAveraging::load_state(const StateTree& state) {
   loaded_ = true;
 }
 
-void WeightAveraging::roll_back(RunContext& run, const StateTree& state) {
+void WeightAveraging::roll_back(RunContext&, const StateTree& state) {
   if (state.contains("average")) {
     average_->load_state(state, module_);
-    n_averaged_ = state.at("n_averaged").as_int();
+    updates_->set(state.at("n_averaged").as_int());
   } else {
     average_->clear();
-    n_averaged_ = 0;
+    updates_->set(0);
   }
-  // The rest of the batch under way counts as a step, with the weights of the checkpoint.
-  const Progress& progress = run.progress();
-  rolled_back_in_batch_ = progress.batches_total.started > progress.batches_total.processed;
+  // The rest of the batch under way counts as a step, with the weights of the checkpoint, and so may a window that the
+  // end of the data closes.
+  rolled_back_ = true;
 }
 
 void WeightAveraging::setup(RunContext& run, TrainerFn fn) {
@@ -163,11 +162,13 @@ void WeightAveraging::setup(RunContext& run, TrainerFn fn) {
   trigger_.set_reached(0);
   module_ = &run.module();
   fn_ = fn;
-  n_averaged_ = updated_at_step_ = 0;
+  updates_->set(0);
+  updates_->set_device(run.device());
+  updated_at_step_ = 0;
   updated_at_ = 0;
   rates_.clear();
   rates_from_epoch_ = -1;
-  loaded_ = rolled_back_in_batch_ = ended_ = false;
+  loaded_ = rolled_back_ = ended_ = false;
   skipped_ = 0;
   skipped_on_device_.reset();
 }
@@ -215,7 +216,10 @@ bool WeightAveraging::is_after_start(RunContext& run) const {
 }
 
 void WeightAveraging::on_train_epoch_start(RunContext& run) { set_rates(run); }
-void WeightAveraging::on_train_batch_start(RunContext& run, const Batch&, int64_t) { set_rates(run); }
+void WeightAveraging::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
+  rolled_back_ = false;
+  set_rates(run);
+}
 
 // Schedules set their rates too, after each step or epoch.
 void WeightAveraging::set_rates(RunContext& run) {
@@ -237,11 +241,12 @@ void WeightAveraging::set_rates(RunContext& run) {
 }
 
 void WeightAveraging::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) {
+  updates_->end_batch();
   // After the last batch of an epoch, a window that is cut short may make another step.
   const auto batches = run.num_batches(RunningStage::train);
   const bool is_last = batches && batch_idx + 1 >= *batches;
-  if (!is_last || rolled_back_in_batch_) update_if_due(run);
-  rolled_back_in_batch_ = false;
+  if (!is_last || rolled_back_) update_if_due(run);
+  rolled_back_ = false;
 }
 
 void WeightAveraging::on_train_epoch_end(RunContext& run) { update_if_due(run); }
@@ -250,19 +255,39 @@ void WeightAveraging::update_if_due(RunContext& run) {
   if (!trigger_.due(run)) return;
   Tensor counts;
   if (run.progress().global_step == updated_at_step_ || !is_after_start(run)) return;
-  if (!rolled_back_in_batch_ && !only_skipped_steps(run, counts)) {
-    if (n_averaged_ == 0) {
-      average_->copy(run.module());
-    } else {
-      const double weight =
-          options_.kind == AveragingKind::swa ? 1.0 / static_cast<double>(n_averaged_ + 1) : 1.0 - ema_decay(run);
-      average_->move(run.module(), weight, counts);
-    }
-    ++n_averaged_;
+  if (!rolled_back_ && !only_skipped_steps(run, counts)) {
+    if (counts.defined())
+      update_if(run, counts);
+    else
+      update(run);
   }
   updated_at_step_ = run.progress().global_step;
   if (options_.half_life) updated_at_ = measured_position(*options_.half_life, "half_life", run);
 }
+
+void WeightAveraging::update(RunContext& run) {
+  if (!updates_->is_known())
+    average_->copy(run.module());
+  else
+    average_->move(run.module(), options_.kind == AveragingKind::swa ? updates_->equal_weight() : 1.0 - ema_decay(run));
+  updates_->add();
+}
+
+void WeightAveraging::update_if(RunContext& run, const Tensor& counts) {
+  if (average_->empty()) {
+    // If the step was skipped, these are the weights that the module has until the first update.
+    average_->copy(run.module());
+  } else {
+    const Tensor weight = options_.kind == AveragingKind::swa
+                              ? updates_->equal_weight(counts)
+                              : at::full({}, 1.0 - ema_decay(run), counts.options().dtype(at::kDouble));
+    average_->move_by_device(run.module(), weight * counts,
+                             updates_->is_known() ? Tensor() : updates_->is_zero(counts));
+  }
+  updates_->add_if(counts);
+}
+
+int64_t WeightAveraging::n_averaged() const { return updates_->value(); }
 
 double WeightAveraging::ema_decay(RunContext& run) const {
   if (!options_.half_life) return options_.decay.value_or(kDefaultDecay);
@@ -285,6 +310,8 @@ bool WeightAveraging::only_skipped_steps(RunContext& run, Tensor& counts) {
 
 void WeightAveraging::on_train_end(RunContext& run) {
   update_if_due(run);
+  // All steps were skipped, which only the device knew.
+  if (!average_->empty() && !updates_->is_known() && updates_->value() == 0) average_->clear();
   if (average_->empty() && run.progress().global_step > 0 && !run.fast_dev_run())
     log::warn("weight_averaging.no_update",
               cat("WeightAveraging: the average was never updated in ", counted(run.progress().global_step, "step"),

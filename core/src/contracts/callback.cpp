@@ -1,5 +1,6 @@
 #include "fulgur/core/contracts/callback.h"
 
+#include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/core/text/class_name.h"
 
 namespace fulgur {
@@ -14,6 +15,7 @@ namespace {
 }  // namespace
 
 FollowsWeights::~FollowsWeights() = default;
+ShapesBatches::~ShapesBatches() = default;
 Callback::~Callback() = default;
 
 void Callback::set_common_options(const CallbackFilter& filter) {

@@ -5,6 +5,11 @@
 
 namespace fulgur {
 
+void Loader::restart_epoch(int64_t epoch) {
+  start_epoch(epoch);
+  start_epoch(epoch);
+}
+
 StateTree Loader::reshard_state(const StateTree&, int64_t from) const {
   throw CheckpointError(cat("[core.loader] the checkpoint was saved within an epoch that ", from,
                             " processes read, and this loader cannot redistribute the rest of it over another number "

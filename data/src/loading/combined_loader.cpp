@@ -88,6 +88,12 @@ void CombinedLoader::start_epoch(int64_t epoch) {
   position_ = collect();
 }
 
+void CombinedLoader::restart_epoch(int64_t epoch) {
+  loaded_.reset();
+  epoch_of_other_loader_.reset();
+  start_epoch(epoch);
+}
+
 void CombinedLoader::go_to(const StateTree* state) {
   stale_ = true;  // until all parts have moved
   batches_ = 0;

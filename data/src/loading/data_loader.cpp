@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
@@ -51,6 +52,7 @@ int64_t cores() { return std::max<int64_t>(std::thread::hardware_concurrency(), 
 struct DataLoader::Impl {
   std::shared_ptr<const Dataset> dataset;
   DataLoaderOptions options;
+  int64_t first_batch_size = 1;  // that of the options before `set_batch_size`
   std::shared_ptr<const Sampler> sampler;
   std::optional<UnevenShares> evenly;  // set if ranks train in lockstep
   SamplerContext context;
@@ -100,6 +102,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
     : impl_(std::make_unique<Impl>()) {
   impl_->dataset = std::move(dataset);
   impl_->options = std::move(options);
+  impl_->first_batch_size = impl_->options.batch_size;
   impl_->check_options();
   const DataLoaderOptions& o = impl_->options;
   if (o.sampler)
@@ -454,6 +457,12 @@ void DataLoader::start_epoch(int64_t epoch) {
   m.started = true;
 }
 
+void DataLoader::restart_epoch(int64_t epoch) {
+  impl_->loaded.reset();
+  impl_->epoch_of_other_loader.reset();
+  start_epoch(epoch);
+}
+
 bool DataLoader::next(Batch& out) {
   Impl& m = *impl_;
   if (!m.started) throw Error("[data.DataLoader] start_epoch must be called before next.");
@@ -488,6 +497,22 @@ bool DataLoader::keep_order() {
   if (m.options.batch_sampler) return !m.options.batch_sampler->shuffles();
   m.sampler = std::make_shared<SequentialSampler>(m.dataset->size());
   if (m.evenly) share_evenly(*m.evenly);
+  return true;
+}
+
+bool DataLoader::set_batch_size(std::optional<int64_t> size) {
+  Impl& m = *impl_;
+  if (m.options.batch_sampler) return false;
+  const int64_t wanted = size.value_or(m.first_batch_size);
+  if (wanted == m.options.batch_size) return true;
+  const int64_t before = std::exchange(m.options.batch_size, wanted);
+  try {
+    m.check_options();
+    m.check_not_empty();
+  } catch (...) {
+    m.options.batch_size = before;
+    throw;
+  }
   return true;
 }
 

@@ -87,6 +87,10 @@ void DevicePrefetcher::start_epoch(int64_t epoch) {
   with_source([&](auto& source) { source.start_epoch(epoch); });
 }
 
+void DevicePrefetcher::restart_epoch(int64_t epoch) {
+  with_source([&](auto& source) { source.restart_epoch(epoch); });
+}
+
 bool DevicePrefetcher::next(Batch& out) {
   if (!device_) return loader_->next(out);
   let_go(out);

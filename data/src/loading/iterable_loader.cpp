@@ -19,6 +19,7 @@ struct IterableLoader::Impl {
 
   std::shared_ptr<IterableDataset> dataset;
   IterableLoaderOptions options;
+  int64_t first_batch_size = 1;  // that of the options before `set_batch_size`
   SampleContext context;
   Position position;
   std::optional<Position> before_last, loaded;
@@ -26,6 +27,12 @@ struct IterableLoader::Impl {
   std::optional<int64_t> epoch_of_other_loader;  // the loaded state is one of another kind of loader
   std::unique_ptr<StreamReader> reader;
   bool started = false, stale = false, at_end = false;
+
+  void check_batch_size(int64_t size) const {
+    if (size < 1)
+      throw ConfigError(
+          cat("[data.IterableLoader] batch_size must be at least 1; got ", size, " for the ", options.name, " set."));
+  }
 
   StreamRecipe recipe() const {
     return {.dataset = dataset,
@@ -74,13 +81,14 @@ IterableLoader::IterableLoader(std::shared_ptr<IterableDataset> dataset, Iterabl
   };
   if (!dataset)
     throw ConfigError(cat("[data.IterableLoader] a dataset is needed for the ", options.name, " set; got none."));
-  if (options.batch_size < 1) refuse("batch_size must be at least 1", options.batch_size);
   if (options.num_workers < 0 || options.num_workers > 1)
     refuse("a stream has one position, so num_workers must be 0 or 1", options.num_workers);
   if (options.prefetch_factor < 1) refuse("prefetch_factor must be at least 1", options.prefetch_factor);
   if (!(options.timeout_s >= 0)) refuse("timeout_s must not be negative", options.timeout_s);
   impl_->dataset = std::move(dataset);
   impl_->options = std::move(options);
+  impl_->check_batch_size(impl_->options.batch_size);
+  impl_->first_batch_size = impl_->options.batch_size;
 }
 
 IterableLoader::~IterableLoader() = default;
@@ -92,6 +100,18 @@ void IterableLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) 
   impl_->dataset->set_share(rank, world_size);
   impl_->context.seed = seed;
   impl_->stale = true;
+}
+
+bool IterableLoader::set_batch_size(std::optional<int64_t> size) {
+  Impl& m = *impl_;
+  const int64_t wanted = size.value_or(m.first_batch_size);
+  m.check_batch_size(wanted);
+  if (wanted == m.options.batch_size) return true;
+  // A thread reads batches of the old size.
+  m.stop_reading();
+  m.options.batch_size = wanted;
+  m.stale = true;
+  return true;
 }
 
 void IterableLoader::check_loaded(int64_t epoch) {
@@ -116,6 +136,12 @@ void IterableLoader::start_epoch(int64_t epoch) {
   m.loaded.reset();
   m.before_last.reset();
   m.started = true;
+}
+
+void IterableLoader::restart_epoch(int64_t epoch) {
+  impl_->loaded.reset();
+  impl_->epoch_of_other_loader.reset();
+  start_epoch(epoch);
 }
 
 bool IterableLoader::next(Batch& out) {

@@ -9,11 +9,21 @@ LookAhead::LookAhead(std::shared_ptr<Loader> loader, std::function<Batch(const B
 
 LookAhead::~LookAhead() { let_go(ahead_); }
 
-void LookAhead::start_epoch(int64_t epoch) {
+void LookAhead::begin(int64_t epoch) {
   let_go(ahead_);
   has_ahead_ = looked_ = stale_ = gave_ = false;
   epoch_ = epoch;
+}
+
+void LookAhead::start_epoch(int64_t epoch) {
+  begin(epoch);
   loader_->start_epoch(epoch);
+  position_ = before_last_ = loader_->state();
+}
+
+void LookAhead::restart_epoch(int64_t epoch) {
+  begin(epoch);
+  loader_->restart_epoch(epoch);
   position_ = before_last_ = loader_->state();
 }
 

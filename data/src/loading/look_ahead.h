@@ -16,6 +16,7 @@ class LookAhead {
   LookAhead(const LookAhead&) = delete;
   LookAhead& operator=(const LookAhead&) = delete;
   void start_epoch(int64_t epoch);
+  void restart_epoch(int64_t epoch);
   bool next(Batch& out);
   /// Reads the following batch; call it once the batch of the last `next` has been taken over.
   void read_ahead();
@@ -25,6 +26,7 @@ class LookAhead {
 
  private:
   void read();
+  void begin(int64_t epoch);
 
   std::shared_ptr<Loader> loader_;
   std::function<Batch(const Batch&)> prepare_;

@@ -267,6 +267,93 @@ TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback 
   CHECK(run.callback->n_averaged() == 60 - 14);
 }
 
+namespace {
+
+struct StreamData : DataModule {
+  Loaders loaders(RunningStage stage) override {
+    return stage == RunningStage::train ? Loaders{regression_stream(40)} : Loaders();
+  }
+};
+
+/// Its loss is a spike in the last batch of the fifth epoch.
+struct SpikyAtEnd : SelfPlanned {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+    if (current_epoch() == 4 && batch_idx == 9) output.loss = output.loss + output.loss.detach() * 1000;
+    return output;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: a rollback in a window that the end of the data closes is followed by no update") {
+  // The length of the stream is unknown, so the end closes a window of one batch.
+  const bool is_stream = GENERATE(true, false);
+  CAPTURE(is_stream);
+  Options options = swa();
+  options.start = length("0st");
+  options.swa_lrs = {};
+  options.annealing_epochs.reset();
+  options.update_bn = false;
+  const TemporaryFolder folder;
+  const auto data = is_stream ? std::make_shared<StreamData>() : nullptr;
+  LogLines lines;
+  const auto callback = std::make_shared<WeightAveraging>(options);
+  TrainerOptions trainer = quiet(folder);
+  trainer.max_epochs = 6;
+  trainer.limit_val_batches = 0;
+  trainer.accumulate_grad_batches = 3;
+  TrainerComponents components;
+  components.seed = 5;
+  components.add(callback);
+  components.add(std::make_shared<SpikeDetection>(
+      SpikeDetection::Options{.action = SpikeAction::rollback, .warmup = 4, .rtol = 20}));
+  const auto module = seeded<SpikyAtEnd>();
+  if (is_stream)
+    Trainer(trainer, components).fit(module, std::shared_ptr<DataModule>(data));
+  else
+    Trainer(trainer, components).fit(module, regression_data(40, 0));
+  CHECK(lines.count("were restored from") == 1);
+  // The checkpoint of the fourth epoch has the average of four; the fifth epoch ends with the weights of that
+  // checkpoint.
+  CHECK(callback->n_averaged() == 5);
+}
+
+TEST_CASE("WeightAveraging: with several optimizers, a batch is skipped if all of them skip their steps") {
+  struct Two : BoringModule {
+    bool both = false;
+    explicit Two(bool both_fail) : both(both_fail) {}
+    bool automatic_optimization() const override { return false; }
+    OptimizerPlan configure_optimizers() override {
+      return OptimizerPlan::several(
+          {{std::make_shared<SGD>(parameter_groups(*this, "first."), SGD::Options{.lr = 0.05}), {}},
+           {std::make_shared<SGD>(parameter_groups(*this, "second."), SGD::Options{.lr = 0.05}), {}}});
+    }
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      auto [one, other] = optimizers<2>();
+      const Tensor loss = at::mse_loss(forward(batch[0]), batch[1]);
+      manual_backward(loss);
+      first->weight.mutable_grad().fill_(std::numeric_limits<float>::quiet_NaN());
+      if (both) second->weight.mutable_grad().fill_(std::numeric_limits<float>::quiet_NaN());
+      one.step();
+      other.step();
+      one.zero_grad();
+      other.zero_grad();
+      return loss.detach();
+    }
+  };
+  for (const bool both : {false, true}) {
+    CAPTURE(both);
+    const TemporaryFolder folder;
+    const Averaged run = train(folder, ema(), {.module = seeded<Two>(both)}, [](TrainerOptions& o, TrainerComponents&) {
+      o.on_nonfinite = OnNonFinite::skip;
+      o.max_epochs = 1;
+    });
+    CHECK(run.report.global_step == 10);
+    CHECK(run.callback->n_averaged() == (both ? 0 : 10));
+  }
+}
+
 TEST_CASE("WeightAveraging: test computes with the average of a checkpoint, also of one with weights only") {
   ModelCheckpoint::Options saving;
   saving.save_weights_only = GENERATE(false, true);

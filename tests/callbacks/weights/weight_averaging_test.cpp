@@ -22,6 +22,7 @@
 #include "support/expect_error.h"
 #include "support/fake_run_context.h"
 #include "weights/swa_rate.h"
+#include "weights/update_count.h"
 #include "weights/weight_average.h"
 
 #include <catch2/catch_approx.hpp>
@@ -293,12 +294,62 @@ TEST_CASE("WeightAverage: a scalar on the device decides whether the average mov
   average.copy(net);
   net.set(at::ones({3}, at::kDouble));
   net.statistic.fill_(1);
-  average.move(net, 0.25, at::scalar_tensor(false, at::kBool));
+  average.move_by_device(net, at::scalar_tensor(0.0, at::kDouble));
   CHECK(average.parameters().at("weight").eq(0).all().item<bool>());
   CHECK(average.buffers().at("statistic").eq(0).all().item<bool>());
-  average.move(net, 0.25, at::scalar_tensor(true, at::kBool));
+  average.move_by_device(net, at::scalar_tensor(0.25, at::kDouble));
   CHECK(average.parameters().at("weight").eq(0.25).all().item<bool>());
   CHECK(average.buffers().at("statistic").eq(0.25).all().item<bool>());
+}
+
+TEST_CASE("WeightAverage: a copy on the device has the bits of the values") {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Net net(dtype);
+    net.set(at::full({3}, 0.1, at::kDouble));
+    fulgur::detail::WeightAverage average(/*with_buffers=*/true);
+    average.copy(net);
+    const Tensor values = at::tensor({1e-30, -7.3, 12345.678}, at::kDouble);
+    net.set(values);
+    net.statistic.copy_(values);
+    average.move_by_device(net, at::scalar_tensor(0.25, at::kDouble), at::scalar_tensor(false, at::kBool));
+    CHECK_FALSE(average.parameters().at("weight").equal(net.weight.to(at::kFloat)));
+    average.move_by_device(net, at::scalar_tensor(1.0, at::kDouble), at::scalar_tensor(true, at::kBool));
+    CHECK(average.parameters().at("weight").equal(net.weight.to(at::kFloat)));
+    CHECK(average.buffers().at("statistic").equal(net.statistic.to(at::kFloat)));
+  }
+}
+
+TEST_CASE("UpdateCount: the device's count, of which the host learns later") {
+  const Tensor yes = at::scalar_tensor(true, at::kBool), no = at::scalar_tensor(false, at::kBool);
+  fulgur::detail::UpdateCount count;
+  count.set_device(at::Device(at::kCUDA, 0));  // so numbers are late
+  count.add_if(no);
+  CHECK(count.value() == 0);
+  CHECK(count.is_zero(yes).item<bool>());
+  CHECK(count.equal_weight(yes).item<double>() == 1);
+  count.add_if(yes);
+  CHECK(count.value() == 1);
+  CHECK(count.state().as_int() == 1);
+  CHECK_FALSE(count.is_zero(yes).item<bool>());
+  CHECK(count.equal_weight(yes).item<double>() == 0.5);
+  // What arrives first is the count of the skipped step.
+  for (int batch = 0; batch < 6; ++batch) count.end_batch();
+  CHECK_FALSE(count.is_known());
+  count.add_if(yes);
+  for (int batch = 0; batch < 4; ++batch) {
+    count.end_batch();
+    CHECK_FALSE(count.is_known());
+  }
+  count.end_batch();
+  CHECK(count.is_known());
+  CHECK(count.value() == 2);
+  count.set(5);
+  CHECK(count.is_known());
+  CHECK(count.value() == 5);
+  count.add();
+  CHECK(count.equal_weight() == 1.0 / 7);
+  count.add_if(yes);
+  CHECK(count.value() == 7);
 }
 
 TEST_CASE("WeightAveraging: averages of half-precision weights are float32") {
@@ -399,14 +450,18 @@ TEST_CASE("WeightAveraging: options that exclude each other are errors") {
   CHECK_THAT(error({.kind = swa, .decay = 0.9}), ContainsSubstring("decay belongs to kind: ema"));
   CHECK_THAT(error({.kind = swa, .half_life = length("2ep")}), ContainsSubstring("half_life belongs to kind: ema"));
   CHECK_THAT(error({.decay = 0.9, .half_life = length("2ep")}), ContainsSubstring("exclude each other"));
-  CHECK_THAT(error({.decay = 1.5}), ContainsSubstring("from 0 to 1; got 1.5"));
-  CHECK_THAT(error({.half_life = length("2min")}), ContainsSubstring("must count epochs, steps, samples or tokens"));
+  CHECK_THAT(error({.decay = 1.5}), ContainsSubstring("decay"));
+  CHECK_THAT(error({.half_life = length("2min")}), ContainsSubstring("half_life"));
   CHECK_THAT(error({.half_life = length("0st")}), ContainsSubstring("half_life must be longer than 0"));
   CHECK_THAT(error({.every = length("0st")}), ContainsSubstring("must be longer than 0"));
   CHECK_THAT(error({.swa_lrs = {0.1}}), ContainsSubstring("swa_lrs belongs to kind: swa"));
   CHECK_THAT(error({.kind = swa, .annealing_epochs = 3}), ContainsSubstring("swa_lrs is not set"));
   CHECK_THAT(error({.kind = swa, .annealing_strategy = SwaAnnealing::cos}), ContainsSubstring("swa_lrs is not set"));
-  CHECK_THAT(error({.kind = swa, .swa_lrs = {0.0}}), ContainsSubstring("must be positive and finite; got 0"));
+  CHECK_THAT(error({.kind = swa, .swa_lrs = {0.0}}), ContainsSubstring("swa_lrs"));
+  CHECK_FALSE(error({.kind = swa, .swa_lrs = {std::numeric_limits<double>::infinity()}}).empty());
+  // All options that are out of range are named at once.
+  CHECK_THAT(error({.decay = 1.5, .annealing_epochs = -1}),
+             ContainsSubstring("WeightAveraging.decay") && ContainsSubstring("WeightAveraging.annealing_epochs"));
   CHECK_THAT(message_of<ConfigError>([] { Fit({.half_life = length("5tok")}); }), ContainsSubstring("num_tokens"));
   CHECK_THAT(message_of<ConfigError>([] { Fit({.half_life = length("2ep")}); }),
              ContainsSubstring("half_life in epochs needs a training loader of known length; got 2ep"));

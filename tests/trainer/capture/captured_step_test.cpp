@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "fulgur/callbacks/batch_size_scheduler.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/metrics/ranking.h"
 #include "fulgur/optim/cyclic_schedules.h"
@@ -285,6 +286,26 @@ TEST_CASE("with accumulation, captured steps follow a window's length that chang
   CHECK(plain.report.global_step == captured.report.global_step);
   // Per epoch: windows of 1, 2 and 3.
   CHECK(captured.counts.records == 1 + 2 + 3);
+}
+
+TEST_CASE("captured steps follow batches whose size changes for good") {
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto run = [&](bool captures) {
+    return fit(options, captures, [](TrainerComponents& components) {
+      BatchSizeScheduler::Options smaller;
+      smaller.schedule = {{.at = *Interval::parse("1ep"), .batch_size = 2}};
+      components.add(std::make_shared<BatchSizeScheduler>(smaller));
+    });
+  };
+  const auto plain = run(false), captured = run(true);
+  CHECK(same_weights(plain.weights, captured.weights));
+  check_same_logs(plain, captured, "train_loss");
+  CHECK(captured.report.global_step == 11 + 21 + 21);
+  CHECK(captured.counts.records == 2);
+  // The last batch of the first epoch has two samples, and so do those that follow; the tenth is the first of three
+  // steps before the recording.
+  CHECK(captured.counts.replays == (11 - 3 - 1) + (21 - 8 - 3) + 21);
 }
 
 TEST_CASE("captured steps follow a schedule that changes the momentum") {

@@ -22,6 +22,9 @@ constexpr int64_t kWarmUps = 3;
 // The first window sets up a rank's exchanges, before the second begins.
 constexpr int64_t kWindowsOfRanks = 2;
 
+// So many in a row have replaced the kind that is recorded; fewer may end an epoch, or vary by chance.
+constexpr int64_t kBatchesOfAnotherKind = 10;
+
 /// The name of an entry that is not a tensor.
 std::optional<std::string> list_of(const Batch& batch) {
   for (const auto& [name, value] : batch)
@@ -85,6 +88,16 @@ void CapturedStep::start_over() {
   held_.clear();
   logged_ = {};
   changing_.reset();
+}
+
+void CapturedStep::note_other_kind(const Batch& batch) {
+  others_ = others_ > 0 && other_kind_.fits(batch) ? others_ + 1 : 1;
+  if (others_ == 1) other_kind_ = BatchKind(batch);
+  // Ranks record together, but may see batches of different shapes.
+  if (others_ < kBatchesOfAnotherKind || run_.world_size() > 1) return;
+  start_over();
+  kind_ = other_kind_;
+  others_ = 0;
 }
 
 int64_t CapturedStep::reserved() const {
@@ -398,8 +411,8 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
       return std::nullopt;
     if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
   }
-  // A single batch of another kind may be the last of an epoch.
-  if (!kind_.fits(batch)) return std::nullopt;
+  if (!kind_.fits(batch)) return note_other_kind(batch), std::nullopt;
+  others_ = 0;
   std::optional<size_t> set = place(batch);
   if (!set) {
     copy_batches();

@@ -17,8 +17,9 @@
 namespace fulgur::detail {
 
 /// `cuda_graph: true`: after a few eager steps, the device's work of a step (forward, backward, clipping, optimizer,
-/// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape run eagerly.
-/// If a recording is out of date, a new one is made after a few eager steps.
+/// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape run eagerly;
+/// in a run of one process, a new recording is made once several have come in a row. If a recording is out of date, a
+/// new one is made after a few eager steps.
 ///
 /// The loader writes batches alternately into two sets of tensors (InputSets), each of which has a recording. With one
 /// set, a copy would have to wait for the previous step, whose backward reads the batch to the end. Copying on the
@@ -97,6 +98,8 @@ class CapturedStep {
   std::optional<StepOutput> replay(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
+  /// Batches of another kind that come again and again replace the recordings.
+  void note_other_kind(const Batch& batch);
   int64_t reserved() const;
   /// Runs the next steps eagerly. `reason` is what a Trainer reports as `not_captured`.
   void end_capture(const std::string& reason, const char* warning, const std::string& message);
@@ -111,9 +114,11 @@ class CapturedStep {
   Body body_;
   DevicePrefetcher* prefetcher_ = nullptr;
   std::shared_ptr<InputSets> sets_;
-  bool copies_ = false;  // batches are not in the sets and are copied
-  Batch inputs_;         // what they are copied into
-  BatchKind kind_;       // before the first recording: of the last batch; then: of all recorded batches
+  bool copies_ = false;   // batches are not in the sets and are copied
+  Batch inputs_;          // what they are copied into
+  BatchKind kind_;        // before the first recording: of the last batch; then: of all recorded batches
+  BatchKind other_kind_;  // of the last batches, of another kind than recorded
+  int64_t others_ = 0;    // how many of them have come in a row
   Recordings recordings_;
   bool recorded_ = false, given_up_ = false, made_room_ = false;
   // What a recording depends on besides the batch: which parameters require gradients, which layers are in training

@@ -14,6 +14,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
+#include "run/batch_sizes.h"
 
 namespace fulgur::detail {
 namespace {
@@ -75,6 +76,7 @@ void load_loaders(Restoring& r, const StateTree& value) {
   const bool reads_on = run.counters.in_epoch() && !run.counters.at_epoch_end();
   // If each rank has its own data, there are no shares to convert.
   const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler && reads_on;
+  if (!states.empty()) set_batch_size_of_resumed_epoch(run, states.front());
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
     if (reads_on) loaders[i]->check_loaded(run.counters.epoch);

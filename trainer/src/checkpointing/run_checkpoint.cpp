@@ -104,6 +104,8 @@ void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
 // If the batch size per rank stays the same, another number of ranks gives another global batch.
 void warn_other_batch(RunState& run, const CheckpointOrigin& origin, const StateTree::List& loaders) {
   if (loaders.empty() || !loaders.front().contains("batch_size")) return;
+  // The epoch that begins may have another size than the one that has ended.
+  if (run.batch_sizes && !run.counters.in_epoch()) return;
   const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
   const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.world_size();
   if (before == now) return;

@@ -7,6 +7,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/all_loggers.h"
+#include "run/batch_sizes.h"
 
 namespace fulgur::detail {
 
@@ -31,9 +32,8 @@ Tensor LiveRunContext::sample_indices() const {
 
 std::optional<int64_t> LiveRunContext::estimated_steps() const {
   std::optional<int64_t> steps;
-  const auto batches = num_batches(RunningStage::train);
-  if (batches && state_.options.epoch_limit)
-    steps = (*batches + state_.window.target - 1) / state_.window.target * *state_.options.epoch_limit;
+  if (state_.options.epoch_limit)
+    steps = steps_of_epochs(state_, *state_.options.epoch_limit, num_batches(RunningStage::train));
   if (state_.options.step_limit >= 0)
     steps = steps ? std::min(*steps, state_.options.step_limit) : state_.options.step_limit;
   return steps;

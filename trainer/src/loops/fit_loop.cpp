@@ -17,6 +17,7 @@
 #include "loops/training_step.h"
 #include "loops/validation_schedule.h"
 #include "process/signals.h"
+#include "run/batch_sizes.h"
 #include "run/callback_states.h"
 #include "saving/checkpoint_store.h"
 
@@ -220,6 +221,7 @@ class FitLoop {
 
   void train_epoch(bool continue_epoch) {
     Progress& progress = run_.counters;
+    if (!continue_epoch) set_batch_size_of_epoch(run_);
     Loader& loader = *run_.stages[RunningStage::train].loaders.front();
     const std::optional<int64_t> batches = run_.stages[RunningStage::train].batches.front();
     begin_epoch(loader, batches, continue_epoch);

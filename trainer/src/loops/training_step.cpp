@@ -18,6 +18,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "loops/micro_batches.h"
+#include "run/batch_sizes.h"
 #include "run/batch_transfer.h"
 #include "saving/checkpoint_store.h"
 
@@ -66,6 +67,9 @@ TrainingStep::TrainingStep(RunState& run, Services& services)
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, services.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
+  for (const auto& callback : run.callbacks)
+    if (auto* const shapes = dynamic_cast<ShapesBatches*>(callback.get()))
+      shaping_.push_back({.shapes = shapes, .callback = callback.get()});
 }
 
 TrainingStep::~TrainingStep() = default;
@@ -114,11 +118,21 @@ void TrainingStep::begin_batch(int64_t batch_idx) {
   {
     const auto timer = run_.actions.time("batch_to_device");
     const HeldBatch as_loaded(batch);  // a hook may replace the batch
+    shape_batch(batch);
     transfer_batch(run_, batch, 0);
     if (!captured_ || !captured_->reads(batch)) to_memory_format(run_, batch);
   }
   if (debug_) debug_->check_batch(batch);
   run_.position.batch_samples = static_cast<double>(batch.size());
+}
+
+void TrainingStep::shape_batch(Batch& batch) {
+  for (const Shaping& each : shaping_) {
+    if (!run_.is_due(*each.callback)) continue;
+    run_.position.doing = "shape_batch of a callback";
+    batch = each.shapes->shape_batch(services_.context, batch);
+    run_.position.doing = "the transfer of the batch";
+  }
 }
 
 void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
@@ -171,6 +185,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
                                         std::optional<int64_t> batches_in_epoch) {
   // A window begins here; its real length is known now if the loader's length is.
   if (run_.window.done == 0) {
+    plan_window(run_, batches_in_epoch);
     run_.window.length = run_.window.target;
     if (batches_in_epoch) run_.window.length = std::min(run_.window.target, *batches_in_epoch - batch_idx);
   }

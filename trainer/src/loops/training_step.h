@@ -1,6 +1,7 @@
 #pragma once
 
 #include "capture/captured_step.h"
+#include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/debug_checks.h"
 #include "loops/run_ahead.h"
@@ -34,6 +35,8 @@ class TrainingStep final : public StepActions {
  private:
   /// Notes that batch `batch_idx` begins, and brings it to the device.
   void begin_batch(int64_t batch_idx);
+  /// Lets callbacks change the batch before it is used.
+  void shape_batch(Batch& batch);
   /// The step of a batch that is not skipped, and the hooks after it.
   void train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
@@ -68,6 +71,11 @@ class TrainingStep final : public StepActions {
   OptimizerHandle* handle_;  // of automatic optimization, or nullptr
   ClipAlgorithm clip_algorithm_;
   bool counts_tokens_;
+  struct Shaping {
+    ShapesBatches* shapes;
+    const Callback* callback;  // the same object
+  };
+  std::vector<Shaping> shaping_;
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
   bool makes_step_ = true;    // false: the optimizer's step is skipped

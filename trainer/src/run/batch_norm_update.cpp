@@ -3,24 +3,36 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/cumulative_stats.h"
+#include "fulgur/nn/parallel_apply.h"
+#include "run/batch_sizes.h"
 #include "run/batch_transfer.h"
 
 namespace fulgur::detail {
 namespace {
+
+// Copies of the module on other devices are not needed: only the module's statistics are kept. Its device computes the
+// parts of all devices, one after the other, so the statistics are of parts as in training, and so is the memory.
+void compute_part_by_part(RunState& run, const Batch& batch, const std::function<void(const Batch&)>& compute) {
+  int64_t begin = 0;
+  for (const int64_t samples : nn::even_parts(batch.size(), static_cast<int64_t>(run.replicas.size()) + 1)) {
+    compute(batch.narrow(begin, samples));
+    begin += samples;
+  }
+}
 
 void compute_on(RunState& run, const Batch& batch, int64_t index) {
   const auto compute = [&](const Batch& part) {
     const auto guard = run.strategy->precision().forward_guard();
     run.model->training_step(part, index);
   };
-  // Copies of the module on other devices are not needed: only the module's statistics are kept.
-  if (!run.replicas.empty()) return compute(batch);
+  if (!run.replicas.empty()) return compute_part_by_part(run, batch, compute);
   // Micro-batches through a module on several devices, whose copies of layers get the current weights here.
   const std::vector<MicroBatch> parts = run.strategy->split(*run.model, batch, RunningStage::train);
   if (parts.empty()) return compute(batch);
@@ -35,11 +47,12 @@ std::optional<int64_t> read_training_data(RunState& run, Services& services) {
   for (const auto& loader : train.loaders) positions.push_back(loader->state());
   run.loaders_at_end = std::move(positions);
   Loader& loader = *train.loaders.front();
+  // The same in a run that is resumed only for this pass.
+  set_batch_size_of_epoch(run);
   // A stream may never end.
   const int64_t limit = train.batches.front().value_or(std::max<int64_t>(run.counters.batches_total.completed, 1));
-  // The first call takes the position of a resumed checkpoint, from which nothing was read; the second one begins at
-  // the first batch.
-  for (int call = 0; call < 2; ++call) loader.start_epoch(run.counters.epoch);
+  // A resumed checkpoint may have left a position from which nothing was read.
+  loader.restart_epoch(run.counters.epoch);
   HeldBatch held;
   Batch& batch = held.get();
   int64_t index = 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "config/resolved_options.h"
+#include "fulgur/core/contracts/batch_size_plan.h"
 #include "fulgur/core/contracts/data_module.h"
 #include "fulgur/core/contracts/logger.h"
 #include "fulgur/core/contracts/module.h"
@@ -58,6 +59,13 @@ struct StageLoaders {
   std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
   /// The sum over all loaders; nullopt if one is unknown.
   std::optional<int64_t> total() const;
+};
+
+/// The batch sizes that a callback plans for a fit.
+struct PlannedBatches {
+  BatchSizePlan plan;
+  int64_t own = 1;                                     ///< the batch size of the loader
+  std::map<int64_t, std::optional<int64_t>> of_epoch;  ///< batches of an epoch, after limits, by batch size
 };
 
 /// The window of gradient accumulation under way.
@@ -240,6 +248,7 @@ struct RunState {
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
   std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were created
   std::map<RunningStage, StageLoaders> stages;
+  std::optional<PlannedBatches> batch_sizes;
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;

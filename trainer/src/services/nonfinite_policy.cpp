@@ -48,6 +48,8 @@ void NonFinitePolicy::restore_buffers() {
 
 void NonFinitePolicy::begin_manual_batch() {
   in_manual_batch_ = true;
+  steps_of_batch_ = skips_of_batch_ = 0;
+  skips_of_batch_on_device_.reset();
   if (!manual_window_open_) begin_window();
 }
 
@@ -55,6 +57,7 @@ void NonFinitePolicy::begin_manual_batch() {
 NonFiniteDecision NonFinitePolicy::end_manual_batch(bool stepped) {
   in_manual_batch_ = false;
   manual_window_open_ = !stepped;
+  count_skipped_batch();
   const auto what = std::exchange(rolls_back_for_, std::nullopt);
   if (!what) return NonFiniteDecision::proceed;
   keep_finding(*what);
@@ -89,7 +92,39 @@ Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor
   return loss;
 }
 
-NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_norm) {
+NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& norm) {
+  const NonFiniteDecision decision = decide_by_gradients(optimizer, norm);
+  if (in_manual_batch_ && counts_batches_) note_manual_step(decision);
+  return decision;
+}
+
+void NonFinitePolicy::note_manual_step(NonFiniteDecision decision) {
+  const at::NoGradGuard no_grad;
+  ++steps_of_batch_;
+  if (found_inf_ && !found_inf_->is_cpu()) {
+    const Tensor skips = found_inf_->to(at::kDouble);
+    skips_of_batch_on_device_ = skips_of_batch_on_device_.defined() ? skips_of_batch_on_device_ + skips : skips.clone();
+  } else if (decision != NonFiniteDecision::proceed || (found_inf_ && *found_inf_->const_data_ptr<float>() != 0)) {
+    ++skips_of_batch_;
+  }
+}
+
+void NonFinitePolicy::count_skipped_batch() {
+  if (steps_of_batch_ == 0) return;
+  const at::NoGradGuard no_grad;
+  Tensor& on_device = skipped_batches_on_device_;
+  if (skips_of_batch_on_device_.defined()) {
+    const Tensor all = (skips_of_batch_on_device_ + skips_of_batch_).ge(steps_of_batch_).to(at::kDouble);
+    on_device = on_device.defined() ? on_device + all : all + std::exchange(skipped_batches_, 0);
+  } else if (skips_of_batch_ == steps_of_batch_) {
+    if (on_device.defined())
+      on_device = on_device + 1;
+    else
+      ++skipped_batches_;
+  }
+}
+
+NonFiniteDecision NonFinitePolicy::decide_by_gradients(Optimizer& optimizer, const Tensor& known_norm) {
   found_inf_ = settings_.precision->found_inf(optimizer);
   if (found_inf_) return check_scaled_gradients();
   if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
@@ -178,6 +213,11 @@ void NonFinitePolicy::count_judged_skip() {
 }
 
 Tensor NonFinitePolicy::skipped_steps() const {
+  if (!run_.module().automatic_optimization()) {
+    counts_batches_ = true;
+    if (skipped_batches_on_device_.defined()) return skipped_batches_on_device_;
+    return at::full({}, static_cast<double>(skipped_batches_), at::kDouble);
+  }
   if (skipped_on_device_.defined()) return skipped_on_device_;
   return at::full({}, static_cast<double>(skipped_), at::kDouble);
 }

@@ -81,7 +81,8 @@ class NonFinitePolicy {
   void after_replay();
   /// Passed to the optimizer for the step: on a device, the device decides whether to skip it.
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
-  /// Steps that were skipped so far: a scalar on the CPU, or on the device if it decides. Does not wait.
+  /// Steps that were skipped so far: a scalar on the CPU, or on the device if it decides. With manual optimization,
+  /// batches in which all steps of optimizers were skipped, from the first call on. Does not wait.
   Tensor skipped_steps() const;
   /// Logs the number of skipped steps, and the loss scale, if a step was made since the last call: a row is due.
   void log_counters();
@@ -124,7 +125,10 @@ class NonFinitePolicy {
   void load_state(const StateTree& state, bool manual);
 
  private:
+  NonFiniteDecision decide_by_gradients(Optimizer& optimizer, const Tensor& norm);
   NonFiniteDecision check_scaled_gradients();
+  void note_manual_step(NonFiniteDecision decision);
+  void count_skipped_batch();
   void count_skips(const Tensor& found_inf);
   void put_back_if(const Tensor& found_inf);
   bool saves_buffers() const { return settings_.policy == OnNonFinite::skip || keeps_buffers_; }
@@ -156,6 +160,10 @@ class NonFinitePolicy {
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rollbacks_here_ = 0;
   bool finite_since_rollback_ = true;
+  // Manual optimization: a batch may have steps of several optimizers.
+  mutable bool counts_batches_ = false;
+  int64_t steps_of_batch_ = 0, skips_of_batch_ = 0, skipped_batches_ = 0;
+  Tensor skips_of_batch_on_device_, skipped_batches_on_device_;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;
   bool stopped_ = false;
   std::optional<std::string> rolls_back_for_;  // after the batch of manual optimization

@@ -7,6 +7,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/optim/composed_schedules.h"
+#include "run/batch_sizes.h"
 
 namespace fulgur::detail {
 namespace {
@@ -19,6 +20,8 @@ void check_closure(const RunState& run, const Optimizer& optimizer) {
   };
   if (run.step.manual) return;
   if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
+  if (run.batch_sizes && run.batch_sizes->plan.accumulates)
+    refuse("a callback that changes how many batches make a step; let it change the batches instead (by: batch)");
   if (!run.strategy->precision().allows_closure())
     refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
   // Both would change weights and state inside the optimizer's step.
@@ -34,14 +37,10 @@ RunLength run_length(RunState& run, Services& services) {
                    .steps_per_epoch = {},
                    .samples_per_step = {},
                    .max_steps = services.context.extent().max_steps()};
-  const StageLoaders& train = run.stages[RunningStage::train];
-  if (const auto batches = train.total()) {
-    const int64_t steps = (*batches + run.window.target - 1) / run.window.target;
-    length.steps_per_epoch = static_cast<double>(steps);
-  }
-  if (!train.loaders.empty())
-    length.samples_per_step =
-        static_cast<double>(train.loaders.front()->batch_size() * run.window.target * run.world_size());
+  const FirstEpoch first = first_epoch_of(run);
+  if (first.batches) length.steps_per_epoch = static_cast<double>((*first.batches + first.window - 1) / first.window);
+  if (!run.stages[RunningStage::train].loaders.empty())
+    length.samples_per_step = static_cast<double>(first.batch_size * first.window * run.world_size());
   return length;
 }
 

@@ -12,6 +12,7 @@
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/evaluation_loop.h"
 #include "loops/validation_schedule.h"
+#include "run/batch_sizes.h"
 
 namespace fulgur::detail {
 
@@ -152,6 +153,35 @@ void check_order(const RunState& run, RunningStage stage, Loader& loader) {
   log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
 }
 
+// How many batches an epoch has with each batch size that a callback plans. A size that cannot be used is refused now,
+// not when its epoch begins.
+void measure_batch_sizes(RunState& run, const StageSource& source, const char* limit_name) {
+  const StageLoaders& train = run.stages[RunningStage::train];
+  run.batch_sizes.reset();
+  if (train.loaders.empty()) return;
+  Loader& loader = *train.loaders.front();
+  PlannedBatches planned{.plan = {}, .own = loader.batch_size(), .of_epoch = {}};
+  std::optional<BatchSizePlan> plan = find_batch_size_plan(run, planned.own);
+  if (!plan) return;
+  planned.plan = std::move(*plan);
+  if (planned.plan.accumulates) {
+    planned.of_epoch[planned.own] = train.batches.front();
+  } else {
+    for (const int64_t size : planned.plan.sizes(planned.own)) {
+      if (!loader.set_batch_size(size))
+        throw ConfigError(
+            "[trainer.callbacks] the batch size is to change during the fit, which the training loader cannot do: it "
+            "has a batch sampler, combines several loaders, or does not override Loader::set_batch_size(). Change the "
+            "accumulation instead (by: accumulation).");
+      const auto batches = agreed_lengths(run.collectives(), RunningStage::train, {loader.size()}, {}).front();
+      planned.of_epoch[size] = (run.options.*source.limit).resolve(batches, limit_name);
+    }
+  }
+  run.batch_sizes = std::move(planned);
+  set_batch_size_of_epoch(run);
+  plan_window(run, train.batches.front());
+}
+
 void set_up_stage(RunState& run, RunningStage stage) {
   const StageSource& source = kSources[static_cast<size_t>(stage)];
   Loaders loaders = make_loaders(run, source);
@@ -164,6 +194,8 @@ void set_up_stage(RunState& run, RunningStage stage) {
   std::vector<std::optional<int64_t>> lengths;
   std::vector<SharedData> shared;
   for (auto& loader : loaders) {
+    // An earlier fit may have changed it.
+    if (stage == RunningStage::train) loader->set_batch_size(std::nullopt);
     if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(run.options.uneven_shares);
     const bool shares = run.options.use_distributed_sampler;
     const uint64_t seed = run.seed.value_or(0);
@@ -186,13 +218,15 @@ void set_up_stage(RunState& run, RunningStage stage) {
   // overfit_batches sets two options.
   const bool overfits =
       !run.options.overfit_batches.is_zero() && (stage == RunningStage::train || stage == RunningStage::validate);
+  const char* const limit_name = overfits ? "overfit_batches" : source.limit_name;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    auto batches = (run.options.*source.limit).resolve(agreed[i], overfits ? "overfit_batches" : source.limit_name);
+    auto batches = (run.options.*source.limit).resolve(agreed[i], limit_name);
     if (stage != RunningStage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
     target.batches.push_back(batches);
     target.sized.push_back(agreed[i].has_value());
   }
   run.stages[stage] = std::move(target);
+  if (stage == RunningStage::train) measure_batch_sizes(run, source, limit_name);
 }
 
 // Before a run folder is created. A fit only warns about a missing validation_step.
@@ -224,7 +258,11 @@ void set_up_fit(RunState& run) {
         "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
         "drop_last?");
   // Throws now, not after an epoch, if the interval is invalid.
-  if (run.validation.runs) validation_interval(run.options, batches);
+  if (!run.validation.runs) return;
+  validation_interval(run.options, batches);
+  if (run.batch_sizes)
+    for (const auto& [size, batches_of_size] : run.batch_sizes->of_epoch)
+      validation_interval(run.options, batches_of_size);
 }
 
 }  // namespace

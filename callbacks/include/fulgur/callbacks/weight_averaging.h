@@ -13,8 +13,9 @@
 namespace fulgur {
 
 namespace detail {
+class UpdateCount;
 class WeightAverage;
-}
+}  // namespace detail
 
 /// Exponential moving average, or the equal average of stochastic weight averaging (Izmailov et al., 2018).
 enum class AveragingKind { ema, swa };
@@ -51,7 +52,7 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError for options that exclude each other or belong to the other kind.
+  /// Throws a ConfigError for options that are out of range, exclude each other or belong to the other kind.
   explicit WeightAveraging(Options options);
   ~WeightAveraging() override;
 
@@ -87,8 +88,9 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   /// A weight-only checkpoint, which has no states of callbacks, gets the average too.
   void on_save_checkpoint(RunContext& run, StateTree& checkpoint) override;
 
-  /// Updates so far; the first one is a copy of the weights.
-  int64_t n_averaged() const { return n_averaged_; }
+  /// Updates so far; the first one is a copy of the weights. Waits for the device if it decides which steps are
+  /// skipped.
+  int64_t n_averaged() const;
   /// The averaged parameters by name, which further updates change in place; empty before the first update.
   StateTree averaged_parameters() const;
 
@@ -98,6 +100,9 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   /// Updates the average if the run has made a step since the last update and one is due.
   void update_if_due(RunContext& run);
   double ema_decay(RunContext& run) const;
+  void update(RunContext& run);
+  /// The same if only the device knows whether there is something to update with: a scalar there, nonzero if so.
+  void update_if(RunContext& run, const Tensor& counts);
   /// Whether all steps since the last update were skipped, as far as the host knows; if only the device knows, `counts`
   /// becomes a scalar on the device that is false in this case.
   bool only_skipped_steps(RunContext& run, Tensor& counts);
@@ -111,12 +116,13 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   std::unique_ptr<detail::WeightAverage> average_;
   LightningModule* module_ = nullptr;  ///< of the run, for checks of a state that is loaded
   TrainerFn fn_ = TrainerFn::fit;
-  int64_t n_averaged_ = 0;
+  std::unique_ptr<detail::UpdateCount> updates_;
   int64_t updated_at_step_ = 0;
   double updated_at_ = 0;      ///< in the unit of half_life
   std::vector<double> rates_;  ///< of the groups of all optimizers when the swa rates began
   int64_t rates_from_epoch_ = -1;
-  bool loaded_ = false, rolled_back_in_batch_ = false, ended_ = false;
+  bool loaded_ = false, ended_ = false;
+  bool rolled_back_ = false;  ///< and no further batch has begun
   double skipped_ = 0;        ///< steps, on the host
   Tensor skipped_on_device_;  ///< a copy of the run's count
 };

@@ -32,6 +32,7 @@ class FULGUR_API CombinedLoader : public Loader {
   int64_t batch_size() const override { return parts_.front().loader->batch_size(); }
   void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
+  void restart_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;

@@ -63,6 +63,7 @@ class FULGUR_API DataLoader : public Loader {
   /// Throws a DataError if a loaded position is beyond the end of the set.
   void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
+  void restart_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;
   /// Throws a DataError if this rank's share would contain no batch in training, or if the sampler does not divide its
@@ -75,6 +76,8 @@ class FULGUR_API DataLoader : public Loader {
   bool shuffles() const override;
   /// False with a batch sampler that shuffles.
   bool keep_order() override;
+  /// False with a batch sampler. Throws a ConfigError for a size below 1, and a DataError if there would be no batch.
+  bool set_batch_size(std::optional<int64_t> size) override;
   /// Throws a CheckpointError with a batch sampler.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;

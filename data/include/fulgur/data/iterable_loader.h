@@ -40,9 +40,12 @@ class FULGUR_API IterableLoader : public Loader {
   int64_t batch_size() const override;
   void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;
+  void restart_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
+  /// Throws a ConfigError for a size below 1.
+  bool set_batch_size(std::optional<int64_t> size) override;
   /// Throws a CheckpointError: a stream cannot be redistributed from its middle.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;

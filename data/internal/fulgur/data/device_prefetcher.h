@@ -24,6 +24,7 @@ class FULGUR_API DevicePrefetcher : public Loader {
   int64_t batch_size() const override { return loader_->batch_size(); }
   void check_loaded(int64_t epoch) override { loader_->check_loaded(epoch); }
   void start_epoch(int64_t epoch) override;
+  void restart_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   /// Reads the following batch and starts its copy; call it after the step of the last batch was launched. `next` does
   /// not do this, since a slow loader would delay the step of a batch that is ready.
@@ -39,6 +40,7 @@ class FULGUR_API DevicePrefetcher : public Loader {
   bool shares_in_turns() const override { return loader_->shares_in_turns(); }
   bool shuffles() const override { return loader_->shuffles(); }
   bool keep_order() override { return loader_->keep_order(); }
+  bool set_batch_size(std::optional<int64_t> size) override { return loader_->set_batch_size(size); }
   StateTree reshard_state(const StateTree& state, int64_t from) const override {
     return loader_->reshard_state(state, from);
   }

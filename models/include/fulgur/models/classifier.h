@@ -14,7 +14,8 @@ namespace fulgur {
 
 /// The steps of a classifier: cross entropy and accuracy of `forward(batch[0])` against `batch[1]`, the labels (N)
 /// int64. Logs `train_loss`, `val_loss`, `val_acc`, `test_loss`, `test_acc`, and further metrics on request; prediction
-/// returns `probabilities` (N, C) and `prediction` (N) int64. Training may mix its samples and smooth its labels (see
+/// returns `probabilities` (N, C) and `prediction` (N) int64. On request, each validation logs `val_samples`: pictures
+/// of samples, and a table of their labels and predictions. Training may mix its samples and smooth its labels (see
 /// mixing.h). Derive and implement `forward`.
 class FULGUR_API Classifier : public LightningModule {
  public:
@@ -23,6 +24,9 @@ class FULGUR_API Classifier : public LightningModule {
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
   Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  /// Logs the samples that `use_sample_predictions` asks for. An override must call it.
+  void on_validation_batch_end(const Outputs& outputs, const Batch& batch, int64_t batch_idx,
+                               int64_t loader_idx) override;
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
 
@@ -44,13 +48,24 @@ class FULGUR_API Classifier : public LightningModule {
   /// Declares the options of an Augmentation; without `cutmix_alpha` for inputs that are no images.
   static void augmentation_fields(Fields& f, double& label_smoothing, double& mixup_alpha, double* cutmix_alpha);
 
+  /// Each validation logs the first `count` samples of the first batch of its first loader (of rank 0); 0: none. The
+  /// picture has the images if inputs are (N, H, W) or (N, C, H, W). Once per validation it waits for the device.
+  void use_sample_predictions(int64_t count) { sample_predictions_ = count; }
+  static constexpr const char* kSamplesDoc =
+      "Samples of the first validation batch that each validation logs with their predictions; 0: none.";
+
  private:
   using NamedMetrics = std::map<std::string, std::shared_ptr<PredictionMetric>>;
   NamedMetrics make_metrics() const;
   Tensor training_loss(const Tensor& input, const Tensor& labels);
-  void evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
+  /// Returns the logits.
+  Tensor evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
+  bool logs_samples(int64_t batch_idx, int64_t loader_idx) const {
+    return sample_predictions_ > 0 && batch_idx == 0 && loader_idx == 0;
+  }
 
   Augmentation augmentation_;
+  int64_t sample_predictions_ = 0;
   std::vector<Spec<PredictionMetric>> metric_specs_;
   std::map<std::pair<std::string, int64_t>, NamedMetrics> metrics_;  // of each stage and loader
 };

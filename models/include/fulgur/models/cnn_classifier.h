@@ -27,6 +27,7 @@ class FULGUR_API CnnClassifier : public Classifier {
     double label_smoothing = 0;
     double mixup_alpha = 0;
     double cutmix_alpha = 0;
+    int64_t sample_predictions = 0;
     void fields(Fields& f);
   };
   /// Throws a ConfigError if pooling reduces the image to nothing.

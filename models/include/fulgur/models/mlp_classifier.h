@@ -19,6 +19,7 @@ class FULGUR_API MlpClassifier : public Classifier {
     std::vector<Spec<PredictionMetric>> metrics = {};
     double label_smoothing = 0;
     double mixup_alpha = 0;
+    int64_t sample_predictions = 0;
     void fields(Fields& f);
   };
   explicit MlpClassifier(const Options& options);

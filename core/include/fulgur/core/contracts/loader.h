@@ -26,6 +26,9 @@ class FULGUR_API Loader : public Stateful {
   virtual void check_loaded(int64_t /*epoch*/) {}
   /// Starts epoch `epoch`, at its first batch or at the position loaded for it.
   virtual void start_epoch(int64_t epoch) = 0;
+  /// Starts epoch `epoch` at its first batch; a position that was loaded is forgotten. Not `start_epoch` alone, which
+  /// takes that position. By default it starts the epoch twice, since a position is taken only once.
+  virtual void restart_epoch(int64_t epoch);
   /// Stores the next batch in `out`; returns false at the end of the epoch. The batch stays valid until after the
   /// following call.
   virtual bool next(Batch& out) = 0;
@@ -48,6 +51,9 @@ class FULGUR_API Loader : public Stateful {
   virtual bool shuffles() const { return false; }
   /// From the next epoch on, yields batches in the dataset's own order; returns false if this loader cannot.
   virtual bool keep_order() { return !shuffles(); }
+  /// From the next epoch on, a full batch has `size` samples; nullopt: as many as at the beginning. Call it between two
+  /// epochs, or before `load_state`. Returns false, and changes nothing, if this loader cannot.
+  virtual bool set_batch_size(std::optional<int64_t> /*size*/) { return false; }
 };
 
 /// Loaders of one stage, in order; empty if there are none.

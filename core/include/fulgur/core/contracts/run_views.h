@@ -23,8 +23,9 @@ class FULGUR_API RunExtent {
   virtual ~RunExtent();
 
   virtual int64_t num_loaders(RunningStage stage) const = 0;
-  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor.
-  /// Nullopt if unknown: if a loader has no length and there is no `max_steps`, or if there is no limit at all.
+  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor, or
+  /// with the batch sizes that a callback plans (`PlansBatchSizes`). Nullopt if unknown: if a loader has no length and
+  /// there is no `max_steps`, or if there is no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
   /// Epoch and step limits of the fit; nullopt if not limited.
   virtual std::optional<int64_t> max_epochs() const = 0;
@@ -94,7 +95,8 @@ class FULGUR_API RunWeights {
 
   /// How many optimizer steps the run has skipped, because gradients were not finite or a StepJudge decided it: a
   /// scalar on the CPU, or on the device if only the device knows. It is the run's own tensor, which further steps
-  /// change. Does not wait.
+  /// change. With manual optimization it counts the batches in which all steps were skipped, from the first call on;
+  /// only differences have a meaning. Does not wait.
   virtual Tensor skipped_steps() const = 0;
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
   virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
