@@ -76,6 +76,35 @@ TEST_CASE("on two GPUs, memory that ends in any part of a step of ddp is reporte
   CHECK(says(run.err, "to use less memory: "));
 }
 
+TEST_CASE("on GPUs with too little memory for a batch, auto_micro_batch trains with parts of it", "[gpu]") {
+  const int gpus = GENERATE(1, 2);
+  require_gpus(gpus);
+  require_a_limit();
+  const TemporaryFolder folder;
+  // A step of 512 samples needs about 134 MiB.
+  const auto fit = [&](const char* micro) {
+    std::vector<std::string> more{"--model.hidden",
+                                  "[16384]",
+                                  "--data.batch_size",
+                                  "512",
+                                  "--data.num_train",
+                                  "4096",
+                                  "--data.num_val",
+                                  "0",
+                                  "--trainer.devices",
+                                  std::to_string(gpus),
+                                  "--trainer.auto_micro_batch",
+                                  micro};
+    if (gpus > 1) more.insert(more.end(), {"--trainer.strategy", "ddp"});
+    return fit_in(100, folder, more);
+  };
+  const Finished run = fit("true");
+  INFO(run.err << run.out);
+  CHECK(run.exit_code == 0);
+  CHECK(says(run.err, "ran out of memory with 512 samples"));
+  CHECK(fit("false").exit_code == 1);
+}
+
 TEST_CASE("on two GPUs, tune batch_size finds the greatest batch that fits on both", "[gpu]") {
   require_gpus(2);
   require_a_limit();
