@@ -17,6 +17,7 @@
 #include "report_file.h"
 #include "restart.h"
 #include "seeing/history_verbs.h"
+#include "tuning/finders.h"
 #include "tuning/grouped_trial.h"
 #include "tuning/tune_batch_size.h"
 #include "tuning/tune_lr.h"
@@ -74,6 +75,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
   resolve_start(config);
   report_differences(differences, config);
+  if (const ExitCode code = run_finders(config, place && place->world_size > 1); code != ExitCode::ok) return code;
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "fulgur/trainer/batch_size_search.h"
+#include "fulgur/callbacks/batch_size_search.h"
 #include "fulgur/trainer/config.h"
 
 namespace fulgur::cli {

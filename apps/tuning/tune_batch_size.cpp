@@ -15,11 +15,6 @@
 namespace fulgur::cli {
 namespace {
 
-struct Trial {
-  int64_t batch_size;
-  BatchTrialReport report;
-};
-
 const char* result_of(BatchTrial result) {
   switch (result) {
     case BatchTrial::fits:
@@ -37,9 +32,9 @@ std::string peak_of(const BatchTrialReport& report) {
   return cat(report.peak_bytes, " bytes (", report.device, report.device == "cpu" ? ", resident)" : ")");
 }
 
-std::string table_of(const std::vector<Trial>& trials) {
+std::string table_of(const std::vector<TriedBatchSize>& trials) {
   std::vector<TextRow> rows{{"batch size", "result", "peak memory"}};
-  for (const Trial& trial : trials)
+  for (const TriedBatchSize& trial : trials)
     rows.push_back({cat(trial.batch_size), result_of(trial.report.result), peak_of(trial.report)});
   const auto widths = column_widths(rows);
   std::string text;
@@ -64,7 +59,7 @@ std::string rates_for(const Config& config, double ratio) {
              "\nlearning rate for it, square-root scaling:", options(std::sqrt(ratio)), "\n");
 }
 
-std::string report_of(const std::vector<Trial>& trials, const BatchSizeSearch& search) {
+std::string report_of(const std::vector<TriedBatchSize>& trials, const BatchSizeSearch& search) {
   const auto number = [](const std::optional<int64_t>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
   };
@@ -73,7 +68,7 @@ std::string report_of(const std::vector<Trial>& trials, const BatchSizeSearch& s
   json["greatest"] = number(search.greatest());
   json["reason"] = search.end_reason();
   json["trials"] = nlohmann::ordered_json::array();
-  for (const Trial& trial : trials)
+  for (const TriedBatchSize& trial : trials)
     json["trials"].push_back({{"batch_size", trial.batch_size},
                               {"result", result_of(trial.report.result)},
                               {"peak_bytes", trial.report.peak_bytes},
@@ -83,11 +78,8 @@ std::string report_of(const std::vector<Trial>& trials, const BatchSizeSearch& s
 
 }  // namespace
 
-ExitCode tune_batch_size(const CommandLine& command, const Config& config,
-                         const std::function<BatchTrialReport(int64_t)>& run_trial) {
-  const int64_t before = batch_size_of(config);
-  BatchSizeSearch search(batch_size_options_of(command.tune).search);
-  std::vector<Trial> trials;
+std::vector<TriedBatchSize> try_batch_sizes(BatchSizeSearch& search, const RunBatchTrial& run_trial) {
+  std::vector<TriedBatchSize> trials;
   while (const auto size = search.next()) {
     BatchTrialReport report;
     try {
@@ -101,6 +93,13 @@ ExitCode tune_batch_size(const CommandLine& command, const Config& config,
     trials.push_back({*size, report});
     search.note(report.result);
   }
+  return trials;
+}
+
+ExitCode tune_batch_size(const CommandLine& command, const Config& config, const RunBatchTrial& run_trial) {
+  const int64_t before = batch_size_of(config);
+  BatchSizeSearch search(batch_size_options_of(command.tune).search);
+  const std::vector<TriedBatchSize> trials = try_batch_sizes(search, run_trial);
   if (command.report) write_report(*command.report, report_of(trials, search));
   print(table_of(trials));
   const auto found = search.suggestion();

@@ -20,8 +20,8 @@ namespace {
 
 constexpr size_t kMostRows = 20;
 
-std::string end_of(const LrRangeTest& range_test) {
-  switch (range_test.curve().end) {
+std::string end_of(const LrCurve& curve) {
+  switch (curve.end) {
     case LrTestEnd::all_steps:
       return "all steps were made";
     case LrTestEnd::diverged:
@@ -93,13 +93,13 @@ std::string overrides_for(const Config& config, double lr, double initial_lr) {
   return text + "\n";
 }
 
-std::string report_of(const LrRangeTest& range_test, const LrSuggestion& suggestion, const std::string& csv,
+std::string report_of(const LrCurve& curve, const LrSuggestion& suggestion, const std::string& csv,
                       const std::string& html) {
   nlohmann::ordered_json json{{"verb", "tune lr"}, {"exit_code", 0}};
   json["suggestion"] = suggestion.lr ? nlohmann::ordered_json(*suggestion.lr) : nlohmann::ordered_json(nullptr);
   json["reason"] = suggestion.reason;
-  json["end"] = end_of(range_test);
-  json["steps"] = range_test.curve().points.size();
+  json["end"] = end_of(curve);
+  json["steps"] = curve.points.size();
   json["csv"] = csv;
   json["html"] = html;
   return json_text(json);
@@ -107,12 +107,8 @@ std::string report_of(const LrRangeTest& range_test, const LrSuggestion& suggest
 
 }  // namespace
 
-ExitCode tune_lr(const CommandLine& command, const Config& config, bool several, bool first_rank) {
-  const LrRangeTest::Options options = lr_options_of(command.tune);
+LrTestReport test_lr(const Config& config, const LrRangeTest::Options& options, bool several) {
   const auto range_test = std::make_shared<LrRangeTest>(options);
-  const std::string name = command.output ? command.output->string() : "lr_range_test";
-  const std::string csv = name + ".csv", html = name + ".html";
-  if (first_rank) check_report_path(csv);
   Config trial = trial_config(config);
   trial.trainer.max_steps = options.steps;
   trial.trainer.limit_val_batches = BatchLimit(0);
@@ -123,19 +119,28 @@ ExitCode tune_lr(const CommandLine& command, const Config& config, bool several,
   components.add(range_test);
   PreparedRun run = prepare(trial, TrainerFn::fit, several, std::move(components));
   const FitReport fit = run.trainer.fit(run.module, run.data, trial.ckpt_path);
-  if (fit.exit_code != ExitCode::ok || !first_rank) return fit.exit_code;
+  return {.curve = range_test->curve(), .initial_lr = range_test->initial_lr(), .exit_code = fit.exit_code};
+}
 
-  const LrCurve& curve = range_test->curve();
+ExitCode tune_lr(const CommandLine& command, const Config& config, bool several, bool first_rank) {
+  const LrRangeTest::Options options = lr_options_of(command.tune);
+  const std::string name = command.output ? command.output->string() : "lr_range_test";
+  const std::string csv = name + ".csv", html = name + ".html";
+  if (first_rank) check_report_path(csv);
+  const LrTestReport test = test_lr(config, options, several);
+  if (test.exit_code != ExitCode::ok || !first_rank) return test.exit_code;
+
+  const LrCurve& curve = test.curve;
   const LrSuggestion suggestion = suggest_lr(curve);
   const std::string summary =
-      cat(counted(static_cast<int64_t>(curve.points.size()), "step"), ", then ", end_of(*range_test), "; ",
+      cat(counted(static_cast<int64_t>(curve.points.size()), "step"), ", then ", end_of(curve), "; ",
           suggestion.lr ? cat("suggested learning rate: ", csv_number(*suggestion.lr))
                         : cat("no suggestion is possible: ", suggestion.reason));
   write_report(csv, csv_of(curve));
   write_report(html, page_of(curve, suggestion, options.mode, summary));
-  if (command.report) write_report(*command.report, report_of(*range_test, suggestion, csv, html));
+  if (command.report) write_report(*command.report, report_of(curve, suggestion, csv, html));
   std::string text = table_of(curve, suggestion) + summary + "\n";
-  if (suggestion.lr) text += overrides_for(config, *suggestion.lr, range_test->initial_lr());
+  if (suggestion.lr) text += overrides_for(config, *suggestion.lr, test.initial_lr);
   text += cat("curve: ", escape_controls(csv), ", ", escape_controls(html), "\n");
   print(text);
   return ExitCode::ok;

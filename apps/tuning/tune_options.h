@@ -1,7 +1,7 @@
 #pragma once
 
+#include "fulgur/callbacks/batch_size_search.h"
 #include "fulgur/callbacks/lr_range_test.h"
-#include "fulgur/trainer/batch_size_search.h"
 #include "tuning/tune_arguments.h"
 
 namespace fulgur::cli {

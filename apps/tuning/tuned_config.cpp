@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
@@ -66,6 +67,28 @@ Config trial_config(Config config) {
 std::vector<RateOption> rates_of(const Config& config) {
   if (config.optimizer && *config.optimizer) return rates_in(*config.optimizer, "optimizer", /*by_name=*/false);
   return rates_in(config.model, "model", /*by_name=*/true);
+}
+
+void set_rates(Config& config, double lr) {
+  if (!config.optimizer || !*config.optimizer)
+    throw ConfigError(
+        "[tune.lr] the learning rate is set in the config's optimizer; the config names none, and the module plans its "
+        "own. Name an optimizer in the config, or use `trainer tune lr` and set the rate in the module.");
+  const std::vector<RateOption> rates = rates_of(config);
+  if (rates.empty() || !(rates.front().value > 0))
+    throw ConfigError(cat("[tune.lr] the optimizer must have a learning rate above 0 in its options; ",
+                          config.optimizer->class_path(), " has none. Set it."));
+  ConfigNode node = config.optimizer->write();
+  constexpr size_t kPrefix = std::string_view("optimizer.").size();
+  for (size_t i = 0; i < rates.size(); ++i)
+    node.get_or_add("init_args")
+        .set(rates[i].key.substr(kPrefix),
+             ConfigNode::number(i == 0 ? lr : rates[i].value * (lr / rates.front().value)));
+  Problems problems;
+  config.optimizer->read(node, problems, "optimizer");
+  problems.throw_if_any();
+  config.trainer.scale_lr = ScaleLr::none;
+  config.trainer.base_batch_size.reset();
 }
 
 int64_t batch_size_of(const Config& config) {

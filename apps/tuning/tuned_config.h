@@ -22,6 +22,10 @@ struct RateOption {
 /// optimizer; empty if there is none, since the rate is set in code.
 std::vector<RateOption> rates_of(const Config& config);
 
+/// Sets the first of `rates_of` to `lr`, and multiplies the others by the same factor. `scale_lr` is switched off,
+/// since `lr` is the rate of the run. Throws a ConfigError if the config has no optimizer with a learning rate.
+void set_rates(Config& config, double lr);
+
 /// The option of the data module that sets its batch size, as the config has it. Throws a ConfigError if there is no
 /// data module, or it has no option `batch_size`.
 int64_t batch_size_of(const Config& config);

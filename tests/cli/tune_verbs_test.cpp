@@ -174,6 +174,80 @@ TEST_CASE("tune batch_size: a model that does not fit at all is an error") {
   CHECK(says(finished.err, "not even one sample fits"));
 }
 
+TEST_CASE(
+    "LearningRateFinder: the fit equals one with the rate in its config, to the bit, and a resume searches nothing") {
+  const Tune tune;
+  const std::vector<std::string> finder{"--trainer.callbacks+=LearningRateFinder", "--trainer.callbacks.steps", "60",
+                                        "--trainer.callbacks.max_lr", "10"};
+  const auto fit = [&](std::vector<std::string> more, const std::string& root) {
+    std::vector<std::string> arguments{"fit", "--data.num_train", "256", "--trainer.default_root_dir", root};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return tune.run(arguments);
+  };
+  const auto contents = [&](const std::string& root, const std::string& file) {
+    return read_text(tune / root / "fulgur_logs/version_0" / file);
+  };
+  const Finished searched = fit(finder, "searched");
+  INFO(searched.err);
+  REQUIRE(searched.exit_code == 0);
+  CHECK(says(searched.err, "LearningRateFinder: learning rate "));
+  // No trial has left a run.
+  CHECK(std::distance(fs::directory_iterator(tune / "searched/fulgur_logs"), fs::directory_iterator()) == 1);
+  const std::string config = contents("searched", "config.yaml");
+  const size_t at = config.find("found: ") + 7;
+  const std::string lr = config.substr(at, config.find_first_of("}\n,", at) - at);
+  const Finished given = fit({"--optimizer.lr", lr}, "given");
+  REQUIRE(given.exit_code == 0);
+  CHECK(contents("searched", "metrics.csv") == contents("given", "metrics.csv"));
+  CHECK(contents("searched", "checkpoints/last.ckpt/model.safetensors") ==
+        contents("given", "checkpoints/last.ckpt/model.safetensors"));
+  // Three epochs in one run, and after two.
+  std::vector<std::string> three = finder, resumed = finder;
+  three.insert(three.end(), {"--trainer.max_epochs", "3"});
+  resumed.insert(resumed.end(), {"--trainer.max_epochs", "3", "--resume"});
+  REQUIRE(fit(three, "three").exit_code == 0);
+  const Finished second = fit(resumed, "searched");
+  INFO(second.err);
+  REQUIRE(second.exit_code == 0);
+  CHECK_FALSE(says(second.err, "LearningRateFinder: learning rate "));
+  CHECK(contents("searched", "checkpoints/last.ckpt/model.safetensors") ==
+        contents("three", "checkpoints/last.ckpt/model.safetensors"));
+}
+
+TEST_CASE("BatchSizeFinder: the fit equals one with the batch size in its config, to the bit") {
+  const Tune tune;
+  const auto fit = [&](std::vector<std::string> more, const std::string& root) {
+    std::vector<std::string> arguments{"fit", "--data.num_train", "100", "--trainer.default_root_dir", root};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return tune.run(arguments);
+  };
+  const Finished searched = fit({"--trainer.callbacks+=BatchSizeFinder", "--trainer.callbacks.init", "4"}, "searched");
+  INFO(searched.err);
+  REQUIRE(searched.exit_code == 0);
+  CHECK(says(searched.err, "BatchSizeFinder: batch size 64 instead of 16"));
+  REQUIRE(fit({"--data.batch_size", "64"}, "given").exit_code == 0);
+  const auto contents = [&](const std::string& root, const std::string& file) {
+    return read_text(tune / root / "fulgur_logs/version_0" / file);
+  };
+  CHECK(contents("searched", "metrics.csv") == contents("given", "metrics.csv"));
+  CHECK(contents("searched", "checkpoints/last.ckpt/model.safetensors") ==
+        contents("given", "checkpoints/last.ckpt/model.safetensors"));
+}
+
+TEST_CASE("finders: what cannot be found is an error or a warning") {
+  const Tune tune;
+  const Finished none = tune.run(
+      {"fit", "--trainer.callbacks+=LearningRateFinder", "--trainer.callbacks.steps", "5", "--trainer.max_steps", "3"});
+  INFO(none.err);
+  CHECK(none.exit_code == 0);
+  CHECK(says(none.err, "[cli.no_lr_suggestion]"));
+  CHECK(says(none.err, "the learning rate of its config, 0.1"));
+  const Finished ranks = tune.run({"fit", "--trainer.callbacks+=BatchSizeFinder", "--trainer.strategy", "ddp",
+                                   "--trainer.accelerator", "cpu", "--trainer.devices", "2"});
+  CHECK(ranks.exit_code == 2);
+  CHECK(says(ranks.err, "tune batch_size"));
+}
+
 TEST_CASE("tune batch_size: data whose batches have another option are refused") {
   const Tune tune;
   CHECK(says(tune("batch_size", {"--data", "null"}).err, "the config names none"));

@@ -36,7 +36,6 @@ set(TEST_SOURCES
   logging/metric_objects_test.cpp
   loops/manual_optimization_test.cpp
   services/action_times_test.cpp
-  services/batch_size_search_test.cpp
   logging/all_loggers_test.cpp
   logging/logger_thread_test.cpp
   logging/matrix_media_test.cpp

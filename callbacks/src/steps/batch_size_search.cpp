@@ -1,4 +1,4 @@
-#include "fulgur/trainer/batch_size_search.h"
+#include "fulgur/callbacks/batch_size_search.h"
 
 #include <algorithm>
 #include <limits>
@@ -10,7 +10,7 @@ namespace fulgur {
 
 BatchSizeSearch::BatchSizeSearch(const Options& options) : options_(options), next_(options.init) {
   const auto refuse = [](std::string_view option, std::string_view rule, const std::string& got) {
-    throw ConfigError(cat("[trainer.BatchSizeSearch] ", option, " must be ", rule, "; got ", got, ". Correct it."));
+    throw ConfigError(cat("[callbacks.BatchSizeSearch] ", option, " must be ", rule, "; got ", got, ". Correct it."));
   };
   if (options.init < 1) refuse("init", "at least 1", cat(options.init));
   if (options.max_trials < 1) refuse("max_trials", "at least 1", cat(options.max_trials));

@@ -1,4 +1,4 @@
-#include "fulgur/trainer/batch_size_search.h"
+#include "fulgur/callbacks/batch_size_search.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
