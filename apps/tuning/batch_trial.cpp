@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "fulgur/core/contracts/callback.h"
-#include "fulgur/core/device/accelerator.h"
 #include "fulgur/core/device/memory_stats.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -32,6 +31,7 @@ Config config_of_trial(const Config& config, int64_t batch_size, int64_t steps) 
   TrainerOptions& trainer = trial.trainer;
   set_batch_size(trial, batch_size);
   trainer.max_steps = steps;
+  trainer.max_epochs = steps;  // an epoch has at least one step, unless no batch has a loss
   // Gradients of an earlier batch are in memory from the second batch of a window on.
   trainer.accumulate_grad_batches = std::min<int64_t>(trainer.accumulate_grad_batches, 2);
   std::erase_if(trainer.callbacks,

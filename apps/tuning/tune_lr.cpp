@@ -111,6 +111,7 @@ LrTestReport test_lr(const Config& config, const LrRangeTest::Options& options, 
   const auto range_test = std::make_shared<LrRangeTest>(options);
   Config trial = trial_config(config);
   trial.trainer.max_steps = options.steps;
+  trial.trainer.max_epochs = options.steps;  // an epoch has at least one step, unless no batch has a loss
   trial.trainer.limit_val_batches = BatchLimit(0);
   // The ranks see the same loss, and must stop at the same step.
   trial.trainer.agree_every = int64_t{1};

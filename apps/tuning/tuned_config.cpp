@@ -43,7 +43,6 @@ Config trial_config(Config config) {
   TrainerOptions& trainer = config.trainer;
   trainer.barebones = true;
   trainer.fast_dev_run = {};
-  trainer.max_epochs = -1;
   trainer.min_epochs.reset();
   trainer.min_steps.reset();
   trainer.max_time.reset();

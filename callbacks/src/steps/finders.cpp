@@ -37,7 +37,9 @@ LrRangeTest::Options LearningRateFinder::Options::of_test() const {
       .min_lr = min_lr, .max_lr = max_lr, .steps = steps, .mode = mode, .early_stop_threshold = early_stop_threshold};
 }
 
-LearningRateFinder::LearningRateFinder(Options options) : options_(options) { LrRangeTest{options_.of_test()}; }
+LearningRateFinder::LearningRateFinder(Options options) : options_(options) {
+  static_cast<void>(LrRangeTest(options_.of_test()));  // checks them
+}
 
 void LearningRateFinder::on_train_start(RunContext& run) {
   require_search(run, options_.found.has_value(), "LearningRateFinder", "the callback LrRangeTest with suggest_lr()");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "fulgur/core/contracts/callback.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/options/enum_names.h"
 
 namespace fulgur {
 
