@@ -32,7 +32,7 @@ std::string peak_of(const BatchTrialReport& report) {
   return cat(report.peak_bytes, " bytes (", report.device, report.device == "cpu" ? ", resident)" : ")");
 }
 
-std::string table_of(const std::vector<TriedBatchSize>& trials) {
+std::string trials_table(const std::vector<TriedBatchSize>& trials) {
   std::vector<TextRow> rows{{"batch size", "result", "peak memory"}};
   for (const TriedBatchSize& trial : trials)
     rows.push_back({cat(trial.batch_size), result_of(trial.report.result), peak_of(trial.report)});
@@ -59,7 +59,7 @@ std::string rates_for(const Config& config, double ratio) {
              "\nlearning rate for it, square-root scaling:", options(std::sqrt(ratio)), "\n");
 }
 
-std::string report_of(const std::vector<TriedBatchSize>& trials, const BatchSizeSearch& search) {
+std::string sizes_report(const std::vector<TriedBatchSize>& trials, const BatchSizeSearch& search) {
   const auto number = [](const std::optional<int64_t>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
   };
@@ -100,8 +100,8 @@ ExitCode tune_batch_size(const CommandLine& command, const Config& config, const
   const int64_t before = batch_size_of(config);
   BatchSizeSearch search(batch_size_options_of(command.tune).search);
   const std::vector<TriedBatchSize> trials = try_batch_sizes(search, run_trial);
-  if (command.report) write_report(*command.report, report_of(trials, search));
-  print(table_of(trials));
+  if (command.report) write_report(*command.report, sizes_report(trials, search));
+  print(trials_table(trials));
   const auto found = search.suggestion();
   if (!found)
     throw Error(cat("[tune.batch_size] no batch size can be suggested: ", search.end_reason(),

@@ -18,7 +18,7 @@
 namespace fulgur::cli {
 namespace {
 
-constexpr size_t kMostRows = 20;
+constexpr size_t kMostCurveRows = 20;
 
 std::string end_of(const LrCurve& curve) {
   switch (curve.end) {
@@ -64,10 +64,10 @@ std::string page_of(const LrCurve& curve, const LrSuggestion& suggestion, LrTest
   return history::curve_page("Learning-rate range test", by_log ? "log10(lr)" : "lr", curves, {summary});
 }
 
-// At most kMostRows of the points, evenly chosen, and the suggested one.
-std::string table_of(const LrCurve& curve, const LrSuggestion& suggestion) {
+// At most kMostCurveRows of the points, evenly chosen, and the suggested one.
+std::string curve_table(const LrCurve& curve, const LrSuggestion& suggestion) {
   std::vector<TextRow> rows{{"step", "learning rate", "loss", "smoothed loss"}};
-  const size_t count = curve.points.size(), every = std::max<size_t>((count + kMostRows - 1) / kMostRows, 1);
+  const size_t count = curve.points.size(), every = std::max<size_t>((count + kMostCurveRows - 1) / kMostCurveRows, 1);
   for (size_t i = 0; i < count; ++i) {
     if (i % every != 0 && i + 1 != count && suggestion.index != i) continue;
     const LrPoint& point = curve.points[i];
@@ -93,7 +93,7 @@ std::string overrides_for(const Config& config, double lr, double initial_lr) {
   return text + "\n";
 }
 
-std::string report_of(const LrCurve& curve, const LrSuggestion& suggestion, const std::string& csv,
+std::string lr_report(const LrCurve& curve, const LrSuggestion& suggestion, const std::string& csv,
                       const std::string& html) {
   nlohmann::ordered_json json{{"verb", "tune lr"}, {"exit_code", 0}};
   json["suggestion"] = suggestion.lr ? nlohmann::ordered_json(*suggestion.lr) : nlohmann::ordered_json(nullptr);
@@ -139,8 +139,8 @@ ExitCode tune_lr(const CommandLine& command, const Config& config, bool several,
                         : cat("no suggestion is possible: ", suggestion.reason));
   write_report(csv, csv_of(curve));
   write_report(html, page_of(curve, suggestion, options.mode, summary));
-  if (command.report) write_report(*command.report, report_of(curve, suggestion, csv, html));
-  std::string text = table_of(curve, suggestion) + summary + "\n";
+  if (command.report) write_report(*command.report, lr_report(curve, suggestion, csv, html));
+  std::string text = curve_table(curve, suggestion) + summary + "\n";
   if (suggestion.lr) text += overrides_for(config, *suggestion.lr, test.initial_lr);
   text += cat("curve: ", escape_controls(csv), ", ", escape_controls(html), "\n");
   print(text);

@@ -273,9 +273,10 @@ TEST_CASE("an allocation beyond the memory of a virtual device fails, and leaves
   CHECK_THROWS_AS(at::zeros({4096}, on_d0), c10::OutOfMemoryError);
   CHECK(device_memory(d0)->allocated == before->allocated);
   // The result of a kernel of the CPU counts like any other allocation.
-  CHECK_THROWS_AS(at::cat({at::ones({512}), at::ones({1024})}).to(d0), c10::OutOfMemoryError);
   {
-    const Tensor fits = at::zeros({512}, on_d0);
+    const Tensor fits = at::ones({512}, on_d0);
+    CHECK(device_memory(d0)->allocated == before->allocated + 2048);
+    CHECK_THROWS_AS(at::cat({fits, fits, fits}), c10::OutOfMemoryError);
     CHECK(device_memory(d0)->allocated == before->allocated + 2048);
   }
   CHECK(device_memory(d0)->allocated == before->allocated);
