@@ -166,9 +166,9 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
     names.emplace_back("--config");
   if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
-  if (is_run({"fit", "validate", "test", "predict", "config"})) names.emplace_back("--print_config");
+  if (is_run({"fit", "validate", "test", "predict", "config", "tune"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
-  if (is_run({"fit", "validate", "test", "predict"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
+  if (is_run({"fit", "validate", "test", "predict", "tune"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
   std::vector<const CLI::Option*> options = verb.get_options();
   for (const std::string& name : names) options.push_back(app.get_option(name));
   const std::shared_ptr<CLI::FormatterBase> formatter = verb.get_formatter();

@@ -89,6 +89,16 @@ TEST_CASE("tune lr: too few steps for a suggestion are said") {
   CHECK(says(read_text(tune / "lr_range_test.csv"), "\n2,0.02,"));
 }
 
+TEST_CASE("tune: the help names the options of both, and what else applies") {
+  const std::string help = trainer({"tune", "--help"}).out;
+  for (const char* option : {"--min_lr", "--max_lr", "--steps", "--mode", "--early_stop_threshold", "--output",
+                             "--steps_per_trial", "--init", "--max_trials", "--margin", "--config", "--report"}) {
+    INFO(option);
+    CHECK(says(help, option));
+  }
+  CHECK(trainer({"tune"}).exit_code == 2);
+}
+
 TEST_CASE("tune: options of the other one, and values out of their range, are refused") {
   const Tune tune;
   const auto refused = [&](const std::string& what, const std::vector<std::string>& options, const std::string& text) {
