@@ -151,7 +151,7 @@ std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& pla
   throw LaunchFailure(report);
 }
 
-// `tune batch_size`. Several ranks are started anew for each trial, so that they take the same decision.
+// `tune batch_size`. Several ranks are started for each trial, so that they take the same decision.
 ExitCode search_batch_size(const CommandLine& command, const std::string& program,
                            const std::vector<std::string>& arguments) {
   if (command.report) check_report_path(*command.report);
