@@ -34,8 +34,10 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                               {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
-constexpr const char* kWithValue[] = {"config", "report",     "plugin", "format", "output",
-                                      "strict", "key_prefix", "sort",   "filter", "every"};
+constexpr const char* kWithValue[] = {
+    "config", "report", "plugin", "format", "output", "strict", "key_prefix", "sort", "filter", "every",
+    // of tune
+    "mode", "min_lr", "max_lr", "early_stop_threshold", "steps", "steps_per_trial", "init", "max_trials", "margin"};
 constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet"};
 /// Short forms of config keys.
 struct Short {
@@ -160,12 +162,13 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
 std::string help_of(const CLI::App& verb, const CLI::App& app) {
   std::vector<std::string> names;
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
-  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import"})) names.emplace_back("--config");
+  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune"}))
+    names.emplace_back("--config");
   if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
-  if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--report");
-  if (is_run({"fit", "validate", "test", "predict", "config"})) names.emplace_back("--print_config");
+  if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
+  if (is_run({"fit", "validate", "test", "predict", "config", "tune"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
-  if (is_run({"fit", "validate", "test", "predict"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
+  if (is_run({"fit", "validate", "test", "predict", "tune"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
   std::vector<const CLI::Option*> options = verb.get_options();
   for (const std::string& name : names) options.push_back(app.get_option(name));
   const std::shared_ptr<CLI::FormatterBase> formatter = verb.get_formatter();
@@ -241,6 +244,41 @@ void add_history(CLI::App& app, CommandLine& out) {
   watch->add_flag("--quiet", out.quiet, "Print only how the run ended");
 }
 
+/// Finds a learning rate or a batch size for a config.
+void add_tune(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
+  TuneArguments& tune = out.tune;
+  CLI::App* verb = app.add_subcommand("tune", "Find a learning rate (lr) or a batch size (batch_size) for a config")
+                       ->fallthrough()
+                       ->footer(kFooter);
+  verb->add_option("what", argument, "lr or batch_size")
+      ->required()
+      ->check(CLI::IsMember({"lr", "batch_size"}))
+      ->type_name("WHAT");
+  verb->add_option("--mode", tune.mode,
+                   "lr: exponential (default) or linear, how the rate grows; batch_size: power (default) doubles the "
+                   "batch, binsearch then looks for the exact size")
+      ->check(CLI::IsMember({"exponential", "linear", "power", "binsearch"}))
+      ->type_name("MODE");
+  verb->add_option("--min_lr", tune.min_lr, "lr: the first learning rate; 1e-8 if not given")->type_name("RATE");
+  verb->add_option("--max_lr", tune.max_lr, "lr: the last learning rate; 1 if not given")->type_name("RATE");
+  verb->add_option("--steps", tune.steps, "lr: optimizer steps of the test; 100 if not given")->type_name("N");
+  verb->add_option("--early_stop_threshold", tune.early_stop_threshold,
+                   "lr: ends when the smoothed loss exceeds this many times its smallest value; 4 if not given, 0: "
+                   "never")
+      ->type_name("FACTOR");
+  verb->add_option("--output", out.output,
+                   "lr: the curve is written to NAME.csv and NAME.html; lr_range_test in this folder if not given")
+      ->type_name("NAME");
+  verb->add_option("--steps_per_trial", tune.steps_per_trial,
+                   "batch_size: optimizer steps and validation batches of a trial; 3 if not given")
+      ->type_name("N");
+  verb->add_option("--init", tune.init, "batch_size: the first batch size; 2 if not given")->type_name("N");
+  verb->add_option("--max_trials", tune.max_trials, "batch_size: trials at most; 25 if not given")->type_name("N");
+  verb->add_option("--margin", tune.margin,
+                   "batch_size, binsearch: the part of the greatest size that is left free; 0.05 if not given")
+      ->type_name("PART");
+}
+
 // What CLI11 fills in.
 struct Values {
   std::vector<std::string> files, plugins;
@@ -279,6 +317,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   describe->add_option("name", values.argument, "Name of the component")->required();
   add_exchange(app, out, values.argument);
   add_history(app, out);
+  add_tune(app, out, values.argument);
 }
 
 }  // namespace

@@ -6,19 +6,20 @@
 #include <vector>
 
 #include "fulgur/trainer/config.h"
+#include "tuning/tune_arguments.h"
 
 namespace fulgur::cli {
 
 /// What the user requested.
 struct CommandLine {
   std::string verb;                     ///< `fit`, `list`, …; empty if `text` is all there is to do
-  std::optional<std::string> argument;  ///< of list, describe, export, import and inspect
+  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect and tune
   ConfigSources sources;
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
   std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
-  std::optional<std::filesystem::path> output;  ///< of export, import and report
+  std::optional<std::filesystem::path> output;  ///< of export, import, report and tune
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
   bool strict = true;                           ///< of import
@@ -28,10 +29,11 @@ struct CommandLine {
   std::vector<std::string> runs;                ///< run folders: of runs, compare, report and watch
   std::string sort, filter;                     ///< of runs
   double every_s = 1;                           ///< of watch
-  bool quiet = false;                           ///< of runs, report and watch
-  bool resume = false;                          ///< becomes `ckpt_path: auto` in the overrides
-  std::string text;                             ///< help or version, to be printed instead of running anything
-  bool is_error = false;                        ///< no verb was given: `text` goes to stderr, exit code 2
+  TuneArguments tune;
+  bool quiet = false;     ///< of runs, report and watch
+  bool resume = false;    ///< becomes `ckpt_path: auto` in the overrides
+  std::string text;       ///< help or version, to be printed instead of running anything
+  bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2
 };
 
 /// Reads the arguments and the environment; options may come before or after the verb. Throws a ConfigError that

@@ -91,7 +91,7 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model)
 
 }  // namespace
 
-PreparedRun prepare(Config config, TrainerFn fn, bool several) {
+PreparedRun prepare(Config config, TrainerFn fn, bool several, TrainerComponents components) {
   if (!config.model) {
     throw ConfigError(cat("[cli] ", name_of(fn),
                           " needs a model; the config names none. Give --config FILE or --model NAME; "
@@ -102,7 +102,7 @@ PreparedRun prepare(Config config, TrainerFn fn, bool several) {
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
   const bool set_up = fill_links(config, data.get(), fn, several);
   // Before the module is created: the trainer seeds the generators that initialise it.
-  Trainer trainer = Trainer::from_config(config);
+  Trainer trainer = Trainer::from_config(config, std::move(components));
   trainer.prepare_process();
   std::shared_ptr<LightningModule> module = make_module(config.model);
   DataSource source = data ? DataSource(std::move(data)) : DataSource();

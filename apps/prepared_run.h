@@ -15,6 +15,7 @@ struct PreparedRun {
 
 /// Creates the parts, after links to values of the data were filled. `several`: other processes of the same run do so
 /// too; they prepare the data one after another. Throws a ConfigError if the config names no model.
-PreparedRun prepare(Config config, TrainerFn fn, bool several = false);
+/// `components` are added to those of the config.
+PreparedRun prepare(Config config, TrainerFn fn, bool several = false, TrainerComponents components = {});
 
 }  // namespace fulgur::cli

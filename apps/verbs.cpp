@@ -17,6 +17,12 @@
 #include "report_file.h"
 #include "restart.h"
 #include "seeing/history_verbs.h"
+#include "tuning/finders.h"
+#include "tuning/grouped_trial.h"
+#include "tuning/tune_batch_size.h"
+#include "tuning/tune_lr.h"
+#include "tuning/tune_options.h"
+#include "tuning/tuned_config.h"
 
 namespace fulgur::cli {
 
@@ -69,6 +75,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
   resolve_start(config);
   report_differences(differences, config);
+  if (const ExitCode code = run_finders(config, place && place->world_size > 1); code != ExitCode::ok) return code;
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
@@ -120,26 +127,67 @@ std::optional<ProcessPlace> place_of_process(const LaunchPlan& plan) {
   return detect_cluster_environment(process_environment(), plan.cluster_environment);
 }
 
-// Starts the processes that the config requests. Returns the exit code; nullopt if it requests only this process.
-std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan, const std::string& program,
-                                     const std::vector<std::string>& arguments) {
-  const int64_t processes = count_processes(config.trainer);
-  if (processes * config.trainer.num_nodes == 1) return std::nullopt;
+LaunchOptions launch_options(const Config& config, const LaunchPlan& plan, int64_t processes) {
   const NodePlace node = detect_node(process_environment(), config.trainer.num_nodes);
-  std::vector<std::string> command{program};
-  command.insert(command.end(), arguments.begin(), arguments.end());
   LaunchOptions launched{.processes = processes, .num_nodes = config.trainer.num_nodes, .node_rank = node.node_rank};
   launched.main_address = node.main_address;
   launched.main_port = node.main_port;
   launched.max_restarts = plan.max_restarts;
   launched.start_timeout_s = plan.start_timeout_s;
+  return launched;
+}
+
+// Starts the processes that the config requests. Returns the exit code; nullopt if it requests only this process.
+std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan, const std::string& program,
+                                     const std::vector<std::string>& arguments) {
+  const int64_t processes = count_processes(config.trainer);
+  if (processes * config.trainer.num_nodes == 1) return std::nullopt;
+  std::vector<std::string> command{program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  LaunchOptions launched = launch_options(config, plan, processes);
   launched.show = [](int64_t rank, const std::string& message) { print_error(cat("rank ", rank), message); };
   const LaunchReport report = launch(launched, command);
   if (report.message.empty()) return static_cast<ExitCode>(report.exit_code);
   throw LaunchFailure(report);
 }
 
-// `fit`, `validate`, `test` and `predict`.
+// `tune batch_size`. Several ranks are started for each trial, so that they take the same decision.
+ExitCode search_batch_size(const CommandLine& command, const std::string& program,
+                           const std::vector<std::string>& arguments) {
+  if (command.report) check_report_path(*command.report);
+  const Config config = load_config(command.sources);
+  const int64_t steps = batch_size_options_of(command.tune).steps_per_trial;
+  static_cast<void>(batch_size_of(config));  // an error here needs no processes
+  std::function<BatchTrialReport(int64_t)> run_trial = [&](int64_t size) {
+    return try_batch_size(config, size, steps, /*several=*/false);
+  };
+  if (const auto plan = config.trainer.strategy.create()->launch_plan()) {
+    const auto place = place_of_process(*plan);
+    if (const auto trial = place ? trial_of_process() : std::nullopt) {
+      if (place->rank != 0) log::leave_console(cat("rank ", place->rank));
+      return run_grouped_trial(*trial, config, steps, place->rank == 0);
+    }
+    if (place && place->world_size > 1)
+      throw ConfigError(
+          "[tune.batch_size] the processes of a trial are started for it; this one was started by a launcher. Use "
+          "`trainer tune batch_size` without torchrun, srun or mpirun.");
+    const int64_t processes = count_processes(config.trainer);
+    if (config.trainer.num_nodes > 1)
+      throw ConfigError(cat("[tune.batch_size] a trial runs on one machine; num_nodes is ", config.trainer.num_nodes,
+                            ". Set --trainer.num_nodes 1: the batch size is that of one process."));
+    if (processes > 1) {
+      std::vector<std::string> line{program};
+      line.insert(line.end(), arguments.begin(), arguments.end());
+      LaunchOptions launched = launch_options(config, *plan, processes);
+      launched.max_restarts = 0;
+      launched.grace_s = 2;
+      run_trial = [line, launched](int64_t size) { return launch_trial(size, launched, line); };
+    }
+  }
+  return tune_batch_size(command, config, run_trial);
+}
+
+// `fit`, `validate`, `test`, `predict` and `tune lr`.
 ExitCode run_trainer(const CommandLine& command, const std::string& program,
                      const std::vector<std::string>& arguments) {
   if (command.report) check_report_path(*command.report);
@@ -158,6 +206,7 @@ ExitCode run_trainer(const CommandLine& command, const std::string& program,
     if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
     if (command.verb == "fit") return fit(command, config, place, failure);
     const bool several = place.has_value();
+    if (command.verb == "tune") return tune_lr(command, config, several, !place || place->rank == 0);
     if (command.verb == "validate") return evaluate(command, config, fulgur::TrainerFn::validate, several, failure);
     if (command.verb == "test") return evaluate(command, config, fulgur::TrainerFn::test, several, failure);
     return predict(command, config, several, failure);
@@ -187,6 +236,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "config")
     return print(to_yaml(fulgur::Trainer::from_config(load_config(command.sources)).resolved_config())), ExitCode::ok;
   if (command.verb == "import") return import_weights(command, load_config(command.sources));
+  if (command.verb == "tune" && command.argument == "batch_size") return search_batch_size(command, program, arguments);
   return run_trainer(command, program, arguments);
 }
 

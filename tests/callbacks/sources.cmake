@@ -23,6 +23,9 @@ set(TEST_SOURCES
   throughput_monitor_test.cpp
   timer_test.cpp
   type_name_test.cpp
+  steps/batch_size_search_test.cpp
+  steps/finders_test.cpp
+  steps/lr_range_test_test.cpp
   weights/averaged_runs_test.cpp
   weights/finetuning_test.cpp
   weights/weight_averaging_test.cpp)

@@ -408,4 +408,54 @@ TEST_CASE("ddp: a batch size that grows gives the run of one process; a resumed 
   CHECK(same_bits(last_checkpoint(whole.path()), last_checkpoint(parts.path())));
 }
 
+TEST_CASE("ddp: tune lr follows the mean loss of all ranks, and tune batch_size finds the size of a rank's share") {
+  const TemporaryFolder folder;
+  const auto tune = [&](std::vector<std::string> more) {
+    std::vector<std::string> all{"tune"};
+    all.insert(all.end(), more.begin(), more.end());
+    all.insert(all.end(), {"--model",
+                           "MlpClassifier",
+                           "--model.in_features",
+                           "4",
+                           "--model.num_classes",
+                           "3",
+                           "--data",
+                           "SyntheticDataModule",
+                           "--data.num_classes",
+                           "3",
+                           "--data.shape",
+                           "[4]",
+                           "--data.num_train",
+                           "64",
+                           "--data.num_val",
+                           "16",
+                           "--optimizer",
+                           "SGD",
+                           "--optimizer.lr",
+                           "0.1",
+                           "--seed_everything",
+                           "1",
+                           "--trainer.accelerator",
+                           "cpu",
+                           "--trainer.strategy",
+                           "ddp",
+                           "--trainer.devices",
+                           "2",
+                           "--trainer.num_threads",
+                           "1"});
+    return trainer(all, {.folder = folder.path()});
+  };
+  const Finished sizes = tune({"batch_size", "--data.batch_size", "8"});
+  INFO(sizes.out << sizes.err);
+  REQUIRE(sizes.exit_code == 0);
+  CHECK(says(sizes.out, "suggested batch size: 32 (the data has no batch of 64 samples)"));
+  CHECK(says(sizes.out, "--optimizer.lr=0.4"));
+  const Finished rates = tune({"lr", "--steps", "40", "--data.batch_size", "4", "--output", "two"});
+  INFO(rates.out << rates.err);
+  REQUIRE(rates.exit_code == 0);
+  CHECK(says(rates.out, "learning rate"));
+  CHECK(says(read_text(folder / "two.csv"), "\n20,"));
+  CHECK_FALSE(std::filesystem::exists(folder / "fulgur_logs"));
+}
+
 }  // namespace ddp_data_test

@@ -163,4 +163,27 @@ TEST_CASE("ddp: early stopping acts on the metric of all ranks") {
   CHECK(says(runs[0].err, "3 epochs"));
 }
 
+TEST_CASE("ddp: auto_micro_batch: if one rank runs out of memory, all compute smaller parts, with the same gradients") {
+  const auto fit = [](const TemporaryFolder& folder, std::vector<std::string> more) {
+    more.insert(more.end(), {"--trainer.max_steps", "6", "--trainer.precision", "64-true", "--data.num_train", "48"});
+    return run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, more));
+  };
+  const std::vector<std::string> micro{"--trainer.auto_micro_batch", "true"};
+  std::vector<std::string> scarce = micro;
+  scarce.insert(scarce.end(), {"--model.trouble", "memory_of_two", "--model.trouble_rank", "1"});
+  const TemporaryFolder plain_folder, whole_folder, split_folder;
+  const auto plain = fit(plain_folder, {});
+  const auto whole = fit(whole_folder, micro);
+  const auto split = fit(split_folder, scarce);
+  REQUIRE(all_exit(plain, 0));
+  REQUIRE(all_exit(whole, 0));
+  REQUIRE(all_exit(split, 0));
+  CHECK(says(split[0].err, "rank 1 (cpu) ran out of memory with 4 samples"));
+  CHECK(says(split[0].err, "micro-batches of at most 2 samples"));
+  CHECK_FALSE(says(whole[0].err, "ran out of memory"));
+  const auto weights = [](const TemporaryFolder& folder) { return last_checkpoint(folder.path()); };
+  CHECK(difference(weights(plain_folder), weights(whole_folder)) < 1e-12);
+  CHECK(difference(weights(plain_folder), weights(split_folder)) < 1e-12);
+}
+
 }  // namespace ddp_training_test

@@ -76,4 +76,83 @@ TEST_CASE("on two GPUs, memory that ends in any part of a step of ddp is reporte
   CHECK(says(run.err, "to use less memory: "));
 }
 
+TEST_CASE("on GPUs with too little memory for a batch, auto_micro_batch trains with parts of it", "[gpu]") {
+  const int gpus = GENERATE(1, 2);
+  require_gpus(gpus);
+  require_a_limit();
+  const TemporaryFolder folder;
+  // A step of 512 samples needs about 134 MiB.
+  const auto fit = [&](const char* micro) {
+    std::vector<std::string> more{"--model.hidden",
+                                  "[16384]",
+                                  "--data.batch_size",
+                                  "512",
+                                  "--data.num_train",
+                                  "4096",
+                                  "--data.num_val",
+                                  "0",
+                                  "--trainer.devices",
+                                  std::to_string(gpus),
+                                  "--trainer.auto_micro_batch",
+                                  micro};
+    if (gpus > 1) more.insert(more.end(), {"--trainer.strategy", "ddp"});
+    return fit_in(100, folder, more);
+  };
+  const Finished run = fit("true");
+  INFO(run.err << run.out);
+  CHECK(run.exit_code == 0);
+  CHECK(says(run.err, "ran out of memory with 512 samples"));
+  CHECK(fit("false").exit_code == 1);
+}
+
+TEST_CASE("on two GPUs, tune batch_size finds the greatest batch that fits on both", "[gpu]") {
+  require_gpus(2);
+  require_a_limit();
+  const TemporaryFolder folder;
+  const auto arguments = [](std::vector<std::string> first) {
+    first.insert(first.end(), {"--model",
+                               "MlpClassifier",
+                               "--model.in_features",
+                               "16",
+                               "--model.num_classes",
+                               "4",
+                               "--model.hidden",
+                               "[16384]",
+                               "--data",
+                               "SyntheticDataModule",
+                               "--data.num_classes",
+                               "4",
+                               "--data.shape",
+                               "[16]",
+                               "--data.num_train",
+                               "16384",
+                               "--data.num_val",
+                               "64",
+                               "--optimizer",
+                               "AdamW",
+                               "--trainer.accelerator",
+                               "cuda",
+                               "--trainer.strategy",
+                               "ddp",
+                               "--trainer.devices",
+                               "2",
+                               "--trainer.num_sanity_val_steps",
+                               "0"});
+    return first;
+  };
+  const Start start{.folder = folder.path(), .environment = {"SIMULATED_CUDA_MEMORY=" + std::to_string(160 << 20)}};
+  const Finished found = trainer(arguments({"tune", "batch_size", "--init", "64", "--steps_per_trial", "2"}), start);
+  INFO(found.out << found.err);
+  REQUIRE(found.exit_code == 0);
+  CHECK(says(found.out, "out of memory"));
+  const std::string mark = "--data.batch_size=";
+  const size_t at = found.out.find(mark) + mark.size();
+  const std::string size = found.out.substr(at, found.out.find('\n', at) - at);
+  const auto fit = [&](const std::string& batch) {
+    return trainer(arguments({"fit", "--data.batch_size", batch, "--trainer.max_steps", "2"}), start).exit_code;
+  };
+  CHECK(fit(size) == 0);
+  CHECK(fit(std::to_string(4 * std::stoll(size))) != 0);
+}
+
 }  // namespace memory_gpu_test

@@ -100,7 +100,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "loop_between",
                    "flip_between",
                    "nan_between",
-                   "out_of_memory"});
+                   "out_of_memory",
+                   "memory_of_two"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
@@ -186,6 +187,8 @@ class ProbeNet : public fulgur::LightningModule {
     if (options_.trouble == "spike" && here() && global_step() == options_.trouble_step &&
         !std::exchange(has_spiked_, true))
       loss = loss + 1000 * loss.detach();
+    TORCH_CHECK_WITH(OutOfMemoryError, options_.trouble != "memory_of_two" || !now || batch.size() <= 2,
+                     "no memory for more than two samples, as asked for");
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
     log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});

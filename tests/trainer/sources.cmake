@@ -10,6 +10,7 @@ set(TEST_SOURCES
   checkpointing/checkpointing_test.cpp
   config/components_test.cpp
   config/device_options_test.cpp
+  loops/auto_micro_batch_test.cpp
   loops/callback_filter_test.cpp
   loops/estimated_steps_test.cpp
   loops/evaluation_test.cpp

@@ -4,11 +4,15 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <c10/util/Exception.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <limits>
+#include <optional>
 
 #include "fulgur/callbacks/sequence_length_warmup.h"
+#include "fulgur/core/device/memory_stats.h"
 #include "parted.h"
 
 namespace device_paths_test {
@@ -241,6 +245,36 @@ TEST_CASE("on_nonfinite: skip puts back a buffer that the module replaces, if th
   REQUIRE(module->before.defined());
   CHECK(module->before.equal(module->after));
   CHECK(module->mean->cpu().isfinite().all().item<bool>());
+}
+
+TEST_CASE(
+    "auto_micro_batch: on a device with too little memory for a batch, training continues with the same weights") {
+  // Wide batches, so that activations take most of the memory.
+  const auto data = [] { return regression_data(512, 0, 256); };
+  const TemporaryFolder folder;
+  TrainerOptions options = on_virtual(folder, "single_device", 1);
+  options.max_epochs = 2;
+  options.auto_micro_batch = true;
+  const auto plain = train(options, {}, data());
+  const at::Device device = virtual_device(0);
+  const int64_t held = device_memory(device)->allocated;
+  int64_t peak = 0;
+  for (const PeakMemory& memory : plain.report.peak_memory)
+    if (memory.device == device.str()) peak = memory.bytes;
+  REQUIRE(peak > held);
+  set_virtual_device_memory(held + (peak - held) * 3 / 4);
+  std::optional<Trained<>> scarce;
+  try {
+    scarce = train(options, {}, data());
+  } catch (...) {
+    set_virtual_device_memory(0);
+    throw;
+  }
+  options.auto_micro_batch = false;
+  CHECK_THROWS_AS(train(options, {}, data()), c10::OutOfMemoryError);
+  set_virtual_device_memory(0);
+  CHECK(scarce->report.global_step == plain.report.global_step);
+  CHECK(largest_difference(plain.weights, scarce->weights) < 1e-6);
 }
 
 }  // namespace device_paths_test

@@ -264,6 +264,27 @@ TEST_CASE("autocast computes in bfloat16 on a virtual device") {
   CHECK(loss.scalar_type() == at::kFloat);
 }
 
+TEST_CASE("an allocation beyond the memory of a virtual device fails, and leaves the counts as they were") {
+  const at::TensorOptions on_d0 = at::TensorOptions().device(d0);
+  const Tensor held = at::zeros({256}, on_d0);
+  const auto before = device_memory(d0);
+  REQUIRE(before);
+  set_virtual_device_memory(before->allocated + 4096);
+  CHECK_THROWS_AS(at::zeros({4096}, on_d0), c10::OutOfMemoryError);
+  CHECK(device_memory(d0)->allocated == before->allocated);
+  // The result of a kernel of the CPU counts like any other allocation.
+  {
+    const Tensor fits = at::ones({512}, on_d0);
+    CHECK(device_memory(d0)->allocated == before->allocated + 2048);
+    CHECK_THROWS_AS(at::cat({fits, fits, fits}), c10::OutOfMemoryError);
+    CHECK(device_memory(d0)->allocated == before->allocated + 2048);
+  }
+  CHECK(device_memory(d0)->allocated == before->allocated);
+  set_virtual_device_memory(0);
+  CHECK_NOTHROW(at::zeros({4096}, on_d0));
+  CHECK_THROWS_WITH(set_virtual_device_memory(-1), ContainsSubstring("got -1"));
+}
+
 TEST_CASE("virtual devices are created once, and never more than requested first") {
   enable_virtual_devices(4);
   CHECK(virtual_device_count() == 8);

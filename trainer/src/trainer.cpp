@@ -95,8 +95,7 @@ ConfigNode config_to_save(const Config& config) {
 
 }  // namespace
 
-Trainer Trainer::from_config(const Config& config) {
-  TrainerComponents components;
+Trainer Trainer::from_config(const Config& config, TrainerComponents components) {
   components.config = config_to_save(config);
   components.config_folder = config.folder;
   components.load = config.load;

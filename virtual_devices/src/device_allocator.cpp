@@ -1,6 +1,7 @@
 #include "device_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <cstring>
 
@@ -10,8 +11,16 @@
 namespace fulgur::virtual_devices {
 namespace {
 
-void add_bytes(DeviceEntry& entry, int64_t bytes) {
+// Throws before anything is counted or allocated if the device is full.
+void add_bytes(c10::DeviceIndex device, int64_t bytes) {
+  DeviceEntry& entry = DeviceTable::instance()[device];
+  const int64_t limit = DeviceTable::instance().memory_limit.load(std::memory_order_relaxed);
   const int64_t now = entry.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (limit > 0 && now > limit) {
+    entry.allocated.fetch_sub(bytes, std::memory_order_relaxed);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "virtual:", static_cast<int>(device), " is out of memory: tensors hold ",
+                     now - bytes, " of ", limit, " bytes, and ", bytes, " more were requested");
+  }
   int64_t peak = entry.peak_allocated.load(std::memory_order_relaxed);
   while (now > peak && !entry.peak_allocated.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
@@ -35,11 +44,11 @@ class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::DeviceIndex device = current_device();
+    add_bytes(device, static_cast<int64_t>(bytes));
     auto* block = new Block{.memory = c10::GetCPUAllocator()->allocate(bytes),
                             .storage = {},
                             .bytes = static_cast<int64_t>(bytes),
                             .device = device};
-    add_bytes(DeviceTable::instance()[device], block->bytes);
     return {block->memory.get(), block, &release, virtual_device(device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -71,9 +80,9 @@ c10::DeviceAllocator& allocator() {
 }
 
 c10::Storage take_storage(const c10::Storage& of_cpu, at::Device device) {
+  add_bytes(device.index(), static_cast<int64_t>(of_cpu.nbytes()));
   auto* block = new Block{
       .memory = {}, .storage = of_cpu, .bytes = static_cast<int64_t>(of_cpu.nbytes()), .device = device.index()};
-  add_bytes(DeviceTable::instance()[device.index()], block->bytes);
   c10::DataPtr data(of_cpu.mutable_data(), block, &release, device);
   return c10::Storage(c10::Storage::use_byte_size_t(), of_cpu.nbytes(), std::move(data), &allocator(),
                       /*resizable=*/true);

@@ -2,6 +2,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
 namespace fulgur {
 namespace virtual_devices {
 namespace {
@@ -49,6 +52,13 @@ void DeviceTable::reset_copies() {
 }
 
 }  // namespace virtual_devices
+
+void set_virtual_device_memory(int64_t bytes) {
+  if (bytes < 0)
+    throw ConfigError(cat("[virtual_devices.memory] the limit must be a number of bytes, or 0 for none; got ", bytes,
+                          ". Correct it."));
+  virtual_devices::DeviceTable::instance().memory_limit = bytes;
+}
 
 int64_t virtual_device_count() { return virtual_devices::DeviceTable::instance().count(); }
 

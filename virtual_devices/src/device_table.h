@@ -32,6 +32,9 @@ class DeviceTable {
   int64_t count() const { return count_.load(std::memory_order_acquire); }
   DeviceEntry& operator[](int64_t index) { return entries_[static_cast<size_t>(index)]; }
 
+  /// Bytes that tensors may hold on each device; 0: no limit.
+  std::atomic<int64_t> memory_limit = 0;
+
   void count_copy(at::Device from, at::Device to, int64_t bytes);
   std::vector<DeviceCopies> copies() const;
   void reset_copies();

@@ -2,6 +2,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <cstdlib>
 #include <mutex>
 
 #include "device_allocator.h"
@@ -26,6 +27,18 @@ class VirtualAccelerator final : public Accelerator {
     return 1e-9 * static_cast<double>(virtual_devices::DeviceTable::instance()[index].busy_ns.load());
   }
 };
+
+void set_memory_of_environment() {
+  const char* const text = std::getenv("FULGUR_VIRTUAL_MEMORY");
+  if (text == nullptr) return;
+  const auto bytes = parse_whole<int64_t>(text);
+  if (!bytes || *bytes < 0)
+    throw ConfigError(
+        cat("[virtual_devices.enable] FULGUR_VIRTUAL_MEMORY must be a number of bytes, or 0 for no limit; "
+            "got '",
+            escape_controls(text), "'. Correct it, or unset it."));
+  set_virtual_device_memory(*bytes);
+}
 
 }  // namespace
 
@@ -56,6 +69,7 @@ void enable_virtual_devices(int64_t count) {
   virtual_devices::register_recurrent();
   virtual_devices::register_autocast();
   table.set_count(count);
+  set_memory_of_environment();
   static VirtualAccelerator accelerator;
   register_accelerator(&accelerator);
 }

@@ -53,6 +53,10 @@ std::optional<int64_t> free_device_memory(const at::Device& device) {
   return static_cast<int64_t>(allocator->getMemoryInfo(index_of(device)).first);
 }
 
+void release_cached_memory(const at::Device& device) {
+  if (auto* allocator = counting_allocator(device)) allocator->emptyCache();
+}
+
 ProcessUsage process_usage() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);

@@ -95,6 +95,13 @@ TEST_CASE("ResolvedOptions: options that contradict each other are refused") {
   CHECK(refused([](T& o) { o.scale_lr = ScaleLr::linear, o.base_batch_size = 32; }) == "");
 }
 
+TEST_CASE("ResolvedOptions: steps that cannot be repeated in micro-batches are refused") {
+  using T = TrainerOptions;
+  CHECK(refused([](T& o) { o.auto_micro_batch = true; }) == "");
+  CHECK(refused([](T& o) { o.auto_micro_batch = o.cuda_graph = true; }) == "[trainer.auto_micro_batch]");
+  CHECK(refused([](T& o) { o.auto_micro_batch = o.sync_batchnorm = true; }) == "[trainer.auto_micro_batch]");
+}
+
 TEST_CASE("ResolvedOptions: what the Trainer cannot do with manual optimization is refused") {
   using T = TrainerOptions;
   const auto manual = [](auto change) { return refused(change, TrainerFn::fit, /*automatic=*/false); };
@@ -102,7 +109,9 @@ TEST_CASE("ResolvedOptions: what the Trainer cannot do with manual optimization 
   CHECK(manual([](T& o) { o.accumulate_grad_batches = 2; }) == "[trainer.accumulate_grad_batches]");
   CHECK(manual([](T& o) { o.log_grad_norm = true; }) == "[trainer.log_grad_norm]");
   CHECK(manual([](T& o) { o.gradient_clip_val = 1.0; }) == "[trainer.gradient_clip_val]");
+  CHECK(manual([](T& o) { o.auto_micro_batch = true; }) == "[trainer.auto_micro_batch]");
   // An evaluation makes no steps.
+  CHECK(refused([](T& o) { o.auto_micro_batch = true; }, TrainerFn::test, false) == "");
   CHECK(refused([](T& o) { o.gradient_clip_val = 1.0; }, TrainerFn::test, false) == "");
 }
 

@@ -4,13 +4,16 @@
 /// (`fulgur/models/…`), metrics (`fulgur/metrics/…`), strategies and checkpoint files have separate headers. A file
 /// that needs only a few headers compiles faster if it includes just those.
 
+#include "fulgur/callbacks/batch_size_search.h"
 #include "fulgur/callbacks/chrome_trace.h"
 #include "fulgur/callbacks/device_stats_monitor.h"
 #include "fulgur/callbacks/early_stopping.h"
+#include "fulgur/callbacks/finders.h"
 #include "fulgur/callbacks/gradient_accumulation_scheduler.h"
 #include "fulgur/callbacks/gradient_monitor.h"
 #include "fulgur/callbacks/lambda_callback.h"
 #include "fulgur/callbacks/learning_rate_monitor.h"
+#include "fulgur/callbacks/lr_range_test.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/callbacks/model_summary.h"
 #include "fulgur/callbacks/on_exception_checkpoint.h"

@@ -104,6 +104,7 @@ StateTree save_loop(Collecting& c) {
                          {"stop_held_up", !run.may_stop()},
                          {"logged_step", run.logged_step},
                          {"last_batch_samples", run.position.batch_samples},
+                         {"micro_batch_samples", run.micro_batch_samples},
                          {"evaluation_batches", run.validation.batches_before.value_or(run.validation.batches)}});
 }
 
@@ -129,6 +130,9 @@ void load_loop(Restoring& r, const StateTree& loop) {
   run.position.batch_idx = std::max<int64_t>(run.counters.batches.completed - 1, 0);
   run.position.batch_samples = loop.at("last_batch_samples").as_double();
   run.validation.batches = loop.at("evaluation_batches").as_int();
+  // Checkpoints of earlier versions do not have it.
+  if (run.options.auto_micro_batch && loop.contains("micro_batch_samples"))
+    run.micro_batch_samples = loop.at("micro_batch_samples").as_int();
 }
 
 // Inside an accumulation window the gradients are part of the state.

@@ -58,6 +58,17 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
       scale_lr != ScaleLr::none || !base_batch_size,
       "[trainer.base_batch_size] this option has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
       "out.");
+  if (fn == TrainerFn::fit && auto_micro_batch) {
+    require(!cuda_graph,
+            "[trainer.auto_micro_batch] a step that cuda_graph captures cannot be repeated with smaller batches. Set "
+            "one of the two to false.");
+    require(!sync_batchnorm,
+            "[trainer.auto_micro_batch] sync_batchnorm exchanges inside the forward, where one rank may run out of "
+            "memory alone. Set one of the two to false.");
+    require(automatic_optimization,
+            "[trainer.auto_micro_batch] the module uses manual optimization (automatic_optimization() is false), whose "
+            "training_step cannot be repeated. Set it to false, and split the batch in training_step.");
+  }
   if (fn != TrainerFn::fit || automatic_optimization) return;
   constexpr std::string_view kManual = "the module uses manual optimization (automatic_optimization() is false), so ";
   require(accumulate_grad_batches == 1, "[trainer.accumulate_grad_batches] ", kManual,

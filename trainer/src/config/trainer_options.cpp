@@ -239,6 +239,9 @@ void TrainerOptions::fields(Fields& f) {
 
   f(accumulate_grad_batches, "accumulate_grad_batches", "Batches whose gradients are averaged into one optimizer step.")
       .at_least(1);
+  f(auto_micro_batch, "auto_micro_batch",
+    "If a training step runs out of memory, its batch is halved into micro-batches, again and again, and later batches "
+    "are split alike: the global batch and the gradients stay the same.");
   f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null or 0: no clipping.")
       .at_least(0);
   f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.");

@@ -43,8 +43,8 @@ void explain_out_of_memory(const RunState& run) {
   if (evaluates)
     return log::error(cat("to use less memory: a smaller evaluation batch, such as data.eval_batch_size", mixed,
                           "; keep no outputs on the device"));
-  log::error(cat("to use less memory: a smaller batch with accumulate_grad_batches", mixed,
-                 "; activation checkpointing (docs/memory.md)"));
+  log::error(cat("to use less memory: ", run.options.auto_micro_batch ? "" : "auto_micro_batch: true, or ",
+                 "a smaller batch with accumulate_grad_batches", mixed, "; activation checkpointing (docs/memory.md)"));
 }
 
 }  // namespace fulgur::detail

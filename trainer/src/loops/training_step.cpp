@@ -70,6 +70,7 @@ TrainingStep::TrainingStep(RunState& run, Services& services)
   for (const auto& callback : run.callbacks)
     if (auto* const shapes = dynamic_cast<ShapesBatches*>(callback.get()))
       shaping_.push_back({.shapes = shapes, .callback = callback.get()});
+  if (run.options.auto_micro_batch && handle_) micro_batches_.emplace(run, services);
 }
 
 TrainingStep::~TrainingStep() = default;
@@ -317,6 +318,7 @@ void TrainingStep::unscale(Optimizer& optimizer) {
 }
 
 StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
+  if (micro_batches_) return micro_batched(batch, batch_idx, last_of_window);
   LightningModule& module = *run_.model;
   Precision& precision = run_.strategy->precision();
   StepOutput output;
@@ -367,6 +369,60 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   // Free the graph now, not when callbacks, or a user who keeps losses, release it. This happens in place, since a
   // second tensor would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
+  return output;
+}
+
+StepOutput TrainingStep::micro_batched(const Batch& batch, int64_t batch_idx, bool last_of_window) {
+  if (run_.window.done == 0) services_.finite.begin_window();
+  // Nothing is exchanged in an attempt, which may fail on one rank alone.
+  run_.strategy->before_forward(*run_.model, GradSync::deferred);
+  GradientNorm::forget(*run_.model);
+  StepOutput output = micro_batches_->run(
+      batch, [&](const Batch& part, double share, bool& stop) { return micro_batch(part, batch_idx, share, stop); });
+  if (left_out_) return output;
+  for (const RegisteredJudge& judge : run_.judges)
+    if (run_.is_due(judge)) judge.judge->see_loss(services_.context, output.loss);
+  ++run_.window.losses;
+  run_.position.doing = "the exchange of gradients";
+  if (last_of_window && run_.world_size() > 1) run_.strategy->sync_gradients(handle_->optimizer());
+  return output;
+}
+
+StepOutput TrainingStep::micro_batch(const Batch& part, int64_t batch_idx, double share, bool& stop) {
+  StepOutput output;
+  run_.position.doing = "training_step";
+  {
+    const auto timer = run_.actions.time("training_step");
+    const auto guard = run_.strategy->precision().forward_guard();
+    output = run_.model->training_step(part, batch_idx);
+  }
+  if (!output.loss.defined())
+    throw Error(
+        "[trainer.auto_micro_batch] training_step must return a loss for each part of a batch; it returned none. "
+        "Return "
+        "the loss, or set auto_micro_batch to false.");
+  require_scalar_loss(output.loss);
+  refuse_integer_loss(output.loss);
+  if (!output.loss.requires_grad())
+    throw Error(
+        "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
+        "computed under NoGradGuard?");
+  output.extra = output.extra.detach();
+  leaves_.check(output.loss);
+  if (debug_) debug_->check_loss(output.loss);
+  if (!carry_out(run_, services_, services_.finite.check_loss(output.loss))) {
+    left_out_ = stop = true;
+    output.loss = output.loss.variable_data();
+    return output;
+  }
+  run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
+  Tensor loss = services_.finite.shown_in_gradients(output.loss);
+  if (share != 1) loss = loss * share;
+  if (run_.window.length > 1) loss = loss / static_cast<double>(run_.window.length);
+  loss = run_.strategy->precision().scale(loss);
+  run_.position.doing = "backward";
+  backward(loss, GradSync::deferred, plain_backward_);
+  output.loss = output.loss.detach().reshape({});
   return output;
 }
 

@@ -3,6 +3,7 @@
 #include "capture/captured_step.h"
 #include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "loops/auto_micro_batch.h"
 #include "loops/debug_checks.h"
 #include "loops/run_ahead.h"
 #include "loops/unregistered_leaves.h"
@@ -46,6 +47,10 @@ class TrainingStep final : public StepActions {
   /// The step of an optimizer that evaluates its loss several times.
   StepOutput closure_step(const Batch& batch, int64_t batch_idx);
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
+  /// The same in micro-batches, as small as memory requires. Gradients are exchanged after the last of them.
+  StepOutput micro_batched(const Batch& batch, int64_t batch_idx, bool last_of_window);
+  /// Forward and backward of one of them, the fraction `share` of the batch.
+  StepOutput micro_batch(const Batch& part, int64_t batch_idx, double share, bool& stop);
   /// Backward of a scaled loss, with the hooks around it.
   void backward(const Tensor& loss, GradSync sync, const BackwardOptions& options);
   /// Unscales the gradients, and calls the hook before a step of `optimizer`.
@@ -78,6 +83,7 @@ class TrainingStep final : public StepActions {
   std::vector<Shaping> shaping_;
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
+  std::optional<AutoMicroBatch> micro_batches_;
   bool makes_step_ = true;    // false: the optimizer's step is skipped
   bool left_out_ = false;     // the loss was not finite, so backward is skipped
   bool rolled_back_ = false;  // a callback has discarded the weights of the step

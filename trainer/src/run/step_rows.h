@@ -41,6 +41,11 @@ class StepRows {
   void add_media(const MediaRecord& record);
   /// The training batch under way has failed: its media are not sent.
   void drop_media_of_batch() { media_of_batch_.clear(); }
+  /// How many media wait for the end of the batch, and the same for those that came after the first `kept`.
+  size_t media_of_batch() const { return media_of_batch_.size(); }
+  void drop_media_after(size_t kept) {
+    media_of_batch_.erase(media_of_batch_.begin() + static_cast<std::ptrdiff_t>(kept), media_of_batch_.end());
+  }
   /// Losses of pending rows belong to discarded weights.
   void forgive();
   /// Calls `then` once all rows begun so far are written; immediately if they are.

@@ -54,6 +54,16 @@ double lr_factor(const RunState& run, const RunLength& length) {
   return run.options.scale_lr == ScaleLr::linear ? ratio : std::sqrt(ratio);
 }
 
+// A part of a batch is repeated with half the samples, which only the Trainer may do.
+void check_micro_batches(const RunState& run, const Optimizer& optimizer) {
+  const auto refuse = [](const std::string& what) {
+    throw ConfigError(cat("[trainer.auto_micro_batch] ", what, ". Set auto_micro_batch to false."));
+  };
+  if (optimizer.needs_closure()) refuse(cat(optimizer.name(), " evaluates the whole batch several times in a step"));
+  if (run.strategy->splits_batches())
+    refuse(cat("strategy ", run.strategy->name(), " splits batches into parts itself"));
+}
+
 // The unit of a length is easily forgotten: 500 is 500 epochs unless the schedule steps per optimizer step.
 void warn_of_long_warmup(const SchedulerConfig& config, const RunLength& length) {
   const bool by_epoch = config.interval == ScheduleInterval::epoch;
@@ -129,6 +139,7 @@ void prepare_optimizer(const RunState& run, Optimizer& optimizer) {
                           "optimizer->attach(fulgur::trainable_groups(*part))."));
   if (!optimizer.attached()) optimizer.attach(trainable_groups(*run.model));
   optimizer.scale_lr(run.lr_factor);
+  if (run.options.auto_micro_batch) check_micro_batches(run, optimizer);
   if (optimizer.needs_closure()) check_closure(run, optimizer);
   run.strategy->precision().prepare_optimizer(optimizer);
 }

@@ -31,11 +31,12 @@ void FitResult::fill(RunState& run, Services& services, const std::string& reaso
   report.rank = run.rank();
   report.stop_reason = reason;
   nonfinite = services.finite.stopped();
+  report.peak_memory = gather_peak_memory(services.context);
+  if (run.components.is_trial) return;
   run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
                 counted(report.global_step, "step"),
                 " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none",
                 reason.starts_with("signal ") && report.last_checkpoint ? " · continue with --resume" : ""));
-  report.peak_memory = gather_peak_memory(services.context);
   run.print(peak_memory_text(report.peak_memory));
   if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
 }

@@ -246,6 +246,7 @@ void RunSetup::save_config() {
 }
 
 void RunSetup::print_start() {
+  if (run_.components.is_trial) return;
   run_.print(cat("devices: ", hardware_->devices.describe(), " · strategy: ", run_.strategy->name(),
                  " · precision: ", run_.strategy->precision().name(), " · threads: ", hardware_->threads,
                  " · seed: ", run_.seed ? std::to_string(*run_.seed) : "none"));
@@ -294,9 +295,12 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   run_.failed_alone = run_.world_size() > 1 && !is_on_all_ranks;
   // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run_.in_hook() && !dynamic_cast<const Error*>(&error);
-  if ((in_loops || !run_.position.failed_in.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
+  const bool out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+  // That a trial runs out of memory is its result.
+  const bool is_reported = !(run_.components.is_trial && out_of_memory) && !dynamic_cast<const Interrupted*>(&error);
+  if ((in_loops || !run_.position.failed_in.empty() || in_hook) && is_reported)
     log_exceptions(kWhen, [&] { report_failure(run_, error); });
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) log_exceptions(kWhen, [&] { explain_out_of_memory(run_); });
+  if (out_of_memory && is_reported) log_exceptions(kWhen, [&] { explain_out_of_memory(run_); });
   if (run_.fn == TrainerFn::fit && in_loops) log_exceptions(kWhen, [&] { rewind_to_batch_start(run_, services_); });
   log_exceptions(kWhen, [&] { services_.rows.settle(/*and_act=*/false); });
   if (set_up_) {

@@ -31,8 +31,9 @@ class FULGUR_API Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// A trainer configured by `config`. Call `prepare_process()` before you create the model.
-  static Trainer from_config(const Config& config);
+  /// A trainer configured by `config`. Call `prepare_process()` before you create the model. The callbacks, loggers,
+  /// strategy and precision of `components` are used as by the constructor; the rest of it is set from the config.
+  static Trainer from_config(const Config& config, TrainerComponents components = {});
 
   /// Applies the options that affect the whole process and on which the construction of a model depends: the seed of
   /// LibTorch's generators, the number of threads, and silenced warnings. A run sets seed and threads itself, but the

@@ -161,6 +161,7 @@ struct FULGUR_API TrainerOptions {
   int64_t reload_dataloaders_every_n_epochs = 0;
 
   int64_t accumulate_grad_batches = 1;
+  bool auto_micro_batch = false;
   std::optional<double> gradient_clip_val;
   ClipAlgorithm gradient_clip_algorithm = ClipAlgorithm::norm;
   bool log_grad_norm = false;

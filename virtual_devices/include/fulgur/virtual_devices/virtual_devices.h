@@ -26,6 +26,12 @@ FULGUR_API void enable_virtual_devices(int64_t count);
 FULGUR_API int64_t virtual_device_count();
 FULGUR_API at::Device virtual_device(int64_t index);
 
+/// Limits the bytes that tensors hold on each virtual device; 0: no limit. An allocation beyond the limit throws
+/// c10::OutOfMemoryError, as on a GPU. The environment variable FULGUR_VIRTUAL_MEMORY sets the limit when the devices
+/// are created. Call it on any thread; it applies to the allocations that follow. Throws a ConfigError for a negative
+/// number.
+FULGUR_API void set_virtual_device_memory(int64_t bytes);
+
 /// The copies from one device to another; the CPU counts as a device.
 struct FULGUR_API DeviceCopies {
   at::Device from = at::kCPU, to = at::kCPU;

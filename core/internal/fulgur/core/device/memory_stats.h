@@ -26,6 +26,10 @@ FULGUR_API std::optional<DeviceMemory> device_memory(const at::Device& device);
 /// Bytes of the device that no process has reserved; nullopt whenever `device_memory` is. Asks the driver.
 FULGUR_API std::optional<int64_t> free_device_memory(const at::Device& device);
 
+/// Returns the memory that the device's allocator has cached and no tensor uses, so that the next allocations are not
+/// hindered by its fragments; has no effect if the device has no such allocator. Waits for the device.
+FULGUR_API void release_cached_memory(const at::Device& device);
+
 /// CPU time and memory of this process, from the kernel.
 struct FULGUR_API ProcessUsage {
   double cpu_seconds = 0;     ///< of all its threads, user and system

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fulgur/trainer/config.h"
+
+namespace fulgur::cli {
+
+/// The config of a trial run: it has no run folder, checkpoints, loggers, limits of the fit and schedule, and only
+/// those callbacks that change what a step computes. A checkpoint in `ckpt_path` provides the first weights.
+Config trial_config(Config config);
+
+/// A learning rate in a config, and the option that sets it.
+struct RateOption {
+  std::string key;  ///< as the command line takes it, such as `optimizer.lr`
+  double value = 0;
+};
+
+/// The learning rates of the config's optimizer, `lr` first; those of the model's options if the module plans its
+/// optimizer; empty if there is none, since the rate is set in code.
+std::vector<RateOption> rates_of(const Config& config);
+
+/// Sets the first of `rates_of` to `lr`, and multiplies the others by the same factor. `scale_lr` is switched off,
+/// since `lr` is the rate of the run. Throws a ConfigError if the config has no optimizer with a learning rate.
+void set_rates(Config& config, double lr);
+
+/// The option of the data module that sets its batch size, as the config has it. Throws a ConfigError if there is no
+/// data module, or it has no option `batch_size`.
+int64_t batch_size_of(const Config& config);
+/// Sets that option. Throws a ConfigError for a value that the data module does not accept.
+void set_batch_size(Config& config, int64_t batch_size);
+
+}  // namespace fulgur::cli
