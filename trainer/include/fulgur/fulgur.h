@@ -4,7 +4,6 @@
 /// (`fulgur/models/…`), metrics (`fulgur/metrics/…`), strategies and checkpoint files have separate headers. A file
 /// that needs only a few headers compiles faster if it includes just those.
 
-#include "fulgur/callbacks/chrome_trace.h"
 #include "fulgur/callbacks/device_stats_monitor.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/gradient_accumulation_scheduler.h"
