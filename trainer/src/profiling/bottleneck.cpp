@@ -47,10 +47,11 @@ void advise_on_host(const StepCosts& costs, const RunTraits& run, bool launches,
     advice.push_back({"the host copies each batch to the GPU itself. Batches from pinned memory are copied while the GPU "
                       "computes, unless the module or the data module overrides a transfer hook",
                       "data: {init_args: {pin_memory: auto}}"});
-  advice.push_back({cat("the cost of a step that does not depend on its size is shared by more samples in a larger "
+  const auto batch = static_cast<int64_t>(costs.samples / static_cast<double>(std::max<int64_t>(run.ranks, 1)) + 0.5);
+  advice.push_back({cat("the part of a step that does not depend on its size is shared by more samples in a larger "
                         "batch; one has ",
-                        format_fixed(costs.samples / static_cast<double>(std::max<int64_t>(run.ranks, 1)), 0)),
-                    "data: {init_args: {batch_size: …}}"});
+                        batch, " on each rank"),
+                    cat("data: {init_args: {batch_size: ", 2 * batch, "}}")});
 }
 
 void advise_on_device(const RunTraits& run, std::vector<Advice>& advice) {

@@ -215,7 +215,7 @@ struct RunState {
   void print(std::string_view line) const;
   bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
   /// The run only measures a few steps (`trainer fit --profile`); it is a trial run too.
-  bool is_profile() const { return components.profile_steps > 0; }
+  bool is_profile() const { return fn == TrainerFn::fit && components.profile_steps > 0; }
   std::vector<OptimizerHandle*> optimizer_handles() const;
   /// What is appended to the name of a logged value: the number of its loader if there are several.
   std::string loader_suffix(const LogOptions& log_options) const;

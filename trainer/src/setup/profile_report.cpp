@@ -53,12 +53,18 @@ RunTraits traits_of(const RunState& run) {
   return traits;
 }
 
+void print_lines(const RunState& run, const std::string& text) {
+  std::vector<std::string> lines = split_text(text, '\n');
+  if (lines.back().empty()) lines.pop_back();
+  for (const std::string& line : lines) run.print(line);
+}
+
 void print_bottleneck(const RunState& run, SimpleProfiler& profiler) {
   StepCosts costs = step_costs(profiler.rows(), profiler.steps(), profiler.steps_s());
   const int64_t batches = std::max<int64_t>(run.counters.batches_total.completed, 1);
   costs.samples = static_cast<double>(run.counters.samples_seen) / static_cast<double>(batches);
   const RunTraits traits = traits_of(run);
-  run.print(bottleneck_text(find_bottleneck(costs, traits), costs, traits));
+  print_lines(run, bottleneck_text(find_bottleneck(costs, traits), costs, traits));
 }
 
 void write_profile(const RunState& run, const std::string& json) {
@@ -91,7 +97,7 @@ void report_profile(RunState& run) {
   run.strategy->watch_exchanges({});
   const std::optional<Profile> profile = profiler->stop();
   if (!run.is_global_zero()) return;
-  if (profile) run.print(cat("profile of ", name_of(run.fn), ": ", profile->table));
+  if (profile) print_lines(run, cat("profile of ", name_of(run.fn), ": ", profile->table));
   if (profile && !run.run_dir.empty()) write_profile(run, profile->json);
   if (run.is_profile()) print_bottleneck(run, static_cast<SimpleProfiler&>(*profiler));
 }
