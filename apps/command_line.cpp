@@ -34,8 +34,8 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                               {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
-constexpr const char* kWithValue[] = {"config", "report",     "plugin", "format", "output",
-                                      "strict", "key_prefix", "sort",   "filter", "every",  "profile"};
+constexpr const char* kWithValue[] = {"config",     "report", "plugin", "format", "output", "strict",
+                                      "key_prefix", "sort",   "filter", "every",  "profile"};
 constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet"};
 /// Short forms of config keys.
 struct Short {

@@ -206,8 +206,7 @@ TEST_CASE("ddp: --profile says that a run waits for a slow rank, and leaves noth
 TEST_CASE("ddp: the profile has the wait for other ranks, which is inside backward") {
   const TemporaryFolder folder;
   const auto checkpoint = fit(folder, {"--trainer.profiler", "simple", "--model.trouble", "slow"});
-  const auto profile =
-      nlohmann::json::parse(read_text(checkpoint.parent_path().parent_path() / "profile.json"));
+  const auto profile = nlohmann::json::parse(read_text(checkpoint.parent_path().parent_path() / "profile.json"));
   double exchange = -1, backward = -1;
   for (const auto& action : profile.at("actions")) {
     if (action.at("action") == "gradient_exchange") {

@@ -55,7 +55,7 @@ TEST_CASE("on the CPU the part with at least half of the step bounds the run") {
   CHECK(found.host == Approx(0.3));  // callbacks, and what was not measured
 }
 
-TEST_CASE("on a GPU a host that waits for the device is not what bounds the run") {
+TEST_CASE("a host that waits for its accelerator is not what bounds the run") {
   // The host launches for 6 ms of 10, but still has time to wait.
   const Bottleneck device = find_bottleneck(costs(0.2, 0.6, 0, 0, 0.1), on_gpu());
   CHECK(device.bound == Bound::device);
@@ -151,8 +151,9 @@ TEST_CASE("advice on the exchange follows the options of ddp") {
 TEST_CASE("the text has the figures, the verdict and the advice") {
   const StepCosts slow = costs(0.7, 0.2);
   const std::string text = bottleneck_text(find_bottleneck(slow, {}), slow, {});
-  CHECK_THAT(text, ContainsSubstring("profile of 20 training batches: 10.000 ms each, 6400.0 samples/s; the host is idle "
-                                     "70.0 % of the time\n"));
+  CHECK_THAT(text,
+             ContainsSubstring("profile of 20 training batches: 10.000 ms each, 6400.0 samples/s; the host is idle "
+                               "70.0 % of the time\n"));
   CHECK_THAT(text, ContainsSubstring("bound by: data · data 70 %, host 10 %, device 20 %, exchange 0 %\n"));
   CHECK_THAT(text, ContainsSubstring("num_workers: auto"));
   CHECK_THAT(text, !ContainsSubstring("exchange: backward"));

@@ -144,8 +144,8 @@ TEST_CASE("what was recorded is written if the run ends inside a cycle, also wit
 
 TEST_CASE("shapes and memory are in the trace if the options say so") {
   const auto with = [](bool shapes, bool memory) {
-    const Traces found = traces(
-        {.wait = 1, .warmup = 0, .active = 1, .record_shapes = shapes, .profile_memory = memory});
+    const Traces found =
+        traces({.wait = 1, .warmup = 0, .active = 1, .record_shapes = shapes, .profile_memory = memory});
     std::pair<bool, bool> seen{false, false};
     for (const Json& event : found.files.at("trace_rank0_cycle0.json").at("traceEvents")) {
       seen.first |= event.contains("args") && event["args"].contains("Input Dims");

@@ -39,9 +39,9 @@ struct Hungry : SelfPlanned {
   }
 };
 
-Json memory_of(const std::shared_ptr<LightningModule>& module, const std::shared_ptr<DataModule>& data,
-               MemoryProfiler::Options options = {},
-               const std::function<void(TrainerOptions&)>& change = [](TrainerOptions&) {}) {
+Json memory_of(
+    const std::shared_ptr<LightningModule>& module, const std::shared_ptr<DataModule>& data,
+    MemoryProfiler::Options options = {}, const std::function<void(TrainerOptions&)>& change = [](TrainerOptions&) {}) {
   const TemporaryFolder folder;
   TrainerOptions written = quiet(folder);
   change(written);
@@ -152,11 +152,11 @@ TEST_CASE("the tables have MiB, and a column for reserved memory if there is any
 
 TEST_CASE("a GPU's memory is that of its allocator, also what it reserves", "[gpu]") {
   require_gpus(1);
-  const Json all = memory_of(std::make_shared<TwoLayers>(), regression_data(256, 0, 256, false), {},
-                             [](TrainerOptions& options) {
-                               options.accelerator = "cuda";
-                               options.devices = 1;
-                             });
+  const Json all =
+      memory_of(std::make_shared<TwoLayers>(), regression_data(256, 0, 256, false), {}, [](TrainerOptions& options) {
+        options.accelerator = "cuda";
+        options.devices = 1;
+      });
   for (const Json& row : all.at("actions")) {
     if (row.at("action") != "backward" || row.at("device") == "cpu") continue;
     CHECK(row.at("peak_allocated_bytes") >= 256 * 1024 * 4);

@@ -1,15 +1,15 @@
 // `profiler: simple`: how often each action ran, and how long it took. Also what applies to every profiler.
 #include "trainer/boring.h"
 
-#include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "profiling/simple_profiler.h"
 #include "fulgur/trainer/config.h"
+#include "profiling/simple_profiler.h"
 #include "support/gpu.h"
 #include "support/shown_lines.h"
 #include "support/temporary_folder.h"
@@ -124,13 +124,16 @@ TEST_CASE("a run that fails prints what it has measured") {
 TEST_CASE("only the steps after skip_first are measured, and as many as the options say") {
   const TemporaryFolder folder;
   auto slow = std::make_shared<Slow>();
-  const Json all = profile(folder, [](TrainerOptions& options) {
-    options.limit_val_batches = BatchLimit(0);
-    options.profiler = Spec<Profiler>("simple");
-    auto& chosen = static_cast<OptionsOf<SimpleProfiler::Options>&>(options.profiler.options()).value;
-    chosen.skip_first = 2;
-    chosen.steps = 3;
-  }, slow);
+  const Json all = profile(
+      folder,
+      [](TrainerOptions& options) {
+        options.limit_val_batches = BatchLimit(0);
+        options.profiler = Spec<Profiler>("simple");
+        auto& chosen = static_cast<OptionsOf<SimpleProfiler::Options>&>(options.profiler.options()).value;
+        chosen.skip_first = 2;
+        chosen.steps = 3;
+      },
+      slow);
   CHECK(all.at("steps") == 3);
   CHECK(action(all, "training_batch").at("calls") == 3);
   CHECK(action(all, "next_batch").at("calls") == 3);
@@ -212,8 +215,8 @@ TEST_CASE("a program's own profiler gets the actions, the steps and the run, and
   components.profiler = scribe;
   Trainer trainer(quiet(folder), components);
   FitReport report;
-  const std::string shown = shown_lines(
-      [&] { report = trainer.fit(std::make_shared<SelfPlanned>(), regression_data(16, 4, 4, false)); });
+  const std::string shown =
+      shown_lines([&] { report = trainer.fit(std::make_shared<SelfPlanned>(), regression_data(16, 4, 4, false)); });
   CHECK_THAT(shown, ContainsSubstring("profile of fit: my table\nof two lines\n"));
   CHECK(scribe->steps == 4);
   CHECK(scribe->open == 0);

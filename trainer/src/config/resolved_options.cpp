@@ -26,7 +26,6 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, in
     min_epochs.reset();
     min_steps.reset();
     max_time.reset();
-    limit_val_batches = BatchLimit(0);
     num_sanity_val_steps = 0;
     validate_first = false;
   } else if (fast_dev_run.batches > 0) {
@@ -46,6 +45,7 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, in
     num_sanity_val_steps = 0;
   }
   if (!overfit_batches.is_zero()) limit_train_batches = limit_val_batches = overfit_batches;
+  if (profile_steps > 0) limit_val_batches = BatchLimit(0);
   saves_checkpoints = enable_checkpointing && fast_dev_run.batches == 0;
   channels_last = memory_format == MemoryFormat::channels_last;
   if (barebones) on_nonfinite = OnNonFinite::off;

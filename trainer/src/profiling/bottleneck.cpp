@@ -25,8 +25,9 @@ void advise_on_data(const StepCosts& costs, const RunTraits& run, std::vector<Ad
                           counted(run.cores, "core")),
                       cat("data: {init_args: {num_workers: ", std::min(2 * *run.num_workers, run.cores), "}}")});
   else
-    advice.push_back({cat(wait, ", although each core has a worker. Make a sample cheaper to read: decode and resize the "
-                                "data once, in advance. If only some batches are slow, read further ahead"),
+    advice.push_back({cat(wait,
+                          ", although each core has a worker. Make a sample cheaper to read: decode and resize the "
+                          "data once, in advance. If only some batches are slow, read further ahead"),
                       "data: {init_args: {prefetch_factor: 8}}"});
 }
 
@@ -35,18 +36,19 @@ void advise_on_host(const StepCosts& costs, const RunTraits& run, bool launches,
     advice.push_back({"the host launches kernels more slowly than the GPU runs them. Launch the whole step at once",
                       "trainer: {cuda_graph: true}"});
   if (costs.callbacks_s >= kNotable * costs.step_s && !costs.slowest_hook.empty())
-    advice.push_back({cat("callbacks take ", format_fixed(1e3 * costs.callbacks_s, 2), " ms a step, of which ",
-                          costs.slowest_hook, " takes ", format_fixed(1e3 * costs.slowest_hook_s, 2),
-                          ". Let it act less often"),
-                      cat("trainer: {callbacks: [{class_path: ",
-                          costs.slowest_hook.substr(0, costs.slowest_hook.find('.')), ", every: 10st}]}")});
+    advice.push_back(
+        {cat("callbacks take ", format_fixed(1e3 * costs.callbacks_s, 2), " ms a step, of which ", costs.slowest_hook,
+             " takes ", format_fixed(1e3 * costs.slowest_hook_s, 2), ". Let it act less often"),
+         cat("trainer: {callbacks: [{class_path: ", costs.slowest_hook.substr(0, costs.slowest_hook.find('.')),
+             ", every: 10st}]}")});
   if (costs.loggers_s >= kNotable * costs.step_s)
     advice.push_back({cat("loggers take ", format_fixed(1e3 * costs.loggers_s, 2), " ms a step. Log less often"),
                       cat("trainer: {log_every_n_steps: ", 10 * std::max<int64_t>(run.log_every_n_steps, 1), "}")});
   if (!run.on_cpu && costs.transfer_s >= kNotable * costs.step_s)
-    advice.push_back({"the host copies each batch to the GPU itself. Batches from pinned memory are copied while the GPU "
-                      "computes, unless the module or the data module overrides a transfer hook",
-                      "data: {init_args: {pin_memory: auto}}"});
+    advice.push_back(
+        {"the host copies each batch to the GPU itself. Batches from pinned memory are copied while the GPU "
+         "computes, unless the module or the data module overrides a transfer hook",
+         "data: {init_args: {pin_memory: auto}}"});
   const auto batch = static_cast<int64_t>(costs.samples / static_cast<double>(std::max<int64_t>(run.ranks, 1)) + 0.5);
   advice.push_back({cat("the part of a step that does not depend on its size is shared by more samples in a larger "
                         "batch; one has ",
@@ -59,16 +61,17 @@ void advise_on_device(const RunTraits& run, std::vector<Advice>& advice) {
     advice.push_back({cat("operations use ", counted(run.threads, "thread"), " of ", counted(run.cores, "core")),
                       cat("trainer: {num_threads: ", run.cores, "}")});
   if (run.precision == "32-true") {
-    advice.push_back({run.on_cpu ? "bfloat16 halves the memory traffic; it is faster on CPUs that have AVX512_BF16 or AMX"
-                                 : "bfloat16 uses the tensor cores and halves the memory traffic",
+    advice.push_back({run.on_cpu
+                          ? "bfloat16 halves the memory traffic; it is faster on CPUs that have AVX512_BF16 or AMX"
+                          : "bfloat16 uses the tensor cores and halves the memory traffic",
                       "trainer: {precision: bf16-mixed}"});
     if (!run.on_cpu && !run.high_matmul_precision)
       advice.push_back({"TF32 makes matrix products in float32 faster, with 10 bits of precision",
                         "trainer: {float32_matmul_precision: high}"});
   }
   if (!run.channels_last)
-    advice.push_back({"convolutions are faster if channels are innermost in memory",
-                      "trainer: {memory_format: channels_last}"});
+    advice.push_back(
+        {"convolutions are faster if channels are innermost in memory", "trainer: {memory_format: channels_last}"});
 }
 
 std::string ddp_yaml(std::string_view options) {
@@ -90,11 +93,16 @@ void advise_on_exchange(const StepCosts& costs, const RunTraits& run, std::vecto
 
 std::string_view name_of_bound(Bound bound) {
   switch (bound) {
-    case Bound::data: return "data";
-    case Bound::host: return "host";
-    case Bound::device: return "device";
-    case Bound::exchange: return "exchange";
-    case Bound::nothing: break;
+    case Bound::data:
+      return "data";
+    case Bound::host:
+      return "host";
+    case Bound::device:
+      return "device";
+    case Bound::exchange:
+      return "exchange";
+    case Bound::nothing:
+      break;
   }
   return "nothing clearly";
 }
@@ -150,10 +158,10 @@ std::string bottleneck_text(const Bottleneck& found, const StepCosts& costs, con
           costs.steps == 1 ? " training batch: " : " training batches: ", format_fixed(1e3 * costs.step_s, 3),
           " ms each, ", format_fixed(costs.samples / costs.step_s, 1), " samples/s; the host is idle ",
           format_fixed(100 * std::clamp(idle_s / costs.step_s, 0.0, 1.0), 1), " % of the time\n", aligned_lines(cells));
-  text += cat("bound by: ", name_of_bound(found.bound), found.launches ? " (launch-bound: kernels are short)" : "",
-              " · data ", format_fixed(100 * found.data, 0), " %, host ", format_fixed(100 * found.host, 0),
-              " %, device ", format_fixed(100 * found.device, 0), " %, exchange ", format_fixed(100 * found.exchange, 0),
-              " %\n");
+  text +=
+      cat("bound by: ", name_of_bound(found.bound), found.launches ? " (launch-bound: kernels are short)" : "",
+          " · data ", format_fixed(100 * found.data, 0), " %, host ", format_fixed(100 * found.host, 0), " %, device ",
+          format_fixed(100 * found.device, 0), " %, exchange ", format_fixed(100 * found.exchange, 0), " %\n");
   if (!found.advice.empty()) text += "to try:\n";
   for (const Advice& advice : found.advice) text += cat("  - ", advice.reason, ":\n      ", advice.yaml, "\n");
   return text;

@@ -54,8 +54,8 @@ struct Bottleneck {
 /// advice for each part that has at least a fifth.
 ///
 /// On the CPU, the parts follow each other in the thread of the run. On a GPU, a host that waits for the device at
-/// least 5 % of the time is faster than it, and then the device bounds the run. If it does not wait, the device waits for
-/// the host, and the time is that of the host: it waits for the loader, or it works.
+/// least 5 % of the time is faster than it, and then the device bounds the run. If it does not wait, the device waits
+/// for the host, and the time is that of the host: it waits for the loader, or it works.
 Bottleneck find_bottleneck(const StepCosts& costs, const RunTraits& run);
 
 /// The costs, the verdict and the advice, for people.

@@ -41,7 +41,8 @@ void KinetoProfiler::Options::fields(Fields& f) {
   f(warmup, "warmup",
     "Steps of a cycle in which the recorder runs but what it records is discarded, since its start is slow.")
       .at_least(0);
-  f(active, "active", "Steps of a cycle that are recorded; a trace takes a few hundred kilobytes per step.").at_least(1);
+  f(active, "active", "Steps of a cycle that are recorded; a trace takes a few hundred kilobytes per step.")
+      .at_least(1);
   f(repeat, "repeat", "Number of cycles, each with its own file; 0: until the run ends.").at_least(0);
   f(record_shapes, "record_shapes", "Records the shapes of the inputs of each operation.");
   f(profile_memory, "profile_memory", "Records each allocation and each release of tensor memory.");

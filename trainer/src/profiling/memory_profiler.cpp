@@ -37,7 +37,8 @@ std::string memory_as_json(const std::vector<MemoryProfiler::Row>& rows,
 }  // namespace
 
 void MemoryProfiler::Options::fields(Fields& f) {
-  f(layers, "layers", "Also finds the layer of each operation of training, which takes some microseconds for each of them.");
+  f(layers, "layers",
+    "Also finds the layer of each operation of training, which takes some microseconds for each of them.");
 }
 
 void MemoryProfiler::start(const ProfiledRun& run) {
@@ -138,9 +139,10 @@ std::optional<Profile> MemoryProfiler::stop() {
     for (const auto& buffer : run_.module->buffers()) of_module += static_cast<int64_t>(buffer.nbytes());
   }
   const std::string what =
-      run_.device.is_cpu() ? cat("memory of tensors that the run has allocated since its start, beside ",
-                                 memory_in_mib(of_module), " MiB of parameters and buffers")
-                           : cat("memory of tensors, with ", memory_in_mib(of_module), " MiB of parameters and buffers");
+      run_.device.is_cpu()
+          ? cat("memory of tensors that the run has allocated since its start, beside ", memory_in_mib(of_module),
+                " MiB of parameters and buffers")
+          : cat("memory of tensors, with ", memory_in_mib(of_module), " MiB of parameters and buffers");
   return Profile{.table = cat(what, ":\n", memory_table(all, layers)), .json = memory_as_json(all, layers)};
 }
 
@@ -157,8 +159,8 @@ std::string memory_table(const std::vector<MemoryProfiler::Row>& rows, const std
   if (layers.empty()) return table;
   cells = {{"layer", "kept for backward MiB", "peak in forward MiB", "peak in backward MiB"}};
   for (const MemoryWatch::Layer& layer : layers)
-    cells.push_back({layer.name, memory_in_mib(layer.kept), memory_in_mib(layer.forward_peak),
-                     memory_in_mib(layer.backward_peak)});
+    cells.push_back(
+        {layer.name, memory_in_mib(layer.kept), memory_in_mib(layer.forward_peak), memory_in_mib(layer.backward_peak)});
   return table + aligned_lines(cells);
 }
 

@@ -87,7 +87,8 @@ void MemoryWatch::reportMemoryUsage(void* address, int64_t bytes, size_t total_a
   peak_[index].allocated = std::max(peak_[index].allocated, now.allocated);
   peak_[index].reserved = std::max(peak_[index].reserved, now.reserved);
   const bool of_layers = device.type() == layer_device_.type() && (device.is_cpu() || device == layer_device_);
-  if (of_layers || device.is_cpu()) count_block(address, bytes, of_layers ? std::optional(now.allocated) : std::nullopt);
+  if (of_layers || device.is_cpu())
+    count_block(address, bytes, of_layers ? std::optional(now.allocated) : std::nullopt);
 }
 
 void MemoryWatch::count_block(void* address, int64_t bytes, std::optional<int64_t> allocated) {
@@ -140,10 +141,10 @@ void MemoryWatch::see_operation(const at::RecordFunction& operation) {
 InstalledMemoryWatch::InstalledMemoryWatch(std::shared_ptr<MemoryWatch> watch, bool sees_operations)
     : guard_(c10::DebugInfoKind::PROFILER_STATE, std::move(watch)) {
   if (!sees_operations) return;
-  operations_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&see_operation_of_thread)
-          .needsInputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  operations_ =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&see_operation_of_thread)
+                                     .needsInputs(true)
+                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 InstalledMemoryWatch::~InstalledMemoryWatch() {

@@ -28,15 +28,15 @@ struct MemoryLevel {
 /// and by the layer that is under way. On the CPU these are the bytes that were allocated since then; on a device with
 /// a caching allocator, all that the allocator has.
 ///
-/// A layer is a module that owns parameters. An operation that gets one of them, or a view of it, belongs to that layer,
-/// and so do the operations after it until the next layer; an operation of backward belongs to the layer of the forward
-/// operation that it differentiates.
+/// A layer is a module that owns parameters. An operation that gets one of them, or a view of it, belongs to that
+/// layer, and so do the operations after it until the next layer; an operation of backward belongs to the layer of the
+/// forward operation that it differentiates.
 class MemoryWatch final : public torch::profiler::impl::ProfilerStateBase {
  public:
   enum class Phase { other, forward, backward };
   struct Layer {
     std::string name;
-    int64_t kept = 0;                           ///< bytes that one forward leaves for its backward, the most of all steps
+    int64_t kept = 0;  ///< bytes that one forward leaves for its backward, the most of all steps
     int64_t forward_peak = 0, backward_peak = 0;  ///< bytes of all tensors while the layer was under way
   };
 

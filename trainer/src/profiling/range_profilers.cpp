@@ -15,7 +15,8 @@ using torch::profiler::impl::cudaStubs;
 using torch::profiler::impl::ittStubs;
 
 void RangeProfiler::Options::fields(Fields& f) {
-  f(operators, "operators", "Marks each operation of LibTorch too, with its number in backward; false: only the run's actions.");
+  f(operators, "operators",
+    "Marks each operation of LibTorch too, with its number in backward; false: only the run's actions.");
 }
 
 RangeProfiler::~RangeProfiler() {
@@ -29,9 +30,10 @@ RangeProfiler::~RangeProfiler() {
 void RangeProfiler::start(const ProfiledRun&) {
   require_hooks();
   if (torch::profiler::impl::profilerType() != torch::profiler::impl::ActiveProfilerType::NONE)
-    return log::warn("trainer.profiler_in_use",
-                     "the profiler nvtx or itt: another profiler of LibTorch already records in this thread, so nothing "
-                     "is marked");
+    return log::warn(
+        "trainer.profiler_in_use",
+        "the profiler nvtx or itt: another profiler of LibTorch already records in this thread, so nothing "
+        "is marked");
   std::unordered_set<at::RecordScope> scopes{at::RecordScope::USER_SCOPE};
   if (options_.operators) scopes.insert({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
   torch::autograd::profiler::enableProfiler(torch::profiler::impl::ProfilerConfig(state_), {}, scopes);

@@ -16,7 +16,8 @@ constexpr int64_t kExchangeRow = -1;
 std::string actions_as_json(const std::vector<SimpleProfiler::Row>& rows, double elapsed_s, int64_t steps) {
   auto actions = nlohmann::ordered_json::array();
   for (const SimpleProfiler::Row& row : rows) {
-    nlohmann::ordered_json action = {{"action", row.action}, {"calls", row.calls}, {"host_s", row.host_s}, {"own_s", row.own_s}};
+    nlohmann::ordered_json action = {
+        {"action", row.action}, {"calls", row.calls}, {"host_s", row.host_s}, {"own_s", row.own_s}};
     if (row.device_s) action["device_s"] = *row.device_s;
     actions.push_back(std::move(action));
   }
@@ -131,10 +132,9 @@ std::optional<Profile> SimpleProfiler::stop() {
   const std::vector<Row> all = rows();
   const auto until = ended_ ? last_step_->host : std::chrono::steady_clock::now();
   const double elapsed_s = std::chrono::duration<double>(until - started_->host).count();
-  return Profile{
-      .table = cat("time of each action (an action may contain others), ", counted(steps(), "step"), ":\n",
-                   action_table(all, elapsed_s)),
-      .json = actions_as_json(all, elapsed_s, steps())};
+  return Profile{.table = cat("time of each action (an action may contain others), ", counted(steps(), "step"), ":\n",
+                              action_table(all, elapsed_s)),
+                 .json = actions_as_json(all, elapsed_s, steps())};
 }
 
 std::string action_table(const std::vector<SimpleProfiler::Row>& rows, double elapsed_s) {
@@ -146,10 +146,11 @@ std::string action_table(const std::vector<SimpleProfiler::Row>& rows, double el
     const auto mean = [&](double seconds) {
       return format_fixed(1e3 * seconds / static_cast<double>(std::max<int64_t>(row.calls, 1)), 3);
     };
-    cells.push_back({row.action, std::to_string(row.calls), mean(row.host_s), format_fixed(row.host_s, 3),
-                     share(row.host_s)});
+    cells.push_back(
+        {row.action, std::to_string(row.calls), mean(row.host_s), format_fixed(row.host_s, 3), share(row.host_s)});
     if (row.device_s)
-      cells.back().insert(cells.back().end(), {mean(*row.device_s), format_fixed(*row.device_s, 3), share(*row.device_s)});
+      cells.back().insert(cells.back().end(),
+                          {mean(*row.device_s), format_fixed(*row.device_s, 3), share(*row.device_s)});
   }
   return aligned_lines(cells);
 }

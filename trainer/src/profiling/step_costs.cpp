@@ -10,8 +10,8 @@ namespace {
 
 // The parts of a step whose work is on the device.
 constexpr std::array<std::string_view, 6> kComputes = {
-    "training_step", "backward",      "configure_gradient_clipping",
-    "optimizer_step", "optimizer_zero_grad", "captured_step"};
+    "training_step",       "backward",     "configure_gradient_clipping", "optimizer_step",
+    "optimizer_zero_grad", "captured_step"};
 
 }  // namespace
 

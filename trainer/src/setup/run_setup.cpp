@@ -263,11 +263,10 @@ void RunSetup::print_start() {
                              batches ? std::to_string(*batches) : "?", batches == 1 ? " batch" : " batches"));
   }
   run_.print(cat("data: ", join(components, " · "), run_.world_size() > 1 ? " (of rank 0)" : ""));
-  run_.print(run_.run_dir.empty()
-                 ? run_.options.barebones ? "run folder: none (barebones)"
-                   : run_.is_profile()   ? "run folder: none (profile)"
-                                         : "run folder: none (fast_dev_run)"
-                 : cat("run folder: ", run_.run_dir));
+  run_.print(run_.run_dir.empty() ? run_.options.barebones ? "run folder: none (barebones)"
+                                    : run_.is_profile()    ? "run folder: none (profile)"
+                                                           : "run folder: none (fast_dev_run)"
+                                  : cat("run folder: ", run_.run_dir));
 }
 
 namespace {
