@@ -38,6 +38,7 @@ set(TEST_SOURCES
   profiling/kineto_profiler_test.cpp
   profiling/memory_profiler_test.cpp
   profiling/profile_run_test.cpp
+  profiling/profilers_guide_test.cpp
   profiling/range_profilers_test.cpp
   profiling/simple_profiler_test.cpp
   logging/all_loggers_test.cpp

@@ -26,6 +26,7 @@
 #include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/contracts/sampler.h"

@@ -129,11 +129,16 @@ void MemoryWatch::see_operation(const at::RecordFunction& operation) {
     return;
   }
   for (const c10::IValue& input : operation.inputs()) {
-    if (!input.isTensor()) continue;
-    if (const auto layer = layer_of(input.toTensor())) {
-      layer_ = layer;
-      break;
+    std::optional<size_t> layer;
+    if (input.isTensor()) {
+      layer = layer_of(input.toTensor());
+    } else if (input.isTensorList()) {  // the weights of a recurrent layer
+      for (const at::Tensor& tensor : input.toTensorVector())
+        if (!layer) layer = layer_of(tensor);
     }
+    if (!layer) continue;
+    layer_ = layer;
+    break;
   }
   if (phase_ == Phase::forward && layer_ && operation.seqNr() >= 0) layer_of_node_[operation.seqNr()] = *layer_;
 }
