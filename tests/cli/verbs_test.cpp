@@ -251,6 +251,7 @@ TEST_CASE("fit --profile measures a few steps, says what bounds the run and leav
   CHECK(both.exit_code == 2);
   CHECK(says(both.err, "contradict each other"));
   CHECK(files_in(folder.path()) == 1);
+  CHECK(says(trainer({"fit", "--help"}).out, "--profile STEPS"));
 }
 
 TEST_CASE("a profiler is chosen by its name or with its options, and list and describe know it") {

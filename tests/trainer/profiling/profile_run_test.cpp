@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "fulgur/optim/reduce_lr_on_plateau.h"
+#include "support/gpu.h"
 #include "support/shown_lines.h"
 #include "trainer/boring.h"
 
@@ -168,6 +169,23 @@ TEST_CASE("a schedule that follows a validation metric does not end a profile") 
   Parts parts;
   parts.module = std::make_shared<Plateau>();
   CHECK(profile_of(folder, parts).report.global_step == 10 + kProfileWarmup);
+}
+
+TEST_CASE("a profile of a GPU has the launches, and the host's waits for the GPU", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const auto on_gpu = [](TrainerOptions& options) {
+    options.accelerator = "cuda";
+    options.devices = 1;
+  };
+  const Profiled found = profile_of(folder, {}, on_gpu);
+  CHECK_THAT(found.text, ContainsSubstring("profile of 10 training batches"));
+  CHECK_THAT(found.text, ContainsSubstring("host: launches of forward, backward, optimizer"));
+  CHECK_THAT(found.text, ContainsSubstring("device: the host waits for it"));
+  CHECK_THAT(found.text, ContainsSubstring("device mean ms"));
+  Parts slow;
+  slow.callbacks = {std::make_shared<Sleepy>()};
+  CHECK_THAT(profile_of(folder, slow, on_gpu).text, ContainsSubstring("bound by: host"));
 }
 
 }  // namespace profile_run_test
