@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiling/step_schedule.h"
+#include "support/shown_lines.h"
 #include "trainer/boring.h"
 
 namespace kineto_profiler_test {
@@ -168,6 +169,24 @@ TEST_CASE("an evaluation is recorded by batches as well") {
   found.files.emplace("trace", Json::parse(read_text(report.run_dir / "trace_rank0_cycle0.json")));
   CHECK(found.counts("trace").at("aten::mse_loss") == 2);
   CHECK(found.counts("trace").at("validation_step") == 2);
+}
+
+TEST_CASE("a trace that cannot be written is reported, and the run goes to its end") {
+  struct Blocking : Callback {
+    void on_train_start(RunContext& run) override {
+      fs::create_directories(run.log_dir() / ".tmp_trace_rank0_cycle0.json" / "x");
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerComponents components;
+  components.add(std::make_shared<Blocking>());
+  components.profiler = std::make_shared<KinetoProfiler>(KinetoProfiler::Options{.wait = 1, .warmup = 0, .active = 1});
+  FitReport report;
+  const std::string shown = shown_lines(
+      [&] { report = Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data()); });
+  CHECK(report.stop_reason == "max_epochs");
+  CHECK(shown.find("error: kineto: the trace could not be written to ") != std::string::npos);
+  CHECK_FALSE(fs::exists(report.run_dir / "trace_rank0_cycle0.json"));
 }
 
 TEST_CASE("a run without a folder writes no trace") {

@@ -3,7 +3,9 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
+#include <cctype>
 #include <cstdlib>
+#include <fstream>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -31,6 +33,16 @@ std::set<ActivityType> kineto_activities(at::Device device) {
   std::set<ActivityType> activities{ActivityType::CPU};
   if (device.is_cuda()) activities.insert(ActivityType::CUDA);
   return activities;
+}
+
+// The recorder does not report that a file could not be written to its end, such as on a full disk.
+bool is_whole_trace(const fs::path& path) {
+  std::ifstream file(path, std::ios::ate | std::ios::binary);
+  char last = ' ';
+  for (int64_t at = static_cast<int64_t>(file.tellg()) - 1; at >= 0 && std::isspace(static_cast<unsigned char>(last));
+       --at)
+    if (!file.seekg(at).get(last)) return false;
+  return last == '}';
 }
 
 }  // namespace
@@ -139,11 +151,12 @@ void KinetoProfiler::finish(int64_t last_step) {
   std::error_code error;
   fs::remove(temporary, error);
   trace->save(temporary.string());
-  fs::rename(temporary, path, error);
-  if (error)
-    log::error(cat("kineto: the trace could not be written to ", path, ": ", error.message()));
-  else
-    log::info(cat("kineto: ", path));
+  const bool is_whole = is_whole_trace(temporary);
+  if (is_whole) fs::rename(temporary, path, error);
+  if (is_whole && !error) return log::info(cat("kineto: ", path));
+  log::error(cat("kineto: the trace could not be written to ", path, ": ",
+                 error ? error.message() : "the file is incomplete. Is the disk full?"));
+  fs::remove(temporary, error);
 }
 
 std::optional<Profile> KinetoProfiler::stop() {
