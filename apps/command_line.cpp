@@ -35,7 +35,7 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
 constexpr const char* kWithValue[] = {
-    "config", "report", "plugin", "format", "output", "strict", "key_prefix", "sort", "filter", "every",
+    "config", "report", "plugin", "format", "output", "strict", "key_prefix", "sort", "filter", "every", "profile",
     // of tune
     "mode", "min_lr", "max_lr", "early_stop_threshold", "steps", "steps_per_trial", "init", "max_trials", "margin"};
 constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet"};
@@ -167,7 +167,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
   if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
   if (is_run({"fit", "validate", "test", "predict", "config", "tune"})) names.emplace_back("--print_config");
-  if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
+  if (is_run({"fit"})) names.insert(names.end(), {"--profile", "--resume", "--allow-config-change"});
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
   std::vector<const CLI::Option*> options = verb.get_options();
   for (const std::string& name : names) options.push_back(app.get_option(name));
@@ -300,6 +300,12 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   app.add_option("--report", values.report, "Write metrics, counts, paths and times as JSON")
       ->type_name("FILE")
       ->take_last();
+  app.add_option("--profile", out.profile_steps,
+                 "fit: measure this many steps after a warm-up, say what bounds the run and what to try, and end; "
+                 "nothing is saved")
+      ->type_name("STEPS")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->take_last();
   // Read before CLI11 sees the arguments; declared for --help.
   const std::string print_help = "Print the config with all defaults and exit; =comments,skip_null";
   app.add_flag("--print_config", print_help);
@@ -353,6 +359,13 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   out.verb = verbs.front()->get_name();
   if (out.resume && out.verb != "fit")
     throw ConfigError(cat("[cli] --resume is for fit; ", out.verb, " takes --ckpt_path last, best or a path"));
+  if (out.profile_steps > 0 && out.verb != "fit")
+    throw ConfigError(cat("[cli] --profile is for fit; it does not measure ", out.verb,
+                          ". For the time of each action, use --trainer.profiler simple"));
+  if (out.profile_steps > 0 && out.resume)
+    throw ConfigError(
+        "[cli] --profile and --resume contradict each other: a run that is only measured resumes nothing. Leave out "
+        "--resume; with --ckpt_path the weights of a checkpoint are used");
   if (out.resume && std::count_if(out.sources.overrides.begin(), out.sources.overrides.end(),
                                   [](const auto& o) { return o.first == "ckpt_path"; }) > 1)
     throw ConfigError(

@@ -31,6 +31,7 @@ struct CommandLine {
   double every_s = 1;                           ///< of watch
   TuneArguments tune;
   bool quiet = false;     ///< of runs, report and watch
+  int64_t profile_steps = 0;  ///< of fit: measure so many steps; 0: train
   bool resume = false;    ///< becomes `ckpt_path: auto` in the overrides
   std::string text;       ///< help or version, to be printed instead of running anything
   bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2

@@ -66,16 +66,19 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
     const Config start = command.resume ? load_config(without_resume(command.sources)) : config;
     return resume_or_start(config, start, agree);
   };
-  if (!config.ckpt_path) {
+  if (!config.ckpt_path && command.profile_steps == 0) {
     if (const auto candidate = resume_candidate(config)) {
       config.written_start = {config.ckpt_path, config.load};
       config.ckpt_path = candidate->string();
     }
   }
+  if (config.ckpt_path == "auto" && command.profile_steps > 0) config.ckpt_path.reset();  // it resumes nothing
   const auto differences = config.ckpt_path == "auto" ? resume() : agree(config);
   resolve_start(config);
   report_differences(differences, config);
-  if (const ExitCode code = run_finders(config, place && place->world_size > 1); code != ExitCode::ok) return code;
+  config.profile_steps = command.profile_steps;
+  if (config.profile_steps == 0)
+    if (const ExitCode code = run_finders(config, place && place->world_size > 1); code != ExitCode::ok) return code;
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);

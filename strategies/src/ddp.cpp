@@ -259,6 +259,7 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
     if (wanted) used.push_back(reducer.get());
   }
   run_exchange(*group_, "ddp", [&] {
+    if (exchange_awaited_ && !used.empty()) detail::GradientReducer::call_before_wait(loss, exchange_awaited_);
     for (auto* reducer : used) reducer->before_backward(loss);
     module.backward(loss, options);
     for (auto* reducer : used) reducer->after_backward();

@@ -44,6 +44,7 @@ SUBFOLDERS = {
         "config",
         "process",
         "logging",
+        "profiling",
         "services",
         "saving",
         "run",

@@ -3,7 +3,6 @@ set(TEST_SOURCES
   batches/sequence_length_warmup_test.cpp
   checkpoint_name_test.cpp
   checkpoint_ranking_test.cpp
-  chrome_trace_test.cpp
   console_line_test.cpp
   device_stats_monitor_test.cpp
   early_stopping_rule_test.cpp

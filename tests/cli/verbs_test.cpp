@@ -231,4 +231,44 @@ TEST_CASE("F48 too little memory: exit code 1, with the step, the batch's shapes
   CHECK(std::filesystem::exists(folder / "fulgur_logs/version_0/config.yaml"));
 }
 
+TEST_CASE("fit --profile measures a few steps, says what bounds the run and leaves nothing behind") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--config", "c.yaml"});
+    return trainer(arguments, {.folder = folder.path()});
+  };
+  const Finished measured = run({"fit", "--profile", "3"});
+  INFO(measured.err);
+  CHECK(measured.exit_code == 0);
+  CHECK(says(measured.err, "profile of 3 training batches"));
+  CHECK(says(measured.err, "bound by: "));
+  CHECK(says(measured.err, "to try:"));
+  CHECK(says(measured.err, "training_step"));
+  CHECK(files_in(folder.path()) == 1);  // the config
+  CHECK(run({"fit", "--profile", "0"}).exit_code == 2);
+  CHECK(run({"fit", "--profile", "many"}).exit_code == 2);
+  CHECK(says(run({"validate", "--profile", "3"}).err, "--profile is for fit"));
+  const Finished both = run({"fit", "--profile", "3", "--resume"});
+  CHECK(both.exit_code == 2);
+  CHECK(says(both.err, "contradict each other"));
+  CHECK(files_in(folder.path()) == 1);
+  CHECK(says(trainer({"fit", "--help"}).out, "--profile STEPS"));
+}
+
+TEST_CASE("a profiler is chosen by its name or with its options, and list and describe know it") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const Finished fit =
+      trainer({"fit", "--config", "c.yaml", "--trainer.profiler", "simple", "--trainer.profiler.skip_first", "0"},
+              {.folder = folder.path()});
+  INFO(fit.err);
+  REQUIRE(fit.exit_code == 0);
+  CHECK(says(fit.err, "profile of fit: time of each action"));
+  CHECK(Json::parse(read_text(folder / "fulgur_logs/version_0/profile.json"))["steps"] == 1);
+  const Finished listed = trainer({"list", "profiler"});
+  for (const char* name : {"simple", "kineto", "nvtx", "itt", "memory", "none"}) CHECK(says(listed.out, name));
+  CHECK(says(trainer({"describe", "kineto"}).out, "warmup"));
+}
+
 }  // namespace verbs_test

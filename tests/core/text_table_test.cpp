@@ -34,6 +34,8 @@ TEST_CASE("text_table: cells are padded by columns, and the last one not at all"
   CHECK(aligned(rows[1], widths, " | ") == "żółw | 1  | ");
   CHECK(aligned(rows[2], widths) == "x");
   CHECK(padded("long", 2) == "long");
+  CHECK(aligned_lines(rows) == "name  値  note\nżółw  1   \nx\n");
+  CHECK(aligned_lines({}).empty());
 }
 
 TEST_CASE("text_table: the locale of the process stays") {

@@ -164,10 +164,10 @@ TEST_CASE(
     "ddp: the timeline of the Reducer as a Chrome trace of each rank: gradients are on their way before backward has "
     "ended") {
   const TemporaryFolder folder;
-  fit(folder, {"--trainer.callbacks+=ChromeTrace", "--trainer.callbacks.first_batch", "4",
-               "--trainer.callbacks.batches", "2", "--trainer.strategy.bucket_cap_mb", "0.00005"});
+  fit(folder, {"--trainer.profiler", "kineto", "--trainer.profiler.wait", "3", "--trainer.profiler.active", "2",
+               "--trainer.strategy.bucket_cap_mb", "0.00005"});
   const std::filesystem::path run = last_checkpoint(folder.path()).parent_path().parent_path();
-  for (const char* name : {"trace_rank0.json", "trace_rank1.json"}) {
+  for (const char* name : {"trace_rank0_cycle0.json", "trace_rank1_cycle0.json"}) {
     CAPTURE(name);
     const auto trace = nlohmann::json::parse(read_text(run / name));
     double first_exchange = 1e300, last_backward = 0;
@@ -186,6 +186,37 @@ TEST_CASE(
     CHECK(exchanges >= 4);  // several buckets in each of two steps
     CHECK(first_exchange < last_backward);
   }
+}
+
+TEST_CASE("ddp: --profile says that a run waits for a slow rank, and leaves nothing behind") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              probe("fit", 2, 8, {"--profile", "6", "--model.trouble", "slow"}));
+  REQUIRE(all_exit(runs, 0));
+  INFO(runs[0].err);
+  CHECK(says(runs[0].err, "profile of 6 training batches"));
+  CHECK(says(runs[0].err, "bound by: exchange"));
+  CHECK(says(runs[0].err, "exchange: backward waits for other ranks"));
+  CHECK(says(runs[0].err, "compression: bf16"));
+  CHECK(says(runs[0].err, "gradient_exchange"));
+  CHECK_FALSE(says(runs[1].err, "bound by"));
+  CHECK_FALSE(std::filesystem::exists(folder / "fulgur_logs"));
+}
+
+TEST_CASE("ddp: the profile has the wait for other ranks, which is inside backward") {
+  const TemporaryFolder folder;
+  const auto checkpoint = fit(folder, {"--trainer.profiler", "simple", "--model.trouble", "slow"});
+  const auto profile = nlohmann::json::parse(read_text(checkpoint.parent_path().parent_path() / "profile.json"));
+  double exchange = -1, backward = -1;
+  for (const auto& action : profile.at("actions")) {
+    if (action.at("action") == "gradient_exchange") {
+      exchange = action.at("host_s").get<double>();
+      CHECK(action.at("calls") == 20);
+    }
+    if (action.at("action") == "backward") backward = action.at("host_s").get<double>();
+  }
+  CHECK(exchange > 20 * 0.01);  // the other rank is 20 ms later in each of 20 steps
+  CHECK(exchange <= backward);
 }
 
 }  // namespace ddp_options_test

@@ -101,7 +101,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "flip_between",
                    "nan_between",
                    "out_of_memory",
-                   "memory_of_two"});
+                   "memory_of_two",
+                   "slow"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
@@ -166,6 +167,7 @@ class ProbeNet : public fulgur::LightningModule {
     Tensor x = batch[0];
     if (options_.trouble == "nan_input" && now) x = x * std::numeric_limits<double>::quiet_NaN();
     trained_here_ = here();
+    if (options_.trouble == "slow" && here()) ::usleep(20'000);
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
       make_trouble();

@@ -35,7 +35,13 @@ set(TEST_SOURCES
   logging/logging_rules_test.cpp
   logging/metric_objects_test.cpp
   loops/manual_optimization_test.cpp
-  services/action_times_test.cpp
+  profiling/bottleneck_test.cpp
+  profiling/kineto_profiler_test.cpp
+  profiling/memory_profiler_test.cpp
+  profiling/profile_run_test.cpp
+  profiling/profilers_guide_test.cpp
+  profiling/range_profilers_test.cpp
+  profiling/simple_profiler_test.cpp
   logging/all_loggers_test.cpp
   logging/logger_thread_test.cpp
   logging/matrix_media_test.cpp

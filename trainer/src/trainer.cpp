@@ -76,6 +76,9 @@ ExitCode exit_code_of(std::optional<int> signal, bool saved) {
 Trainer::Trainer(TrainerOptions options, TrainerComponents components) : impl_(std::make_shared<Impl>()) {
   impl_->options = std::move(options);
   impl_->components = std::move(components);
+  // It resumes nothing, like every trial run.
+  if (const int64_t steps = impl_->components.profile_steps; steps > 0)
+    impl_->options.fast_dev_run.batches = steps + kProfileWarmup;
 }
 
 Trainer::~Trainer() = default;
@@ -101,6 +104,7 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
   components.load = config.load;
   components.verified_checkpoint = config.verified_checkpoint;
   components.begins_again = config.begins_again;
+  components.profile_steps = config.profile_steps;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,

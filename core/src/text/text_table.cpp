@@ -70,4 +70,11 @@ std::string aligned(const TextRow& row, const std::vector<int64_t>& widths, std:
   return line;
 }
 
+std::string aligned_lines(const std::vector<TextRow>& rows) {
+  const std::vector<int64_t> widths = column_widths(rows);
+  std::string lines;
+  for (const TextRow& row : rows) lines += aligned(row, widths) + "\n";
+  return lines;
+}
+
 }  // namespace fulgur

@@ -93,6 +93,13 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::before_forward() { impl_->reducer->prepare_for_forward(); }
 
+void GradientReducer::call_before_wait(const Tensor& loss, std::function<void()> awaited) {
+  // The engine calls what was queued during backward at its end, in this order, and the Reducer waits in such a call.
+  loss.register_hook([awaited = std::move(awaited)](const Tensor&) {
+    torch::autograd::Engine::get_default_engine().queue_callback(awaited);
+  });
+}
+
 void GradientReducer::before_backward(const Tensor& loss) {
   if (static_graph_ && !std::exchange(began_, true)) {
     // What the graph uses is known only at the end of the first backward; its gradients are exchanged then, within that

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ class GradientReducer {
   ~GradientReducer();
 
   void before_forward();
+  /// Calls `awaited` in the following backward of `loss`, when all gradients of this rank are computed and the Reducers
+  /// begin to wait for the exchange. Call before `before_backward` of the Reducers.
+  static void call_before_wait(const Tensor& loss, std::function<void()> awaited);
   /// Call before a backward whose gradients are to be averaged.
   void before_backward(const Tensor& loss);
   /// Call after it. Throws a DistributedError that names the parameters that got no gradient in this backward.

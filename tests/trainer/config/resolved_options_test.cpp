@@ -4,6 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/trainer/components.h"
 #include "support/expect_error.h"
 
 namespace resolved_options_test {
@@ -50,6 +51,28 @@ TEST_CASE("ResolvedOptions: limits have their defaults") {
     CHECK(options.step_limit == 7);
     CHECK_FALSE(options.epoch_limit.has_value());
   }
+}
+
+TEST_CASE("ResolvedOptions: a profile trains as the options say, for its steps, without validation and checkpoints") {
+  TrainerOptions written;
+  written.max_epochs = 1;
+  written.min_epochs = 1;
+  written.min_steps = 1000;
+  written.log_every_n_steps = 7;
+  written.overfit_batches = BatchLimit(2);
+  written.validate_first = true;
+  const ResolvedOptions options(written, TrainerFn::fit, /*profile_steps=*/20);
+  CHECK(options.step_limit == 20 + kProfileWarmup);
+  CHECK_FALSE(options.epoch_limit.has_value());
+  CHECK_FALSE(options.min_steps.has_value());
+  CHECK_FALSE(options.has_no_limit);
+  CHECK(options.limit_val_batches.is_zero());
+  CHECK_FALSE(options.limit_train_batches.is_zero());
+  CHECK(options.num_sanity_val_steps == 0);
+  CHECK_FALSE(options.validate_first);
+  CHECK_FALSE(options.saves_checkpoints);
+  CHECK(options.log_every_n_steps == 7);
+  options.check(TrainerFn::fit, true);
 }
 
 TEST_CASE("ResolvedOptions: trial runs set other options") {

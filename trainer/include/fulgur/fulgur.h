@@ -5,7 +5,6 @@
 /// that needs only a few headers compiles faster if it includes just those.
 
 #include "fulgur/callbacks/batch_size_search.h"
-#include "fulgur/callbacks/chrome_trace.h"
 #include "fulgur/callbacks/device_stats_monitor.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/finders.h"
@@ -30,6 +29,7 @@
 #include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/contracts/sampler.h"

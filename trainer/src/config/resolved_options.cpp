@@ -2,6 +2,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/components.h"
 
 namespace fulgur::detail {
 namespace {
@@ -15,8 +16,19 @@ void require(bool holds, const Parts&... message) {
 
 }  // namespace
 
-ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn) : TrainerOptions(written) {
-  if (fast_dev_run.batches > 0) {
+ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, int64_t profile_steps)
+    : TrainerOptions(written) {
+  if (profile_steps > 0) {
+    // A trial run that trains like the run it measures: with its batches, its logging and its callbacks.
+    max_steps = profile_steps + kProfileWarmup;
+    fast_dev_run.batches = max_steps;
+    max_epochs = -1;
+    min_epochs.reset();
+    min_steps.reset();
+    max_time.reset();
+    num_sanity_val_steps = 0;
+    validate_first = false;
+  } else if (fast_dev_run.batches > 0) {
     const int64_t n = fast_dev_run.batches;
     limit_train_batches = limit_val_batches = limit_test_batches = limit_predict_batches = BatchLimit(n);
     max_steps = n;
@@ -33,6 +45,7 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn) : 
     num_sanity_val_steps = 0;
   }
   if (!overfit_batches.is_zero()) limit_train_batches = limit_val_batches = overfit_batches;
+  if (profile_steps > 0) limit_val_batches = BatchLimit(0);
   saves_checkpoints = enable_checkpointing && fast_dev_run.batches == 0;
   channels_last = memory_format == MemoryFormat::channels_last;
   if (barebones) on_nonfinite = OnNonFinite::off;

@@ -11,7 +11,8 @@ namespace fulgur::detail {
 /// The options that a run follows: `fast_dev_run`, `barebones` and `overfit_batches` have set other options, and limits
 /// have their defaults. Created once, before everything else in the run.
 struct ResolvedOptions : TrainerOptions {
-  ResolvedOptions(const TrainerOptions& written, TrainerFn fn);
+  /// `profile_steps`: if not 0, the fit measures this many steps (TrainerComponents).
+  ResolvedOptions(const TrainerOptions& written, TrainerFn fn, int64_t profile_steps = 0);
 
   /// Throws a ConfigError for options that contradict each other or the kind of optimization.
   void check(TrainerFn fn, bool automatic_optimization) const;

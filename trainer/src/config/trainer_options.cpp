@@ -279,8 +279,8 @@ void TrainerOptions::fields(Fields& f) {
   f(barebones, "barebones",
     "For benchmarks: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
   f(profiler, "profiler",
-    "simple: measures each action of the loops, the callbacks and the loggers, and prints a table at the end of the "
-    "run.");
+    "What measures the run: simple (time of each action), memory (of each action and layer), kineto (a Chrome trace of "
+    "a few steps), nvtx and itt (ranges for NVIDIA's and Intel's tools), or none.");
   f(num_threads, "num_threads", "Threads of CPU operations; auto: the cores this process may use.").at_least(1);
   f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every N steps; 0: never.").at_least(0);
 

@@ -301,6 +301,7 @@ class EvaluationPass {
         evaluate_batch(index, i, !limit || i + 1 < *limit ? prefetcher : nullptr);
       }
       rounds.end_round();
+      if (run_.fn != TrainerFn::fit) run_.actions.step_done();
     }
   }
 

@@ -244,6 +244,7 @@ class FitLoop {
       }
       if (skipped) break;
       after_batch(batch_idx++, last_batch);
+      run_.actions.step_done();
       // What follows the last batch happens at the epoch's end, when the epoch counts as completed.
       if (!last_batch && ends_in_epoch()) return;
     }

@@ -49,7 +49,8 @@ void step_schedulers(RunState& run, Services& services, ScheduleInterval interva
     if (value) {
       run.model->lr_scheduler_step(*config.scheduler, *value);
     } else {
-      if (config.strict) refuse_monitor(services.context, config);
+      // A run that only measures does not validate.
+      if (config.strict && !run.is_profile()) refuse_monitor(services.context, config);
       log::warn("lr_scheduler.monitor_missing",
                 cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), services.context)));
       // A plateau schedule does not step; the schedules it is composed with, such as a warm-up, continue.
@@ -140,7 +141,10 @@ void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional
   Progress& progress = run_.counters;
   ++progress.batches_total.started;
   run_.position.doing = "a wait for earlier steps";
-  run_ahead_.begin_step();
+  {
+    const auto timer = run_.actions.time("wait_for_device");
+    run_ahead_.begin_step();
+  }
   StepOutput output;
   try {
     output = run_.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);

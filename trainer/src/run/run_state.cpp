@@ -17,7 +17,7 @@ std::optional<int64_t> StageLoaders::total() const {
 
 RunState::RunState(const TrainerOptions& written, const TrainerComponents& trainer_components, TrainerFn trainer_fn)
     : fn(trainer_fn),
-      options(written, trainer_fn),
+      options(written, trainer_fn, trainer_fn == TrainerFn::fit ? trainer_components.profile_steps : 0),
       components(trainer_components),
       load(components.load),
       seed(components.seed),

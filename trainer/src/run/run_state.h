@@ -26,10 +26,10 @@
 #include "fulgur/trainer/components.h"
 #include "logging/log_store.h"
 #include "logging/metric_store.h"
+#include "profiling/actions.h"
 #include "run/callback_list.h"
 #include "run/callback_states.h"
 #include "run/step_state.h"
-#include "services/action_times.h"
 #include "services/seen_counts.h"
 
 namespace fulgur::detail {
@@ -222,6 +222,8 @@ struct RunState {
   /// Prints a line on rank 0.
   void print(std::string_view line) const;
   bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
+  /// The run only measures a few steps (`trainer fit --profile`); it is a trial run too.
+  bool is_profile() const { return fn == TrainerFn::fit && components.profile_steps > 0; }
   std::vector<OptimizerHandle*> optimizer_handles() const;
   /// What is appended to the name of a logged value: the number of its loader if there are several.
   std::string loader_suffix(const LogOptions& log_options) const;
@@ -269,7 +271,7 @@ struct RunState {
   StepState step;
   ValidationState validation;
   RunTimes times;
-  ActionTimes actions;
+  Actions actions;
   CapturedCounts captured;
   int64_t logged_step = 0;  ///< global step of the last step row
   /// Most samples of a rank that a training step computes at once, with auto_micro_batch; 0: the whole batch.

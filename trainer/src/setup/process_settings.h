@@ -12,6 +12,9 @@ namespace fulgur::detail {
 /// The number of threads of a run: as configured, or (`auto`) OMP_NUM_THREADS, or the number of CPUs this process may
 /// use.
 int64_t decide_threads(const Auto<int64_t>& num_threads);
+
+/// The number of CPUs that this process may use.
+int64_t usable_cores();
 /// Sets LibTorch's thread count.
 void set_threads(int64_t count);
 

@@ -101,7 +101,8 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
   if (plan.content && plan.content->state.contains(checkpoint_keys::kImported)) run.load.weights_only = true;
   if (plan.content && run.fn == TrainerFn::fit && run.fast_dev_run() && run.load.loads_loops()) {
     run.load.loops = false;
-    run.print("fast_dev_run: the weights and optimizers of the checkpoint are loaded, and the loops begin at step 0");
+    run.print(cat(run.is_profile() ? "profile" : "fast_dev_run",
+                  ": the weights and optimizers of the checkpoint are loaded, and the loops begin at step 0"));
   }
   if (plan.content && run.load.loads_loops()) plan.run_dir = plan.checkpoint_run_dir;
   plan.begins_again = !plan.run_dir && plan.restarted_run_dir;

@@ -16,9 +16,9 @@
 #include "logging/logger_thread.h"
 #include "loops/rewind.h"
 #include "process/run_folder.h"
-#include "run/action_report.h"
 #include "run/all_loggers.h"
 #include "run/memory_format.h"
+#include "setup/profile_report.h"
 #include "setup/rank_consistency.h"
 #include "setup/setup_steps.h"
 
@@ -49,8 +49,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   plan_training(resume);
   choose_run_folder(resume);
   restore(resume);
-  if (run_.options.profiler == ProfilerKind::simple)
-    run_.actions.start(run_.device(), /*with_events=*/!run_.options.cuda_graph);
+  start_profiler(run_);
   if (run_.fn == TrainerFn::fit) run_.strategy->start_training(*run_.model, services_.context.optimizers());
 }
 
@@ -265,9 +264,10 @@ void RunSetup::print_start() {
                              batches ? std::to_string(*batches) : "?", batches == 1 ? " batch" : " batches"));
   }
   run_.print(cat("data: ", join(components, " · "), run_.world_size() > 1 ? " (of rank 0)" : ""));
-  run_.print(run_.run_dir.empty()
-                 ? run_.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)"
-                 : cat("run folder: ", run_.run_dir));
+  run_.print(run_.run_dir.empty() ? run_.options.barebones ? "run folder: none (barebones)"
+                                    : run_.is_profile()    ? "run folder: none (profile)"
+                                                           : "run folder: none (fast_dev_run)"
+                                  : cat("run folder: ", run_.run_dir));
 }
 
 namespace {
@@ -341,7 +341,7 @@ void RunSetup::finish(RunStatus status) noexcept {
     log_exceptions(kWhen, [&] { run_.model->teardown(run_.fn); });
     for (const auto& [replica, context] : run_.replicas) log_exceptions(kWhen, [&] { replica->teardown(run_.fn); });
   }
-  log_exceptions(kWhen, [&] { report_actions(run_); });
+  log_exceptions(kWhen, [&] { report_profile(run_); });
   if (run_.strategy && run_.failed_alone) run_.strategy->abandon();
   if (run_.strategy) run_.strategy->teardown();
   // The other processes do not wait for these.

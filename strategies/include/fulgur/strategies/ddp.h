@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -71,6 +72,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void sync_gradients(Optimizer& optimizer) override;
+  void watch_exchanges(std::function<void()> awaited) override { exchange_awaited_ = std::move(awaited); }
   /// Throws a DistributedError for gradients of manual backwards that were not exchanged.
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Every `check_replicas_every` steps, throws a DistributedError that names the weights that differ between ranks.
@@ -115,6 +117,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   std::vector<std::vector<NamedParameter>> shares_to_reduce_;
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< used with manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
+  std::function<void()> exchange_awaited_;  ///< empty: nothing watches
   bool syncs_buffers_next_ = true;
   std::vector<Tensor> kept_buffers_;  // this rank's buffers of the current window, while an evaluation uses rank 0's
 };

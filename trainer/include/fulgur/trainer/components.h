@@ -14,6 +14,7 @@
 #include "fulgur/core/contracts/logger.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/contracts/precision.h"
+#include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 
@@ -22,6 +23,9 @@ namespace fulgur {
 namespace detail {
 struct FULGUR_API VerifiedCheckpoint;
 }
+
+/// Steps before the first that `profile_steps` measures: memory is allocated, and a graph is captured.
+inline constexpr int64_t kProfileWarmup = 8;
 
 /// Components created by the user's program. Callbacks and loggers are added to those that the options name; the
 /// default ones are created only if there is no other of their kind. All other components replace those of the options.
@@ -38,6 +42,7 @@ struct FULGUR_API TrainerComponents {
   std::vector<std::shared_ptr<Logger>> loggers;
   std::shared_ptr<Strategy> strategy;
   std::shared_ptr<Precision> precision;
+  std::shared_ptr<Profiler> profiler;
   /// The config of the run, saved in the run folder and the checkpoints; created from the options if absent.
   std::optional<ConfigNode> config;
   /// Folder of the config file; if it is a run folder, `last` and `best` are looked up in it.
@@ -60,6 +65,9 @@ struct FULGUR_API TrainerComponents {
   /// A fit begins again in the folder of the version that a logger names, if another fit ended there before its first
   /// checkpoint; otherwise a folder that exists is an error.
   bool begins_again = false;
+  /// If not 0, a fit is a trial run that measures this many steps after a warm-up of `kProfileWarmup`, and then prints
+  /// what bounds it (`trainer fit --profile N`). It neither validates nor leaves any file.
+  int64_t profile_steps = 0;
 };
 
 /// The source of the data: a DataModule, or plain loaders.

@@ -78,6 +78,9 @@ struct FULGUR_API Config {
   /// folder before its first checkpoint, the fit begins again in that folder.
   bool begins_again = false;
 
+  /// Not an option: `TrainerComponents::profile_steps`.
+  int64_t profile_steps = 0;
+
   /// The start of the run, if a resume has replaced it in this config; not an option. The run saves this one, so that
   /// the saved config describes the whole run.
   std::optional<WrittenStart> written_start;

@@ -10,6 +10,7 @@
 #include "fulgur/core/contracts/callback.h"
 #include "fulgur/core/contracts/loader.h"
 #include "fulgur/core/contracts/logger.h"
+#include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/core/export.h"
 #include "fulgur/core/options/enum_names.h"
@@ -40,12 +41,6 @@ enum class ScaleLr { none, linear, sqrt };
 constexpr auto enum_names(ScaleLr) {
   return std::to_array<EnumName<ScaleLr>>(
       {{ScaleLr::none, "none"}, {ScaleLr::linear, "linear"}, {ScaleLr::sqrt, "sqrt"}});
-}
-
-/// What measures a run (`trainer.profiler`).
-enum class ProfilerKind { none, simple };
-constexpr auto enum_names(ProfilerKind) {
-  return std::to_array<EnumName<ProfilerKind>>({{ProfilerKind::none, "none"}, {ProfilerKind::simple, "simple"}});
 }
 
 /// The memory format of images (`trainer.memory_format`).
@@ -178,7 +173,7 @@ struct FULGUR_API TrainerOptions {
   bool detect_anomaly = false;
   bool debug = false;
   bool barebones = false;
-  ProfilerKind profiler = ProfilerKind::none;
+  Spec<Profiler> profiler{"none"};
   Auto<int64_t> num_threads;
   int64_t log_every_n_steps = 50;
 

@@ -35,4 +35,7 @@ FULGUR_API std::vector<int64_t> column_widths(const std::vector<TextRow>& rows);
 FULGUR_API std::string aligned(const TextRow& row, const std::vector<int64_t>& widths,
                                std::string_view separator = "  ");
 
+/// The rows as lines, with their columns aligned.
+FULGUR_API std::string aligned_lines(const std::vector<TextRow>& rows);
+
 }  // namespace fulgur

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/contracts/profiler.h"
+#include "fulgur/core/device/device_clock.h"
+#include "fulgur/core/options/options.h"
+
+namespace fulgur::detail {
+
+/// `trainer.profiler: simple`: how often each action of a run happened, and how long it took on the host and on the
+/// device. An action may contain others. It waits for the device when the measurement begins after `skip_first` steps,
+/// and at its end.
+class SimpleProfiler final : public Profiler {
+ public:
+  struct Options {
+    int64_t skip_first = 0, steps = 0;
+    void fields(Fields& f);
+  };
+  struct Row {
+    std::string action;
+    int64_t calls = 0;
+    double host_s = 0;
+    double own_s = 0;                ///< the part of `host_s` that is not in inner actions
+    std::optional<double> device_s;  ///< on the device's current stream; nullopt on the CPU
+  };
+  /// The name of the row of the time in which backward waits for the gradients of other ranks.
+  static constexpr const char* kExchange = "gradient_exchange";
+
+  explicit SimpleProfiler(Options options) : options_(options) {}
+  void start(const ProfiledRun& run) override;
+  void begin(const ProfiledAction& action) override;
+  void end(const ProfiledAction& action) noexcept override;
+  void step_done() override;
+  void exchange_is_awaited() override;
+  std::optional<Profile> stop() override;
+
+  /// Sorted by host time, the longest first. Waits until the device has reached the end of the last action.
+  std::vector<Row> rows();
+  /// Whole steps that were measured.
+  int64_t steps() const;
+  /// The seconds from the begin of the first of them to the end of the last, on the host or on the device, whichever
+  /// took longer. Waits like `rows`.
+  double steps_s() const;
+
+ private:
+  struct Span {
+    int64_t row;
+    DeviceClock::Moment from, to;
+  };
+  struct Open {
+    int64_t row;
+    std::optional<DeviceClock::Moment> from;  // nullopt: it began outside the measurement
+    double inner_s = 0;                       // of the actions inside
+  };
+  void begin_measuring();
+  bool is_measuring() const { return started_ && !ended_; }
+  Row& row(int64_t index, const std::string& name);
+  /// Returns the seconds on the host.
+  double add(Row& row, int64_t index, DeviceClock::Moment from);
+  void count(const Span& span);
+  void count_exchange();
+
+  Options options_;
+  std::optional<DeviceClock> clock_;
+  std::optional<DeviceClock::Moment> started_, last_step_;  // of the measurement
+  int64_t steps_ = 0;
+  bool ended_ = false;
+  std::vector<Row> rows_;  // by the index of the action; those without calls are not shown
+  Row exchange_{.action = kExchange, .calls = 0, .host_s = 0, .own_s = 0, .device_s = {}};
+  std::optional<DeviceClock::Moment> exchange_from_;
+  std::vector<Open> open_;
+  std::deque<Span> pending_;  // spans that the device has not reached
+};
+
+/// The rows as a table, with the share of each action in `elapsed_s`.
+std::string action_table(const std::vector<SimpleProfiler::Row>& rows, double elapsed_s);
+
+}  // namespace fulgur::detail
