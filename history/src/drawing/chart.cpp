@@ -164,11 +164,15 @@ class Drawing {
     }
     char command = 'M';
     for (const ChartPoint& point : line.points) append_point(mean, std::exchange(command, 'L'), point.x, point.mean);
+    if (line.scattered) return draw_dots(line);
     out_ += cat("<path class=\"mean s", line.colour % kColours, "\"", line.dashed ? " stroke-dasharray=\"6 3\"" : "",
                 " data-name=\"", html_escaped(line.name), "\" d=\"", mean, "\"/>");
-    if (line.points.size() > kDots) return;
+    if (line.points.size() <= kDots) draw_dots(line);
+  }
+
+  void draw_dots(const ChartLine& line) {
     for (const ChartPoint& point : line.points) {
-      out_ += cat("<circle class=\"f", line.colour % kColours, "\" r=\"2.2\" cx=\"");
+      out_ += cat("<circle class=\"f", line.colour % kColours, "\" r=\"", line.scattered ? "4" : "2.2", "\" cx=\"");
       append_number(out_, at_x(point.x));
       out_ += "\" cy=\"";
       append_number(out_, at_y(point.mean));
