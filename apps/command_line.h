@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fulgur/trainer/config.h"
+#include "sweep/sweep_arguments.h"
 
 namespace fulgur::cli {
 
@@ -29,6 +30,7 @@ struct CommandLine {
   std::string sort, filter;                     ///< of runs
   double every_s = 1;                           ///< of watch
   bool quiet = false;                           ///< of runs, report and watch
+  SweepArguments sweep;                         ///< of sweep
   bool resume = false;                          ///< becomes `ckpt_path: auto` in the overrides
   std::string text;                             ///< help or version, to be printed instead of running anything
   bool is_error = false;                        ///< no verb was given: `text` goes to stderr, exit code 2

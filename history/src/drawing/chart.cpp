@@ -89,7 +89,10 @@ class Drawing {
   std::string label() const {
     std::vector<std::string> parts;
     for (const ChartLine& line : chart_.lines)
-      if (!line.points.empty()) parts.push_back(cat(line.name, " ends at ", value_text(line.points.back().mean)));
+      if (line.scattered)
+        parts.push_back(cat(counted(static_cast<int64_t>(line.points.size()), "point"), " ", line.name));
+      else if (!line.points.empty())
+        parts.push_back(cat(line.name, " ends at ", value_text(line.points.back().mean)));
     return html_escaped(cat(chart_.title, " by ", chart_.unit, y_.log ? ", logarithmic: " : ": ", join(parts)));
   }
 

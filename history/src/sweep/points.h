@@ -7,7 +7,7 @@
 
 namespace fulgur::history {
 
-inline constexpr int64_t kMostTrials = 100'000;
+inline constexpr int64_t kMostTrials = 10'000;
 
 /// How many different points the space has; saturates, and is that large for a range of real numbers.
 uint64_t possible_points(const SweepSpec& spec);

@@ -98,6 +98,11 @@ std::optional<int64_t> rung_of(const SweepPlan& plan, const TrialRecord& record)
 }
 
 void stop_paused(std::vector<TrialRecord>& trials) {
+  const bool decided = std::none_of(trials.begin(), trials.end(), [](const TrialRecord& record) {
+    return record.status == TrialStatus::pending || record.status == TrialStatus::running ||
+           record.status == TrialStatus::interrupted;
+  });
+  if (!decided) return;
   for (TrialRecord& record : trials)
     if (record.status == TrialStatus::paused) record.status = TrialStatus::stopped;
 }

@@ -25,7 +25,7 @@ FULGUR_API std::optional<size_t> next_trial(const SweepPlan& plan, const std::ve
 /// The rung at which the trial pauses; nullopt if it trains to its end.
 FULGUR_API std::optional<int64_t> rung_of(const SweepPlan& plan, const TrialRecord& record);
 
-/// When nothing runs and nothing can start: paused trials are `stopped`.
+/// Called when nothing runs and nothing can start: paused trials are `stopped`, unless others are still to run.
 FULGUR_API void stop_paused(std::vector<TrialRecord>& trials);
 
 /// Makes the records of an earlier process those of a sweep that continues: what ran is interrupted, what was stopped
