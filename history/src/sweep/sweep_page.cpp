@@ -18,7 +18,7 @@ constexpr size_t kMostCurves = 60, kPointsOfCurve = 128, kMostRows = 2000, kMost
 constexpr const char* kSweepPolicy =
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-std::string cell(const std::string& text) { return cat("<td class=\"number\">", html_escaped(text), "</td>"); }
+std::string number_cell(const std::string& text) { return cat("<td class=\"number\">", html_escaped(text), "</td>"); }
 
 std::string head_cell(const std::string& text) { return cat("<th>", html_escaped(text), "</th>"); }
 
@@ -46,16 +46,16 @@ class SweepPage {
     rows += cat(head_cell("epochs"), head_cell("time"), head_cell(""), "</tr>\n");
     for (size_t r = 0; r < std::min(results_.size(), kMostRows); ++r) {
       const PointResult& result = results_[r];
-      rows += cat("<tr>", cell(cat(result.point)), "<td class=\"", row_class(result), "\">", html_escaped(result.status),
+      rows += cat("<tr>", number_cell(cat(result.point)), "<td class=\"", row_class(result), "\">", html_escaped(result.status),
                   "</td>");
-      for (const ConfigNode& value : plan_.trials[result.first_trial].values) rows += cell(override_text(value));
-      rows += cell(result_text(plan_, result));
+      for (const ConfigNode& value : plan_.trials[result.first_trial].values) rows += number_cell(override_text(value));
+      rows += number_cell(result_text(plan_, result));
       if (plan_.seeds() == 1) {
         const auto& at_rungs = trials_[result.first_trial].at_rungs;
         for (size_t rung = 0; rung < plan_.rungs.size(); ++rung)
-          rows += cell(value_text(rung < at_rungs.size() ? at_rungs[rung] : std::nullopt));
+          rows += number_cell(value_text(rung < at_rungs.size() ? at_rungs[rung] : std::nullopt));
       }
-      rows += cat(cell(cat(result.epochs)), cell(duration_text(result.seconds)), "<td class=\"wide\">",
+      rows += cat(number_cell(cat(result.epochs)), number_cell(duration_text(result.seconds)), "<td class=\"wide\">",
                   html_escaped(first_line(result.reason)), "</td></tr>\n");
     }
     if (results_.size() > kMostRows)
