@@ -172,7 +172,7 @@ TEST_CASE("sweep.csv: one row per trial with all digits, and the value at each r
   trials[0].run = "trial_0000/fulgur_logs/version_0";
   CHECK(sweep_csv(plan, trials) ==
         "trial,point,seed,state,a.b,m,m@1,m@3,epochs,steps,seconds,run,reason\n"
-        "0,0,7,completed,\"[1, 2]\",0.3333333333333333,0.5,0.25,4,40,2,trial_0000/fulgur_logs/version_0,\n"
+        "0,0,7,completed,\"[1, 2]\",0.3333333333333333,0.5,0.25,4,40,2.0,trial_0000/fulgur_logs/version_0,\n"
         "1,1,7,failed,x,,,,0,0,,,\"a, b\"\n");
 }
 
