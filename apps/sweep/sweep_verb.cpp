@@ -39,6 +39,7 @@ void check_options(const CommandLine& command) {
     throw ConfigError(
         "[cli.sweep] a trial resumes from its own checkpoint, so --ckpt_path is not for sweeps. To begin all trials "
         "from a checkpoint, set ckpt_path in the config file.");
+  if (!sweep.trial) slots_of(sweep, process_environment());
 }
 
 // Whether a run writes the rows from which its metric is read.
