@@ -151,9 +151,10 @@ void SweepRunner::finish(size_t trial, const detail::ProcessEnd& end, const std:
   }
   if (record.status == TrialStatus::interrupted) set_aside_.insert(trial);
   save_();
-  log::info(cat("trial ", trial, " is ", enum_text(record.status),
-                record.status == TrialStatus::failed ? cat(": ", escape_controls(record.reason))
-                : record.value ? cat(": ", escape_controls(plan_.spec.metric), " = ", *record.value)
+  const bool failed = record.status == TrialStatus::failed;
+  log::info(cat("trial ", trial, ": ", enum_text(record.status),
+                failed         ? cat(", ", escape_controls(record.reason))
+                : record.value ? cat(", ", escape_controls(plan_.spec.metric), " = ", *record.value)
                                : std::string()));
 }
 

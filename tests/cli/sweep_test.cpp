@@ -51,7 +51,8 @@ struct Sweeps : TemporaryFolder {
   Json state(const std::string& folder = "sweeps/s") const { return Json::parse(read_text(*this / folder / "sweep.json")); }
   std::vector<std::string> statuses(const std::string& folder = "sweeps/s") const {
     std::vector<std::string> all;
-    for (const Json& trial : state(folder)["trials"]) all.push_back(trial["status"]);
+    const Json whole = state(folder);
+    for (const Json& trial : whole["trials"]) all.push_back(trial["status"]);
     return all;
   }
   Rows rows(const std::string& folder = "sweeps/s") const {
@@ -83,14 +84,16 @@ std::vector<int> children_of(int pid) {
   return all;
 }
 
-/// A process that has ended may still be a zombie.
-bool runs(int pid) {
+/// The letter of /proc/PID/stat; empty if there is no such process.
+std::string state_of(int pid) {
   const std::string file = "/proc/" + std::to_string(pid) + "/stat";
-  if (!fs::exists(file)) return false;
-  const std::string text = read_text(file);
+  const std::string text = fs::exists(file) ? read_text(file) : "";
   const size_t name = text.rfind(')');
-  return name != std::string::npos && name + 2 < text.size() && text[name + 2] != 'Z';
+  return name != std::string::npos && name + 2 < text.size() ? text.substr(name + 2, 1) : "";
 }
+
+/// A process that has ended may still be a zombie.
+bool runs(int pid) { return !state_of(pid).empty() && state_of(pid) != "Z"; }
 
 bool wait_for(const std::function<bool()>& condition) {
   for (int i = 0; i < 10000; ++i) {
@@ -105,6 +108,19 @@ std::string variable_of(int pid, const std::string& name) {
   for (std::string variable; std::getline(text, variable, '\0');)
     if (variable.starts_with(name + "=")) return variable.substr(name.size() + 1);
   return "";
+}
+
+/// Halts the first trial of a sweep, which then acts on no signal but SIGKILL. Before it runs the program, it would
+/// hold up the sweep.
+int halted_trial(Running& run) {
+  REQUIRE(run.wait_until([&] {
+    const auto children = children_of(run.pid());
+    return !children.empty() && !variable_of(children.front(), "FULGUR_FAILURE_PIPE").empty();
+  }));
+  const int child = children_of(run.pid()).front();
+  ::kill(child, SIGSTOP);
+  REQUIRE(run.wait_until([&] { return state_of(child) == "T"; }));
+  return child;
 }
 
 }  // namespace
@@ -185,7 +201,7 @@ TEST_CASE("sweep: halving stops points early, and a promoted trial equals one th
   const std::string halving = std::string(kGrid) + "halving: {factor: 2, min_epochs: 1}\n";
   // The learning rate depends on the length of the whole run.
   const std::string config = std::string(kConfig) +
-                             "lr_scheduler: {class_path: OneCycleLR, init_args: {max_lr: 0.1}}\nlr_scheduler_interval: step\n";
+                             "lr_scheduler: {class_path: OneCycleLR, init_args: {max_lr: 0.1, cycle_momentum: false}}\nlr_scheduler_interval: step\n";
   const Sweeps sweeps(halving, config), whole(kGrid, config);
   const Finished end = sweeps({"--jobs", "2"});
   INFO(end.out << end.err);
@@ -253,10 +269,7 @@ TEST_CASE("sweep: ended by a signal or killed, and continued, it has the table o
 TEST_CASE("sweep: a second signal ends it at once") {
   const Sweeps sweeps;
   Running run(Sweeps::arguments({"--trainer.max_epochs", "1000000"}), {.folder = sweeps.path()});
-  REQUIRE(run.wait_until([&] { return !children_of(run.pid()).empty(); }));
-  // A trial that is stopped acts on no signal but SIGKILL.
-  const int child = children_of(run.pid()).front();
-  ::kill(child, SIGSTOP);
+  const int child = halted_trial(run);
   run.signal(SIGINT);
   REQUIRE(run.wait_until([&] { return says(run.err(), "a second signal ends them at once"); }));
   run.signal(SIGINT);
@@ -270,9 +283,7 @@ TEST_CASE("sweep: a second signal ends it at once") {
 TEST_CASE("sweep: trials that do not end within the grace time are killed") {
   const Sweeps sweeps;
   Running run(Sweeps::arguments({"--trainer.max_epochs", "1000000", "--grace", "0.2"}), {.folder = sweeps.path()});
-  REQUIRE(run.wait_until([&] { return !children_of(run.pid()).empty(); }));
-  const int child = children_of(run.pid()).front();
-  ::kill(child, SIGSTOP);
+  const int child = halted_trial(run);
   run.signal(SIGTERM);
   const Finished end = run.wait();
   INFO(end.err);
