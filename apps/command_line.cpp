@@ -34,10 +34,10 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                               {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
-constexpr const char* kWithValue[] = {"config", "report",     "plugin", "format", "output",
-                                      "strict", "key_prefix", "sort",   "filter", "every",
-                                      "sweep",  "dir",        "jobs",   "grace",  "trial",
-                                      "show",   "collect",    "devices_per_trial", "device_list"};
+constexpr const char* kWithValue[] = {"config",     "report", "plugin", "format", "output",  "strict",
+                                      "key_prefix", "sort",   "filter", "every",  "sweep",   "dir",
+                                      "jobs",       "grace",  "trial",  "show",   "collect", "devices_per_trial",
+                                      "device_list"};
 constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet", "retry_failed"};
 /// Short forms of config keys.
 struct Short {
@@ -162,10 +162,11 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
 std::string help_of(const CLI::App& verb, const CLI::App& app) {
   std::vector<std::string> names;
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
-  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "sweep"})) names.emplace_back("--config");
+  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "sweep"}))
+    names.emplace_back("--config");
   if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--report");
-  if (is_run({"fit", "validate", "test", "predict", "config"})) names.emplace_back("--print_config");
+  if (is_run({"fit", "validate", "test", "predict", "config", "sweep"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
   if (is_run({"fit", "validate", "test", "predict"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
   std::vector<const CLI::Option*> options = verb.get_options();

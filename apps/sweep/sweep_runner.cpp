@@ -97,7 +97,8 @@ void SweepRunner::start(Slot& slot, size_t trial) {
 void SweepRunner::wait() {
   auto timeout = std::chrono::milliseconds(-1);
   if (end_.signal != 0 && !killed_) {
-    const auto grace = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(command_.sweep.grace_s));
+    const auto grace =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(command_.sweep.grace_s));
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(stopped_at_ + grace - Clock::now());
     timeout = std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(3'600'000));
     if (left.count() <= 0) {

@@ -120,9 +120,9 @@ bool take_records(CheckedSweep& checked) {
   if (!saved) return false;
   const std::string differences = history::sweep_differences(*saved, checked.state);
   if (!differences.empty())
-    throw ConfigError(cat("[cli.sweep] ", escape_controls(checked.folder.string()),
-                          " has a sweep that differs from this one. Choose another --dir, or undo the change:",
-                          differences));
+    throw ConfigError(
+        cat("[cli.sweep] ", escape_controls(checked.folder.string()),
+            " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
   checked.state.trials = std::move(saved->trials);
   return true;
 }
@@ -168,7 +168,8 @@ ExitCode run_sweep(const CommandLine& command, const std::string& program) {
   if (end.signal == 0) history::stop_paused(state.trials);
   save();
   if (end.signal != 0)
-    log::info(cat("the sweep in ", escape_controls(checked.folder.string()), " is interrupted; the same command continues it"));
+    log::info(cat("the sweep in ", escape_controls(checked.folder.string()),
+                  " is interrupted; the same command continues it"));
   if (!end.at_once) show_results(checked.folder, checked.plan, state.trials);
   return exit_code_of(end, state.trials);
 }
@@ -182,8 +183,8 @@ std::vector<std::string> fit_of_array_task(const CommandLine& command) {
         "[cli.sweep] halving compares trials with each other, so one process must start them all; --trial was given. "
         "Remove halving or --trial.");
   if (index < 0 || index >= count)
-    throw ConfigError(cat("[cli.sweep] the sweep has ", counted(count, "trial"), ", from 0 to ", count - 1, "; --trial is ",
-                          index, "."));
+    throw ConfigError(cat("[cli.sweep] the sweep has ", counted(count, "trial"), ", from 0 to ", count - 1,
+                          "; --trial is ", index, "."));
   if (!take_records(checked)) {
     try {
       write_state(checked.folder, checked.state);

@@ -44,11 +44,14 @@ struct Sweeps : TemporaryFolder {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  Finished operator()(const std::vector<std::string>& more = {}, const std::vector<std::string>& environment = {}) const {
+  Finished operator()(const std::vector<std::string>& more = {},
+                      const std::vector<std::string>& environment = {}) const {
     return trainer(arguments(more), {.folder = path(), .environment = environment});
   }
   Finished verb(const std::vector<std::string>& arguments) const { return trainer(arguments, {.folder = path()}); }
-  Json state(const std::string& folder = "sweeps/s") const { return Json::parse(read_text(*this / folder / "sweep.json")); }
+  Json state(const std::string& folder = "sweeps/s") const {
+    return Json::parse(read_text(*this / folder / "sweep.json"));
+  }
   std::vector<std::string> statuses(const std::string& folder = "sweeps/s") const {
     std::vector<std::string> all;
     const Json whole = state(folder);
@@ -201,7 +204,8 @@ TEST_CASE("sweep: halving stops points early, and a promoted trial equals one th
   const std::string halving = std::string(kGrid) + "halving: {factor: 2, min_epochs: 1}\n";
   // The learning rate depends on the length of the whole run.
   const std::string config = std::string(kConfig) +
-                             "lr_scheduler: {class_path: OneCycleLR, init_args: {max_lr: 0.1, cycle_momentum: false}}\nlr_scheduler_interval: step\n";
+                             "lr_scheduler: {class_path: OneCycleLR, init_args: {max_lr: 0.1, cycle_momentum: "
+                             "false}}\nlr_scheduler_interval: step\n";
   const Sweeps sweeps(halving, config), whole(kGrid, config);
   const Finished end = sweeps({"--jobs", "2"});
   INFO(end.out << end.err);
@@ -237,7 +241,7 @@ TEST_CASE("sweep: asynchronous halving completes at least one trial") {
 }
 
 TEST_CASE("sweep: ended by a signal or killed, and continued, it has the table of a quiet sweep") {
-  const std::string sweep = std::string(kGrid) + "halving: {factor: 2, min_epochs: 2}\n";
+  const std::string sweep = std::string(kGrid) + "halving: {factor: 2, min_epochs: 30}\n";
   const Sweeps quiet(sweep);
   REQUIRE(quiet({"--trainer.max_epochs", "60"}).exit_code == 0);
   for (const int signal : {SIGTERM, SIGINT, SIGKILL}) {
@@ -296,7 +300,8 @@ TEST_CASE("sweep: a trial that is stopped from outside is left for the next call
   const Sweeps sweeps;
   Running run(Sweeps::arguments({"--trainer.max_epochs", "200"}), {.folder = sweeps.path()});
   REQUIRE(run.wait_until([&] {
-    return !children_of(run.pid()).empty() && fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints/last.ckpt");
+    return !children_of(run.pid()).empty() &&
+           fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints/last.ckpt");
   }));
   ::kill(children_of(run.pid()).front(), SIGTERM);
   const Finished end = run.wait();
@@ -339,7 +344,8 @@ TEST_CASE("sweep: a metric that no trial logs") {
 }
 
 TEST_CASE("sweep: mistakes are found before anything starts") {
-  const auto refused = [](const std::string& sweep, const std::string& part, const std::vector<std::string>& more = {}) {
+  const auto refused = [](const std::string& sweep, const std::string& part,
+                          const std::vector<std::string>& more = {}) {
     const Sweeps sweeps(sweep);
     const Finished end = sweeps(more);
     INFO(end.err);
@@ -457,7 +463,8 @@ TEST_CASE("sweep: an array job: one process per trial, then --collect") {
     const Finished end = sweeps({"--trial", std::to_string(trial)});
     INFO(end.err);
     CHECK(end.exit_code == 0);
-    CHECK(fs::exists(sweeps / "sweeps/s" / ("trial_000" + std::to_string(trial)) / "fulgur_logs/version_0/finished.json"));
+    CHECK(fs::exists(sweeps / "sweeps/s" / ("trial_000" + std::to_string(trial)) /
+                     "fulgur_logs/version_0/finished.json"));
   }
   // The state is that of --collect.
   CHECK(sweeps.statuses() == std::vector<std::string>(4, "pending"));

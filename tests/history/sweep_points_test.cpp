@@ -37,7 +37,8 @@ std::string random_sweep(int trials, const std::string& space, int seed = 1) {
 }  // namespace
 
 TEST_CASE("sweep points: a grid has all combinations, and the last key varies fastest") {
-  const SweepPlan plan = plan_of_text("method: grid\nmetric: m\nspace:\n  a.lr: [1, 2]\n  b.init_args.n: [x, [3, 4]]\n");
+  const SweepPlan plan =
+      plan_of_text("method: grid\nmetric: m\nspace:\n  a.lr: [1, 2]\n  b.init_args.n: [x, [3, 4]]\n");
   CHECK(texts_of(plan) == std::vector<std::string>{"lr=1 n=x", "lr=1 n=[3, 4]", "lr=2 n=x", "lr=2 n=[3, 4]"});
   CHECK(plan.trials[1].overrides ==
         std::vector<std::pair<std::string, std::string>>{{"a.lr", "1"}, {"b.init_args.n", "[3, 4]"}});
@@ -61,8 +62,10 @@ TEST_CASE("sweep points: a choice of a class comes before the options of the cla
 }
 
 TEST_CASE("sweep points: random points are the same each time, and a point does not depend on the number of points") {
-  const std::string space = "  lr: {min: 1e-4, max: 0.1, scale: log}\n  n: {min: 1, max: 9, integer: true}\n  c: [a, b]\n";
-  const auto few = texts_of(plan_of_text(random_sweep(5, space))), many = texts_of(plan_of_text(random_sweep(50, space)));
+  const std::string space =
+      "  lr: {min: 1e-4, max: 0.1, scale: log}\n  n: {min: 1, max: 9, integer: true}\n  c: [a, b]\n";
+  const auto few = texts_of(plan_of_text(random_sweep(5, space))),
+             many = texts_of(plan_of_text(random_sweep(50, space)));
   CHECK(std::equal(few.begin(), few.end(), many.begin()));
   CHECK(texts_of(plan_of_text(random_sweep(50, space))) == many);
   CHECK(texts_of(plan_of_text(random_sweep(50, space, 2))) != many);
@@ -86,7 +89,8 @@ TEST_CASE("sweep points: a linear range is uniform and stays inside its bounds")
 }
 
 TEST_CASE("sweep points: the logarithm of a log range is uniform, and its bounds hold after rounding") {
-  const auto numbers = numbers_of(plan_of_text(random_sweep(4000, "  x: {min: 1.23456789e-4, max: 1.23456789, scale: log}\n")));
+  const auto numbers =
+      numbers_of(plan_of_text(random_sweep(4000, "  x: {min: 1.23456789e-4, max: 1.23456789, scale: log}\n")));
   CHECK(std::ranges::all_of(numbers, [](double x) { return x >= 1.23456789e-4 && x <= 1.23456789; }));
   for (int decade = 0; decade < 4; ++decade) {
     const double low = 1.23456789e-4 * std::pow(10, decade);

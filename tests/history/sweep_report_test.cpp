@@ -43,7 +43,8 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 }  // namespace
 
 TEST_CASE("sweep state: written and read back, with numbers to the bit") {
-  SweepState state{kSweep, "trainer: {max_epochs: 9}\n", std::nullopt, {completed(1.0 / 3), failed("a \"b\"\n\x1b"), {}}};
+  SweepState state{
+      kSweep, "trainer: {max_epochs: 9}\n", std::nullopt, {completed(1.0 / 3), failed("a \"b\"\n\x1b"), {}}};
   state.trials[0].at_rungs = {0.1, std::nullopt};
   state.trials[0].target = 2;
   state.trials[0].run = "trial_0000/fulgur_logs/version_0";
@@ -179,7 +180,8 @@ TEST_CASE("sweep.csv: one row per trial with all digits, and the value at each r
 TEST_CASE("sweep page: table, curves, one chart per option, and the best config; names are escaped") {
   const TemporaryFolder folder;
   const SweepPlan plan = plan_of_text(
-      "method: random\ntrials: 2\nmetric: '<m>'\nspace:\n  x.lr: {min: 0.001, max: 1, scale: log}\n  x.kind: [a, '<b>']\n");
+      "method: random\ntrials: 2\nmetric: '<m>'\nspace:\n  x.lr: {min: 0.001, max: 1, scale: log}\n  x.kind: [a, "
+      "'<b>']\n");
   std::vector<TrialRecord> trials{completed(0.5), completed(0.25)};
   for (size_t i = 0; i < 2; ++i) {
     trials[i].run = cat("trial_000", i, "/fulgur_logs/version_0");

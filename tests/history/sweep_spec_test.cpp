@@ -88,7 +88,8 @@ TEST_CASE("sweep file: mistakes are reported with their place and a suggestion")
   CHECK_THAT(error_of(kGrid + "space: {trainer.default_root_dir: [x]}"), ContainsSubstring("sets this option itself"));
   CHECK_THAT(error_of(kGrid + "space: {trainer.max_epochs: [1, 2]}\nhalving: {min_epochs: 1}"),
              ContainsSubstring("the same length"));
-  CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nhalving: {factor: 1, min_epochs: 1}"), ContainsSubstring("halving.factor"));
+  CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nhalving: {factor: 1, min_epochs: 1}"),
+             ContainsSubstring("halving.factor"));
   CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nhalving: {}"), ContainsSubstring("one of min_epochs and min_steps"));
   CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nhalving: {min_epochs: 1, min_steps: 1}"),
              ContainsSubstring("one of min_epochs and min_steps"));
@@ -99,7 +100,8 @@ TEST_CASE("sweep file: a sweep has at most ten thousand trials") {
   std::string values = "[0";
   for (int i = 1; i < 200; ++i) values += "," + std::to_string(i);
   values += "]";
-  CHECK_THAT(error_of(kGrid + "space: {a: " + values + ", b: " + values + "}"), ContainsSubstring("at most 10000 trials"));
+  CHECK_THAT(error_of(kGrid + "space: {a: " + values + ", b: " + values + "}"),
+             ContainsSubstring("at most 10000 trials"));
   CHECK_THAT(error_of(kGrid + "space: {a: " + values + "}\nseeds: 100"), ContainsSubstring("at most 10000 trials"));
   CHECK(error_of(kGrid + "space: {a: " + values + "}\nseeds: 50").empty());
 }

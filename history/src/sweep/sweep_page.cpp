@@ -25,7 +25,11 @@ std::string head_cell(const std::string& text) { return cat("<th>", html_escaped
 class SweepPage {
  public:
   SweepPage(const SweepPlan& plan, const std::vector<TrialRecord>& trials, const std::filesystem::path& folder)
-      : plan_(plan), trials_(trials), folder_(folder), results_(point_results(plan, trials)), names_(axis_names(plan)) {}
+      : plan_(plan),
+        trials_(trials),
+        folder_(folder),
+        results_(point_results(plan, trials)),
+        names_(axis_names(plan)) {}
 
   std::string html(const std::string& command) const {
     const std::string title = cat("Sweep of ", counted(static_cast<int64_t>(trials_.size()), "trial"), " · ",
@@ -33,8 +37,8 @@ class SweepPage {
     return cat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
                "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
                "<meta http-equiv=\"Content-Security-Policy\" content=\"", kSweepPolicy, "\"><title>", title,
-               "</title><style>", kPageStyle, "</style></head>\n<body><h1>", title, "</h1>\n<main>\n", table(), curves(),
-               scatters(), best(command), "</main><script>", kPageScript, "</script></body></html>\n");
+               "</title><style>", kPageStyle, "</style></head>\n<body><h1>", title, "</h1>\n<main>\n", table(),
+               curves(), scatters(), best(command), "</main><script>", kPageScript, "</script></body></html>\n");
   }
 
  private:
@@ -42,12 +46,13 @@ class SweepPage {
     std::string rows = cat("<tr>", head_cell(plan_.seeds() > 1 ? "point" : "trial"), head_cell("state"));
     for (const std::string& name : names_) rows += head_cell(name);
     rows += head_cell(plan_.spec.metric);
-    for (const int64_t rung : plan_.seeds() > 1 ? std::vector<int64_t>() : plan_.rungs) rows += head_cell(cat("at ", rung));
+    for (const int64_t rung : plan_.seeds() > 1 ? std::vector<int64_t>() : plan_.rungs)
+      rows += head_cell(cat("at ", rung));
     rows += cat(head_cell("epochs"), head_cell("time"), head_cell(""), "</tr>\n");
     for (size_t r = 0; r < std::min(results_.size(), kMostRows); ++r) {
       const PointResult& result = results_[r];
-      rows += cat("<tr>", number_cell(cat(result.point)), "<td class=\"", row_class(result), "\">", html_escaped(result.status),
-                  "</td>");
+      rows += cat("<tr>", number_cell(cat(result.point)), "<td class=\"", row_class(result), "\">",
+                  html_escaped(result.status), "</td>");
       for (const ConfigNode& value : plan_.trials[result.first_trial].values) rows += number_cell(override_text(value));
       rows += number_cell(result_text(plan_, result));
       if (plan_.seeds() == 1) {
@@ -86,11 +91,11 @@ class SweepPage {
       }
     }
     std::string out = "<section><h2>Curves</h2>\n";
-    out += chart.lines.empty()
-               ? "<p>No values have been logged yet.</p>"
-               : cat("<figure><figcaption>", html_escaped(chart.title), " by step</figcaption>", svg_of(chart),
-                     legend_of(chart.lines), "</figure>");
-    if (left_out > 0) out += cat("<p class=\"note\">", counted(static_cast<int64_t>(left_out), "more trial"), " not shown.</p>");
+    out += chart.lines.empty() ? "<p>No values have been logged yet.</p>"
+                               : cat("<figure><figcaption>", html_escaped(chart.title), " by step</figcaption>",
+                                     svg_of(chart), legend_of(chart.lines), "</figure>");
+    if (left_out > 0)
+      out += cat("<p class=\"note\">", counted(static_cast<int64_t>(left_out), "more trial"), " not shown.</p>");
     if (unreadable > 0)
       out += cat("<p class=\"note\">", counted(static_cast<int64_t>(unreadable), "run"), " cannot be read.</p>");
     return out + "</section>\n";
@@ -120,7 +125,8 @@ class SweepPage {
     const bool numeric = std::all_of(plan_.trials.begin(), plan_.trials.end(), [&](const SweepTrial& trial) {
       return number_of_value(trial.values[axis]).has_value();
     });
-    Chart chart{cat(plan_.spec.metric, " by ", names_[axis]), log ? cat("log10 of ", names_[axis]) : names_[axis], "", {}};
+    Chart chart{
+        cat(plan_.spec.metric, " by ", names_[axis]), log ? cat("log10 of ", names_[axis]) : names_[axis], "", {}};
     ChartLine complete{"completed", 0, false, {}, true}, others{"not completed", 7, false, {}, true};
     for (const PointResult& result : results_) {
       if (!result.mean) continue;
@@ -133,7 +139,8 @@ class SweepPage {
     for (ChartLine* line : {&complete, &others})
       if (!line->points.empty()) chart.lines.push_back(std::move(*line));
     std::string out = cat("<figure><figcaption>", html_escaped(chart.title), "</figcaption>");
-    out += chart.lines.empty() ? "<p class=\"note\">No point has a value yet.</p>" : svg_of(chart) + legend_of(chart.lines);
+    out += chart.lines.empty() ? "<p class=\"note\">No point has a value yet.</p>"
+                               : svg_of(chart) + legend_of(chart.lines);
     out += cat("<p class=\"note\">", html_escaped(log ? chart.unit : option.key), "</p>");
     if (!numeric) out += list_of_values(option);
     return out + "</figure>\n";
@@ -168,9 +175,9 @@ class SweepPage {
       config = error.what();
     }
     return cat("<section><h2>Best config</h2><p>Trial ", result.first_trial, ": ",
-               html_escaped(trial_text(plan_, plan_.trials[result.first_trial])), " · ", html_escaped(plan_.spec.metric),
-               " = ", html_escaped(result_text(plan_, result)), "</p><pre>", html_escaped(command),
-               "</pre><details><summary>best.yaml</summary><pre>", html_escaped(config),
+               html_escaped(trial_text(plan_, plan_.trials[result.first_trial])), " · ",
+               html_escaped(plan_.spec.metric), " = ", html_escaped(result_text(plan_, result)), "</p><pre>",
+               html_escaped(command), "</pre><details><summary>best.yaml</summary><pre>", html_escaped(config),
                "</pre></details></section>\n");
   }
 

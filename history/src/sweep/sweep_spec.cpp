@@ -43,7 +43,8 @@ void check_values(const history::SweepAxis& axis, const std::string& path, Probl
   for (size_t i = 0; i < axis.values.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (axis.values[i].same_as(axis.values[j])) {
-        problems.add(axis.values[i].where, path, cat("a value may occur once; ", axis.values[i].describe(), " is twice"));
+        problems.add(axis.values[i].where, path,
+                     cat("a value may occur once; ", axis.values[i].describe(), " is twice"));
         return;
       }
 }
@@ -76,7 +77,8 @@ bool FieldTraits<history::SweepSpace>::read(const ConfigNode& node, history::Swe
       axis.values = values.items();
       check_values(axis, place, problems);
     } else {
-      problems.add(values.where, place, "takes a list of values, or a range {min: …, max: …}; got " + values.describe());
+      problems.add(values.where, place,
+                   "takes a list of values, or a range {min: …, max: …}; got " + values.describe());
     }
     space.axes.push_back(std::move(axis));
   }
@@ -170,7 +172,8 @@ void check_method(const SweepSpec& spec, const ConfigNode& node, Problems& probl
     if (!spec.trials) problems.add(node.where, "trials", "a random sweep needs the number of its points");
   } else {
     if (spec.trials)
-      problems.add(node.find("trials")->key_where, "trials", "a grid has all its points; remove it, or use method: random");
+      problems.add(node.find("trials")->key_where, "trials",
+                   "a grid has all its points; remove it, or use method: random");
     for (const SweepAxis& axis : spec.space.axes)
       if (axis.range)
         problems.add(axis.where, join_path("space", axis.key),
@@ -196,7 +199,8 @@ SweepSpec read_sweep(const ConfigNode& node) {
   Fields fields;
   spec.fields(fields);
   if (!node.is_map()) {
-    problems.add(node.where, "", "a sweep file is a map with keys such as method, metric, space; got " + node.describe());
+    problems.add(node.where, "",
+                 "a sweep file is a map with keys such as method, metric, space; got " + node.describe());
     problems.throw_if_any();
   }
   fields.read(node, problems, "");
@@ -211,9 +215,9 @@ SweepSpec read_sweep(const ConfigNode& node) {
   const double most = static_cast<double>(possible_points(spec));
   const double seeds = static_cast<double>(std::max<size_t>(spec.seeds.values.size(), 1));
   if (spec.method == SweepMethod::random && static_cast<double>(*spec.trials) > most)
-    problems.add(node.find("trials")->where, "trials",
-                 cat("points differ from each other, and the space has only ", possible_points(spec), "; got ",
-                     *spec.trials));
+    problems.add(
+        node.find("trials")->where, "trials",
+        cat("points differ from each other, and the space has only ", possible_points(spec), "; got ", *spec.trials));
   const double points = spec.method == SweepMethod::grid ? most : static_cast<double>(*spec.trials);
   if (points * seeds > static_cast<double>(kMostTrials))
     problems.add(node.where, "space", cat("a sweep has at most ", kMostTrials, " trials; this one has more"));

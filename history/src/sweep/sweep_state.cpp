@@ -18,15 +18,9 @@ using SavedJson = nlohmann::json;
 OrderedJson json_of_record(const TrialRecord& record) {
   OrderedJson rungs = OrderedJson::array();
   for (const auto& value : record.at_rungs) rungs.push_back(json_number(value));
-  return {{"status", enum_text(record.status)},
-          {"target", record.target},
-          {"rungs", rungs},
-          {"value", json_number(record.value)},
-          {"epochs", record.epochs},
-          {"steps", record.steps},
-          {"seconds", json_number(record.seconds)},
-          {"reason", record.reason},
-          {"run", record.run}};
+  return {{"status", enum_text(record.status)},     {"target", record.target}, {"rungs", rungs},
+          {"value", json_number(record.value)},     {"epochs", record.epochs}, {"steps", record.steps},
+          {"seconds", json_number(record.seconds)}, {"reason", record.reason}, {"run", record.run}};
 }
 
 std::optional<double> number_of(const SavedJson& json) {
@@ -106,7 +100,9 @@ SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& 
   }
 }
 
-SweepPlan plan_of(const SweepState& state) { return plan_sweep(read_sweep(nodes_of(state.sweep, "sweep")), state.length); }
+SweepPlan plan_of(const SweepState& state) {
+  return plan_sweep(read_sweep(nodes_of(state.sweep, "sweep")), state.length);
+}
 
 std::string sweep_differences(const SweepState& saved, const SweepState& given) {
   std::string lines = lines_of_differences(saved.sweep, given.sweep, "sweep");

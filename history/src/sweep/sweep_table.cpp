@@ -67,7 +67,8 @@ std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& tri
     row.push_back(csv_value(record.value));
     for (size_t rung = 0; rung < plan.rungs.size(); ++rung)
       row.push_back(rung < record.at_rungs.size() ? csv_value(record.at_rungs[rung]) : "");
-    row.insert(row.end(), {cat(record.epochs), cat(record.steps), csv_value(record.seconds), record.run, record.reason});
+    row.insert(row.end(),
+               {cat(record.epochs), cat(record.steps), csv_value(record.seconds), record.run, record.reason});
     text += csv_row(row);
   }
   return text;

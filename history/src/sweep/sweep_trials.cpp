@@ -20,7 +20,8 @@ std::string quoted_text(const std::string& text) {
 std::string flow_scalar(const ConfigNode& node) {
   if (node.is_null()) return "null";
   const std::string& text = node.text();
-  const bool plain = !node.quoted() && !text.empty() && text.find_first_of(",[]{}#&*!|>'\"%@`:\\\n ") == std::string::npos;
+  const bool plain =
+      !node.quoted() && !text.empty() && text.find_first_of(",[]{}#&*!|>'\"%@`:\\\n ") == std::string::npos;
   return plain ? text : quoted_text(text);
 }
 
@@ -63,8 +64,8 @@ std::string override_text(const ConfigNode& value) {
   const std::string& text = value.text();
   // Other texts are taken literally.
   constexpr std::string_view kNulls[] = {"", "null", "~", "Null", "NULL"};
-  const bool is_special = std::find(std::begin(kNulls), std::end(kNulls), text) != std::end(kNulls) ||
-                          text.find_first_of("[{\"'") == 0;
+  const bool is_special =
+      std::find(std::begin(kNulls), std::end(kNulls), text) != std::end(kNulls) || text.find_first_of("[{\"'") == 0;
   // Quoted, `"1"` is a text and not a number.
   return is_special || (value.quoted() && !reads_as_text(text)) ? quoted_text(text) : text;
 }
@@ -78,9 +79,10 @@ SweepPlan plan_sweep(SweepSpec spec, std::optional<int64_t> length) {
   SweepPlan plan{.spec = std::move(spec), .trials = {}, .rungs = {}};
   if (plan.spec.halving) {
     if (!length || *length < 1)
-      throw ConfigError(cat("[sweep.halving] halving needs the length of the whole run; the config does not limit it. Set "
-                            "trainer.max_",
-                            plan.spec.halving->min_epochs ? "epochs" : "steps", "."));
+      throw ConfigError(
+          cat("[sweep.halving] halving needs the length of the whole run; the config does not limit it. Set "
+              "trainer.max_",
+              plan.spec.halving->min_epochs ? "epochs" : "steps", "."));
     plan.rungs = rungs_of(*plan.spec.halving, *length);
   }
   std::vector<size_t> order(plan.spec.space.axes.size());

@@ -12,10 +12,10 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/child_process.h"
+#include "fulgur/strategies/signal_pipe.h"
 #include "launch/group_outcome.h"
 #include "launch/launch_store.h"
 #include "launch/node_link.h"
-#include "fulgur/strategies/signal_pipe.h"
 
 namespace fulgur {
 namespace {
