@@ -241,15 +241,15 @@ TEST_CASE("sweep: asynchronous halving completes at least one trial") {
 }
 
 TEST_CASE("sweep: ended by a signal or killed, and continued, it has the table of a quiet sweep") {
-  const std::string sweep = std::string(kGrid) + "halving: {factor: 2, min_epochs: 30}\n";
+  const std::string sweep = std::string(kGrid) + "halving: {factor: 2, min_epochs: 12}\n";
   const Sweeps quiet(sweep);
-  REQUIRE(quiet({"--trainer.max_epochs", "60"}).exit_code == 0);
+  REQUIRE(quiet({"--trainer.max_epochs", "24"}).exit_code == 0);
   for (const int signal : {SIGTERM, SIGINT, SIGKILL}) {
     CAPTURE(signal);
     const Sweeps sweeps(sweep);
     std::vector<int> children;
     {
-      Running run(Sweeps::arguments({"--jobs", "2", "--trainer.max_epochs", "60"}), {.folder = sweeps.path()});
+      Running run(Sweeps::arguments({"--jobs", "2", "--trainer.max_epochs", "24"}), {.folder = sweeps.path()});
       REQUIRE(run.wait_until([&] {
         return fs::exists(sweeps / "sweeps/s/sweep.json") && sweeps.statuses()[1] != "pending" &&
                fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints");
@@ -263,7 +263,7 @@ TEST_CASE("sweep: ended by a signal or killed, and continued, it has the table o
       if (signal != SIGKILL) CHECK(says(end.err, "the same command continues it"));
     }
     for (const int child : children) CHECK(wait_for([&] { return !runs(child); }));
-    const Finished end = sweeps({"--jobs", "2", "--trainer.max_epochs", "60"});
+    const Finished end = sweeps({"--jobs", "2", "--trainer.max_epochs", "24"});
     INFO(end.out << end.err);
     REQUIRE(end.exit_code == 0);
     CHECK(without_times(sweeps.rows()) == without_times(quiet.rows()));
@@ -297,8 +297,8 @@ TEST_CASE("sweep: trials that do not end within the grace time are killed") {
 }
 
 TEST_CASE("sweep: a trial that is stopped from outside is left for the next call") {
-  const Sweeps sweeps;
-  Running run(Sweeps::arguments({"--trainer.max_epochs", "200"}), {.folder = sweeps.path()});
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2]}\n");
+  Running run(Sweeps::arguments({"--trainer.max_epochs", "100"}), {.folder = sweeps.path()});
   REQUIRE(run.wait_until([&] {
     return !children_of(run.pid()).empty() &&
            fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints/last.ckpt");
@@ -307,8 +307,8 @@ TEST_CASE("sweep: a trial that is stopped from outside is left for the next call
   const Finished end = run.wait();
   INFO(end.err);
   CHECK(end.exit_code == 75);
-  CHECK(sweeps.statuses() == std::vector<std::string>{"interrupted", "completed", "completed", "completed"});
-  CHECK(sweeps({"--trainer.max_epochs", "200"}).exit_code == 0);
+  CHECK(sweeps.statuses() == std::vector<std::string>{"interrupted", "completed"});
+  CHECK(sweeps({"--trainer.max_epochs", "100"}).exit_code == 0);
   CHECK(sweeps.statuses()[0] == "completed");
 }
 

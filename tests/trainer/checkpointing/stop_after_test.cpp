@@ -111,8 +111,12 @@ TEST_CASE("stop_after: bad values, and a fit without checkpoints") {
   };
   CHECK(read("{stop_after: 500st}").stop_after->value == 500);
   CHECK_THROWS_WITH(read("{stop_after: 3min}"), ContainsSubstring("the unit must be one of ep, st"));
-  CHECK_THROWS_WITH(read("{stop_after: 0ep}"), ContainsSubstring("trainer.stop_after"));
   TrainerOptions options = quiet(folder);
+  for (const Interval& bad : {Interval{0, kEpochs}, Interval{1.5, kEpochs}, Interval{3, Interval::Unit::seconds}}) {
+    options.stop_after = bad;
+    CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<OneCycle>(), regression_data()),
+                      ContainsSubstring("whole number of epochs or steps"));
+  }
   options.stop_after = Interval{1, kEpochs};
   options.enable_checkpointing = false;
   CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<OneCycle>(), regression_data()),

@@ -1,5 +1,7 @@
 #include "config/resolved_options.h"
 
+#include <cmath>
+
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -11,6 +13,11 @@ constexpr int64_t kDefaultEpochs = 1000;
 template <class... Parts>
 void require(bool holds, const Parts&... message) {
   if (!holds) throw ConfigError(cat(message...));
+}
+
+bool is_count_of_training(const Interval& length) {
+  const bool counts = length.unit == Interval::Unit::epochs || length.unit == Interval::Unit::steps;
+  return counts && length.value >= 1 && length.value == std::floor(length.value);
 }
 
 }  // namespace
@@ -53,8 +60,8 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           epoch_limit.value_or(0), ".");
   require(!min_steps || step_limit < 0 || *min_steps <= step_limit,
           "[trainer.min_steps] must not be above max_steps; got ", min_steps.value_or(0), " and ", step_limit, ".");
-  require(!stop_after || stop_after->unit == Interval::Unit::epochs || stop_after->unit == Interval::Unit::steps,
-          "[trainer.stop_after] the length must be in epochs or steps (3ep, 500st); got ",
+  require(!stop_after || is_count_of_training(*stop_after),
+          "[trainer.stop_after] the length must be a whole number of epochs or steps, at least 1 (3ep, 500st); got ",
           stop_after ? stop_after->text() : "", ".");
   require(!stop_after || fn != TrainerFn::fit || saves_checkpoints,
           "[trainer.stop_after] a fit that is to be continued needs checkpoints, and enable_checkpointing is false or "

@@ -215,8 +215,7 @@ void TrainerOptions::fields(Fields& f) {
   f(stop_after, "stop_after",
     "Ends the fit with a checkpoint after this many epochs or steps of the run, 3ep or 500st, and leaves it "
     "unfinished: --resume continues it. Limits and schedules are not affected.")
-      .units({"ep", "st"})
-      .greater_than(0);
+      .units({"ep", "st"});
   f(fast_dev_run, "fast_dev_run",
     "Runs this many batches of each loop once, without checkpoints and loggers; true: 1.");
   f(limit_train_batches, "limit_train_batches", "Training batches per epoch: a count, or a fraction such as 0.1.");
