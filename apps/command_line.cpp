@@ -37,8 +37,10 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
 constexpr const char* kWithValue[] = {
     "config", "report", "plugin", "format", "output", "strict", "key_prefix", "sort", "filter", "every", "profile",
     // of tune
-    "mode", "min_lr", "max_lr", "early_stop_threshold", "steps", "steps_per_trial", "init", "max_trials", "margin"};
-constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet"};
+    "mode", "min_lr", "max_lr", "early_stop_threshold", "steps", "steps_per_trial", "init", "max_trials", "margin",
+    // of sweep
+    "sweep", "dir", "jobs", "grace", "trial", "show", "collect", "devices_per_trial", "device_list"};
+constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet", "retry_failed"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -162,11 +164,11 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
 std::string help_of(const CLI::App& verb, const CLI::App& app) {
   std::vector<std::string> names;
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
-  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune"}))
+  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune", "sweep"}))
     names.emplace_back("--config");
   if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
-  if (is_run({"fit", "validate", "test", "predict", "config", "tune"})) names.emplace_back("--print_config");
+  if (is_run({"fit", "validate", "test", "predict", "config", "tune", "sweep"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--profile", "--resume", "--allow-config-change"});
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
   std::vector<const CLI::Option*> options = verb.get_options();
@@ -279,6 +281,33 @@ void add_tune(CLI::App& app, CommandLine& out, std::optional<std::string>& argum
       ->type_name("PART");
 }
 
+/// `sweep`, which starts fits.
+void add_sweep(CLI::App& app, SweepArguments& out) {
+  constexpr int64_t kMost = 1'000'000;
+  CLI::App* sweep =
+      app.add_subcommand("sweep", "Train a config with many values of its options, and compare them")->fallthrough();
+  sweep->footer(kFooter);
+  sweep->add_option("--sweep", out.file, "YAML file: method, metric, space, …")->type_name("FILE");
+  sweep->add_option("--dir", out.dir, "Folder of the sweep; sweeps/NAME if not given, for NAME.yaml")->type_name("DIR");
+  sweep->add_option("--jobs", out.jobs, "Trials that run at the same time")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, kMost));
+  sweep->add_option("--devices_per_trial", out.devices_per_trial, "GPUs of each running trial")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, kMost));
+  sweep->add_option("--device_list", out.device_list, "GPUs to distribute, such as 0,1,2,3")->type_name("LIST");
+  sweep->add_flag("--retry_failed", out.retry_failed, "Start failed trials again");
+  sweep->add_option("--grace", out.grace_s, "Time of the trials to save and end after a signal")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e6));
+  CLI::Option* trial = sweep->add_option("--trial", out.trial, "Run only this trial, in an array job of a scheduler");
+  CLI::Option* show = sweep->add_option("--show", out.show, "Print the table of a sweep, and write its page");
+  CLI::Option* collect = sweep->add_option("--collect", out.collect, "The same, with the results of an array job");
+  trial->type_name("I");
+  show->type_name("DIR")->excludes(collect)->excludes(trial);
+  collect->type_name("DIR")->excludes(trial);
+}
+
 // What CLI11 fills in.
 struct Values {
   std::vector<std::string> files, plugins;
@@ -324,6 +353,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   add_exchange(app, out, values.argument);
   add_history(app, out);
   add_tune(app, out, values.argument);
+  add_sweep(app, out.sweep);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fulgur/trainer/config.h"
+#include "sweep/sweep_arguments.h"
 #include "tuning/tune_arguments.h"
 
 namespace fulgur::cli {
@@ -30,11 +31,12 @@ struct CommandLine {
   std::string sort, filter;                     ///< of runs
   double every_s = 1;                           ///< of watch
   TuneArguments tune;
-  bool quiet = false;     ///< of runs, report and watch
+  SweepArguments sweep;
+  bool quiet = false;         ///< of runs, report and watch
   int64_t profile_steps = 0;  ///< of fit: measure so many steps; 0: train
-  bool resume = false;    ///< becomes `ckpt_path: auto` in the overrides
-  std::string text;       ///< help or version, to be printed instead of running anything
-  bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2
+  bool resume = false;        ///< becomes `ckpt_path: auto` in the overrides
+  std::string text;           ///< help or version, to be printed instead of running anything
+  bool is_error = false;      ///< no verb was given: `text` goes to stderr, exit code 2
 };
 
 /// Reads the arguments and the environment; options may come before or after the verb. Throws a ConfigError that

@@ -17,6 +17,7 @@
 #include "report_file.h"
 #include "restart.h"
 #include "seeing/history_verbs.h"
+#include "sweep/sweep_verb.h"
 #include "tuning/finders.h"
 #include "tuning/grouped_trial.h"
 #include "tuning/tune_batch_size.h"
@@ -219,6 +220,14 @@ ExitCode run_trainer(const CommandLine& command, const std::string& program,
   }
 }
 
+ExitCode sweep(const CommandLine& command, const std::string& program) {
+  if (!command.sweep.trial) return run_sweep(command, program);
+  const std::vector<std::string> arguments = fit_of_array_task(command);
+  CommandLine fit = parse_command_line(arguments, {});
+  fit.sources.environment = command.sources.environment;
+  return run_trainer(fit, program, arguments);
+}
+
 }  // namespace
 
 ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
@@ -239,6 +248,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "config")
     return print(to_yaml(fulgur::Trainer::from_config(load_config(command.sources)).resolved_config())), ExitCode::ok;
   if (command.verb == "import") return import_weights(command, load_config(command.sources));
+  if (command.verb == "sweep") return sweep(command, program);
   if (command.verb == "tune" && command.argument == "batch_size") return search_batch_size(command, program, arguments);
   return run_trainer(command, program, arguments);
 }

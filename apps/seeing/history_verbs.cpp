@@ -1,13 +1,8 @@
 #include "seeing/history_verbs.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 #include <thread>
 
 #include "failure.h"
@@ -19,33 +14,9 @@
 #include "fulgur/history/watch.h"
 #include "print.h"
 #include "report_file.h"
+#include "terminal.h"
 
 namespace fulgur::cli {
-namespace {
-
-bool stdout_is_terminal() {
-  const char* term = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) == 1 && !(term && std::string_view(term) == "dumb");
-}
-
-// As the progress bar: no colour with NO_COLOR, and neither colour nor a limit of the width in a pipe.
-history::TextStyle style_of_stdout() {
-  history::TextStyle style;
-  if (!stdout_is_terminal()) return style;
-  struct winsize size {};
-  style.columns = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-  const char* no_color = std::getenv("NO_COLOR");
-  style.colour = !no_color || *no_color == '\0';
-  return style;
-}
-
-int64_t terminal_rows() {
-  struct winsize size {};
-  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 ? size.ws_row : 24;
-}
-
-}  // namespace
-
 ExitCode list_runs(const CommandLine& command) {
   const std::filesystem::path root = command.runs.empty() ? "fulgur_logs" : command.runs.front();
   const auto all = history::read_runs(root);

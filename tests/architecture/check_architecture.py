@@ -37,7 +37,7 @@ SUBFOLDERS = {
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
     "callbacks": ["steps", "weights", "batches"],
-    "history": ["reading", "drawing"],
+    "history": ["reading", "drawing", "sweep"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [

@@ -5,6 +5,8 @@
 
 #include "process.h"
 
+namespace tune_verbs_test {
+
 using namespace fulgur::test;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
@@ -262,3 +264,5 @@ TEST_CASE("tune batch_size: data whose batches have another option are refused")
   const Tune tune;
   CHECK(says(tune("batch_size", {"--data", "null"}).err, "the config names none"));
 }
+
+}  // namespace tune_verbs_test

@@ -6,4 +6,8 @@ set(TEST_SOURCES
   report_page_test.cpp
   row_reader_test.cpp
   runs_test.cpp
+  sweep_points_test.cpp
+  sweep_report_test.cpp
+  sweep_schedule_test.cpp
+  sweep_spec_test.cpp
   watch_test.cpp)

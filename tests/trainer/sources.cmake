@@ -62,6 +62,7 @@ set(TEST_SOURCES
   checkpointing/preemption_test.cpp
   services/rank_consensus_test.cpp
   checkpointing/resume_choice_test.cpp
+  checkpointing/stop_after_test.cpp
   checkpointing/resume_test.cpp
   checkpointing/resumed_folder_test.cpp
   capture/run_ahead_test.cpp

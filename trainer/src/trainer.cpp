@@ -66,7 +66,7 @@ std::optional<int> guarded(RunSetup& setup, std::atomic<bool>& running, Body bod
 }
 
 ExitCode exit_code_of(std::optional<int> signal, bool saved) {
-  if (!signal) return ExitCode::ok;
+  if (!signal || *signal == Interrupted::kStopAfter) return ExitCode::ok;
   if (*signal == SIGINT) return ExitCode::interrupted;
   return saved ? ExitCode::preempted : ExitCode::terminated;
 }

@@ -22,6 +22,7 @@ DistributedError::~DistributedError() = default;
 namespace {
 
 std::string signal_text(int signal) {
+  if (signal == Interrupted::kStopAfter) return "trainer.stop_after";
   return signal == SIGINT ? "SIGINT (Ctrl-C)" : signal == SIGTERM ? "SIGTERM" : "signal " + std::to_string(signal);
 }
 

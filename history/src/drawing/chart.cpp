@@ -89,7 +89,10 @@ class Drawing {
   std::string label() const {
     std::vector<std::string> parts;
     for (const ChartLine& line : chart_.lines)
-      if (!line.points.empty()) parts.push_back(cat(line.name, " ends at ", value_text(line.points.back().mean)));
+      if (line.scattered)
+        parts.push_back(cat(counted(static_cast<int64_t>(line.points.size()), "point"), " ", line.name));
+      else if (!line.points.empty())
+        parts.push_back(cat(line.name, " ends at ", value_text(line.points.back().mean)));
     return html_escaped(cat(chart_.title, " by ", chart_.unit, y_.log ? ", logarithmic: " : ": ", join(parts)));
   }
 
@@ -164,11 +167,15 @@ class Drawing {
     }
     char command = 'M';
     for (const ChartPoint& point : line.points) append_point(mean, std::exchange(command, 'L'), point.x, point.mean);
+    if (line.scattered) return draw_dots(line);
     out_ += cat("<path class=\"mean s", line.colour % kColours, "\"", line.dashed ? " stroke-dasharray=\"6 3\"" : "",
                 " data-name=\"", html_escaped(line.name), "\" d=\"", mean, "\"/>");
-    if (line.points.size() > kDots) return;
+    if (line.points.size() <= kDots) draw_dots(line);
+  }
+
+  void draw_dots(const ChartLine& line) {
     for (const ChartPoint& point : line.points) {
-      out_ += cat("<circle class=\"f", line.colour % kColours, "\" r=\"2.2\" cx=\"");
+      out_ += cat("<circle class=\"f", line.colour % kColours, "\" r=\"", line.scattered ? "4" : "2.2", "\" cx=\"");
       append_number(out_, at_x(point.x));
       out_ += "\" cy=\"";
       append_number(out_, at_y(point.mean));

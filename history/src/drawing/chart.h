@@ -16,6 +16,7 @@ struct ChartLine {
   size_t colour = 0;
   bool dashed = false;
   std::vector<ChartPoint> points;  ///< by x
+  bool scattered = false;          ///< each point by itself, without a line between them
 };
 
 struct Chart {

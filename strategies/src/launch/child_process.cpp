@@ -1,4 +1,4 @@
-#include "launch/child_process.h"
+#include "fulgur/strategies/child_process.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -42,7 +42,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments,
-                           Environment environment, const SignalPipe& signals) {
+                           Environment environment, const SignalPipe& signals, int output) {
   UniqueFd words_read, words_write, error_read, error_write;
   make_pipe(words_read, words_write, program);
   make_pipe(error_read, error_write, program);
@@ -66,6 +66,7 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vect
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // the parent died before the previous line
     if (const int empty = ::open("/dev/null", O_RDONLY); empty > 0) ::dup2(empty, 0), ::close(empty);
+    if (output >= 0) ::dup2(output, 1), ::dup2(output, 2);
     ::fcntl(words_write.get(), F_SETFD, 0);
     signals.restore();
     ::execve(program.c_str(), argv.data(), envp.data());

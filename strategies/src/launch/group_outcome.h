@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/child_process.h"
+#include "fulgur/strategies/child_process.h"
 
 namespace fulgur::detail {
 

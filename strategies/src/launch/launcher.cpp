@@ -11,11 +11,11 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
-#include "launch/child_process.h"
+#include "fulgur/strategies/child_process.h"
+#include "fulgur/strategies/signal_pipe.h"
 #include "launch/group_outcome.h"
 #include "launch/launch_store.h"
 #include "launch/node_link.h"
-#include "launch/signal_pipe.h"
 
 namespace fulgur {
 namespace {

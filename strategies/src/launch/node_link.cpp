@@ -8,7 +8,7 @@
 #include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "launch/signal_pipe.h"
+#include "fulgur/strategies/signal_pipe.h"
 
 namespace fulgur::detail {
 

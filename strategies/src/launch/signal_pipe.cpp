@@ -1,4 +1,4 @@
-#include "launch/signal_pipe.h"
+#include "fulgur/strategies/signal_pipe.h"
 
 #include <fcntl.h>
 #include <poll.h>

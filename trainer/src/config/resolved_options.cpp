@@ -1,5 +1,7 @@
 #include "config/resolved_options.h"
 
+#include <cmath>
+
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/components.h"
@@ -12,6 +14,11 @@ constexpr int64_t kDefaultEpochs = 1000;
 template <class... Parts>
 void require(bool holds, const Parts&... message) {
   if (!holds) throw ConfigError(cat(message...));
+}
+
+bool is_count_of_training(const Interval& length) {
+  const bool counts = length.unit == Interval::Unit::epochs || length.unit == Interval::Unit::steps;
+  return counts && length.value >= 1 && length.value == std::floor(length.value);
 }
 
 }  // namespace
@@ -33,6 +40,7 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, in
     limit_train_batches = limit_val_batches = limit_test_batches = limit_predict_batches = BatchLimit(n);
     max_steps = n;
     max_epochs = 1;
+    stop_after.reset();
     min_epochs.reset();
     min_steps.reset();
     num_sanity_val_steps = 0;
@@ -65,6 +73,12 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           epoch_limit.value_or(0), ".");
   require(!min_steps || step_limit < 0 || *min_steps <= step_limit,
           "[trainer.min_steps] must not be above max_steps; got ", min_steps.value_or(0), " and ", step_limit, ".");
+  require(!stop_after || is_count_of_training(*stop_after),
+          "[trainer.stop_after] the length must be a whole number of epochs or steps, at least 1 (3ep, 500st); got ",
+          stop_after ? stop_after->text() : "", ".");
+  require(!stop_after || fn != TrainerFn::fit || saves_checkpoints,
+          "[trainer.stop_after] a fit that is to be continued needs checkpoints, and enable_checkpointing is false or "
+          "barebones is true. Turn checkpoints on, or remove stop_after.");
   require(scale_lr == ScaleLr::none || base_batch_size, "[trainer.scale_lr] ", enum_text(scale_lr),
           " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none.");
   require(

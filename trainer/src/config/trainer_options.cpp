@@ -212,6 +212,10 @@ void TrainerOptions::fields(Fields& f) {
   f(min_steps, "min_steps", "A requested stop waits until this many steps are done.").at_least(1);
   f(max_time, "max_time", "Stops training after this time, counted over all parts of a resumed run: 90min, 12h.")
       .units({"s", "min", "h"});
+  f(stop_after, "stop_after",
+    "Ends the fit with a checkpoint after this many epochs or steps of the run, 3ep or 500st, and leaves it "
+    "unfinished: --resume continues it. Limits and schedules are not affected.")
+      .units({"ep", "st"});
   f(fast_dev_run, "fast_dev_run",
     "Runs this many batches of each loop once, without checkpoints and loggers; true: 1.");
   f(limit_train_batches, "limit_train_batches", "Training batches per epoch: a count, or a fraction such as 0.1.");

@@ -106,13 +106,23 @@ class FitLoop {
       return record_limit("max_epochs");
     if (run_.stages[RunningStage::train].batches.front() == 0) return record_limit("limit_train_batches: 0");
     request_stop_at_max_time();
-    if (!services_.consensus.stop_agreed()) return false;
-    if (run_.may_stop()) return true;
-    if (!announced_that_it_continues_)
-      run_.print(cat("a stop was requested (", *run_.stop_reason,
-                     "), but min_epochs or min_steps is not reached: training continues"));
-    announced_that_it_continues_ = true;
+    if (services_.consensus.stop_agreed()) {
+      if (run_.may_stop()) return true;
+      if (!announced_that_it_continues_)
+        run_.print(cat("a stop was requested (", *run_.stop_reason,
+                       "), but min_epochs or min_steps is not reached: training continues"));
+      announced_that_it_continues_ = true;
+    }
+    // Only this process ends here, as after a signal, and not the run.
+    if (is_at_stop_after()) throw Interrupted(Interrupted::kStopAfter);
     return false;
+  }
+
+  bool is_at_stop_after() const {
+    const std::optional<Interval>& after = run_.options.stop_after;
+    if (!after) return false;
+    const bool epochs = after->unit == Interval::Unit::epochs;
+    return static_cast<double>(epochs ? run_.counters.epochs.completed : run_.counters.global_step) >= after->value;
   }
 
   void request_stop_at_max_time() {

@@ -13,6 +13,9 @@
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
+namespace {
+constexpr const char* kStopAfterReason = "stop_after";
+}  // namespace
 
 void FitResult::fill_own(const RunState& run, Services& services) {
   if (started) report.train_seconds = services.context.elapsed_s() - *started;
@@ -36,7 +39,9 @@ void FitResult::fill(RunState& run, Services& services, const std::string& reaso
   run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
                 counted(report.global_step, "step"),
                 " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none",
-                reason.starts_with("signal ") && report.last_checkpoint ? " · continue with --resume" : ""));
+                (reason.starts_with("signal ") || reason == kStopAfterReason) && report.last_checkpoint
+                    ? " · continue with --resume"
+                    : ""));
   run.print(peak_memory_text(report.peak_memory));
   if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
 }
@@ -171,7 +176,9 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
     settle_checkpoints(run, services);
     // The signal does not become the run's stop_reason, which is part of its state: a signal ends this process, not the
     // run.
-    result.fill(run, services, cat("signal ", interrupted.signal()));
+    result.fill(
+        run, services,
+        interrupted.signal() == Interrupted::kStopAfter ? kStopAfterReason : cat("signal ", interrupted.signal()));
     filled();
     throw;
   } catch (const MonitorError& error) {

@@ -143,6 +143,7 @@ struct FULGUR_API TrainerOptions {
   int64_t max_steps = -1;
   std::optional<int64_t> min_steps;
   std::optional<Interval> max_time;
+  std::optional<Interval> stop_after;
   FastDevRun fast_dev_run;
   BatchLimit limit_train_batches;
   BatchLimit limit_val_batches;

@@ -61,10 +61,12 @@ class FULGUR_API DistributedError : public Error {
   ~DistributedError() override;
 };
 
-/// SIGINT or SIGTERM ended the run. Callbacks see it in `on_exception`; `fit`, `validate`, `test` and `predict` return
-/// instead of throwing it.
+/// SIGINT or SIGTERM, or `trainer.stop_after`, ended the process of a run. Callbacks see it in `on_exception`; `fit`,
+/// `validate`, `test` and `predict` return instead of throwing it.
 class FULGUR_API Interrupted : public Error {
  public:
+  /// What `signal()` returns if no signal but `trainer.stop_after` ended the fit.
+  static constexpr int kStopAfter = 0;
   explicit Interrupted(int signal);
   ~Interrupted() override;
   int signal() const noexcept { return signal_; }

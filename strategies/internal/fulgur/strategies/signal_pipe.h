@@ -6,10 +6,12 @@
 #include <chrono>
 #include <vector>
 
+#include "fulgur/core/export.h"
+
 namespace fulgur::detail {
 
 /// Signals of this process as bytes in a pipe, whichever thread receives them. One at a time per process.
-class SignalPipe {
+class FULGUR_API SignalPipe {
  public:
   SignalPipe();
   ~SignalPipe();

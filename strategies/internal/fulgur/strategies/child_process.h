@@ -7,22 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/core/export.h"
 #include "fulgur/strategies/cluster_environment.h"
-#include "launch/signal_pipe.h"
+#include "fulgur/strategies/signal_pipe.h"
 
 namespace fulgur::detail {
 
+/// How a process has ended.
 struct ProcessEnd {
   bool by_signal = false;
   int value = 0;  ///< the signal, or the exit code
 };
 
 /// A process that dies with this one, in its own process group. The destructor kills and reaps it.
-class ChildProcess {
+class FULGUR_API ChildProcess {
  public:
   /// Throws a DistributedError if `program` cannot be started. The child gets its original handling of `signals`.
+  /// `output`, a file descriptor, becomes its stdout and stderr; -1: those of this process.
   ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments, Environment environment,
-               const SignalPipe& signals);
+               const SignalPipe& signals, int output = -1);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;

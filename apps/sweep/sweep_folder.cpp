@@ -1,0 +1,62 @@
+#include "sweep/sweep_folder.h"
+
+#include <algorithm>
+
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/history/sweep_report.h"
+#include "print.h"
+#include "report_file.h"
+#include "terminal.h"
+
+namespace fulgur::cli {
+namespace {
+
+constexpr const char* kState = "sweep.json";
+
+}  // namespace
+
+std::optional<history::SweepState> read_state(const std::filesystem::path& folder) {
+  const auto text = read_regular_file(folder / kState);
+  return text ? std::optional(history::parse_sweep_json(*text, folder / kState)) : std::nullopt;
+}
+
+history::SweepState require_state(const std::filesystem::path& folder) {
+  auto state = read_state(folder);
+  if (!state)
+    throw ConfigError(cat("[cli.sweep] the folder of a sweep has a sweep.json; ", escape_controls(folder.string()),
+                          " has none. Give the folder of --dir."));
+  return std::move(*state);
+}
+
+void write_state(const std::filesystem::path& folder, const history::SweepState& state) {
+  write_report(folder / kState, history::sweep_json(state));
+}
+
+void show_results(const std::filesystem::path& folder, const history::SweepPlan& plan,
+                  const std::vector<history::TrialRecord>& trials) {
+  const auto best = history::best_trial(plan, trials);
+  const std::string command = cat(program_name(), " fit --config ", folder / "best.yaml");
+  write_report(folder / "sweep.csv", history::sweep_csv(plan, trials));
+  write_report(folder / "sweep.html", history::sweep_page(plan, trials, folder, command));
+  if (best) write_report(folder / "best.yaml", history::trial_config(folder, trials[*best]));
+  std::string text = history::sweep_table(plan, trials, style_of_stdout());
+  text += escape_controls((folder / "sweep.html").string()) + "\n";
+  if (best) text += cat("best: trial ", *best, "; train it with: ", escape_controls(command), "\n");
+  print(text);
+}
+
+ExitCode code_of(const std::vector<history::TrialRecord>& trials) {
+  using history::TrialStatus;
+  const auto any = [&](std::initializer_list<TrialStatus> statuses) {
+    return std::any_of(trials.begin(), trials.end(), [&](const history::TrialRecord& record) {
+      return std::find(statuses.begin(), statuses.end(), record.status) != statuses.end();
+    });
+  };
+  if (any({TrialStatus::pending, TrialStatus::running, TrialStatus::interrupted, TrialStatus::paused}))
+    return ExitCode::preempted;
+  return any({TrialStatus::failed}) ? ExitCode::other : ExitCode::ok;
+}
+
+}  // namespace fulgur::cli

@@ -1,0 +1,200 @@
+#include "sweep/sweep_verb.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "fulgur/checkpoint/run_lock.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/history/sweep_schedule.h"
+#include "fulgur/history/sweep_state.h"
+#include "fulgur/trainer/config.h"
+#include "sweep/sweep_folder.h"
+#include "sweep/sweep_runner.h"
+#include "sweep/trial_process.h"
+
+namespace fulgur::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using history::SweepPlan;
+using history::SweepState;
+using history::TrialRecord;
+using history::TrialStatus;
+
+/// A sweep that was checked and may start.
+struct CheckedSweep {
+  fs::path folder;
+  SweepPlan plan;
+  SweepState state;  ///< without an earlier process's records
+};
+
+void check_options(const CommandLine& command) {
+  const SweepArguments& sweep = command.sweep;
+  if (!sweep.file)
+    throw ConfigError("[cli.sweep] a sweep needs --sweep FILE; it was not given. docs/sweeps.md describes the file.");
+  if (command.report)
+    throw ConfigError("[cli.sweep] --report is for fit, validate, test and predict. The results are in sweep.csv.");
+  if (std::ranges::any_of(command.sources.overrides, [](const auto& item) { return item.first == "ckpt_path"; }))
+    throw ConfigError(
+        "[cli.sweep] a trial resumes from its own checkpoint, so --ckpt_path is not for sweeps. To begin all trials "
+        "from a checkpoint, set ckpt_path in the config file.");
+  if (!sweep.trial) slots_of(sweep, process_environment());
+}
+
+// Whether a run writes the rows from which its metric is read.
+bool writes_rows(const LoggerChoice& logger) {
+  if (!logger.enabled || logger.loggers.empty()) return logger.enabled;
+  return std::ranges::any_of(logger.loggers, [](const auto& spec) {
+    return spec.class_path() == "CsvLogger" || spec.class_path() == "JsonlLogger";
+  });
+}
+
+void check_trial(const Config& config) {
+  const auto fail = [](const std::string& what) { throw ConfigError(what); };
+  const TrainerOptions& trainer = config.trainer;
+  if (!config.model) fail("a trial needs a model, and the config names none. Set model.");
+  if (!trainer.enable_checkpointing || trainer.fast_dev_run.batches > 0 || trainer.barebones)
+    fail(
+        "a trial is resumed from its checkpoints, and enable_checkpointing: false, fast_dev_run or barebones turns "
+        "them off. Turn checkpoints on.");
+  if (!writes_rows(trainer.logger))
+    fail("the metric of a trial is read from its log, and the config has no CsvLogger and no JsonlLogger. Add one.");
+}
+
+ConfigSources sources_of(const CommandLine& command, const history::SweepTrial& trial) {
+  ConfigSources sources = command.sources;
+  sources.overrides.insert(sources.overrides.end(), trial.overrides.begin(), trial.overrides.end());
+  return sources;
+}
+
+void check_trials(const CommandLine& command, const SweepPlan& plan) {
+  for (const history::SweepTrial& trial : plan.trials) {
+    try {
+      check_trial(load_config(sources_of(command, trial)));
+    } catch (const ConfigError& error) {
+      throw ConfigError(cat("[cli.sweep] trial ", trial.index, " (", history::trial_text(plan, trial),
+                            ") cannot start: ", error.what()));
+    }
+  }
+}
+
+// The length of the whole run in the unit of halving.
+std::optional<int64_t> length_of(const history::SweepSpec& spec, const Config& config) {
+  if (!spec.halving) return std::nullopt;
+  if (spec.halving->min_epochs) return config.trainer.max_epochs;
+  return config.trainer.max_steps > 0 ? std::optional(config.trainer.max_steps) : std::nullopt;
+}
+
+CheckedSweep check_sweep(const CommandLine& command) {
+  check_options(command);
+  const fs::path& file = *command.sweep.file;
+  Problems problems;
+  const ConfigNode node = load_yaml_file(file, problems);
+  problems.throw_if_any();
+  const history::SweepSpec spec = history::read_sweep(node);
+  const ConfigNode written = merge_config(command.sources, problems);
+  problems.throw_if_any();
+  // The trials do not depend on halving, which needs a config; the config may be incomplete without a trial's values.
+  history::SweepSpec whole = spec;
+  whole.halving.reset();
+  const SweepPlan trials = history::plan_sweep(whole, std::nullopt);
+  check_trials(command, trials);
+  const Config config = load_config(sources_of(command, trials.trials.front()));
+  CheckedSweep checked{command.sweep.dir.value_or(fs::path("sweeps") / file.stem()),
+                       {},
+                       {to_yaml(node), to_yaml(written), length_of(spec, config), {}}};
+  checked.plan = history::plan_sweep(spec, checked.state.length);
+  checked.state.trials.resize(checked.plan.trials.size());
+  std::error_code error;
+  fs::create_directories(checked.folder, error);
+  if (error)
+    throw ConfigError(cat("[cli.sweep] the folder ", escape_controls(checked.folder.string()),
+                          " cannot be created: ", error.message(), ". Choose another --dir."));
+  return checked;
+}
+
+// Takes the records of the sweep that began in the folder.
+bool take_records(CheckedSweep& checked) {
+  auto saved = read_state(checked.folder);
+  if (!saved) return false;
+  const std::string differences = history::sweep_differences(*saved, checked.state);
+  if (!differences.empty())
+    throw ConfigError(
+        cat("[cli.sweep] ", escape_controls(checked.folder.string()),
+            " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
+  checked.state.trials = std::move(saved->trials);
+  return true;
+}
+
+ExitCode collect(const fs::path& folder) {
+  SweepState state = require_state(folder);
+  const RunLock lock(folder);
+  const SweepPlan plan = history::plan_of(state);
+  for (size_t i = 0; i < state.trials.size(); ++i) {
+    TrialRecord& record = state.trials[i];
+    const TrialStatus found = history::read_trial(plan.spec, folder, static_cast<int64_t>(i), record);
+    // Halving decides by what it has recorded.
+    if (plan.rungs.empty() || found == TrialStatus::completed) record.status = found;
+    if (record.status != TrialStatus::failed) record.reason.clear();
+  }
+  write_state(folder, state);
+  show_results(folder, plan, state.trials);
+  return code_of(state.trials);
+}
+
+ExitCode exit_code_of(const SweepRunner::End& end, const std::vector<TrialRecord>& trials) {
+  if (end.signal == 0) return code_of(trials);
+  if (end.signal == SIGINT) return ExitCode::interrupted;
+  return end.at_once ? ExitCode::terminated : ExitCode::preempted;
+}
+
+}  // namespace
+
+ExitCode run_sweep(const CommandLine& command, const std::string& program) {
+  if (command.sweep.show) {
+    const SweepState state = require_state(*command.sweep.show);
+    show_results(*command.sweep.show, history::plan_of(state), state.trials);
+    return ExitCode::ok;
+  }
+  if (command.sweep.collect) return collect(*command.sweep.collect);
+  CheckedSweep checked = check_sweep(command);
+  const RunLock lock(checked.folder);
+  SweepState& state = checked.state;
+  if (take_records(checked)) history::continue_sweep(checked.plan, state.trials, command.sweep.retry_failed);
+  const auto save = [&] { write_state(checked.folder, state); };
+  save();
+  const SweepRunner::End end = SweepRunner(command, program, checked.plan, state.trials, checked.folder, save).run();
+  if (end.signal == 0) history::stop_paused(state.trials);
+  save();
+  if (end.signal != 0)
+    log::info(cat("the sweep in ", escape_controls(checked.folder.string()),
+                  " is interrupted; the same command continues it"));
+  if (!end.at_once) show_results(checked.folder, checked.plan, state.trials);
+  return exit_code_of(end, state.trials);
+}
+
+std::vector<std::string> fit_of_array_task(const CommandLine& command) {
+  CheckedSweep checked = check_sweep(command);
+  const int64_t index = *command.sweep.trial;
+  const auto count = static_cast<int64_t>(checked.plan.trials.size());
+  if (checked.plan.spec.halving)
+    throw ConfigError(
+        "[cli.sweep] halving compares trials with each other, so one process must start them all; --trial was given. "
+        "Remove halving or --trial.");
+  if (index < 0 || index >= count)
+    throw ConfigError(cat("[cli.sweep] the sweep has ", counted(count, "trial"), ", from 0 to ", count - 1,
+                          "; --trial is ", index, "."));
+  if (!take_records(checked)) {
+    try {
+      write_state(checked.folder, checked.state);
+    } catch (const Error&) {
+      // Another task may have written the same at the same time.
+      if (!read_state(checked.folder)) throw;
+    }
+  }
+  return arguments_of_trial(command, checked.plan, checked.plan.trials[static_cast<size_t>(index)], checked.folder,
+                            std::nullopt);
+}
+
+}  // namespace fulgur::cli

@@ -1,0 +1,116 @@
+#include "fulgur/history/sweep_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/trainer/yaml.h"
+#include "json_values.h"
+#include "reading/config_keys.h"
+
+namespace fulgur::history {
+namespace {
+
+constexpr int kStateVersion = 1;
+
+using SavedJson = nlohmann::json;
+
+OrderedJson json_of_record(const TrialRecord& record) {
+  OrderedJson rungs = OrderedJson::array();
+  for (const auto& value : record.at_rungs) rungs.push_back(json_number(value));
+  return {{"status", enum_text(record.status)},     {"target", record.target}, {"rungs", rungs},
+          {"value", json_number(record.value)},     {"epochs", record.epochs}, {"steps", record.steps},
+          {"seconds", json_number(record.seconds)}, {"reason", record.reason}, {"run", record.run}};
+}
+
+std::optional<double> number_of(const SavedJson& json) {
+  return json.is_null() ? std::nullopt : std::optional(json.get<double>());
+}
+
+TrialRecord record_of(const SavedJson& json) {
+  TrialRecord record;
+  const auto status = enum_from<TrialStatus>(json.at("status").get<std::string>());
+  if (!status) throw DataError("unknown status");
+  record.status = *status;
+  record.target = json.at("target").get<int64_t>();
+  for (const SavedJson& value : json.at("rungs")) record.at_rungs.push_back(number_of(value));
+  record.value = number_of(json.at("value"));
+  record.epochs = json.at("epochs").get<int64_t>();
+  record.steps = json.at("steps").get<int64_t>();
+  record.seconds = number_of(json.at("seconds"));
+  record.reason = json.at("reason").get<std::string>();
+  record.run = json.at("run").get<std::string>();
+  if (record.target < 0) throw DataError("negative target");
+  return record;
+}
+
+ConfigNode nodes_of(const std::string& yaml, const std::string& name) {
+  Problems problems;
+  ConfigNode node = parse_yaml(yaml, name, problems);
+  problems.throw_if_any();
+  return node;
+}
+
+std::string lines_of_differences(const std::string& a, const std::string& b, const std::string& name) {
+  if (a == b) return "";
+  const ConfigKeys before = flatten(nodes_of(a, name)), now = flatten(nodes_of(b, name));
+  const auto text_of = [](const ConfigKeys& keys, const std::string& key) {
+    const std::string* text = find_key(keys, key);
+    return text ? escape_controls(*text) : std::string("not set");
+  };
+  std::string lines;
+  for (const std::string& key : different_keys({&before, &now}))
+    lines += cat("\n", name, ": ", escape_controls(key), ": ", text_of(before, key), " in the sweep's folder, ",
+                 text_of(now, key), " now");
+  return lines;
+}
+
+}  // namespace
+
+std::string sweep_json(const SweepState& state) {
+  OrderedJson json{{"version", kStateVersion},
+                   {"sweep", state.sweep},
+                   {"config", state.config},
+                   {"length", state.length ? OrderedJson(*state.length) : OrderedJson(nullptr)},
+                   {"trials", OrderedJson::array()}};
+  for (const TrialRecord& record : state.trials) json["trials"].push_back(json_of_record(record));
+  return json_text(json);
+}
+
+SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& file) {
+  const auto damaged = [&](std::string_view why) {
+    return DataError(cat("[sweep.state] ", escape_controls(file.string()), " is damaged: ", why,
+                         ". Remove it to begin the sweep again, or choose another --dir."));
+  };
+  try {
+    const SavedJson json = SavedJson::parse(text);
+    if (json.at("version") != kStateVersion) throw damaged("it has another version");
+    SweepState state{json.at("sweep"), json.at("config"), std::nullopt, {}};
+    if (!json.at("length").is_null()) state.length = json.at("length").get<int64_t>();
+    for (const SavedJson& record : json.at("trials")) state.trials.push_back(record_of(record));
+    const size_t expected = plan_of(state).trials.size();
+    if (state.trials.size() != expected)
+      throw DataError(cat("it has ", state.trials.size(), " trials, and the sweep has ", expected));
+    return state;
+  } catch (const nlohmann::json::exception& error) {
+    throw damaged(first_line(error.what()));
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).starts_with("[sweep.state]")) throw;
+    throw damaged(error.what());
+  }
+}
+
+SweepPlan plan_of(const SweepState& state) {
+  return plan_sweep(read_sweep(nodes_of(state.sweep, "sweep")), state.length);
+}
+
+std::string sweep_differences(const SweepState& saved, const SweepState& given) {
+  std::string lines = lines_of_differences(saved.sweep, given.sweep, "sweep");
+  lines += lines_of_differences(saved.config, given.config, "config");
+  if (lines.empty() && saved.length != given.length)
+    lines = cat("\nconfig: the length of the run: ", saved.length.value_or(0), " in the sweep's folder, ",
+                given.length.value_or(0), " now");
+  return lines;
+}
+
+}  // namespace fulgur::history

@@ -1,0 +1,86 @@
+#include <algorithm>
+
+#include "drawing/number_text.h"
+#include "fulgur/core/options/yaml_writer.h"
+#include "fulgur/core/text/csv_format.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
+#include "fulgur/history/sweep_report.h"
+#include "reading/config_keys.h"
+#include "sweep/point_results.h"
+
+namespace fulgur::history {
+namespace {
+
+std::string shortened(const std::string& line, int64_t columns) {
+  if (columns_of(line) <= columns) return line;
+  return columns <= 1 ? std::string() : line.substr(0, fit_columns(line, columns - 1).bytes) + "…";
+}
+
+std::string csv_value(const std::optional<double>& value) { return value ? csv_number(*value) : std::string(); }
+
+}  // namespace
+
+std::optional<size_t> best_trial(const SweepPlan& plan, const std::vector<TrialRecord>& trials) {
+  const auto results = point_results(plan, trials);
+  return !results.empty() && results.front().complete ? std::optional(results.front().first_trial) : std::nullopt;
+}
+
+std::string sweep_table(const SweepPlan& plan, const std::vector<TrialRecord>& trials, const TextStyle& style) {
+  TextRow head{plan.seeds() > 1 ? "point" : "trial", "state"};
+  for (const std::string& name : axis_names(plan)) head.push_back(escape_controls(name));
+  head.push_back(escape_controls(plan.spec.metric));
+  head.insert(head.end(), {"epochs", "time", ""});
+  std::vector<TextRow> rows{std::move(head)};
+  for (const PointResult& result : point_results(plan, trials)) {
+    TextRow row{cat(result.point), result.status};
+    for (const ConfigNode& value : plan.trials[result.first_trial].values)
+      row.push_back(escape_controls(override_text(value)));
+    row.insert(row.end(), {result_text(plan, result), cat(result.epochs), duration_text(result.seconds),
+                           escape_controls(first_line(result.reason))});
+    rows.push_back(std::move(row));
+  }
+  const auto widths = column_widths(rows);
+  std::string text;
+  for (const TextRow& row : rows) {
+    std::string line = aligned(row, widths);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += (style.columns ? shortened(line, *style.columns) : line) + "\n";
+  }
+  return text;
+}
+
+std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& trials) {
+  std::vector<std::string> head{"trial", "point", "seed", "state"};
+  for (const SweepAxis& axis : plan.spec.space.axes) head.push_back(axis.key);
+  head.push_back(plan.spec.metric);
+  for (const int64_t rung : plan.rungs) head.push_back(cat(plan.spec.metric, "@", rung));
+  head.insert(head.end(), {"epochs", "steps", "seconds", "run", "reason"});
+  std::string text = csv_row(head);
+  for (size_t i = 0; i < trials.size(); ++i) {
+    const SweepTrial& trial = plan.trials[i];
+    const TrialRecord& record = trials[i];
+    std::vector<std::string> row{cat(trial.index), cat(trial.point), trial.seed ? cat(*trial.seed) : "",
+                                 std::string(enum_text(record.status))};
+    for (const ConfigNode& value : trial.values) row.push_back(override_text(value));
+    row.push_back(csv_value(record.value));
+    for (size_t rung = 0; rung < plan.rungs.size(); ++rung)
+      row.push_back(rung < record.at_rungs.size() ? csv_value(record.at_rungs[rung]) : "");
+    row.insert(row.end(),
+               {cat(record.epochs), cat(record.steps), csv_value(record.seconds), record.run, record.reason});
+    text += csv_row(row);
+  }
+  return text;
+}
+
+std::string trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial) {
+  ConfigNode config = read_config(sweep_folder / trial.run);
+  if (ConfigNode* trainer = config.find("trainer"); trainer && trainer->is_map()) {
+    trainer->erase("default_root_dir");
+    trainer->erase("stop_after");
+  }
+  return to_yaml(config);
+}
+
+}  // namespace fulgur::history
