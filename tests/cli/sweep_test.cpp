@@ -298,6 +298,18 @@ TEST_CASE("sweep: trials that do not end within the grace time are killed") {
   CHECK_FALSE(runs(child));
 }
 
+TEST_CASE("sweep: SIGUSR1 saves the running trials, and the sweep continues") {
+  const Sweeps sweeps;
+  Running run(Sweeps::arguments({"--trainer.max_epochs", "1000000"}), {.folder = sweeps.path()});
+  REQUIRE(run.wait_until(
+      [&] { return fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints/last.ckpt"); }));
+  run.signal(SIGUSR1);
+  CHECK(run.wait_until([&] { return says(read_text(sweeps / "sweeps/s/trial_0000/log.txt"), "SIGUSR1: saved"); }));
+  CHECK_FALSE(run.has_ended());
+  run.signal(SIGINT);
+  CHECK(run.wait().exit_code == 130);
+}
+
 TEST_CASE("sweep: a trial that is stopped from outside is left for the next call") {
   const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2]}\n");
   Running run(Sweeps::arguments({"--trainer.max_epochs", "100"}), {.folder = sweeps.path()});

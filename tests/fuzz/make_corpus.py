@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the inputs that fuzzing begins with into tests/fuzz/corpus, from the fixtures and presets of the repository."""
 import gzip
+import json
 import os
 import struct
 import zipfile
@@ -88,9 +89,22 @@ def run_log():
         put("run_log", name, kind + data)
 
 
+def sweep():
+    grid = "method: grid\nmetric: m\nspace: {a.lr: [0.1, 1], b: [[1, 2], {class_path: x}]}\n"
+    put("sweep", "grid", grid.encode())
+    put("sweep", "random", b"method: random\ntrials: 4\nseed: 3\nmetric: m\nmode: max\nvalue: last\nspace:\n  a: {min: 1e-4, max: 0.1, scale: log}\n  b: {min: 1, max: 9, integer: true}\n  c: {min: 0, max: 1, step: 0.25}\n")
+    put("sweep", "seeds", grid.encode() + b"seeds: [3, 4]\nhalving: {factor: 3, min_steps: 5, promotion: async}\n")
+    put("sweep", "unknown_key", grid.encode() + b"seed_s: 3\n")
+    record = {"status": "paused", "target": 1, "rungs": [0.5, None], "value": 0.5, "epochs": 1, "steps": 4, "seconds": 0.1, "reason": "", "run": "trial_0000/fulgur_logs/version_0"}
+    pending = {"status": "pending", "target": 0, "rungs": [], "value": None, "epochs": 0, "steps": 0, "seconds": None, "reason": "x", "run": ""}
+    state = {"version": 1, "sweep": grid + "halving: {min_epochs: 1}\n", "config": "trainer: {max_epochs: 9}\n", "length": 9, "trials": [record, record, pending, pending]}
+    put("sweep", "state", json.dumps(state, indent=2).encode())
+
+
 if __name__ == "__main__":
     safetensors_header()
     pytorch()
     idx()
     config()
     run_log()
+    sweep()
