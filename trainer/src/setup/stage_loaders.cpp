@@ -160,10 +160,10 @@ void measure_batch_sizes(RunState& run, const StageSource& source, const char* l
   run.batch_sizes.reset();
   if (train.loaders.empty()) return;
   Loader& loader = *train.loaders.front();
-  PlannedBatches planned{.plan = {}, .own = loader.batch_size(), .of_epoch = {}};
-  std::optional<BatchSizePlan> plan = find_batch_size_plan(run, planned.own);
+  const int64_t own = loader.batch_size();
+  const std::optional<BatchSizePlan> plan = find_batch_size_plan(run, own);
   if (!plan) return;
-  planned.plan = std::move(*plan);
+  PlannedBatches planned{.plan = *plan, .own = own, .of_epoch = {}};
   if (planned.plan.accumulates) {
     planned.of_epoch[planned.own] = train.batches.front();
   } else {
