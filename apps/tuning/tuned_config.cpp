@@ -50,7 +50,8 @@ Config trial_config(Config config) {
   trainer.scale_lr = ScaleLr::none;
   trainer.base_batch_size.reset();
   trainer.cuda_graph = false;
-  trainer.profiler = ProfilerKind::none;
+  trainer.profiler = Spec<Profiler>("none");
+  trainer.stop_after.reset();
   trainer.log_every_n_steps = 0;
   std::erase_if(trainer.callbacks, [](const auto& callback) { return !changes_steps(callback); });
   config.lr_scheduler.reset();

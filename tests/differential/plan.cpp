@@ -37,6 +37,7 @@ class Maker {
     for (Plan& each : plan_["callbacks"])
       if (each["class_path"] == "ModelCheckpoint" && one_in(20))
         each["init_args"]["filename"] = one_of({"last", "best"});
+    callbacks_of_weights_and_steps();
     return plan_;
   }
 
@@ -259,6 +260,34 @@ class Maker {
                                                    Plan{{"0sa", 2}, {"9sa", 3}}})}}}});
     if (one_in(4)) list.push_back(Plan{{"class_path", "LearningRateMonitor"}});
     plan_["callbacks"] = list;
+  }
+
+  void callbacks_of_weights_and_steps() {
+    Plan& list = plan_["callbacks"];
+    const auto add = [&](const char* name, Plan options) {
+      list.push_back(Plan{{"class_path", name}, {"init_args", std::move(options)}});
+    };
+    const bool automatic = !plan_["model"].contains("manual") && plan_["optimizer"]["class_path"] != "LBFGS";
+    const bool accumulates =
+        plan_["trainer"].contains("accumulate_grad_batches") || std::ranges::any_of(list, [](const Plan& each) {
+          return each["class_path"] == "GradientAccumulationScheduler";
+        });
+    if (one_in(5)) {
+      Plan options{{"decay", one_of({0.5, 0.9})}};
+      if (one_in(2)) options["start"] = one_of({"3st", "1ep", "9sa"});
+      if (one_in(3)) options["every"] = one_of({"2st", "1ep"});
+      add("WeightAveraging", options);
+    }
+    if (one_in(6))
+      add("GradientMonitor", {{"every", one_of({"1st", "3st"})}, {"norms", one_of({"total", "parameter"})}});
+    if (automatic && one_in(6))
+      add("SpikeDetection", {{"action", one_of({"warn", "skip"})}, {"window", number(2, 4)}, {"rtol", 0.05}});
+    if (automatic && !accumulates && !plan_["data"].contains("batches") && one_in(6))
+      add("BatchSizeScheduler",
+          {{"every", one_of({"1ep", "2st"})}, {"max", 8}, {"by", one_of({"batch", "accumulation"})}});
+    if (automatic && one_in(8))
+      add("Finetuning", {{"freeze", Plan::array({"first.*"})},
+                         {"unfreeze", Plan::array({Plan{{"pattern", "first.*"}, {"at", one_of({"2st", "1ep"})}}})}});
   }
 
   // Metrics of steps alone, and a name that both stages log.

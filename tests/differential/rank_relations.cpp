@@ -23,6 +23,9 @@ double rounding_of(const Plan& plan) {
 Plan with_batches_of(Plan plan, int64_t ranks) {
   for (const char* key : {"batch_size", "eval_batch_size"})
     plan["data"][key] = value_at<int64_t>(plan, cat("/data/", key), 2) * ranks;
+  for (Plan& each : plan["callbacks"])
+    if (each["class_path"] == "BatchSizeScheduler")
+      each["init_args"]["max"] = each["init_args"]["max"].get<int64_t>() * ranks;
   return plan;
 }
 

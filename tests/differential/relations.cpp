@@ -50,6 +50,8 @@ Verdict workers_equal_none(const Plan& plan, const fs::path& folder) {
 Verdict metrics_equal_predictions(const Plan& given, const fs::path& folder) {
   if (value_at<int64_t>(given, "/data/num_val", 0) == 0) return kNoMatter;
   Plan plan = given;
+  // Predictions are those of the weights that were trained.
+  without_callback(plan, "WeightAveraging");
   plan["trainer"].erase("limit_val_batches");
   if (auto bad = trouble("the fit", fit(config_of(plan, folder), folder))) return *bad;
   // Without a step there is no checkpoint.
