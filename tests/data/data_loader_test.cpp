@@ -478,7 +478,10 @@ TEST_CASE("restart_epoch begins at the first batch, whatever position was loaded
   const Make plain = [&] { return std::make_shared<ForwardingLoader>(indexed()); };
   std::vector<int64_t> all(10);
   std::iota(all.begin(), all.end(), int64_t{0});
-  for (const Make& make : {indexed, stream, combined, prefetched, plain}) {
+  const std::vector<std::pair<const char*, Make>> kinds = {
+      {"indexed", indexed}, {"stream", stream}, {"combined", combined}, {"prefetched", prefetched}, {"plain", plain}};
+  for (const auto& [name, make] : kinds) {
+    CAPTURE(name);
     const auto first = make(), second = make();
     for (const auto& loader : {first, second}) loader->configure(0, 0, 1);
     first->start_epoch(3);

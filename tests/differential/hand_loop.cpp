@@ -180,9 +180,7 @@ bool can_train_by_hand(const Plan& config) {
   if (value_at<Plan>(config, "/lr_scheduler/init_args/step_size", 1).is_string()) return false;
   for (const Plan& callback : config.at("trainer").at("callbacks")) {
     const std::string name = callback.at("class_path");
-    for (const char* changes :
-         {"EarlyStopping", "SpikeDetection", "BatchSizeScheduler", "Finetuning", "WeightAveraging"})
-      if (name == changes) return false;
+    if (name == "EarlyStopping") return false;
     if (name == "DifferentialStepEvents" && callback.at("init_args").contains("stop_at")) return false;
     if (name == "GradientAccumulationScheduler")
       for (const auto& [key, factor] : callback.at("init_args").at("scheduling").items())

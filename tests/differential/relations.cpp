@@ -12,6 +12,8 @@ namespace fs = std::filesystem;
 Verdict equals_loop_by_hand(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   plan["data"].erase("by_epoch");  // the loop keeps its loaders
+  for (const char* name : {"SpikeDetection", "BatchSizeScheduler", "Finetuning", "WeightAveraging"})
+    without_callback(plan, name);
   const fs::path trained = folder / "trainer", by_hand = folder / "by_hand";
   const Plan config = config_of(plan, trained);
   if (!can_train_by_hand(config)) return kNoMatter;

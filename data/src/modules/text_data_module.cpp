@@ -23,13 +23,15 @@ namespace fulgur {
 namespace {
 
 std::string read_all(const std::filesystem::path& path) {
+  // Whether a folder can be opened depends on the file system.
+  std::error_code none;
+  const bool is_folder = std::filesystem::is_directory(path, none);
   errno = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  std::error_code none;
-  if (!file || std::filesystem::is_directory(path, none))
+  if (!file || is_folder)
     throw DataError(
         cat("[data.TextDataModule] path must name a text file that can be read; '", escape_controls(path.string()),
-            "' cannot be opened: ", file ? "it is a folder" : std::strerror(errno), ". Set data.init_args.path."));
+            "' cannot be opened: ", is_folder ? "it is a folder" : std::strerror(errno), ". Set data.init_args.path."));
   std::string text(static_cast<size_t>(file.tellg()), '\0');
   file.seekg(0);
   if (!file.read(text.data(), static_cast<std::streamsize>(text.size())))

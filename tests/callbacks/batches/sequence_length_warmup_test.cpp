@@ -253,7 +253,7 @@ TEST_CASE("SequenceLengthWarmup: batches that do not fit are errors that say wha
   options.keys = {"input"};
   options.dim = 2;
   CHECK_THAT(shape_error(options, counted(2, 32)),
-             ContainsSubstring("'input' must be a tensor with dimension 2; got ("));
+             ContainsSubstring("'input' must be a tensor with dimension 2; got [2, 32]"));
   Batch uneven{{"input", at::arange(64).view({2, 32})}, {"target", at::arange(32).view({2, 16})}};
   CHECK_THAT(shape_error(growing("6st"), uneven), ContainsSubstring("got 32 and 16 for 'target'"));
   Batch labelled = counted(2, 32);

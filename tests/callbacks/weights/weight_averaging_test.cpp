@@ -284,6 +284,7 @@ TEST_CASE("WeightAveraging: a rollback returns the average to the checkpoint's")
   fit.step(std::numeric_limits<double>::quiet_NaN());
   REQUIRE(std::isnan(fit.first()));
   fit.averaging.roll_back(fit.run, saved);
+  fit.averaging.on_train_batch_start(fit.run, {}, fit.run.batch);
   fit.step(1);
   CHECK(fit.first() == 0.5);
 }

@@ -239,7 +239,7 @@ TEST_CASE("a profiler is written as a name, with its options, or not at all") {
   };
   CHECK(chosen("kineto").class_path() == "kineto");
   CHECK(chosen("none").class_path() == "none");
-  CHECK_FALSE(chosen("null"));
+  CHECK_THROWS_WITH(chosen("null"), ContainsSubstring("leave the key out"));
   const auto simple = chosen("{class_path: simple, init_args: {skip_first: 7}}");
   CHECK(static_cast<const OptionsOf<SimpleProfiler::Options>&>(simple.options()).value.skip_first == 7);
   CHECK_THROWS_WITH(chosen("simpel"), ContainsSubstring("did you mean 'simple'"));
