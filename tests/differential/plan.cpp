@@ -282,7 +282,8 @@ class Maker {
       add("GradientMonitor", {{"every", one_of({"1st", "3st"})}, {"norms", one_of({"total", "parameter"})}});
     if (automatic && one_in(6))
       add("SpikeDetection", {{"action", one_of({"warn", "skip"})}, {"window", number(2, 4)}, {"rtol", 0.05}});
-    if (automatic && !accumulates && !plan_["data"].contains("batches") && one_in(6))
+    if (automatic && !accumulates && !plan_["data"].contains("batches") && !plan_["data"].contains("second") &&
+        one_in(6))
       add("BatchSizeScheduler",
           {{"every", one_of({"1ep", "2st"})}, {"max", 8}, {"by", one_of({"batch", "accumulation"})}});
     if (automatic && one_in(8))
