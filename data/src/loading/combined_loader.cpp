@@ -92,6 +92,9 @@ void CombinedLoader::restart_epoch(int64_t epoch) {
   loaded_.reset();
   epoch_of_other_loader_.reset();
   start_epoch(epoch);
+  // The parts had positions from load_state, too.
+  for (Part& part : parts_) part.loader->restart_epoch(epoch_of_cycle(epoch_, part.cycle));
+  position_ = collect();
 }
 
 void CombinedLoader::go_to(const StateTree* state) {
