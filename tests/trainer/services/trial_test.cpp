@@ -4,6 +4,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include "fulgur/callbacks/batch_size_scheduler.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/contracts/monitor.h"
@@ -71,6 +72,18 @@ TEST_CASE("trial: callbacks of the module that save or follow a metric are left 
   };
   CHECK(try_module(stops(), folder).global_step == 20);
   CHECK_THROWS_AS(try_module(stops(), folder, /*is_trial=*/false), MonitorError);
+}
+
+TEST_CASE("trial: the batch size is the one that is tried, not the one that the module plans") {
+  const TemporaryFolder folder;
+  const auto grows = [] {
+    BatchSizeScheduler::Options options;
+    options.every = Interval{.value = 1, .unit = Interval::Unit::epochs};
+    options.max = 8;
+    return std::make_shared<Bringing>(CallbackList{std::make_shared<BatchSizeScheduler>(options)});
+  };
+  CHECK(try_module(grows(), folder).global_step == 20);
+  CHECK(try_module(grows(), folder, /*is_trial=*/false).global_step == 15);
 }
 
 TEST_CASE("trial: a schedule of the module that follows a metric does not end it") {

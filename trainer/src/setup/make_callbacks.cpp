@@ -4,15 +4,18 @@
 #include <set>
 #include <typeinfo>
 
+#include "fulgur/core/contracts/batch_size_plan.h"
 #include "fulgur/core/text/text.h"
 #include "logging/logger_thread.h"
 
 namespace fulgur::detail {
 namespace {
 
-// A trial saves nothing and logs nothing, so it has neither checkpoints nor a metric to follow.
+// A trial saves nothing and logs nothing, so it has neither checkpoints nor a metric to follow; and its batch size is
+// the one that is tried.
 bool is_left_out_of_trial(const Callback& callback) {
-  return callback.phase() == Phase::checkpoint || callback.required_metric() || !callback.monitored_metrics().empty();
+  return callback.phase() == Phase::checkpoint || callback.required_metric() || !callback.monitored_metrics().empty() ||
+         dynamic_cast<const PlansBatchSizes*>(&callback) != nullptr;
 }
 
 }  // namespace
