@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "fulgur/callbacks/batch_size_scheduler.h"
+#include "fulgur/callbacks/weight_averaging.h"
 #include "fulgur/core/contracts/callback.h"
 #include "fulgur/core/device/memory_stats.h"
 #include "fulgur/core/text/errors.h"
@@ -26,6 +28,24 @@ class WatchBatches final : public Callback {
   int64_t largest = 0;
 };
 
+// Whether a callback makes optimizer steps of several batches at some time.
+bool accumulates(const Spec<Callback>& callback) {
+  const auto* const sizes = options_of<BatchSizeScheduler>(callback, "BatchSizeScheduler");
+  return callback.class_path() == "GradientAccumulationScheduler" ||
+         (sizes != nullptr && sizes->by == BatchSizeBy::accumulation);
+}
+
+// The average is memory of a whole run, whichever steps it follows; here it exists from the first step on.
+Spec<Callback> averaging_of_trial(const WeightAveraging::Options& of_run) {
+  Spec<Callback> averaging("WeightAveraging");
+  *options_of<WeightAveraging>(averaging, "WeightAveraging") = {
+      .every = Interval{.value = 1, .unit = Interval::Unit::steps},
+      .use_buffers = of_run.use_buffers,
+      .update_bn = false,
+      .copy_at_end = false};
+  return averaging;
+}
+
 Config config_of_trial(const Config& config, int64_t batch_size, int64_t steps) {
   Config trial = trial_config(config);
   TrainerOptions& trainer = trial.trainer;
@@ -33,9 +53,13 @@ Config config_of_trial(const Config& config, int64_t batch_size, int64_t steps) 
   trainer.max_steps = steps;
   trainer.max_epochs = steps;  // an epoch has at least one step, unless no batch has a loss
   // Gradients of an earlier batch are in memory from the second batch of a window on.
-  trainer.accumulate_grad_batches = std::min<int64_t>(trainer.accumulate_grad_batches, 2);
-  std::erase_if(trainer.callbacks,
-                [](const auto& callback) { return callback.class_path() == "GradientAccumulationScheduler"; });
+  const bool several_batches =
+      trainer.accumulate_grad_batches > 1 || std::ranges::any_of(config.trainer.callbacks, accumulates);
+  trainer.accumulate_grad_batches = several_batches ? 2 : 1;
+  std::erase_if(trainer.callbacks, accumulates);
+  for (const Spec<Callback>& callback : config.trainer.callbacks)
+    if (const auto* const averaging = options_of<WeightAveraging>(callback, "WeightAveraging"))
+      trainer.callbacks.push_back(averaging_of_trial(*averaging));
   trainer.auto_micro_batch = false;
   // Validation after the last step, when the optimizer's state exists.
   if (!trainer.limit_val_batches.is_zero()) trainer.limit_val_batches = BatchLimit(steps);

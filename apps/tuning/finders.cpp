@@ -1,6 +1,8 @@
 #include "tuning/finders.h"
 
+#include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "fulgur/callbacks/finders.h"
 #include "fulgur/core/state/rng.h"
@@ -15,11 +17,21 @@
 namespace fulgur::cli {
 namespace {
 
-// The options of the callback, if it is a T.
-template <class T>
-typename T::Options* options_of(Spec<Callback>& callback, std::string_view name) {
-  if (callback.class_path() != name) return nullptr;
-  return &static_cast<OptionsOf<typename T::Options>&>(callback.options()).value;
+LearningRateFinder::Options* lr_finder(Spec<Callback>& callback) {
+  return options_of<LearningRateFinder>(callback, "LearningRateFinder");
+}
+
+BatchSizeFinder::Options* batch_size_finder(Spec<Callback>& callback) {
+  return options_of<BatchSizeFinder>(callback, "BatchSizeFinder");
+}
+
+// The sizes of the plan would be those that no trial has tested, or none that the loader can have.
+void refuse_planned_sizes(const std::vector<Spec<Callback>>& callbacks) {
+  if (std::ranges::any_of(callbacks, [](const auto& c) { return c.class_path() == "BatchSizeScheduler"; }))
+    throw ConfigError(
+        "[callbacks.BatchSizeFinder] the batch size is either found or planned; the config has BatchSizeFinder and "
+        "BatchSizeScheduler. Find the size with `trainer tune batch_size`, and choose the sizes of BatchSizeScheduler "
+        "up to it.");
 }
 
 ExitCode find_lr(Config& config, LearningRateFinder::Options& finder, bool several) {
@@ -77,18 +89,25 @@ ExitCode find_batch_size(Config& config, BatchSizeFinder::Options& finder, bool 
 }  // namespace
 
 ExitCode run_finders(Config& config, bool several) {
-  // `auto` is left if there is nothing to resume, or the run has finished.
-  const bool starts =
-      !config.ckpt_path || !config.load.loads_loops() || (config.ckpt_path == "auto" && !run_has_finished(config));
-  if (!starts || config.trainer.fast_dev_run.batches > 0) return ExitCode::ok;
+  std::vector<Spec<Callback>>& callbacks = config.trainer.callbacks;
+  const auto searches = [](Spec<Callback>& callback) {
+    const auto* const lr = lr_finder(callback);
+    const auto* const size = batch_size_finder(callback);
+    return (lr != nullptr && !lr->found) || (size != nullptr && !size->found);
+  };
+  if (config.trainer.fast_dev_run.batches > 0 || std::ranges::none_of(callbacks, searches) ||
+      !starts_at_first_step(config))
+    return ExitCode::ok;
+  for (Spec<Callback>& callback : callbacks)
+    if (const auto* const size = batch_size_finder(callback); size != nullptr && !size->found)
+      refuse_planned_sizes(callbacks);
   // A run without a seed begins with the generator as it is.
   const RngGuard generator({at::Device(at::kCPU)});
-  for (size_t i = 0; i < config.trainer.callbacks.size(); ++i) {
-    Spec<Callback>& callback = config.trainer.callbacks[i];
+  for (size_t i = 0; i < callbacks.size(); ++i) {
     ExitCode code = ExitCode::ok;
-    if (auto* const lr = options_of<LearningRateFinder>(callback, "LearningRateFinder"))
+    if (auto* const lr = lr_finder(callbacks[i]))
       code = find_lr(config, *lr, several);
-    else if (auto* const size = options_of<BatchSizeFinder>(callback, "BatchSizeFinder"))
+    else if (auto* const size = batch_size_finder(callbacks[i]))
       code = find_batch_size(config, *size, several);
     if (code != ExitCode::ok) return code;
   }

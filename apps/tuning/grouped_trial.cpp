@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 #include <thread>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kVariable = "FULGUR_TUNE_TRIAL";  // BATCH_SIZE:FOLDER
 constexpr const char* kOutOfMemory = "out_of_memory";
+constexpr const char* kDataError = "data_error";  // its message
 constexpr const char* kReport = "report";
 
 /// A new folder that is removed with its files.
@@ -57,10 +59,12 @@ std::optional<GroupedTrial> trial_of_process() {
 
 namespace {
 
-// Another rank that runs out of memory says so as soon as it has ended its run, which this rank may notice before.
-bool other_ran_out(const GroupedTrial& trial) {
+// Another rank that runs out of memory or of data says so as soon as it has ended its run, which this rank may notice
+// before.
+bool other_has_ended(const GroupedTrial& trial) {
   for (int i = 0; i < 40; ++i) {
-    if (std::filesystem::exists(trial.folder / kOutOfMemory)) return true;
+    if (std::filesystem::exists(trial.folder / kOutOfMemory) || std::filesystem::exists(trial.folder / kDataError))
+      return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return false;
@@ -73,8 +77,12 @@ ExitCode run_grouped_trial(const GroupedTrial& trial, const Config& config, int6
   try {
     report = try_batch_size(config, trial.batch_size, steps, /*several=*/true);
   } catch (const DistributedError&) {
-    if (!other_ran_out(trial)) throw;
+    if (!other_has_ended(trial)) throw;
     return ExitCode::distributed;
+  } catch (const DataError& error) {
+    // It may be the result of the trial: `launch_trial` throws it.
+    write_report(trial.folder / kDataError, error.what());
+    return error.code();  // ends the group
   }
   if (report.result == BatchTrial::out_of_memory) {
     std::ofstream(trial.folder / kOutOfMemory).close();
@@ -97,6 +105,8 @@ BatchTrialReport launch_trial(int64_t batch_size, const LaunchOptions& launched,
     report.result = BatchTrial::out_of_memory;
     return report;
   }
+  if (std::ifstream file(folder.path() / kDataError); file)
+    throw DataError(std::string(std::istreambuf_iterator<char>(file), {}));
   if (!group.message.empty()) throw LaunchFailure(group);
   std::ifstream file(folder.path() / kReport);
   std::string fits;

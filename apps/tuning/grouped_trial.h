@@ -23,8 +23,8 @@ std::optional<GroupedTrial> trial_of_process();
 /// Runs the trial in a process of the group; leaves the result for `launch_trial`.
 ExitCode run_grouped_trial(const GroupedTrial& trial, const Config& config, int64_t steps, bool first_rank);
 
-/// Starts the group, and returns what it has found. Throws a LaunchFailure if it has failed for another reason than a
-/// lack of memory.
+/// Starts the group, and returns what it has found. Throws the DataError of one of its processes, and a LaunchFailure
+/// if it has failed for another reason than a lack of memory or of data.
 BatchTrialReport launch_trial(int64_t batch_size, const LaunchOptions& launched,
                               const std::vector<std::string>& arguments);
 

@@ -2,8 +2,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "fulgur/core/contracts/callback.h"
+#include "fulgur/core/contracts/registry.h"
 #include "fulgur/trainer/config.h"
 
 namespace fulgur::cli {
@@ -11,6 +15,17 @@ namespace fulgur::cli {
 /// The config of a trial run: it has no run folder, checkpoints, loggers, limits of the fit and schedule, and only
 /// those callbacks that change what a step computes. A checkpoint in `ckpt_path` provides the first weights.
 Config trial_config(Config config);
+
+/// The options of a callback of the config, if it is the class T, which is registered by `name`; else nullptr.
+template <class T>
+const typename T::Options* options_of(const Spec<Callback>& callback, std::string_view name) {
+  if (callback.class_path() != name) return nullptr;
+  return &static_cast<const OptionsOf<typename T::Options>&>(callback.options()).value;
+}
+template <class T>
+typename T::Options* options_of(Spec<Callback>& callback, std::string_view name) {
+  return const_cast<typename T::Options*>(options_of<T>(std::as_const(callback), name));
+}
 
 /// A learning rate in a config, and the option that sets it.
 struct RateOption {

@@ -36,6 +36,42 @@ struct Tune : TemporaryFolder {
   Json report(const std::string& name = "r.json") const { return Json::parse(read_text(*this / name)); }
 };
 
+// An idx file of unsigned bytes.
+std::string idx(const std::vector<uint32_t>& dims, const std::string& values) {
+  std::string text = {'\0', '\0', '\x08', static_cast<char>(dims.size())};
+  for (const uint32_t size : dims)
+    for (int shift = 24; shift >= 0; shift -= 8) text += static_cast<char>(size >> shift & 255);
+  return text + values;
+}
+
+// A data module with drop_last, and 64 training samples.
+const std::vector<std::string> kDropsLast{"--data",
+                                          "MnistDataModule",
+                                          "--data.data_dir",
+                                          ".",
+                                          "--data.val_size",
+                                          "16",
+                                          "--data.drop_last",
+                                          "true",
+                                          "--data.batch_size",
+                                          "8",
+                                          "--model.in_features",
+                                          "4",
+                                          "--model.num_classes",
+                                          "2"};
+
+void write_images(const fs::path& folder) {
+  for (const auto& [prefix, count] : {std::pair<std::string, uint32_t>{"train", 80}, {"t10k", 8}}) {
+    std::string pixels, labels;
+    for (uint32_t i = 0; i < count; ++i) {
+      pixels += std::string(4, static_cast<char>(i));
+      labels += static_cast<char>(i % 2);
+    }
+    write_text(folder / (prefix + "-images-idx3-ubyte"), idx({count, 2, 2}, pixels));
+    write_text(folder / (prefix + "-labels-idx1-ubyte"), idx({count}, labels));
+  }
+}
+
 std::string bytes(int64_t count) { return "FULGUR_VIRTUAL_MEMORY=" + std::to_string(count); }
 
 }  // namespace
@@ -258,6 +294,151 @@ TEST_CASE("finders: what cannot be found is an error or a warning") {
                                    "--trainer.accelerator", "cpu", "--trainer.devices", "2"});
   CHECK(ranks.exit_code == 2);
   CHECK(says(ranks.err, "tune batch_size"));
+}
+
+TEST_CASE("tune and the finders: stop_after of the config ends the fit, not the trials") {
+  const Tune tune;
+  const std::vector<std::string> stop{"--trainer.stop_after", "1ep"};
+  const auto with_stop = [&](std::vector<std::string> more) {
+    more.insert(more.end(), stop.begin(), stop.end());
+    return more;
+  };
+  const Finished lr = tune("lr", with_stop({"--steps", "300", "--early_stop_threshold", "0", "--report", "r.json"}));
+  INFO(lr.err);
+  REQUIRE(lr.exit_code == 0);
+  CHECK(tune.report()["steps"] == 300);  // an epoch has 256
+  const Finished sizes = tune("batch_size", with_stop({"--max_trials", "2", "--init", "8"}));
+  INFO(sizes.err);
+  CHECK(sizes.exit_code == 0);
+  CHECK(says(sizes.out, "suggested batch size: 16"));
+  const Finished fit =
+      tune.run(with_stop({"fit", "--trainer.callbacks+=LearningRateFinder", "--trainer.callbacks.steps", "40",
+                          "--trainer.callbacks.max_lr", "10", "--report", "f.json"}));
+  INFO(fit.err);
+  CHECK(fit.exit_code == 0);
+  CHECK(says(fit.err, "LearningRateFinder: learning rate "));
+  CHECK(tune.report("f.json")["epochs"] == 1);
+}
+
+TEST_CASE("tune batch_size: data that drop an incomplete batch end the search, with one process and with two") {
+  const Tune tune;
+  write_images(tune.path());
+  const auto sizes = [&](std::vector<std::string> more) {
+    more.insert(more.end(), kDropsLast.begin(), kDropsLast.end());
+    return tune("batch_size", more);
+  };
+  const std::vector<std::string> two{"--trainer.strategy", "ddp", "--trainer.accelerator", "cpu",
+                                     "--trainer.devices",  "2"};
+  const Finished one = sizes({});
+  INFO(one.out << one.err);
+  CHECK(one.exit_code == 0);
+  CHECK(says(one.out, "suggested batch size: 64 (the data has no batch of 128 samples)"));
+  const Finished ranks = sizes(two);
+  INFO(ranks.out << ranks.err);
+  CHECK(ranks.exit_code == 0);
+  CHECK(says(ranks.out, "suggested batch size: 32 (the data has no batch of 64 samples)"));
+  CHECK_FALSE(says(ranks.err, "error: "));
+  // The first trial must show that the data can be read at all.
+  std::vector<std::string> too_large = two;
+  too_large.insert(too_large.end(), {"--init", "64"});
+  const Finished none = sizes(too_large);
+  INFO(none.err);
+  CHECK(none.exit_code == 3);
+  CHECK(says(none.err, "do not fill a batch of 64"));
+}
+
+TEST_CASE("tune batch_size: what a callback of the fit keeps in memory counts") {
+  const Tune tune;
+  const auto peak = [&](const std::string& callbacks, const std::string& accumulation = "1") {
+    std::string config = kConfig;
+    config.replace(config.find("max_epochs: 2,"), 0, "callbacks: [" + callbacks + "], ");
+    write_text(tune / "c.yaml", config);
+    const Finished finished =
+        tune("batch_size",
+             {"--trainer.accelerator", "virtual", "--trainer.devices", "1", "--init", "256", "--max_trials", "1",
+              "--report", "r.json", "--trainer.accumulate_grad_batches", accumulation},
+             {bytes(64 << 20)});
+    INFO(callbacks << finished.err);
+    REQUIRE(finished.exit_code == 0);
+    return tune.report()["trials"][0]["peak_bytes"].get<int64_t>();
+  };
+  constexpr int64_t kParameters = (64 * 256 + 256 + 256 * 3 + 3) * 4;
+  const int64_t plain = peak("");
+  const int64_t accumulated = peak("", "4");
+  CHECK(accumulated > plain + kParameters / 2);  // the gradients of the batch before
+  CHECK(peak("{class_path: GradientAccumulationScheduler, init_args: {scheduling: {0: 1, 5: 4}}}") >
+        plain + kParameters / 2);
+  CHECK(peak("{class_path: BatchSizeScheduler, init_args: {every: 1ep, max: 1024, by: accumulation}}") >
+        plain + kParameters / 2);
+  CHECK(peak("{class_path: BatchSizeScheduler, init_args: {every: 1ep, max: 1024}}") < plain + kParameters / 2);
+  for (const char* kind : {"ema", "swa"})
+    CHECK(peak("{class_path: WeightAveraging, init_args: {kind: " + std::string(kind) + "}}") >
+          plain + kParameters / 2);
+}
+
+TEST_CASE("LearningRateFinder: a fit that begins with imported weights searches") {
+  const Tune tune;
+  REQUIRE(tune.run({"fit", "--trainer.max_steps", "3"}).exit_code == 0);
+  const std::string last = "fulgur_logs/version_0/checkpoints/last.ckpt";
+  REQUIRE(trainer({"export", last, "--format", "pt"}, {.folder = tune.path()}).exit_code == 0);
+  REQUIRE(tune.run({"import", "last.pt", "--output", "imported.ckpt"}).exit_code == 0);
+  const std::vector<std::string> finder{"fit",
+                                        "--trainer.max_steps",
+                                        "5",
+                                        "--trainer.callbacks+=LearningRateFinder",
+                                        "--trainer.callbacks.steps",
+                                        "60",
+                                        "--trainer.callbacks.max_lr",
+                                        "10",
+                                        "--ckpt_path"};
+  const auto from = [&](const std::string& checkpoint) {
+    std::vector<std::string> arguments = finder;
+    arguments.push_back(checkpoint);
+    return tune.run(arguments);
+  };
+  const Finished imported = from("imported.ckpt");
+  INFO(imported.err);
+  CHECK(imported.exit_code == 0);
+  CHECK(says(imported.err, "LearningRateFinder: learning rate "));
+  // A checkpoint of a run is resumed, and has its rate.
+  const Finished resumed = from(last);
+  INFO(resumed.err);
+  CHECK(resumed.exit_code == 0);
+  CHECK_FALSE(says(resumed.err, "LearningRateFinder: learning rate "));
+}
+
+TEST_CASE("BatchSizeFinder: a fit whose batch size is also planned is refused before the search") {
+  const Tune tune;
+  for (const char* plan : {"{every: 1ep, max: 64}", "{every: 1ep, max: 64, by: accumulation}"}) {
+    const Finished both = tune.run({"fit", "--trainer.callbacks",
+                                    "[{class_path: LearningRateFinder}, {class_path: BatchSizeFinder}, "
+                                    "{class_path: BatchSizeScheduler, init_args: " +
+                                        std::string(plan) + "}]"});
+    INFO(both.err);
+    CHECK(both.exit_code == 2);
+    CHECK(says(both.err, "the config has BatchSizeFinder and BatchSizeScheduler"));
+    CHECK_FALSE(says(both.err, "batch size 2:"));
+    CHECK_FALSE(says(both.err, "LearningRateFinder: "));
+  }
+  CHECK_FALSE(fs::exists(tune / "fulgur_logs"));
+}
+
+TEST_CASE("finders: a profile, validate and test of their config search nothing and are not refused") {
+  const Tune tune;
+  REQUIRE(tune.run({"fit", "--trainer.max_steps", "3"}).exit_code == 0);
+  std::string config = kConfig;
+  config.replace(config.find("max_epochs: 2,"), 0, "callbacks: [LearningRateFinder, BatchSizeFinder], ");
+  config.replace(config.find("num_val: 64,"), 0, "num_test: 64, ");
+  write_text(tune / "c.yaml", config);
+  for (const std::vector<std::string>& verb : {std::vector<std::string>{"fit", "--profile", "3"},
+                                               {"validate", "--ckpt_path", "last"},
+                                               {"test", "--ckpt_path", "last"}}) {
+    const Finished finished = tune.run(verb);
+    INFO(verb.front() << finished.err);
+    CHECK(finished.exit_code == 0);
+    CHECK_FALSE(says(finished.err, "LearningRateFinder: "));
+    CHECK_FALSE(says(finished.err, "BatchSizeFinder: "));
+  }
 }
 
 TEST_CASE("tune batch_size: data whose batches have another option are refused") {

@@ -102,6 +102,8 @@ TEST_CASE("ResolvedOptions: trial runs set other options") {
     CHECK_FALSE(options.limit_train_batches.is_zero());
     CHECK(FieldTraits<BatchLimit>::write(options.limit_train_batches).text() == "2");
     CHECK(FieldTraits<BatchLimit>::write(options.limit_val_batches).text() == "2");
+    written.limit_val_batches = BatchLimit(int64_t{0});
+    CHECK(ResolvedOptions(written, TrainerFn::fit).limit_val_batches.is_zero());
   }
 }
 

@@ -173,6 +173,10 @@ TEST_CASE("overfit_batches: the same first batches in each epoch, in training an
   CHECK(module->first_of_epoch == std::vector<double>(3, regression(40, 1)[0][0][0].item<double>()));
   options.overfit_batches = 0.5;
   CHECK(fit(options)->train == 15);
+  options.limit_val_batches = int64_t{0};
+  const auto unvalidated = fit(options);
+  CHECK(unvalidated->train == 15);
+  CHECK(unvalidated->val == 0);
 }
 
 TEST_CASE("the sanity check moves neither random numbers nor metrics") {

@@ -141,6 +141,13 @@ std::filesystem::path chosen_checkpoint(const Config& config) {
                                  detail::run_name(config.trainer, {}), config.folder);
 }
 
+StateTree chosen_state(const Config& config) {
+  const std::filesystem::path path = chosen_checkpoint(config);
+  const auto& verified = config.verified_checkpoint;
+  return verified && verified->content && verified->path == path ? verified->content->state
+                                                                 : read_checkpoint_state(path);
+}
+
 // Nullopt if the fit starts from the beginning or has nothing to do, or if the checkpoint's run had no config. Replaces
 // `auto` by the path of the checkpoint.
 std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
@@ -259,10 +266,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
 std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
   // `auto` is left if there is nothing to resume.
   if (!config.ckpt_path || *config.ckpt_path == "auto") return std::nullopt;
-  const std::filesystem::path path = chosen_checkpoint(config);
-  const auto& verified = config.verified_checkpoint;
-  const StateTree state =
-      verified && verified->content && verified->path == path ? verified->content->state : read_checkpoint_state(path);
+  const StateTree state = chosen_state(config);
   if (!state.is_map() || !state.contains(detail::checkpoint_keys::kData)) return std::nullopt;
   const StateTree& data = state.at(detail::checkpoint_keys::kData);
   return data.is_null() ? std::nullopt : std::optional(data);
@@ -270,6 +274,14 @@ std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
 
 bool run_has_finished(const Config& config) {
   return detail::find_finished_run(config.trainer, components_for_search(config)).has_value();
+}
+
+bool starts_at_first_step(const Config& config) {
+  if (!config.ckpt_path || !config.load.loads_loops()) return true;
+  // `auto` is left if there is nothing to resume, or the run has finished.
+  if (*config.ckpt_path == "auto") return !run_has_finished(config);
+  const StateTree state = chosen_state(config);
+  return state.is_map() && state.contains(detail::checkpoint_keys::kImported);
 }
 
 std::optional<std::filesystem::path> run_to_resume(const Config& config) {

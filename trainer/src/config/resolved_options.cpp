@@ -52,7 +52,10 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, in
     enable_checkpointing = enable_progress_bar = enable_model_summary = detect_anomaly = debug = log_grad_norm = false;
     num_sanity_val_steps = 0;
   }
-  if (!overfit_batches.is_zero()) limit_train_batches = limit_val_batches = overfit_batches;
+  if (!overfit_batches.is_zero()) {
+    limit_train_batches = overfit_batches;
+    if (!limit_val_batches.is_zero()) limit_val_batches = overfit_batches;  // 0: validation is off
+  }
   if (profile_steps > 0) limit_val_batches = BatchLimit(0);
   saves_checkpoints = enable_checkpointing && fast_dev_run.batches == 0;
   channels_last = memory_format == MemoryFormat::channels_last;

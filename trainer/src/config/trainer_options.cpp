@@ -224,7 +224,8 @@ void TrainerOptions::fields(Fields& f) {
   f(limit_test_batches, "limit_test_batches", "Test batches per loader: a count, or a fraction.");
   f(limit_predict_batches, "limit_predict_batches", "Predict batches per loader: a count, or a fraction.");
   f(overfit_batches, "overfit_batches",
-    "Trains and validates on only the first batches, unshuffled: a count, or a fraction; 0: off.");
+    "Trains and validates on only the first batches, unshuffled: a count, or a fraction; 0: off. A limit_val_batches "
+    "of 0 still switches validation off.");
   f(val_check_interval, "val_check_interval",
     "Validates after this fraction of an epoch, this number of training batches, or each such interval of the run: "
     "30min, 500st, 0.1dur.")

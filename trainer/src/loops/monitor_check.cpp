@@ -32,7 +32,7 @@ void each_required(const RunState& run, Look look) {
 }  // namespace
 
 void refuse_misspelt_monitors(const RunState& run, const Services& services) {
-  if (run.fast_dev_run()) return;
+  if (run.fast_dev_run() || run.components.is_trial) return;
   each_required(run, [&](const std::string& owner, const std::string& monitor) {
     if (misspells_validation_metric(monitor, services.context.logged_metrics().metric_names()))
       throw MonitorError(cat("[", owner, "] ", monitor_not_logged(monitor, services.context), " Name one of them."));

@@ -49,10 +49,12 @@ void step_schedulers(RunState& run, Services& services, ScheduleInterval interva
     if (value) {
       run.model->lr_scheduler_step(*config.scheduler, *value);
     } else {
-      // A run that only measures does not validate.
-      if (config.strict && !run.is_profile()) refuse_monitor(services.context, config);
-      log::warn("lr_scheduler.monitor_missing",
-                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), services.context)));
+      // A run that only measures does not validate, and a trial does not log.
+      if (config.strict && !run.is_profile() && !run.components.is_trial) refuse_monitor(services.context, config);
+      if (!run.components.is_trial)
+        log::warn(
+            "lr_scheduler.monitor_missing",
+            cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), services.context)));
       // A plateau schedule does not step; the schedules it is composed with, such as a warm-up, continue.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }

@@ -4,16 +4,28 @@
 #include <set>
 #include <typeinfo>
 
+#include "fulgur/core/contracts/batch_size_plan.h"
 #include "fulgur/core/text/text.h"
 #include "logging/logger_thread.h"
 
 namespace fulgur::detail {
+namespace {
+
+// A trial saves nothing and logs nothing, so it has neither checkpoints nor a metric to follow; and its batch size is
+// the one that is tried.
+bool is_left_out_of_trial(const Callback& callback) {
+  return callback.phase() == Phase::checkpoint || callback.required_metric() || !callback.monitored_metrics().empty() ||
+         dynamic_cast<const PlansBatchSizes*>(&callback) != nullptr;
+}
+
+}  // namespace
 
 void make_callbacks(RunState& run, LogStore& logs) {
   std::vector<std::shared_ptr<Callback>> list;
   for (const auto& spec : run.options.callbacks) list.push_back(spec.create());
   for (const auto& callback : run.components.callbacks) list.push_back(callback);
   for (auto& own : run.model->configure_callbacks()) {
+    if (run.components.is_trial && is_left_out_of_trial(*own)) continue;
     // A callback of the module replaces a configured one of the same class.
     const Callback& replacing = *own;
     std::erase_if(list, [&](const auto& item) {

@@ -36,6 +36,11 @@ FULGUR_API std::optional<StateTree> data_state_in_checkpoint(const Config& confi
 /// Whether the run that `ckpt_path: auto` finds has finished, so that there is nothing to resume.
 FULGUR_API bool run_has_finished(const Config& config);
 
+/// Whether a fit of `config` begins at its first step: it has nothing to resume, loads only parts of a checkpoint, or
+/// weights that were imported. False if `ckpt_path: auto` finds a finished run. Call `agree_with_checkpoint` first.
+/// Throws a CheckpointError if there is no such checkpoint.
+FULGUR_API bool starts_at_first_step(const Config& config);
+
 /// The folder of the run that `ckpt_path: auto` finds; nullopt if there is none.
 FULGUR_API std::optional<std::filesystem::path> run_to_resume(const Config& config);
 

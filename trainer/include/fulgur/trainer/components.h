@@ -61,6 +61,8 @@ struct FULGUR_API TrainerComponents {
   /// The checkpoint that `agree_with_checkpoint` has read. The first fit takes it from here if it loads this one.
   std::shared_ptr<detail::VerifiedCheckpoint> verified_checkpoint = {};
   /// The run is a trial of something, such as of a batch size: nothing is printed about how it starts, ends or fails.
+  /// Callbacks of the module that write checkpoints, read a metric or plan batch sizes are left out, and a schedule
+  /// whose metric is missing does not step.
   bool is_trial = false;
   /// A fit begins again in the folder of the version that a logger names, if another fit ended there before its first
   /// checkpoint; otherwise a folder that exists is an error.
