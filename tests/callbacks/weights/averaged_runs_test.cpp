@@ -254,6 +254,72 @@ TEST_CASE("WeightAveraging: after a rollback, the average continues from the che
   for (const auto& [name, value] : run.averages()) CHECK(value.isfinite().all().item<bool>());
 }
 
+namespace {
+
+/// Makes its own steps, one of which has a loss that is not finite.
+struct ManualSteps : SelfPlanned {
+  int64_t bad_step;
+  bool once;  // also after a rollback or a resume
+  bool diverged = false;
+  ManualSteps(int64_t bad, bool only_once) : SelfPlanned(0.3), bad_step(bad), once(only_once) {}
+  bool automatic_optimization() const override { return false; }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    Tensor loss = at::mse_loss(forward(batch[0]), batch[1]);
+    if (global_step() == bad_step && !(std::exchange(diverged, true) && once))
+      loss = loss * std::numeric_limits<double>::quiet_NaN();
+    auto [optimizer] = optimizers<1>();
+    optimizer.zero_grad();
+    manual_backward(loss);
+    optimizer.step();
+    return loss.detach();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: with manual optimization, the batch after a rollback updates the average") {
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, ema(), {.module = seeded<ManualSteps>(25, /*only_once=*/true)},
+                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  REQUIRE(run.report.global_step == 60);
+  // As with automatic optimization: the checkpoint has the average of 20 steps, and one batch of 60 made none.
+  CHECK(run.callback->n_averaged() == 60 - 5 - 1);
+}
+
+TEST_CASE("WeightAveraging: a skipped step at which a run ends counts as skipped in the run that resumes") {
+  struct SkippingAt : SelfPlanned {
+    int64_t bad_step;
+    explicit SkippingAt(int64_t bad) : SelfPlanned(0.3), bad_step(bad) {}
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() == bad_step) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  const bool manual = GENERATE(false, true);
+  // With `2st`, the run ends between two updates: the step before the second is skipped in each half.
+  const char* const every = GENERATE("1st", "2st");
+  // The last step of an epoch, and one inside it.
+  const int64_t bad_step = GENERATE(9, 14);
+  CAPTURE(manual, every, bad_step);
+  Options options = ema();
+  options.every = length(every);
+  const auto module = [&]() -> std::shared_ptr<LightningModule> {
+    if (manual) return seeded<ManualSteps>(bad_step, /*only_once=*/false);
+    return seeded<SkippingAt>(bad_step);
+  };
+  const Change skip = [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::skip; };
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 1;
+  saving.save_top_k = 0;
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, options, {.saving = saving, .module = module()}, skip);
+  train(folder, options, {.ends_at = bad_step, .saving = saving, .module = module()}, skip);
+  const Averaged resumed = train(folder, options, {.from = "auto", .saving = saving, .module = module()}, skip);
+  CHECK(resumed.callback->n_averaged() == quiet_run.callback->n_averaged());
+  CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+}
+
 TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback was added begins the average again") {
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 5;
