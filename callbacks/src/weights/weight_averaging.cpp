@@ -285,7 +285,7 @@ void WeightAveraging::update_if_due(RunContext& run) {
   if (!trigger_.due(run)) return;
   Tensor counts;
   if (run.progress().global_step == updated_at_step_ || !is_after_start(run)) return;
-  // Also after a rollback: it begins the count of skipped steps again.
+  // Also after a rollback: the count of skipped steps begins again.
   const bool only_skipped = only_skipped_steps(run, counts);
   if (!rolled_back_ && !only_skipped) {
     if (counts.defined())

@@ -127,7 +127,7 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   std::vector<double> rates_;  ///< of the groups of all optimizers when the swa rates began
   int64_t rates_from_epoch_ = -1;
   bool loaded_ = false, ended_ = false;
-  bool rolled_back_ = false;  ///< and no further batch has begun
+  bool rolled_back_ = false;   ///< and no further batch has begun
   RunContext* run_ = nullptr;  ///< of a fit whose training has started
   double skipped_ = 0;         ///< the run's count of skipped steps at the last update, on the host
   Tensor skipped_on_device_;   ///< the same, if the device counts
