@@ -290,7 +290,8 @@ TEST_CASE("WeightAveraging: a skipped step at which a run ends counts as skipped
     Skipping(int64_t first_bad, int64_t last_bad) : SelfPlanned(0.3), first(first_bad), last(last_bad) {}
     StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
       StepOutput output = SelfPlanned::training_step(batch, batch_idx);
-      if (global_step() >= first && global_step() <= last) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      if (global_step() >= first && global_step() <= last)
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
       return output;
     }
   };
