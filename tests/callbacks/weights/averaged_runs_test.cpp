@@ -301,13 +301,13 @@ TEST_CASE("WeightAveraging: a skipped step at which a run ends counts as skipped
     int64_t first, last;
   };
   // The last step of an epoch; and two steps between two updates, of which the first run makes one.
-  const Case at = GENERATE(Case{"1st", 9, 9}, Case{"2st", 8, 9}, Case{"2st", 14, 15});
-  CAPTURE(manual, at.every, at.first);
+  const Case skips = GENERATE(Case{"1st", 9, 9}, Case{"2st", 8, 9}, Case{"2st", 14, 15});
+  CAPTURE(manual, skips.every, skips.first);
   Options options = ema();
-  options.every = length(at.every);
+  options.every = length(skips.every);
   const auto module = [&]() -> std::shared_ptr<LightningModule> {
-    if (manual) return seeded<ManualSteps>(at.first, at.last);
-    return seeded<Skipping>(at.first, at.last);
+    if (manual) return seeded<ManualSteps>(skips.first, skips.last);
+    return seeded<Skipping>(skips.first, skips.last);
   };
   const Change skip = [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::skip; };
   ModelCheckpoint::Options saving;
@@ -315,7 +315,7 @@ TEST_CASE("WeightAveraging: a skipped step at which a run ends counts as skipped
   saving.save_top_k = 0;
   const TemporaryFolder quiet_folder, folder;
   const Averaged quiet_run = train(quiet_folder, options, {.saving = saving, .module = module()}, skip);
-  train(folder, options, {.ends_at = at.first, .saving = saving, .module = module()}, skip);
+  train(folder, options, {.ends_at = skips.first, .saving = saving, .module = module()}, skip);
   const Averaged resumed = train(folder, options, {.from = "auto", .saving = saving, .module = module()}, skip);
   CHECK(resumed.callback->n_averaged() == quiet_run.callback->n_averaged());
   CHECK(same_weights(resumed.averages(), quiet_run.averages()));

@@ -435,14 +435,13 @@ TEST_CASE("WeightAveraging: a state is loaded whole, and only into a module that
 TEST_CASE("WeightAveraging: a state has the steps that were skipped since the last update") {
   const auto skipped = [](double steps) { return at::full({}, steps, at::kDouble); };
   // A run with manual optimization counts from zero when it resumes, others continue to count.
-  const double at_resume = GENERATE(0.0, 5.0);
+  const double at_resume = GENERATE(0.0, 1.0);
   CAPTURE(at_resume);
   Fit fit({.decay = 0.5, .every = length("2st")});
-  fit.run.skipped = skipped(4);
   fit.step(0);
   fit.step(0);
   REQUIRE(fit.averaging.n_averaged() == 1);
-  fit.run.skipped = skipped(5);
+  fit.run.skipped = skipped(1);
   fit.step(7);
   CHECK(fit.averaging.state().at("skipped_since_update").as_int() == 1);
 
