@@ -303,6 +303,19 @@ TEST_CASE("a shorter loader that begins again has a new order") {
   CHECK_FALSE(loader->shuffles());
 }
 
+TEST_CASE("a combined loader resets the batch sizes of its loaders, and sets none") {
+  const auto a = loader_of(20), b = loader_of(20);
+  const int64_t own = a->batch_size();
+  CombinedLoader loader({{"a", a}, {"b", b}});
+  REQUIRE(a->set_batch_size(own + 3));
+  REQUIRE(b->set_batch_size(own + 5));
+  CHECK_FALSE(loader.set_batch_size(own + 1));
+  CHECK(b->batch_size() == own + 5);
+  CHECK(loader.set_batch_size(std::nullopt));
+  CHECK(a->batch_size() == own);
+  CHECK(b->batch_size() == own);
+}
+
 TEST_CASE("combined loaders refuse what cannot work") {
   CHECK_THROWS_AS(CombinedLoader({}), ConfigError);
   CHECK_THROWS_AS(CombinedLoader({{"a", nullptr}}), ConfigError);

@@ -406,6 +406,15 @@ TEST_CASE("ddp: a batch size that grows gives the run of one process; a resumed 
   REQUIRE(all_exit(run_ranks({.count = 2, .folder = parts.path()}, growing(2, first)), 0));
   REQUIRE(all_exit(run_ranks({.count = 2, .folder = parts.path()}, growing(2, rest)), 0));
   CHECK(same_bits(last_checkpoint(whole.path()), last_checkpoint(parts.path())));
+  if (by != "batch") return;
+  // One process continues the second epoch with the batches of both, although the size of one rank occurs in its plan.
+  const TemporaryFolder elastic;
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = elastic.path()}, growing(2, first)), 0));
+  const Finished last = trainer(growing(1, rest), {.folder = elastic.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  INFO(last.err);
+  REQUIRE(last.exit_code == 0);
+  CHECK(std::filesystem::canonical(last_checkpoint(elastic.path())).string().find("step=14") != std::string::npos);
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(elastic.path())) < 1e-6);
 }
 
 TEST_CASE("ddp: tune lr follows the mean loss of all ranks, and tune batch_size finds the size of a rank's share") {

@@ -80,6 +80,36 @@ TEST_CASE("WeightAveraging: steps that the device skips do not count in the aver
   }
 }
 
+TEST_CASE("WeightAveraging: a validation before the first update computes with the weights that are trained") {
+  struct Watched : Callback {
+    std::map<std::string, Tensor> trained, validated;
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) override {
+      if (batch_idx == 2) trained = weights_on_cpu(run.module());
+    }
+    void on_validation_batch_start(RunContext& run, const Batch&, int64_t, int64_t) override {
+      if (run.sanity_checking() || !validated.empty()) return;
+      validated = weights_on_cpu(run.module());
+    }
+  };
+  const TemporaryFolder folder;
+  for (const bool on_device : {false, true}) {
+    CAPTURE(on_device);
+    TrainerOptions options = on_device ? on_virtual(folder, "single_device", 1) : quiet(folder);
+    options.on_nonfinite = OnNonFinite::skip;
+    options.max_steps = 3;
+    options.val_check_interval = 3;
+    WeightAveraging::Options averaging = each_step(AveragingKind::ema);
+    averaging.every = length("2st");  // both steps before the first update are skipped
+    TrainerComponents components;
+    const auto watched = std::make_shared<Watched>();
+    components.add(std::make_shared<WeightAveraging>(averaging));
+    components.add(watched);
+    train<Overflows>(std::move(options), {}, regression_data(), {}, components);
+    REQUIRE_FALSE(watched->validated.empty());
+    CHECK(same_weights(watched->validated, watched->trained));
+  }
+}
+
 TEST_CASE("WeightAveraging: if the device skips all steps, there is no average") {
   const TemporaryFolder folder;
   const Averaged all = averaged(on_virtual(folder, "single_device", 1), each_step(AveragingKind::ema), 2);

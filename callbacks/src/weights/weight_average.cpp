@@ -57,6 +57,16 @@ void copy_if(const Tensor& copies, const Tensor& live, Tensor& average) {
   if (copies.defined()) average.copy_(at::where(copies.to(average.device(), at::kBool), live, average));
 }
 
+// `live` becomes `average`, unless `unless` is defined and nonzero.
+void put_unless(const Tensor& unless, const Tensor& average, Tensor& live) {
+  if (!unless.defined()) {
+    live.copy_(average, /*non_blocking=*/true);
+    return;
+  }
+  const Tensor here = average.to(live.device(), /*non_blocking=*/true);
+  live.copy_(at::where(unless.to(live.device(), at::kBool), live, here));
+}
+
 StateTree tree_of(const WeightAverage::Tensors& tensors) {
   StateTree tree;
   for (const auto& [name, value] : tensors) tree[name] = value;
@@ -189,7 +199,7 @@ void WeightAverage::set_recomputed(const LightningModule& module, const std::vec
     if (std::find(names.begin(), names.end(), name) != names.end()) recomputed_.emplace(name, live.clone());
 }
 
-void WeightAverage::enter(LightningModule& module, bool and_keep_buffers) {
+void WeightAverage::enter(LightningModule& module, bool and_keep_buffers, const Tensor& unless) {
   const at::NoGradGuard no_grad;
   own_.clear();
   for (const auto& [name, live] : parameters_of(module)) own_.emplace_back(live, live.clone());
@@ -197,7 +207,7 @@ void WeightAverage::enter(LightningModule& module, bool and_keep_buffers) {
     if (and_keep_buffers || buffers_.contains(name) || recomputed_.contains(name))
       own_.emplace_back(live, live.clone());
   entered_ = true;
-  put_into(module);
+  put_into(module, unless);
 }
 
 void WeightAverage::leave() {
@@ -208,15 +218,15 @@ void WeightAverage::leave() {
   entered_ = false;
 }
 
-void WeightAverage::put_into(LightningModule& module) {
+void WeightAverage::put_into(LightningModule& module, const Tensor& unless) {
   const at::NoGradGuard no_grad;
-  for (auto& [name, live] : parameters_of(module)) live.copy_(parameters_.at(name), /*non_blocking=*/true);
+  for (auto& [name, live] : parameters_of(module)) put_unless(unless, parameters_.at(name), live);
   for (auto& [name, live] : buffers_of(module)) {
     // Recomputed ones replace averages.
     if (const auto found = recomputed_.find(name); found != recomputed_.end())
-      live.copy_(found->second, /*non_blocking=*/true);
+      put_unless(unless, found->second, live);
     else if (const auto average = buffers_.find(name); average != buffers_.end())
-      live.copy_(average->second, /*non_blocking=*/true);
+      put_unless(unless, average->second, live);
   }
 }
 

@@ -37,12 +37,13 @@ class WeightAverage {
   bool has_recomputed() const { return !recomputed_.empty(); }
 
   /// Puts the average into the module, until `leave` puts back the bits of all tensors that were replaced; with
-  /// `and_keep_buffers` also those of all other buffers.
-  void enter(LightningModule& module, bool and_keep_buffers = false);
+  /// `and_keep_buffers` also those of all other buffers. If `unless` is defined and nonzero, a scalar on a device, the
+  /// module keeps its values.
+  void enter(LightningModule& module, bool and_keep_buffers = false, const Tensor& unless = {});
   void leave();
   bool entered() const { return entered_; }
-  /// Puts the average into the module for good.
-  void put_into(LightningModule& module);
+  /// Puts the average into the module for good; `unless` as above.
+  void put_into(LightningModule& module, const Tensor& unless = {});
   /// The averaged buffers, which may differ among ranks.
   std::vector<Tensor> shared_buffers() const;
 

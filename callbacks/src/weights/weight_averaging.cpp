@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/state/late_number.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -115,6 +117,7 @@ StateTree WeightAveraging::state() const {
   state["n_averaged"] = updates_->state();
   state["updated_at_step"] = updated_at_step_;
   state["updated_at"] = updated_at_;
+  state["skipped_since_update"] = run_ ? skipped_since_update(*run_) : skips_;
   state["reached"] = trigger_.reached();
   StateTree::List rates(rates_.begin(), rates_.end());
   state["rates"] = std::move(rates);
@@ -134,8 +137,11 @@ void WeightAveraging::load_state(const StateTree& state) {
   const double updated_at = state.at("updated_at").as_double(), reached = state.at("reached").as_double();
   std::vector<double> rates;
   for (const StateTree& rate : state.at("rates").as_list()) rates.push_back(rate.as_double());
-  average_->load_state(state, module_);
-  updates_->set(n_averaged);
+  // Checkpoints of earlier versions do not have it.
+  const int64_t skips = state.contains("skipped_since_update") ? state.at("skipped_since_update").as_int() : 0;
+  load_average(state, n_averaged);
+  skips_ = skips;
+  if (run_) begin_counting_skips(*run_);
   updated_at_step_ = at_step;
   updated_at_ = updated_at;
   rates_ = std::move(rates);
@@ -144,10 +150,16 @@ void WeightAveraging::load_state(const StateTree& state) {
   loaded_ = true;
 }
 
+void WeightAveraging::load_average(const StateTree& state, int64_t n_averaged) {
+  average_->load_state(state, module_);
+  // Only the device knew that there was no update yet.
+  if (n_averaged == 0) average_->clear();
+  updates_->set(n_averaged);
+}
+
 void WeightAveraging::roll_back(RunContext&, const StateTree& state) {
   if (state.contains("average")) {
-    average_->load_state(state, module_);
-    updates_->set(state.at("n_averaged").as_int());
+    load_average(state, state.at("n_averaged").as_int());
   } else {
     average_->clear();
     updates_->set(0);
@@ -169,11 +181,14 @@ void WeightAveraging::setup(RunContext& run, TrainerFn fn) {
   rates_.clear();
   rates_from_epoch_ = -1;
   loaded_ = rolled_back_ = ended_ = false;
+  run_ = nullptr;
+  skips_ = 0;
   skipped_ = 0;
   skipped_on_device_.reset();
 }
 
 void WeightAveraging::teardown(RunContext& run, TrainerFn) {
+  if (std::exchange(run_, nullptr)) skips_ = skipped_since_update(run);
   average_->leave();
   // After the last checkpoint, which holds the weights that were trained.
   if (ended_ && options_.copy_at_end && !average_->empty()) average_->put_into(run.module());
@@ -201,13 +216,28 @@ void WeightAveraging::on_train_start(RunContext& run) {
                                 ". Set update_bn to false, or use_buffers to true to average the statistics."));
     run.run_weights().will_update_batch_norm();
   }
-  const Tensor skipped = run.run_weights().skipped_steps();
-  if (skipped.is_cpu())
-    skipped_ = *skipped.const_data_ptr<double>();
-  else
-    skipped_on_device_ = skipped.clone();
+  begin_counting_skips(run);
+  run_ = &run;
   // The process may have ended between a step and its update.
   update_if_due(run);
+}
+
+// With manual optimization, a run that resumes counts from zero.
+void WeightAveraging::begin_counting_skips(RunContext& run) {
+  const Tensor skipped = run.run_weights().skipped_steps();
+  const double before = static_cast<double>(skips_.as_int());
+  skipped_on_device_.reset();
+  if (skipped.is_cpu())
+    skipped_ = *skipped.const_data_ptr<double>() - before;
+  else
+    skipped_on_device_ = skipped - before;
+}
+
+StateTree WeightAveraging::skipped_since_update(RunContext& run) const {
+  const Tensor skipped = run.run_weights().skipped_steps();
+  if (skipped.is_cpu()) return static_cast<int64_t>(*skipped.const_data_ptr<double>() - skipped_);
+  const Tensor since = skipped_on_device_.defined() ? skipped - skipped_on_device_ : skipped - skipped_;
+  return late_number(since.to(at::kLong));
 }
 
 bool WeightAveraging::is_after_start(RunContext& run) const {
@@ -255,7 +285,9 @@ void WeightAveraging::update_if_due(RunContext& run) {
   if (!trigger_.due(run)) return;
   Tensor counts;
   if (run.progress().global_step == updated_at_step_ || !is_after_start(run)) return;
-  if (!rolled_back_ && !only_skipped_steps(run, counts)) {
+  // Also after a rollback: the count of skipped steps begins again.
+  const bool only_skipped = only_skipped_steps(run, counts);
+  if (!rolled_back_ && !only_skipped) {
     if (counts.defined())
       update_if(run, counts);
     else
@@ -346,7 +378,9 @@ void WeightAveraging::enter(RunContext& run) {
   // Ranks may have different buffers; a checkpoint has those of rank 0.
   if (run.world_size() > 1)
     for (Tensor& buffer : average_->shared_buffers()) buffer.copy_(run.collectives().broadcast(buffer, 0));
-  average_->enter(run.module());
+  // While only the device knows whether there was an update, it decides between the average and the weights themselves.
+  const Tensor& like = average_->parameters().begin()->second;
+  average_->enter(run.module(), /*and_keep_buffers=*/false, updates_->is_known() ? Tensor() : updates_->is_zero(like));
 }
 
 void WeightAveraging::on_validation_start(RunContext& run) {

@@ -186,6 +186,12 @@ int64_t CombinedLoader::batches_done(const StateTree& state, const StateTree::Li
   return all && left ? std::max<int64_t>(*all - *left, 0) : state.at("batches").as_int();
 }
 
+bool CombinedLoader::set_batch_size(std::optional<int64_t> size) {
+  if (size) return false;
+  for (const Part& part : parts_) part.loader->set_batch_size(std::nullopt);
+  return true;
+}
+
 StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) const {
   const auto& states = state.at("loaders").as_list();
   if (states.size() != parts_.size()) return state;  // start_epoch reports this

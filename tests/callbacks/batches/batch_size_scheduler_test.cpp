@@ -7,8 +7,10 @@
 #include "trainer/boring.h"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "callbacks/scored.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/optim/lbfgs.h"
 #include "support/expect_error.h"
@@ -230,6 +232,73 @@ TEST_CASE("BatchSizeScheduler: a loader that is used again begins with its own b
   };
   train(at({{"1ep", 8}}), one_epoch, DataSource{stream});
   CHECK(train(at({{"1ep", 8}}), without, DataSource{stream}).module->sizes == repeated({{10, 4}}));
+}
+
+TEST_CASE("BatchSizeScheduler: a loader that has grown is reset where another run combines or evaluates it") {
+  const auto stream = regression_stream(40);
+  const Change two_epochs = [](TrainerOptions& o, TrainerComponents&) { o.max_epochs = 2; };
+  const Change without = [](TrainerOptions& o, TrainerComponents& components) {
+    o.max_epochs = 1;
+    components.callbacks.clear();
+  };
+  REQUIRE(train(at({{"1ep", 8}}), two_epochs, DataSource{stream}).module->sizes.back() == 8);
+  SECTION("combined with another") {
+    DataSource both;
+    both.train = {stream, regression_stream(40)};
+    CHECK(train(at({{"1ep", 8}}), without, both).module->sizes == repeated({{10, 4}}));
+  }
+  SECTION("evaluated") {
+    struct Evaluated : SelfPlanned {
+      std::vector<int64_t> sizes;
+      Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override {
+        sizes.push_back(batch.size());
+        return SelfPlanned::validation_step(batch, batch_idx, loader_idx);
+      }
+    };
+    const TemporaryFolder folder;
+    DataSource data;
+    data.validation = {stream};
+    const auto module = std::make_shared<Evaluated>();
+    Trainer(quiet(folder)).validate(module, data);
+    CHECK(module->sizes == repeated({{10, 4}}));
+  }
+}
+
+TEST_CASE("BatchSizeScheduler: the rest of an epoch follows the loader's batch size if that has changed") {
+  // Both plans have a size of 8: 4, 8, 16 and 32, or 8, 16 and 32.
+  const Options options{.every = length("1ep"), .max = 32};
+  const Trained first = train(options, [](TrainerOptions& o, TrainerComponents&) { o.max_steps = 12; });
+  REQUIRE(first.module->sizes == repeated({{10, 4}, {2, 8}}));
+  const Trained second = train(options, {}, regression_data(40, 0, 8), first.report.last_checkpoint->string());
+  CHECK(second.module->sizes == std::vector<int64_t>{16, 8, 32, 8});
+}
+
+TEST_CASE("BatchSizeScheduler: a new batch size is reported once, against that of the epoch before") {
+  const Options options = at({{"2ep", 8}, {"3ep", 20}});
+  const auto reports = [&](const Change& change, const CheckpointChoice& from = {}) {
+    const LogLines lines;
+    const Trained run = train(options, change, regression_data(40, 0), from);
+    CHECK(run.module->sizes.back() == 20);
+    CHECK(lines.count("batch size: 20 samples instead of 8 in epoch 3") == 1);
+    return std::pair(lines.count("batch size: "), lines.count("batch size: 8 samples instead of 4 in epoch 2"));
+  };
+  const int reloads = GENERATE(0, 1);
+  CAPTURE(reloads);
+  const Change four_epochs = [&](TrainerOptions& o, TrainerComponents&) {
+    o.max_epochs = 4;
+    o.reload_dataloaders_every_n_epochs = reloads;
+  };
+  using Counts = std::pair<size_t, size_t>;
+  CHECK(reports(four_epochs) == Counts{2, 1});
+  // From the end of an epoch, and from inside the next one.
+  for (const int64_t stop : {20, 22}) {
+    CAPTURE(stop);
+    const Trained part = train(options, [&](TrainerOptions& o, TrainerComponents& components) {
+      four_epochs(o, components);
+      o.max_steps = stop;
+    });
+    CHECK(reports(four_epochs, part.report.last_checkpoint->string()) == (stop == 20 ? Counts{2, 1} : Counts{1, 0}));
+  }
 }
 
 TEST_CASE("BatchSizeScheduler: invalid options are errors") {

@@ -15,6 +15,7 @@
 #include "callbacks/weights/diverging_once.h"
 #include "fulgur/callbacks/spike_detection.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
 #include "support/expect_error.h"
@@ -252,6 +253,72 @@ TEST_CASE("WeightAveraging: after a rollback, the average continues from the che
   // The checkpoint has the average of 20 steps; one batch of 60 made none.
   CHECK(run.callback->n_averaged() == 60 - 5 - 1);
   for (const auto& [name, value] : run.averages()) CHECK(value.isfinite().all().item<bool>());
+}
+
+namespace {
+
+/// Makes its own steps; the losses of the batches from `first` to `last` are not finite.
+struct ManualSteps : SelfPlanned {
+  int64_t first, last;
+  ManualSteps(int64_t first_bad, int64_t last_bad) : SelfPlanned(0.3), first(first_bad), last(last_bad) {}
+  bool automatic_optimization() const override { return false; }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    Tensor loss = at::mse_loss(forward(batch[0]), batch[1]);
+    if (global_step() >= first && global_step() <= last) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    auto [optimizer] = optimizers<1>();
+    optimizer.zero_grad();
+    manual_backward(loss);
+    optimizer.step();
+    return loss.detach();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("WeightAveraging: with manual optimization, the batch after a rollback updates the average") {
+  const TemporaryFolder folder;
+  const Averaged run = train(folder, ema(), {.module = seeded<ManualSteps>(25, 25)},
+                             [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::rollback; });
+  REQUIRE(run.report.global_step == 60);
+  // As with automatic optimization: the checkpoint has the average of 20 steps, and one batch of 60 made none.
+  CHECK(run.callback->n_averaged() == 60 - 5 - 1);
+}
+
+TEST_CASE("WeightAveraging: a skipped step at which a run ends counts as skipped in the run that resumes") {
+  struct Skipping : SelfPlanned {
+    int64_t first, last;
+    Skipping(int64_t first_bad, int64_t last_bad) : SelfPlanned(0.3), first(first_bad), last(last_bad) {}
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = SelfPlanned::training_step(batch, batch_idx);
+      if (global_step() >= first && global_step() <= last)
+        output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    }
+  };
+  const bool manual = GENERATE(false, true);
+  struct Case {
+    const char* every;
+    int64_t first, last;
+  };
+  // The last step of an epoch; and two steps between two updates, of which the first run makes one.
+  const Case skips = GENERATE(Case{"1st", 9, 9}, Case{"2st", 8, 9}, Case{"2st", 14, 15});
+  CAPTURE(manual, skips.every, skips.first);
+  Options options = ema();
+  options.every = length(skips.every);
+  const auto module = [&]() -> std::shared_ptr<LightningModule> {
+    if (manual) return seeded<ManualSteps>(skips.first, skips.last);
+    return seeded<Skipping>(skips.first, skips.last);
+  };
+  const Change skip = [](TrainerOptions& o, TrainerComponents&) { o.on_nonfinite = OnNonFinite::skip; };
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 1;
+  saving.save_top_k = 0;
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, options, {.saving = saving, .module = module()}, skip);
+  train(folder, options, {.ends_at = skips.first, .saving = saving, .module = module()}, skip);
+  const Averaged resumed = train(folder, options, {.from = "auto", .saving = saving, .module = module()}, skip);
+  CHECK(resumed.callback->n_averaged() == quiet_run.callback->n_averaged());
+  CHECK(same_weights(resumed.averages(), quiet_run.averages()));
 }
 
 TEST_CASE("WeightAveraging: a rollback to a checkpoint from before the callback was added begins the average again") {
@@ -583,6 +650,42 @@ TEST_CASE("WeightAveraging: the pass over a stream without an end reads as many 
   CHECK(module->passed == 8);
   const StateTree state = averaging->state();
   CHECK(state.at("recomputed").at("norm.num_batches_tracked").tensor().item<int64_t>() == 8);
+}
+
+TEST_CASE("WeightAveraging: the pass that recomputes the statistics reads batches as callbacks shape them") {
+  /// Keeps two rows of four.
+  struct Halves : Callback, ShapesBatches {
+    Batch shape_batch(RunContext&, Batch batch) override { return batch.narrow(0, 2); }
+  };
+  // A filter that passes the last training batch, and one that does not.
+  const bool is_due = GENERATE(true, false);
+  CAPTURE(is_due);
+  const auto callback = std::make_shared<Halves>();
+  CallbackFilter filter;
+  if (is_due)
+    filter.from = length("5ep");
+  else
+    filter.until = length("5ep");
+  callback->set_common_options(filter);
+  const TemporaryFolder folder, resumed_folder;
+  const auto data = regression_data(40, 8, 4, /*shuffle=*/false);
+  Options options = swa();
+  options.copy_at_end = true;
+  const Change shaped = [&](TrainerOptions&, TrainerComponents& components) { components.add(callback); };
+  const Averaged run = train(folder, options, {.module = seeded<Normed>(), .data = data}, shaped);
+  // The input of this layer does not depend on weights: means of batches and of their variances.
+  const Tensor x = regression(40, 1)[0].view({10, 4, 4}).narrow(1, 0, is_due ? 2 : 4);
+  const auto module = std::dynamic_pointer_cast<Normed>(run.module);
+  CHECK(module->norm->running_mean.allclose(x.mean(1).mean(0), 1e-5, 1e-6));
+  CHECK(module->norm->running_var.allclose(x.var(1, /*unbiased=*/true).mean(0), 1e-5, 1e-6));
+  // Also in a run that is resumed for this pass only.
+  const auto failing = seeded<EndingInPass>();
+  failing->at = 3;
+  train(resumed_folder, options, {.module = failing, .data = data}, shaped);
+  const auto again = seeded<EndingInPass>();
+  const Averaged resumed = train(resumed_folder, options, {.from = "auto", .module = again, .data = data}, shaped);
+  CHECK(again->trained == 0);
+  CHECK(same_weights(recomputed(resumed), recomputed(run)));
 }
 
 TEST_CASE("WeightAveraging: batch norms cannot be updated with manual optimization") {

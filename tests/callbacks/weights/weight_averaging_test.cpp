@@ -433,6 +433,71 @@ TEST_CASE("WeightAveraging: a state is loaded whole, and only into a module that
              ContainsSubstring("the checkpoint has ema, the option kind is swa"));
 }
 
+TEST_CASE("WeightAveraging: a state has the steps that were skipped since the last update") {
+  const auto skipped = [](double steps) { return at::full({}, steps, at::kDouble); };
+  // A run with manual optimization counts from zero when it resumes, others continue to count.
+  const double at_resume = GENERATE(0.0, 1.0);
+  CAPTURE(at_resume);
+  Fit fit({.decay = 0.5, .every = length("2st")});
+  fit.step(0);
+  fit.step(0);
+  REQUIRE(fit.averaging.n_averaged() == 1);
+  fit.run.skipped = skipped(1);
+  fit.step(7);
+  CHECK(fit.averaging.state().at("skipped_since_update").as_int() == 1);
+
+  FakeRunContext run;
+  Net net;
+  run.of_module = &net;
+  run.now.global_step = 3;
+  run.skipped = skipped(at_resume);
+  WeightAveraging averaging({.decay = 0.5, .every = length("2st")});
+  averaging.setup(run, TrainerFn::fit);
+  averaging.load_state(fit.averaging.state());
+  averaging.on_train_start(run);
+  net.set(at::ones({3}, at::kDouble));
+  run.now.global_step = 4;
+  SECTION("both steps were skipped") {
+    run.skipped = skipped(at_resume + 1);
+    averaging.on_train_batch_end(run, {}, {}, 0);
+    CHECK(averaging.n_averaged() == 1);
+  }
+  SECTION("one of them was made") {
+    averaging.on_train_batch_end(run, {}, {}, 0);
+    CHECK(averaging.n_averaged() == 2);
+  }
+}
+
+TEST_CASE("WeightAveraging: a state of no update, which only the device knew, gives no average") {
+  Fit fit({.decay = 0.5});
+  fit.step(3);
+  StateTree state = fit.averaging.state();
+  state["n_averaged"] = int64_t{0};
+  Fit other({.decay = 0.5});
+  other.averaging.load_state(state);
+  other.net.set(at::ones({3}, at::kDouble));
+  other.averaging.on_validation_start(other.run);
+  CHECK(other.net.weight[0].item<double>() == 1);
+  other.averaging.on_validation_end(other.run);
+}
+
+TEST_CASE("WeightAverage: a scalar on the device decides whether the module gets the average") {
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    Net net(dtype);
+    fulgur::detail::WeightAverage average(/*with_buffers=*/true);
+    average.copy(net);
+    net.set(at::ones({3}, at::kDouble));
+    net.statistic.fill_(1);
+    for (const bool stays : {true, false}) {
+      average.enter(net, /*and_keep_buffers=*/false, at::scalar_tensor(stays, at::kBool));
+      CHECK(net.weight.eq(stays ? 1 : 0).all().item<bool>());
+      CHECK(net.statistic.eq(stays ? 1 : 0).all().item<bool>());
+      average.leave();
+      CHECK(net.weight.eq(1).all().item<bool>());
+    }
+  }
+}
+
 TEST_CASE("WeightAveraging: a checkpoint without states of callbacks gets the average") {
   Fit fit({.decay = 0.5});
   fit.step(3);

@@ -7,6 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "fulgur/callbacks/sequence_length_warmup.h"
 #include "fulgur/data/combined_loader.h"
 #include "support/device_counts.h"
 #include "support/gpu.h"
@@ -95,6 +96,16 @@ std::shared_ptr<DataModule> images() {
   fulgur::detail::ComponentAccess::find_overridden<DataModule>(*data);
   return data;
 }
+
+// Accepts sequences of any length.
+struct MeanOfSequence : Steady {
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    const Tensor x = batch[0].mean(1, /*keepdim=*/true).expand({batch.size(), 4});
+    const Tensor loss = at::mse_loss(forward(x), batch[1]);
+    log("train_loss", loss);
+    return loss;
+  }
+};
 
 // Keeps what it sees of every batch, and what its values were then.
 struct Keeping : Callback {
@@ -244,6 +255,32 @@ TEST_CASE("on a GPU, an epoch's odd last batch is not captured even if the first
   // Four batches an epoch, the last of two samples.
   const auto captured = check_same<Captured>(options, [] { return regression_data(14, 0); });
   CHECK(captured.report.captured_batches == 14);
+}
+
+TEST_CASE("on a GPU, batches that are no longer shaped by a callback are read where the loader wrote them", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const auto sequences = [] {
+    at::manual_seed(4);
+    TensorDataModule::Sets sets;
+    sets.train = Batch{{"x", at::randn({40, 16})}, {"y", at::randn({40, 2})}};
+    const auto data = std::make_shared<TensorDataModule>(
+        std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = true});
+    fulgur::detail::ComponentAccess::find_overridden<DataModule>(*data);
+    return data;
+  };
+  TrainerOptions options = three_epochs_on_cuda(folder);
+  options.max_epochs = 4;
+  options.log_every_n_steps = 1000;
+  // The first twelve batches have sequences of 8 elements; ten batches later, the step is captured again.
+  const auto counting = std::make_shared<Counting>(31, 38);
+  const auto captured = check_same<MeanOfSequence>(options, sequences, [&](TrainerComponents& components) {
+    components.add(std::make_shared<SequenceLengthWarmup>(
+        SequenceLengthWarmup::Options{.start = 8, .duration = *Interval::parse("12st"), .step = 8, .keys = {"x"}}));
+    components.add(counting);
+  });
+  CHECK_THAT(captured.told, !ContainsSubstring("something keeps references"));
+  if (device_counts()) check_counts(*counting);
 }
 
 }  // namespace captured_inputs_gpu_test

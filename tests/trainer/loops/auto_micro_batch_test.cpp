@@ -7,6 +7,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "fulgur/callbacks/weight_averaging.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/optim/lbfgs.h"
 #include "support/expect_error.h"
@@ -233,6 +234,18 @@ TEST_CASE("auto_micro_batch: what cannot be repeated in parts is refused") {
   CHECK_THAT(refused(hungry(8), [](auto& options) { options.sync_batchnorm = true; }),
              ContainsSubstring("sync_batchnorm"));
   CHECK_THAT(message_of<Error>([] { fit(std::make_shared<NoLoss>()); }), ContainsSubstring("it returned none"));
+}
+
+TEST_CASE("auto_micro_batch: the pass that recomputes batch norms is computed in micro-batches too") {
+  const auto module = hungry(3, 0, /*norm=*/true);
+  fit(module, true, [](TrainerOptions& options, TrainerComponents& components) {
+    options.limit_val_batches = 0;
+    components.add(std::make_shared<WeightAveraging>(WeightAveraging::Options{
+        .kind = AveragingKind::swa, .start = *Interval::parse("0st"), .every = *Interval::parse("1st")}));
+  });
+  // Five batches of eight samples, in parts of two.
+  CHECK(std::vector<int64_t>(module->sizes.end() - 20, module->sizes.end()) == std::vector<int64_t>(20, 2));
+  CHECK(module->norm->num_batches_tracked.item<int64_t>() == 20);
 }
 
 }  // namespace auto_micro_batch_test

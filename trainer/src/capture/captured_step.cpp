@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "capture/cannot_capture.h"
 #include "capture/failed_operation.h"
@@ -96,6 +97,9 @@ void CapturedStep::note_other_kind(const Batch& batch) {
   // Ranks record together, but may see batches of different shapes.
   if (others_ < kBatchesOfAnotherKind || run_.world_size() > 1) return;
   start_over();
+  // The loader may write batches of this kind into the sets.
+  copies_ = false;
+  inputs_ = Batch();
   kind_ = other_kind_;
   others_ = 0;
 }
@@ -130,7 +134,7 @@ bool CapturedStep::ask_for_sets(const Batch& batch) {
 }
 
 void CapturedStep::copy_batches() {
-  if (sets_ && sets_->kept())
+  if (sets_ && sets_->kept() && !std::exchange(reported_kept_, true))
     log::info(
         "cuda_graph: something keeps references to batch tensors, so each batch is copied once more for the captured "
         "step");

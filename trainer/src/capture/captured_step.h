@@ -114,7 +114,8 @@ class CapturedStep {
   Body body_;
   DevicePrefetcher* prefetcher_ = nullptr;
   std::shared_ptr<InputSets> sets_;
-  bool copies_ = false;   // batches are not in the sets and are copied
+  bool copies_ = false;  // batches are not in the sets and are copied
+  bool reported_kept_ = false;
   Batch inputs_;          // what they are copied into
   BatchKind kind_;        // before the first recording: of the last batch; then: of all recorded batches
   BatchKind other_kind_;  // of the last batches, of another kind than recorded

@@ -105,6 +105,7 @@ StateTree save_loop(Collecting& c) {
                          {"logged_step", run.logged_step},
                          {"last_batch_samples", run.position.batch_samples},
                          {"micro_batch_samples", run.micro_batch_samples},
+                         {"own_batch_size", run.batch_sizes ? run.batch_sizes->own : 0},
                          {"evaluation_batches", run.validation.batches_before.value_or(run.validation.batches)}});
 }
 
@@ -133,6 +134,8 @@ void load_loop(Restoring& r, const StateTree& loop) {
   // Checkpoints of earlier versions do not have it.
   if (run.options.auto_micro_batch && loop.contains("micro_batch_samples"))
     run.micro_batch_samples = loop.at("micro_batch_samples").as_int();
+  // Before the loaders, whose batch size depends on it.
+  if (loop.contains("own_batch_size")) run.own_batch_size_saved = loop.at("own_batch_size").as_int();
 }
 
 // Inside an accumulation window the gradients are part of the state.

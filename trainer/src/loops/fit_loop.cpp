@@ -231,7 +231,7 @@ class FitLoop {
 
   void train_epoch(bool continue_epoch) {
     Progress& progress = run_.counters;
-    if (!continue_epoch) set_batch_size_of_epoch(run_);
+    if (!continue_epoch) begin_batch_size_of_epoch(run_);
     Loader& loader = *run_.stages[RunningStage::train].loaders.front();
     const std::optional<int64_t> batches = run_.stages[RunningStage::train].batches.front();
     begin_epoch(loader, batches, continue_epoch);

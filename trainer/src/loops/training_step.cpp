@@ -70,9 +70,6 @@ TrainingStep::TrainingStep(RunState& run, Services& services)
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, services.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
-  for (const auto& callback : run.callbacks)
-    if (auto* const shapes = dynamic_cast<ShapesBatches*>(callback.get()))
-      shaping_.push_back({.shapes = shapes, .callback = callback.get()});
   if (run.options.auto_micro_batch && handle_) micro_batches_.emplace(run, services);
 }
 
@@ -122,21 +119,12 @@ void TrainingStep::begin_batch(int64_t batch_idx) {
   {
     const auto timer = run_.actions.time("batch_to_device");
     const HeldBatch as_loaded(batch);  // a hook may replace the batch
-    shape_batch(batch);
+    shaping_.shape(run_, services_.context, batch);
     transfer_batch(run_, batch, 0);
     if (!captured_ || !captured_->reads(batch)) to_memory_format(run_, batch);
   }
   if (debug_) debug_->check_batch(batch);
   run_.position.batch_samples = static_cast<double>(batch.size());
-}
-
-void TrainingStep::shape_batch(Batch& batch) {
-  for (const Shaping& each : shaping_) {
-    if (!run_.is_due(*each.callback)) continue;
-    run_.position.doing = "shape_batch of a callback";
-    batch = each.shapes->shape_batch(services_.context, batch);
-    run_.position.doing = "the transfer of the batch";
-  }
 }
 
 void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {

@@ -1,12 +1,12 @@
 #pragma once
 
 #include "capture/captured_step.h"
-#include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/auto_micro_batch.h"
 #include "loops/debug_checks.h"
 #include "loops/run_ahead.h"
 #include "loops/unregistered_leaves.h"
+#include "run/batch_shaping.h"
 #include "run/services.h"
 
 namespace fulgur::detail {
@@ -36,8 +36,6 @@ class TrainingStep final : public StepActions {
  private:
   /// Notes that batch `batch_idx` begins, and brings it to the device.
   void begin_batch(int64_t batch_idx);
-  /// Lets callbacks change the batch before it is used.
-  void shape_batch(Batch& batch);
   /// The step of a batch that is not skipped, and the hooks after it.
   void train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
@@ -76,11 +74,7 @@ class TrainingStep final : public StepActions {
   OptimizerHandle* handle_;  // of automatic optimization, or nullptr
   ClipAlgorithm clip_algorithm_;
   bool counts_tokens_;
-  struct Shaping {
-    ShapesBatches* shapes;
-    const Callback* callback;  // the same object
-  };
-  std::vector<Shaping> shaping_;
+  BatchShaping shaping_{run_};
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
   std::optional<AutoMicroBatch> micro_batches_;

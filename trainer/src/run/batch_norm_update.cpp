@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
@@ -11,6 +12,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/cumulative_stats.h"
 #include "fulgur/nn/parallel_apply.h"
+#include "run/batch_shaping.h"
 #include "run/batch_sizes.h"
 #include "run/batch_transfer.h"
 
@@ -18,10 +20,17 @@ namespace fulgur::detail {
 namespace {
 
 // Copies of the module on other devices are not needed: only the module's statistics are kept. Its device computes the
-// parts of all devices, one after the other, so the statistics are of parts as in training, and so is the memory.
-void compute_part_by_part(RunState& run, const Batch& batch, const std::function<void(const Batch&)>& compute) {
+// parts of all devices, one after the other, so the statistics are of parts as in training, and so is the memory. The
+// same is true of the micro-batches of auto_micro_batch.
+int64_t number_of_parts(const RunState& run, const Batch& batch) {
+  if (!run.replicas.empty()) return static_cast<int64_t>(run.replicas.size()) + 1;
+  const int64_t most = run.micro_batch_samples;
+  return most > 0 ? std::max<int64_t>((batch.size() + most - 1) / most, 1) : 1;
+}
+
+void compute_part_by_part(const Batch& batch, int64_t parts, const std::function<void(const Batch&)>& compute) {
   int64_t begin = 0;
-  for (const int64_t samples : nn::even_parts(batch.size(), static_cast<int64_t>(run.replicas.size()) + 1)) {
+  for (const int64_t samples : nn::even_parts(batch.size(), parts)) {
     compute(batch.narrow(begin, samples));
     begin += samples;
   }
@@ -32,11 +41,17 @@ void compute_on(RunState& run, const Batch& batch, int64_t index) {
     const auto guard = run.strategy->precision().forward_guard();
     run.model->training_step(part, index);
   };
-  if (!run.replicas.empty()) return compute_part_by_part(run, batch, compute);
+  if (const int64_t parts = number_of_parts(run, batch); parts > 1) return compute_part_by_part(batch, parts, compute);
   // Micro-batches through a module on several devices, whose copies of layers get the current weights here.
-  const std::vector<MicroBatch> parts = run.strategy->split(*run.model, batch, RunningStage::train);
-  if (parts.empty()) return compute(batch);
-  run.strategy->run_parts(parts.size(), [&](size_t part) { compute(parts[part].batch); });
+  const std::vector<MicroBatch> split = run.strategy->split(*run.model, batch, RunningStage::train);
+  if (split.empty()) return compute(batch);
+  run.strategy->run_parts(split.size(), [&](size_t part) { compute(split[part].batch); });
+}
+
+// Where the last training batch was, for filters of callbacks: also in a run that is resumed only for this pass.
+CallbackFilter::Position last_position(const Progress& progress) {
+  return {.step = progress.global_step,
+          .epoch = progress.in_epoch() ? progress.epoch + 1 : std::max<int64_t>(progress.epoch, 1)};
 }
 
 // The batches of one epoch, of which a checkpoint must not know: they are not trained. Returns their number; nullopt if
@@ -53,11 +68,14 @@ std::optional<int64_t> read_training_data(RunState& run, Services& services) {
   const int64_t limit = train.batches.front().value_or(std::max<int64_t>(run.counters.batches_total.completed, 1));
   // A resumed checkpoint may have left a position from which nothing was read.
   loader.restart_epoch(run.counters.epoch);
+  const BatchShaping shaping(run);
   HeldBatch held;
   Batch& batch = held.get();
   int64_t index = 0;
   services.consensus.change_pace();
   for (; index < limit && loader.next(batch); ++index) {
+    const HeldBatch as_loaded(batch);  // a callback may replace the batch
+    shaping.shape(run, services.context, batch);
     batch_to_device(run, batch, 0);
     compute_on(run, batch, index);
     services.consensus.step();
@@ -91,8 +109,10 @@ std::vector<std::string> update_batch_norm(RunState& run, Services& services) {
   std::optional<int64_t> batches;
   {
     const ScopeGuard muted(run, LogScope::muted);
+    const CallbackFilter::Position before = std::exchange(run.position.filtered, last_position(run.counters));
     run.position.during("training_step, for the statistics of batch norms",
                         [&] { batches = read_training_data(run, services); });
+    run.position.filtered = before;
   }
   if (batches.value_or(0) == 0) {
     stats.put_back();

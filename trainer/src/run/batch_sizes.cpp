@@ -1,6 +1,7 @@
 #include "run/batch_sizes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fulgur/callbacks/gradient_accumulation_scheduler.h"
 #include "fulgur/core/text/text.h"
@@ -12,14 +13,11 @@ bool changes_batches(const RunState& run) { return run.batch_sizes && !run.batch
 
 void set_batch_size(RunState& run, int64_t size) {
   StageLoaders& train = run.stages.at(RunningStage::train);
-  Loader& loader = *train.loaders.front();
-  const int64_t before = loader.batch_size();
-  loader.set_batch_size(size);
+  train.loaders.front()->set_batch_size(size);
   train.batches.front() = run.batch_sizes->of_epoch.at(size);
-  if (before != size && run.counters.epoch > 0)
-    run.print(cat("batch size: ", size, " samples instead of ", before, " in epoch ", run.counters.epoch,
-                  run.world_size() > 1 ? ", on each rank" : ""));
 }
+
+int64_t batch_size_now(const RunState& run) { return run.stages.at(RunningStage::train).loaders.front()->batch_size(); }
 
 // An epoch that steps are counted to has whole windows, except the last one.
 int64_t windows_of(int64_t batches, int64_t window) { return (batches + window - 1) / window; }
@@ -66,14 +64,28 @@ void set_batch_size_of_epoch(RunState& run) {
   set_batch_size(run, planned.plan.size_of_epoch(run.counters.epoch, run.counters.global_step, planned.own));
 }
 
+void begin_batch_size_of_epoch(RunState& run) {
+  if (!changes_batches(run)) return;
+  set_batch_size_of_epoch(run);
+  // Loaders may have been created again since the epoch before.
+  const int64_t now = batch_size_now(run), before = std::exchange(run.last_batch_size, now);
+  if (before > 0 && before != now)
+    run.print(cat("batch size: ", now, " samples instead of ", before, " in epoch ", run.counters.epoch,
+                  run.world_size() > 1 ? ", on each rank" : ""));
+}
+
 void set_batch_size_of_resumed_epoch(RunState& run, const StateTree& saved) {
   if (!changes_batches(run)) return;
-  const bool under_way =
-      run.counters.in_epoch() && saved.contains("batch_size") && saved.at("epoch").as_int() == run.counters.epoch;
-  const int64_t size = under_way ? saved.at("batch_size").as_int() : 0;
+  const int64_t own = run.own_batch_size_saved;
+  const bool is_known = saved.contains("batch_size") && (own == 0 || own == run.batch_sizes->own);
+  const int64_t size = is_known ? saved.at("batch_size").as_int() : 0;
+  const bool under_way = run.counters.in_epoch() && is_known && saved.at("epoch").as_int() == run.counters.epoch;
   // With another plan than the checkpoint's, the rest of the epoch has the batches of the new one.
-  if (run.batch_sizes->of_epoch.contains(size)) return set_batch_size(run, size);
-  set_batch_size_of_epoch(run);
+  if (under_way && run.batch_sizes->of_epoch.contains(size))
+    set_batch_size(run, size);
+  else
+    set_batch_size_of_epoch(run);
+  run.last_batch_size = run.counters.in_epoch() ? batch_size_now(run) : size;
 }
 
 void plan_window(RunState& run, std::optional<int64_t> batches_in_epoch) {

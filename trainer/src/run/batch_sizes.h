@@ -9,10 +9,14 @@ namespace fulgur::detail {
 /// ConfigError if two have one, or if something else decides the same.
 std::optional<BatchSizePlan> find_batch_size_plan(const RunState& run, int64_t own);
 
-/// Sets the batch size of the epoch that begins at the run's position. Call it before the epoch starts in the loader.
+/// Sets the batch size of the epoch at the run's position. Call it before the epoch starts in the loader.
 void set_batch_size_of_epoch(RunState& run);
 
-/// The same for a run that resumes: an epoch under way keeps the size that it has in `saved`, the state of the loader.
+/// The same for an epoch that is trained from here on; says so if its size is another than that of the epoch before.
+void begin_batch_size_of_epoch(RunState& run);
+
+/// The same for a run that resumes: an epoch under way keeps the size that it has in `saved`, the state of the loader,
+/// unless the loader's own batch size has changed since, as for another number of ranks.
 void set_batch_size_of_resumed_epoch(RunState& run, const StateTree& saved);
 
 /// Sets the length of the accumulation window that begins at the run's position.

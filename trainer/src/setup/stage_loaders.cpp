@@ -194,8 +194,8 @@ void set_up_stage(RunState& run, RunningStage stage) {
   std::vector<std::optional<int64_t>> lengths;
   std::vector<SharedData> shared;
   for (auto& loader : loaders) {
-    // An earlier fit may have changed it.
-    if (stage == RunningStage::train) loader->set_batch_size(std::nullopt);
+    // An earlier fit may have changed it, or that of a loader it combines.
+    loader->set_batch_size(std::nullopt);
     if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(run.options.uneven_shares);
     const bool shares = run.options.use_distributed_sampler;
     const uint64_t seed = run.seed.value_or(0);

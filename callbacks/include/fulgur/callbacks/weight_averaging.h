@@ -106,6 +106,11 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   /// Whether all steps since the last update were skipped, as far as the host knows; if only the device knows, `counts`
   /// becomes a scalar on the device that is false in this case.
   bool only_skipped_steps(RunContext& run, Tensor& counts);
+  /// Counts skipped steps from now on, beside those that a loaded state has.
+  void begin_counting_skips(RunContext& run);
+  /// Skipped steps since the last update, for a saved state; does not wait.
+  StateTree skipped_since_update(RunContext& run) const;
+  void load_average(const StateTree& state, int64_t n_averaged);
   bool is_after_start(RunContext& run) const;
   void set_rates(RunContext& run);
   void enter(RunContext& run);
@@ -122,9 +127,11 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   std::vector<double> rates_;  ///< of the groups of all optimizers when the swa rates began
   int64_t rates_from_epoch_ = -1;
   bool loaded_ = false, ended_ = false;
-  bool rolled_back_ = false;  ///< and no further batch has begun
-  double skipped_ = 0;        ///< steps, on the host
-  Tensor skipped_on_device_;  ///< a copy of the run's count
+  bool rolled_back_ = false;   ///< and no further batch has begun
+  RunContext* run_ = nullptr;  ///< of a fit whose training has started
+  double skipped_ = 0;         ///< the run's count of skipped steps at the last update, on the host
+  Tensor skipped_on_device_;   ///< the same, if the device counts
+  StateTree skips_ = 0;        ///< skipped steps since the last update, while `run_` is not set
 };
 
 }  // namespace fulgur

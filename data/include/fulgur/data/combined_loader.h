@@ -39,6 +39,8 @@ class FULGUR_API CombinedLoader : public Loader {
   void share_evenly(UnevenShares rest) override;
   bool shuffles() const override;
   bool keep_order() override;
+  /// Only nullopt, which each loader gets; a size would not say of which loader.
+  bool set_batch_size(std::optional<int64_t> size) override;
   /// Each loader redistributes its remaining samples.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;
