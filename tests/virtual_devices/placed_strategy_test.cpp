@@ -1,4 +1,6 @@
 // model_parallel and hybrid on virtual devices, against one device.
+#include <c10/util/Exception.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
@@ -116,6 +118,32 @@ TEST_CASE("accumulation, precisions and skipped steps work over several devices"
   else if (precision == "64-true")
     CHECK(largest_difference(a.weights, b.weights) < 1e-12);
   CHECK_THAT(metric_of(b.report.metrics, "val_loss"), WithinAbs(metric_of(a.report.metrics, "val_loss"), 0.03));
+}
+
+TEST_CASE("auto_micro_batch: a backward that fails before hybrid adds the gradients of copies leaves none of them") {
+  struct Scarce : Pair {
+    using Pair::Pair;
+    int64_t failures = 0;
+    void backward(const Tensor& loss, const BackwardOptions& options) override {
+      Pair::backward(loss, options);
+      // Each copy has its gradients now.
+      const bool fails = global_step() == 1 && failures == 0;
+      failures += fails ? 1 : 0;
+      TORCH_CHECK_WITH(OutOfMemoryError, !fails, "no memory, as the test requires");
+    }
+  };
+  const int64_t accumulate = GENERATE(1, 2);
+  CAPTURE(accumulate);
+  const TemporaryFolder folder;
+  TrainerOptions options = layout(folder, "hybrid", 4, 1);
+  options.precision = Spec<Precision>("64-true");
+  options.accumulate_grad_batches = accumulate;
+  const auto quiet_run = train<Pair>(options);
+  options.auto_micro_batch = true;
+  const auto scarce = train<Scarce>(options);
+  CHECK(scarce.module->failures == 1);
+  CHECK(scarce.report.global_step == quiet_run.report.global_step);
+  CHECK(largest_difference(quiet_run.weights, scarce.weights) < 1e-10);
 }
 
 TEST_CASE("uneven and tiny batches take fewer parts and fewer devices") {
