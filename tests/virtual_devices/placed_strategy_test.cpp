@@ -1,5 +1,6 @@
 // model_parallel and hybrid on virtual devices, against one device.
 #include <c10/util/Exception.h>
+#include <torch/nn/module.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -124,8 +125,8 @@ TEST_CASE("auto_micro_batch: a backward that fails before hybrid adds the gradie
   struct Scarce : Pair {
     using Pair::Pair;
     int64_t failures = 0;
-    void backward(const Tensor& loss, const BackwardOptions& options) override {
-      Pair::backward(loss, options);
+    void backward(const Tensor& loss, const BackwardOptions& how) override {
+      Pair::backward(loss, how);
       // Each copy has its gradients now.
       const bool fails = global_step() == 1 && failures == 0;
       failures += fails ? 1 : 0;

@@ -40,6 +40,8 @@ struct FULGUR_API StrategySetup {
   bool devices_are_auto = false;    ///< the number of devices was not given
   int64_t num_nodes = 1;
   bool sync_batchnorm = false;
+  /// Each backward defers its exchange of gradients, and `sync_gradients` follows each window.
+  bool syncs_after_backward = false;
   std::shared_ptr<Precision> precision;
 };
 
