@@ -186,7 +186,8 @@ TEST_CASE("ddp: auto_micro_batch: if one rank runs out of memory, all compute sm
   CHECK(difference(weights(plain_folder), weights(split_folder)) < 1e-12);
 }
 
-TEST_CASE("ddp: auto_micro_batch: a rank that runs out of memory in the second backward of a window waits for no other") {
+TEST_CASE(
+    "ddp: auto_micro_batch: a rank that runs out of memory in the second backward of a window waits for no other") {
   const auto fit = [](const TemporaryFolder& folder, std::vector<std::string> more) {
     more.insert(more.end(), {"--trainer.max_steps", "6", "--trainer.precision", "64-true", "--data.num_train", "48",
                              "--trainer.auto_micro_batch", "true", "--trainer.accumulate_grad_batches", "2"});

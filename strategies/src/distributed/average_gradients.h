@@ -10,8 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Averages gradients over ranks after the backward pass, in blocks of `bucket_cap_mb`. With `compression`, gradients are
-/// sent in half the bytes.
+/// Averages gradients over ranks after the backward pass, in blocks of `bucket_cap_mb`. With `compression`, gradients
+/// are sent in half the bytes.
 class GradientAverage {
  public:
   explicit GradientAverage(const DDPStrategy::Options& options)

@@ -77,7 +77,7 @@ struct AutoMicroBatch::Before {
   size_t media;
   StepProgress progress;
   double batch_samples;
-  CallbackStates callbacks;  // of those with hooks of an attempt
+  CallbackStates callbacks;                                   // of those with hooks of an attempt
   std::vector<std::pair<Tensor, Tensor>> buffers, gradients;  // with their values, by parameter
 };
 
