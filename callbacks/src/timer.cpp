@@ -20,7 +20,11 @@ Timer::Timer(Options options) : options_(std::move(options)) {
 
 StateTree Timer::state() const { return StateTree::map({{"train_time_s", time_elapsed_s(RunningStage::train)}}); }
 
-void Timer::load_state(const StateTree& state) { before_s_ = state.at("train_time_s").as_double(); }
+void Timer::load_state(const StateTree& state) {
+  // Training that is under way, or over, is part of the time that is loaded.
+  before_s_ = 0;
+  before_s_ = state.at("train_time_s").as_double() - time_elapsed_s(RunningStage::train);
+}
 
 void Timer::setup(RunContext& run, TrainerFn) {
   run_ = &run;

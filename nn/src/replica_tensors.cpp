@@ -297,4 +297,9 @@ int64_t ReplicaTensors::reduce_gradients() {
   return bytes;
 }
 
+void ReplicaTensors::drop_gradients() noexcept {
+  for (Followed& followed : parameters_)
+    for (Tensor& copy : followed.copies) copy.mutable_grad().reset();
+}
+
 }  // namespace fulgur::nn

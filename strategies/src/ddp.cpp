@@ -73,6 +73,7 @@ DDPStrategy::~DDPStrategy() { DDPStrategy::teardown(); }
 void DDPStrategy::configure(StrategySetup setup) {
   precision_ = std::move(setup.precision);
   sync_batchnorm_ = setup.sync_batchnorm;
+  syncs_after_backward_ = setup.syncs_after_backward;
   place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
   if (place_.environment == "none" && (setup.devices.size() > 1 || setup.num_nodes > 1))
     throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes,
@@ -168,7 +169,15 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
   learning_.clear();
   for (const NamedParameter& parameter : all) learning_.emplace_back(parameter.value, learns(parameter.value));
   reducers_.clear();
-  if (!options_.static_graph) make_reducers();
+  if (syncs_after_backward_) {
+    std::vector<Tensor> to_average;
+    for (const auto& share : shares)
+      for (const NamedParameter& parameter : share) to_average.push_back(parameter.value);
+    average_ = std::make_unique<detail::GradientAverage>(options_);
+    average_->reserve(to_average);
+  } else if (!options_.static_graph) {
+    make_reducers();
+  }
   if (place_.world_size > 1 && !module.automatic_optimization())
     unsynced_ = std::make_unique<detail::UnsyncedGradients>(all);
 }
@@ -270,7 +279,10 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
 void DDPStrategy::sync_gradients(Optimizer& optimizer) {
   if (!group_) return;
   group_->collectives().set_activity("sync_gradients");
-  detail::average_gradients(optimizer, group_->collectives());
+  if (average_)
+    average_->average(optimizer, *group_);
+  else
+    detail::GradientAverage(options_).average(optimizer, *group_);
   if (unsynced_) unsynced_->synced(optimizer);
   syncs_buffers_next_ = true;
 }
@@ -394,6 +406,7 @@ void DDPStrategy::abandon() noexcept {
   if (group_) group_->abort();
   reducers_.clear();
   shares_to_reduce_.clear();
+  average_.reset();
   unsynced_.reset();
   group_.reset();
 }
@@ -404,6 +417,7 @@ void DDPStrategy::teardown() noexcept {
   shares_to_reduce_.clear();
   kept_buffers_.clear();
   syncs_buffers_next_ = true;
+  average_.reset();
   unsynced_.reset();
   if (group_) group_->shut_down();
   group_.reset();

@@ -178,6 +178,10 @@ void PlacedStrategy::backward(LightningModule& module, const Tensor& loss, GradS
   for (const auto& group : groups_) group->reduce_gradients();
 }
 
+void PlacedStrategy::drop_gradients_of_copies() noexcept {
+  for (const auto& group : groups_) group->drop_gradients();
+}
+
 std::string PlacedStrategy::device_report() const {
   if (!busy_) return "";
   const std::vector<double> shares = busy_->shares();

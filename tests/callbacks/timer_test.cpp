@@ -167,4 +167,25 @@ TEST_CASE("Timer: a resumed fit has what is left of the time") {
   CHECK(run.stop_reason);
 }
 
+TEST_CASE("Timer: a state that is loaded while training is under way does not count the time twice") {
+  FakeRunContext run;
+  Timer timer({.duration = seconds(100)});
+  timer.setup(run, TrainerFn::fit);
+  timer.load_state(StateTree::map({{"train_time_s", 5.0}}));
+  run.seconds = 10;
+  timer.on_train_start(run);
+  run.seconds = 40;
+  const StateTree state = timer.state();
+  for (int i = 0; i < 3; ++i) timer.load_state(state);
+  CHECK(timer.time_elapsed_s() == 35);
+  run.seconds = 42;
+  CHECK(timer.time_elapsed_s() == 37);
+  timer.load_state(state);
+  CHECK(timer.time_elapsed_s() == 35);
+  CHECK(timer.start_time_s() == 10);
+  timer.on_train_end(run);
+  timer.load_state(timer.state());
+  CHECK(timer.time_elapsed_s() == 35);
+}
+
 }  // namespace timer_test

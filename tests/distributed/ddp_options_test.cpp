@@ -89,6 +89,24 @@ TEST_CASE("ddp: compressed gradients lose precision and little else") {
   CHECK(difference(a, b) < 0.02);
 }
 
+TEST_CASE("ddp: auto_micro_batch compresses gradients, and averages them in blocks without a Reducer") {
+  const std::vector<std::string> micro{"--trainer.auto_micro_batch", "true"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), micro.begin(), micro.end());
+    return more;
+  };
+  const TemporaryFolder plain, whole, cut, small;
+  const auto a = fit(plain, {}), b = fit(whole, with({}));
+  CHECK(difference(a, b) < 1e-6);
+  CHECK_FALSE(says(read_text(b / "state.json"), "\"buckets\""));
+  // 26 numbers, which ends blocks inside tensors.
+  CHECK(same_bits(b, fit(cut, with({"--trainer.strategy.bucket_cap_mb", "0.0001"}))));
+  const char* kind = GENERATE("fp16", "bf16");
+  const auto c = fit(small, with({"--trainer.strategy.compression", kind}));
+  CHECK_FALSE(same_bits(b, c));
+  CHECK(difference(b, c) < 0.02);
+}
+
 TEST_CASE("ddp: a parameter without a gradient is named, and allowed if the config says so") {
   const TemporaryFolder folder, found, still;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},

@@ -186,4 +186,21 @@ TEST_CASE("ddp: auto_micro_batch: if one rank runs out of memory, all compute sm
   CHECK(difference(weights(plain_folder), weights(split_folder)) < 1e-12);
 }
 
+TEST_CASE(
+    "ddp: auto_micro_batch: a rank that runs out of memory in the second backward of a window waits for no other") {
+  const auto fit = [](const TemporaryFolder& folder, std::vector<std::string> more) {
+    more.insert(more.end(), {"--trainer.max_steps", "6", "--trainer.precision", "64-true", "--data.num_train", "48",
+                             "--trainer.auto_micro_batch", "true", "--trainer.accumulate_grad_batches", "2"});
+    return run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, more));
+  };
+  const TemporaryFolder whole_folder, split_folder;
+  const auto whole = fit(whole_folder, {});
+  const auto split = fit(split_folder, {"--model.trouble", "memory_of_two_in_backward", "--model.trouble_rank", "1"});
+  REQUIRE(all_exit(whole, 0));
+  REQUIRE(all_exit(split, 0));
+  CHECK_FALSE(says(whole[0].err, "ran out of memory"));
+  CHECK(says(split[0].err, "rank 1 (cpu) ran out of memory with 4 samples"));
+  CHECK(difference(last_checkpoint(whole_folder.path()), last_checkpoint(split_folder.path())) < 1e-12);
+}
+
 }  // namespace ddp_training_test

@@ -102,6 +102,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "nan_between",
                    "out_of_memory",
                    "memory_of_two",
+                   "memory_of_two_in_backward",
                    "slow"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
@@ -167,6 +168,8 @@ class ProbeNet : public fulgur::LightningModule {
     Tensor x = batch[0];
     if (options_.trouble == "nan_input" && now) x = x * std::numeric_limits<double>::quiet_NaN();
     trained_here_ = here();
+    samples_ = batch.size();
+    batch_idx_ = batch_idx;
     if (options_.trouble == "slow" && here()) ::usleep(20'000);
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
@@ -195,6 +198,14 @@ class ProbeNet : public fulgur::LightningModule {
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
     log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});
     return loss;
+  }
+
+  // In batches with an odd number, which are the second of a window of two.
+  void on_after_backward() override {
+    const bool scarce = options_.trouble == "memory_of_two_in_backward" && here() && batch_idx_ % 2 == 1 &&
+                        global_step() >= options_.trouble_step;
+    TORCH_CHECK_WITH(OutOfMemoryError, !scarce || samples_ <= 2,
+                     "no memory for the gradients of more than two samples, as asked for");
   }
 
   fulgur::Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t) override {
@@ -273,6 +284,7 @@ class ProbeNet : public fulgur::LightningModule {
   torch::nn::Linear last_;
   Tensor spare_;
   bool trained_here_ = false, has_spiked_ = false;
+  int64_t samples_ = 0, batch_idx_ = 0;  // of the last training_step
   fulgur::metrics::Accuracy accuracy_{{.num_classes = 2}};
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");

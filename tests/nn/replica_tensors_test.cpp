@@ -194,6 +194,17 @@ TEST_CASE("ReplicaTensors: a gradient that only a replica has becomes the source
   CHECK_FALSE(group.source->last->bias.grad().defined());
 }
 
+TEST_CASE("ReplicaTensors: gradients of replicas that were dropped are not added") {
+  Group<Net> group;
+  group.tensors.copy_values();
+  group.source->last->weight.sum().backward();
+  for (const auto& copy : group.copies) copy->last->weight.sum().backward();
+  group.tensors.drop_gradients();
+  group.tensors.reduce_gradients();
+  CHECK((group.source->last->weight.grad().equal(at::ones({2, 3}))));
+  for (const auto& copy : group.copies) CHECK_FALSE(copy->last->weight.grad().defined());
+}
+
 TEST_CASE("ReplicaTensors adds sparse gradients") {
   Group<torch::nn::EmbeddingImpl> group(torch::nn::EmbeddingOptions(5, 2).sparse(true));
   group.tensors.copy_values();

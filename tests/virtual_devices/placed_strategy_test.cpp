@@ -1,4 +1,10 @@
 // model_parallel and hybrid on virtual devices, against one device.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
@@ -116,6 +122,84 @@ TEST_CASE("accumulation, precisions and skipped steps work over several devices"
   else if (precision == "64-true")
     CHECK(largest_difference(a.weights, b.weights) < 1e-12);
   CHECK_THAT(metric_of(b.report.metrics, "val_loss"), WithinAbs(metric_of(a.report.metrics, "val_loss"), 0.03));
+}
+
+TEST_CASE("auto_micro_batch: a backward that fails before hybrid adds the gradients of copies leaves none of them") {
+  struct Scarce : Pair {
+    using Pair::Pair;
+    int64_t failures = 0;
+    void backward(const Tensor& loss, const BackwardOptions& how) override {
+      Pair::backward(loss, how);
+      // Each copy has its gradients now.
+      const bool fails = global_step() == 1 && failures == 0;
+      failures += fails ? 1 : 0;
+      TORCH_CHECK_WITH(OutOfMemoryError, !fails, "no memory, as the test requires");
+    }
+  };
+  const int64_t accumulate = GENERATE(1, 2);
+  CAPTURE(accumulate);
+  const TemporaryFolder folder;
+  TrainerOptions options = layout(folder, "hybrid", 4, 1);
+  options.precision = Spec<Precision>("64-true");
+  options.accumulate_grad_batches = accumulate;
+  const auto quiet_run = train<Pair>(options);
+  options.auto_micro_batch = true;
+  const auto scarce = train<Scarce>(options);
+  CHECK(scarce.module->failures == 1);
+  CHECK(scarce.report.global_step == quiet_run.report.global_step);
+  CHECK(largest_difference(quiet_run.weights, scarce.weights) < 1e-10);
+}
+
+TEST_CASE("auto_micro_batch: a batch that is repeated begins with the restored buffers on each device of hybrid") {
+  /// Its outputs depend on how often it was called.
+  struct Growing : torch::nn::Module {
+    torch::nn::Linear in{nullptr};
+    Tensor calls;
+    Growing() {
+      in = register_module("in", torch::nn::Linear(4, 2));
+      calls = register_buffer("calls", at::zeros({}));
+    }
+    Tensor forward(const Tensor& x) {
+      const Tensor factor = calls + 1;
+      {
+        const at::NoGradGuard no_grad;
+        calls.add_(1);
+      }
+      return in->forward(x) * factor;
+    }
+  };
+  struct Scarce : LightningModule {
+    struct Options {
+      bool late = false;
+      void fields(Fields& f) { f(late, "late", "Memory runs out after the backward pass."); }
+    };
+    Options options;
+    nn::Placed<Growing> part;
+    int64_t failures = 0;
+    explicit Scarce(const Options& given) : options(given), part(nn::register_placed<Growing>(*this, "part")) {}
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      if (!options.late) fail_once();
+      const Tensor y = part(batch[0]);
+      return at::mse_loss(y, batch[1].to(y.device()));
+    }
+    void on_after_backward() override {
+      if (options.late) fail_once();
+    }
+    void fail_once() {
+      const bool fails = global_step() == 1 && failures == 0;
+      failures += fails ? 1 : 0;
+      TORCH_CHECK_WITH(OutOfMemoryError, !fails, "no memory, as the test requires");
+    }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<AdamW>(AdamW::Options{}); }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions options = placed(folder, "hybrid", 2, "{placement: {part: [0..1]}}");
+  options.auto_micro_batch = true;
+  options.limit_val_batches = BatchLimit(int64_t{0});
+  const auto early = train<Scarce>(options), late = train<Scarce>(options, {.late = true});
+  CHECK(early.module->failures == 1);
+  CHECK(late.module->failures == 1);
+  CHECK(largest_difference(early.weights, late.weights) == 0);
 }
 
 TEST_CASE("uneven and tiny batches take fewer parts and fewer devices") {

@@ -11,20 +11,39 @@
 namespace fulgur::virtual_devices {
 namespace {
 
-// Throws before anything is counted or allocated if the device is full.
-void add_bytes(c10::DeviceIndex device, int64_t bytes) {
-  DeviceEntry& entry = DeviceTable::instance()[device];
-  const int64_t limit = DeviceTable::instance().memory_limit.load(std::memory_order_relaxed);
-  const int64_t now = entry.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (limit > 0 && now > limit) {
-    entry.allocated.fetch_sub(bytes, std::memory_order_relaxed);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "virtual:", static_cast<int>(device), " is out of memory: tensors hold ",
-                     now - bytes, " of ", limit, " bytes, and ", bytes, " more were requested");
+// Bytes of a device that are about to be allocated. They stay counted once a block holds them; else, the host's memory
+// was not enough.
+class CountedBytes {
+ public:
+  // Throws before anything is counted or allocated if the device is full.
+  CountedBytes(c10::DeviceIndex device, int64_t bytes) : entry_(DeviceTable::instance()[device]), bytes_(bytes) {
+    const int64_t limit = DeviceTable::instance().memory_limit.load(std::memory_order_relaxed);
+    now_ = entry_.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (limit > 0 && now_ > limit) {
+      entry_.allocated.fetch_sub(bytes, std::memory_order_relaxed);
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "virtual:", static_cast<int>(device),
+                       " is out of memory: tensors hold ", now_ - bytes, " of ", limit, " bytes, and ", bytes,
+                       " more were requested");
+    }
   }
-  int64_t peak = entry.peak_allocated.load(std::memory_order_relaxed);
-  while (now > peak && !entry.peak_allocated.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  ~CountedBytes() {
+    if (!held_) entry_.allocated.fetch_sub(bytes_, std::memory_order_relaxed);
   }
-}
+  CountedBytes(const CountedBytes&) = delete;
+  CountedBytes& operator=(const CountedBytes&) = delete;
+
+  void are_held() {
+    held_ = true;
+    int64_t peak = entry_.peak_allocated.load(std::memory_order_relaxed);
+    while (now_ > peak && !entry_.peak_allocated.compare_exchange_weak(peak, now_, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  DeviceEntry& entry_;
+  int64_t bytes_, now_ = 0;
+  bool held_ = false;
+};
 
 // Memory with its cleanup, which depends on where it comes from.
 struct Block {
@@ -44,11 +63,12 @@ class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::DeviceIndex device = current_device();
-    add_bytes(device, static_cast<int64_t>(bytes));
+    CountedBytes counted(device, static_cast<int64_t>(bytes));
     auto* block = new Block{.memory = c10::GetCPUAllocator()->allocate(bytes),
                             .storage = {},
                             .bytes = static_cast<int64_t>(bytes),
                             .device = device};
+    counted.are_held();
     return {block->memory.get(), block, &release, virtual_device(device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -80,9 +100,10 @@ c10::DeviceAllocator& allocator() {
 }
 
 c10::Storage take_storage(const c10::Storage& of_cpu, at::Device device) {
-  add_bytes(device.index(), static_cast<int64_t>(of_cpu.nbytes()));
+  CountedBytes counted(device.index(), static_cast<int64_t>(of_cpu.nbytes()));
   auto* block = new Block{
       .memory = {}, .storage = of_cpu, .bytes = static_cast<int64_t>(of_cpu.nbytes()), .device = device.index()};
+  counted.are_held();
   c10::DataPtr data(of_cpu.mutable_data(), block, &release, device);
   return c10::Storage(c10::Storage::use_byte_size_t(), of_cpu.nbytes(), std::move(data), &allocator(),
                       /*resizable=*/true);

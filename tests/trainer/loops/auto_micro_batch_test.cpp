@@ -214,6 +214,43 @@ TEST_CASE("auto_micro_batch: if not even one sample fits, the run ends as withou
   CHECK_THROWS_AS(fit(hungry(4), false), c10::OutOfMemoryError);
 }
 
+TEST_CASE("auto_micro_batch: only the callbacks with hooks of an attempt are restored") {
+  struct Counts : Callback {
+    int64_t count = 0, loads = 0;
+    mutable int64_t reads = 0;
+    StateTree state() const override {
+      ++reads;
+      return StateTree::map({{"count", count}});
+    }
+    void load_state(const StateTree& state) override {
+      ++loads;
+      count = state.at("count").as_int();
+    }
+  };
+  struct InAttempt : Counts {
+    void on_after_backward(RunContext&) override { ++count; }
+  };
+  struct AfterIt : Counts {
+    void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t) override { ++count; }
+  };
+  const auto inside = std::make_shared<InAttempt>();
+  const auto after = std::make_shared<AfterIt>(), after_plain = std::make_shared<AfterIt>();
+  auto module = hungry(4);
+  module->fails = Fails::in_backward;
+  module->from = 4;
+  fit(std::move(module), true, [&](TrainerOptions&, TrainerComponents& components) {
+    components.add(inside);
+    components.add(after);
+  });
+  fit(hungry(1000), false, [&](TrainerOptions&, TrainerComponents& components) { components.add(after_plain); });
+  // Three whole batches, then seven in two parts; the failed backward does not count.
+  CHECK(inside->loads == 1);
+  CHECK(inside->count == 3 + 7 * 2);
+  CHECK(after->loads == 0);
+  CHECK(after->count == 10);
+  CHECK(after->reads == after_plain->reads);
+}
+
 TEST_CASE("auto_micro_batch: what cannot be repeated in parts is refused") {
   const auto refused = [](const std::shared_ptr<Hungry>& module, const std::function<void(TrainerOptions&)>& change) {
     return message_of<ConfigError>(

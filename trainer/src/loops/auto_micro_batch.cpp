@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,11 +28,9 @@ struct AutoMicroBatch::Before {
         metrics(services.metrics.mark()),
         media(services.rows.media_of_batch()),
         progress(run.step.progress),
-        batch_samples(run.position.batch_samples) {
+        batch_samples(run.position.batch_samples),
+        callbacks(run.callbacks, {Hook::on_before_backward, Hook::on_after_backward}) {
     const at::NoGradGuard no_grad;
-    // Only hooks of an attempt change the state of a callback.
-    if (run.callbacks.any_overrides(Hook::on_before_backward) || run.callbacks.any_overrides(Hook::on_after_backward))
-      callbacks.emplace(run.callbacks);
     for (const Tensor& buffer : run.model->buffers())
       if (buffer.defined()) buffers.emplace_back(buffer, buffer.clone());
     for (const auto& [name, value] : unique_parameters(*run.model)) {
@@ -55,6 +52,7 @@ struct AutoMicroBatch::Before {
 
   /// Undoes the attempt, except for what it drew, logged and did to buffers: enough before an exception ends the batch.
   void drop_gradients() const {
+    state.strategy->drop_gradients_of_copies();
     for (const auto& [name, value] : unique_parameters(*state.model)) value.mutable_grad().reset();
     for (const auto& [parameter, gradient] : gradients) parameter.mutable_grad() = gradient;
   }
@@ -66,7 +64,7 @@ struct AutoMicroBatch::Before {
     services.logs.restore(logs);
     services.metrics.restore(metrics);
     services.rows.drop_media_after(media);
-    if (callbacks) callbacks->restore();
+    callbacks.restore();
     for (const auto& [buffer, values] : buffers) buffer.copy_(values);
     state.step.progress = progress;
     state.position.batch_samples = batch_samples;
@@ -79,7 +77,7 @@ struct AutoMicroBatch::Before {
   size_t media;
   StepProgress progress;
   double batch_samples;
-  std::optional<CallbackStates> callbacks;
+  CallbackStates callbacks;                                   // of those with hooks of an attempt
   std::vector<std::pair<Tensor, Tensor>> buffers, gradients;  // with their values, by parameter
 };
 
@@ -105,6 +103,8 @@ StepOutput AutoMicroBatch::run(const Batch& batch, const Part& part) {
     output = {};
     before.restore(services_);
     halve(*std::ranges::max_element(sizes), here);
+    // Copies of the module's parts take the restored buffers.
+    run_.strategy->before_forward(*run_.model, GradSync::deferred);
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,9 +20,14 @@ class CallbackStates {
  public:
   /// Copies the states. Waits for no device.
   explicit CallbackStates(const CallbackList& callbacks) {
-    for (const auto& callback : callbacks)
-      if (StateTree state = callback->state(); !state.is_map() || !state.as_map().empty())
-        states_.emplace_back(callback, copy_state(state));
+    for (const auto& callback : callbacks) add(callback);
+  }
+  /// Only of the callbacks that override one of `hooks`.
+  CallbackStates(const CallbackList& callbacks, std::initializer_list<Hook> hooks) {
+    for (const auto& callback : callbacks) {
+      const auto& overridden = ComponentAccess::overridden(*callback);
+      if (std::ranges::any_of(hooks, [&](Hook hook) { return overridden.has(hook); })) add(callback);
+    }
   }
   /// Loads them into the callbacks. A callback that refuses its state stays as it is, which is logged.
   void restore() const noexcept {
@@ -42,6 +49,11 @@ class CallbackStates {
   }
 
  private:
+  void add(const std::shared_ptr<Callback>& callback) {
+    if (StateTree state = callback->state(); !state.is_map() || !state.as_map().empty())
+      states_.emplace_back(callback, copy_state(state));
+  }
+
   std::vector<std::pair<std::shared_ptr<Callback>, StateTree>> states_;
 };
 

@@ -48,6 +48,7 @@ Hardware choose_hardware(RunState& run) {
                            .devices_are_auto = hardware.devices.is_auto,
                            .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm,
+                           .syncs_after_backward = run.options.auto_micro_batch,
                            .precision = std::move(precision)});
   warn_if_one_of_several(*run.strategy);
   // From here on `at::kCUDA` without an index means this device, as in Lightning. Some kinds of device have no current

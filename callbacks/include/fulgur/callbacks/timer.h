@@ -25,6 +25,7 @@ class FULGUR_API Timer final : public Callback {
 
   Phase phase() const override { return Phase::decide; }
   StateTree state() const override;
+  /// Sets the training time, also while training is under way: the time since then is added to it.
   void load_state(const StateTree& state) override;
 
   void setup(RunContext& run, TrainerFn fn) override;
@@ -63,7 +64,7 @@ class FULGUR_API Timer final : public Callback {
   Options options_;
   RunContext* run_ = nullptr;  // null outside a run
   std::array<Span, 4> spans_;
-  double before_s_ = 0;  // training time in the earlier parts of a resumed fit
+  double before_s_ = 0;  // what the loaded state adds to the span of training
   bool reported_ = false;
 };
 

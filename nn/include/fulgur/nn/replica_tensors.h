@@ -32,6 +32,8 @@ class FULGUR_API ReplicaTensors {
   /// Adds the replicas' gradients to the source's, in the order of the replicas, and sets theirs to undefined. Returns
   /// the bytes received from other devices. Waits for no device unless the source is on the CPU.
   int64_t reduce_gradients();
+  /// Sets the replicas' gradients to undefined, after a backward that failed. Waits for no device.
+  void drop_gradients() noexcept;
 
  private:
   // A tensor of the source, its version when it was last copied, and the replicas' tensors that follow it.

@@ -14,6 +14,7 @@
 namespace fulgur {
 
 namespace detail {
+class GradientAverage;
 class GradientReducer;
 class UnsyncedGradients;
 }  // namespace detail
@@ -104,6 +105,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   ProcessPlace place_;
   at::Device device_{at::kCPU};
   bool sync_batchnorm_ = false;
+  bool syncs_after_backward_ = false;
   std::shared_ptr<Precision> precision_;
   std::shared_ptr<ProcessGroup> group_;
   SingleProcessCollectives alone_;
@@ -115,6 +117,8 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   /// Parameters of the reducers that are created when a window ends, since with static_graph LibTorch records the graph
   /// in the first backward after their creation, and exchanges gradients in it.
   std::vector<std::vector<NamedParameter>> shares_to_reduce_;
+  /// Holds its memory if each window ends with `sync_gradients`; then there are no reducers.
+  std::unique_ptr<detail::GradientAverage> average_;
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< used with manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   std::function<void()> exchange_awaited_;  ///< empty: nothing watches

@@ -33,6 +33,7 @@ class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
   /// of two devices.
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void drop_gradients_of_copies() noexcept override;
   /// Fraction of the time since `start_training` during which each device computed.
   std::string device_report() const override;
   void teardown() noexcept override;

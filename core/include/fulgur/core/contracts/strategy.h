@@ -40,6 +40,8 @@ struct FULGUR_API StrategySetup {
   bool devices_are_auto = false;    ///< the number of devices was not given
   int64_t num_nodes = 1;
   bool sync_batchnorm = false;
+  /// Each backward defers its exchange of gradients, and `sync_gradients` follows each window.
+  bool syncs_after_backward = false;
   std::shared_ptr<Precision> precision;
 };
 
@@ -112,6 +114,9 @@ class FULGUR_API Strategy {
   /// were not followed by one that exchanges. All ranks must call it. A parameter without a gradient counts as zero if
   /// another rank has one.
   virtual void sync_gradients(Optimizer& /*optimizer*/) {}
+  /// Drops the gradients that a failed backward has left in copies of the module or of its parts; those of the module
+  /// are the caller's. Waits for no device.
+  virtual void drop_gradients_of_copies() noexcept {}
   /// From now on, calls `awaited` in each backward that exchanges gradients, when those of this rank are computed and
   /// backward begins to wait for the others. The call may come from the thread of the device's backward. An empty
   /// function ends this.
