@@ -42,7 +42,6 @@ RunTraits traits_of(const RunState& run) {
                    .threads = run.description.threads,
                    .cores = usable_cores(),
                    .num_workers = {},
-                   .log_every_n_steps = run.options.log_every_n_steps,
                    .accumulate_grad_batches = run.options.accumulate_grad_batches,
                    .precision = run.strategy->precision().name(),
                    .channels_last = run.options.channels_last,
