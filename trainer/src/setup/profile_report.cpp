@@ -91,7 +91,8 @@ void start_profiler(RunState& run) {
   const Spec<Profiler>& named = run.options.profiler;
   if (run.is_profile() && (run.components.profiler || (named && named.class_path() != "none")))
     run.print(
-        "profile: trainer.profiler is not used, since a profile measures by itself. For its results, leave out --profile "
+        "profile: trainer.profiler is not used, since a profile measures by itself. For its results, leave out "
+        "--profile "
         "(in C++, profile_steps)");
   const std::shared_ptr<Profiler> profiler = profiler_of(run);
   if (!profiler) return;

@@ -38,8 +38,8 @@ struct FULGUR_API Profile {
 /// Measures runs (`trainer.profiler`). Each rank has one, and all calls come from the thread of the run. Actions are
 /// nested: the one that began last ends first. A profiler must not wait for the device between `start` and `stop`,
 /// except where its documentation says so. A profiler that is passed as an object (`TrainerComponents::profiler`)
-/// measures all runs of its Trainer, one after another, each from `start` to `stop`; the actions of each run are numbered
-/// from 0.
+/// measures all runs of its Trainer, one after another, each from `start` to `stop`; the actions of each run are
+/// numbered from 0.
 class FULGUR_API Profiler {
  public:
   static constexpr const char* kRegistryKind = "profiler";
@@ -56,8 +56,8 @@ class FULGUR_API Profiler {
   /// Called in each backward that exchanges gradients, when the gradients of this rank are computed and backward begins
   /// to wait for those of the others. May come from the thread of the device's backward, while the run's waits for it.
   virtual void exchange_is_awaited() {}
-  /// Called before `stop` if the run has failed on this rank only. From then on, do not wait for the device: it may wait
-  /// for other ranks.
+  /// Called before `stop` if the run has failed on this rank only. From then on, do not wait for the device: it may
+  /// wait for other ranks.
   virtual void abandon() {}
   /// Called once for each run, at its end, also if an exception has ended it. Nullopt if there is nothing to show.
   virtual std::optional<Profile> stop() = 0;
