@@ -76,9 +76,6 @@ ExitCode exit_code_of(std::optional<int> signal, bool saved) {
 Trainer::Trainer(TrainerOptions options, TrainerComponents components) : impl_(std::make_shared<Impl>()) {
   impl_->options = std::move(options);
   impl_->components = std::move(components);
-  // It resumes nothing, like every trial run.
-  if (const int64_t steps = impl_->components.profile_steps; steps > 0)
-    impl_->options.fast_dev_run.batches = steps + kProfileWarmup;
 }
 
 Trainer::~Trainer() = default;
@@ -168,7 +165,8 @@ using ChosenCheckpoint = std::optional<fs::path>;
 
 FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   const auto impl = impl_;
-  if (checkpoint == "auto") {
+  // A profile resumes nothing, like every trial run.
+  if (checkpoint == "auto" && impl->components.profile_steps == 0) {
     if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
       impl->run_dir = finished->run_dir;
       impl->latest = {.last = finished->last_checkpoint, .best = finished->best_checkpoint};

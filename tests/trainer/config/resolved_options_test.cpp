@@ -61,6 +61,7 @@ TEST_CASE("ResolvedOptions: a profile trains as the options say, for its steps, 
   written.log_every_n_steps = 7;
   written.overfit_batches = BatchLimit(2);
   written.validate_first = true;
+  written.stop_after = *Interval::parse("3st");
   const ResolvedOptions options(written, TrainerFn::fit, /*profile_steps=*/20);
   CHECK(options.step_limit == 20 + kProfileWarmup);
   CHECK_FALSE(options.epoch_limit.has_value());
@@ -71,6 +72,7 @@ TEST_CASE("ResolvedOptions: a profile trains as the options say, for its steps, 
   CHECK(options.num_sanity_val_steps == 0);
   CHECK_FALSE(options.validate_first);
   CHECK_FALSE(options.saves_checkpoints);
+  CHECK_FALSE(options.stop_after.has_value());
   CHECK(options.log_every_n_steps == 7);
   options.check(TrainerFn::fit, true);
 }

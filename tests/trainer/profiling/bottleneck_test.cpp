@@ -99,20 +99,15 @@ TEST_CASE("advice on data follows the number of workers") {
   CHECK_FALSE(advises(find_bottleneck(costs(0.19, 0.81), {}), "num_workers"));
 }
 
-TEST_CASE("advice on the host names the slowest callback and the loggers") {
+TEST_CASE("advice on the host names the slowest callback") {
   StepCosts slow = costs(0, 0.2, 0.5);
   slow.slowest_hook = "Sleepy.on_train_batch_end";
   slow.slowest_hook_s = 4e-3;
-  slow.loggers_s = 2e-3;
-  RunTraits run;
-  run.log_every_n_steps = 5;
-  const Bottleneck found = find_bottleneck(slow, run);
+  const Bottleneck found = find_bottleneck(slow, {});
   CHECK(advises(found, "class_path: Sleepy, every: 10st"));
-  CHECK(advises(found, "log_every_n_steps: 50"));
   CHECK(advises(found, "batch_size"));
-  const Bottleneck quick = find_bottleneck(costs(0, 0.2), run);
+  const Bottleneck quick = find_bottleneck(costs(0, 0.2), {});
   CHECK_FALSE(advises(quick, "class_path"));
-  CHECK_FALSE(advises(quick, "log_every_n_steps"));
 }
 
 TEST_CASE("advice on the device leaves out what is already set") {
@@ -157,6 +152,7 @@ TEST_CASE("the text has the figures, the verdict and the advice") {
   CHECK_THAT(text, ContainsSubstring("bound by: data · data 70 %, host 10 %, device 20 %, exchange 0 %\n"));
   CHECK_THAT(text, ContainsSubstring("num_workers: auto"));
   CHECK_THAT(text, !ContainsSubstring("exchange: backward"));
+  CHECK_THAT(text, !ContainsSubstring("loggers"));  // a profile has none
   RunTraits two;
   two.ranks = 2;
   CHECK_THAT(bottleneck_text(find_bottleneck(slow, two), slow, two), ContainsSubstring("exchange: backward waits"));
@@ -169,13 +165,13 @@ TEST_CASE("the costs of a step are the means of what the profiler has measured, 
   const auto row = [](const char* action, double host_s, double own_s, std::optional<double> device_s = {}) {
     return SimpleProfiler::Row{.action = action, .calls = 4, .host_s = host_s, .own_s = own_s, .device_s = device_s};
   };
-  const StepCosts found = step_costs(
-      {row("training_batch", 3.0, 0.1), row("next_batch", 0.4, 0.4), row("batch_to_device", 0.2, 0.2),
-       // Manual optimization: the step contains backward.
-       row("training_step", 1.6, 0.6), row("backward", 1.0, 1.0), row("gradient_exchange", 0.3, 0.3),
-       row("optimizer_step", 0.1, 0.1), row("wait_for_device", 0.8, 0.8), row("CsvLogger.log_metrics", 0.05, 0.05),
-       row("Quick.on_train_batch_end", 0.1, 0.1), row("Slow.on_train_batch_end", 0.25, 0.25)},
-      4, 4.0);
+  const StepCosts found =
+      step_costs({row("training_batch", 3.0, 0.1), row("next_batch", 0.4, 0.4), row("batch_to_device", 0.2, 0.2),
+                  // Manual optimization: the step contains backward.
+                  row("training_step", 1.6, 0.6), row("backward", 1.0, 1.0), row("gradient_exchange", 0.3, 0.3),
+                  row("optimizer_step", 0.1, 0.1), row("wait_for_device", 0.8, 0.8),
+                  row("Quick.on_train_batch_end", 0.1, 0.1), row("Slow.on_train_batch_end", 0.25, 0.25)},
+                 4, 4.0);
   CHECK(found.steps == 4);
   CHECK(found.step_s == Approx(1.0));
   CHECK(found.data_s == Approx(0.1));
@@ -183,7 +179,6 @@ TEST_CASE("the costs of a step are the means of what the profiler has measured, 
   CHECK(found.compute_s == Approx((0.6 + 1.0 + 0.1 - 0.3) / 4));
   CHECK(found.exchange_s == Approx(0.075));
   CHECK(found.device_wait_s == Approx(0.2));
-  CHECK(found.loggers_s == Approx(0.0125));
   CHECK(found.callbacks_s == Approx(0.35 / 4));
   CHECK(found.slowest_hook == "Slow.on_train_batch_end");
   CHECK(found.slowest_hook_s == Approx(0.0625));

@@ -189,6 +189,24 @@ TEST_CASE("a trace that cannot be written is reported, and the run goes to its e
   CHECK_FALSE(fs::exists(report.run_dir / "trace_rank0_cycle0.json"));
 }
 
+TEST_CASE("a run that resumes in its folder keeps the traces of the run before") {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  TrainerComponents components;  // one object for both runs
+  components.profiler =
+      std::make_shared<KinetoProfiler>(KinetoProfiler::Options{.wait = 1, .warmup = 0, .active = 2, .repeat = 1});
+  const FitReport first = Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data());
+  REQUIRE(first.last_checkpoint);
+  const std::string kept = read_text(first.run_dir / "trace_rank0_cycle0.json");
+  options.max_epochs = 2;
+  Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(), first.last_checkpoint->string());
+  CHECK(read_text(first.run_dir / "trace_rank0_cycle0.json") == kept);
+  Traces found;
+  found.files.emplace("next", Json::parse(read_text(first.run_dir / "trace_rank0_cycle0-v1.json")));
+  CHECK(found.counts("next").at("aten::mse_loss") == 2);
+  CHECK(found.counts("next").contains("ProfilerStep#1"));
+}
+
 TEST_CASE("a run without a folder writes no trace") {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <nlohmann/json.hpp>
 
@@ -136,6 +137,65 @@ TEST_CASE("the watch counts what lives, by device, and forgets it when it is gon
   const Tensor after = bytes(kMiB);
   CHECK(watch->now(0).allocated == 0);
   CHECK(watch->profilerType() == torch::profiler::impl::ActiveProfilerType::NONE);
+}
+
+TEST_CASE("what another thread has released stops counting when its address is allocated again") {
+  MemoryWatch watch;
+  std::array<char, 2> memory{};
+  const at::Device cpu(at::kCPU);
+  watch.reportMemoryUsage(&memory[0], 100, 0, 0, cpu);
+  watch.reportMemoryUsage(&memory[1], 10, 0, 0, cpu);
+  // The release of the first was reported to another thread.
+  watch.reportMemoryUsage(&memory[0], 60, 0, 0, cpu);
+  CHECK(watch.now(0).allocated == 70);
+  CHECK(watch.take_peak(0).allocated == 110);
+  watch.reportMemoryUsage(&memory[0], -60, 0, 0, cpu);
+  CHECK(watch.now(0).allocated == 10);
+}
+
+TEST_CASE("with manual optimization, what a backward has released is not kept for the next one") {
+  struct Twice : TwoLayers {
+    int64_t rounds = 1;
+    bool automatic_optimization() const override { return false; }
+    Tensor loss_of(const Batch& batch) {
+      return at::mse_loss(narrow->forward(wide->forward(batch[0]).relu()), batch[1]);
+    }
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      for (int64_t round = 0; round < rounds; ++round) {
+        manual_backward(loss_of(batch));  // only the graph holds the activation
+        optimizers(0).step();
+        optimizers(0).zero_grad();
+      }
+      return {};
+    }
+    OptimizerPlan configure_optimizers() override {
+      return std::make_shared<SGD>(SGD::Options{.lr = 0.01, .momentum = 0.9});
+    }
+  };
+  constexpr int64_t kSamples = 256;
+  const auto kept = [&](int64_t rounds) {
+    const auto module = std::make_shared<Twice>();
+    module->rounds = rounds;
+    const Json all = memory_of(module, regression_data(kSamples, 0, kSamples, false));
+    return memory_row(all, "layers", "layer", "wide").at("kept_bytes").get<int64_t>();
+  };
+  const int64_t activation = kSamples * 1024 * 4, once = kept(1);
+  CHECK(once >= activation);
+  CHECK(kept(4) < once + activation / 2);
+}
+
+TEST_CASE("one profiler measures the runs of its Trainer one after another") {
+  const TemporaryFolder folder;
+  TrainerComponents components;
+  components.profiler = std::make_shared<MemoryProfiler>(MemoryProfiler::Options{});
+  Trainer trainer(quiet(folder), components);
+  const auto module = std::make_shared<Hungry>();
+  trainer.fit(module, regression_data(16, 4, 4, false));
+  const EvalReport report = trainer.validate(module, regression_data(16, 12, 4, false));
+  const Json all = Json::parse(read_text(report.run_dir / "profile.json"));
+  CHECK(memory_row(all, "actions", "action", "validation_step").at("calls") == 3);
+  for (const Json& row : all.at("actions")) CHECK(row.at("action") != "training_step");
+  CHECK(all.at("layers").empty());
 }
 
 TEST_CASE("the tables have MiB, and a column for reserved memory if there is any") {

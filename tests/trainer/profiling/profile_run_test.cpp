@@ -118,11 +118,48 @@ TEST_CASE("a profile measures the steps after a warm-up, over several epochs, an
   CHECK_THAT(found.text, ContainsSubstring("samples/s"));
   CHECK_THAT(found.text, ContainsSubstring("configure_gradient_clipping"));
   CHECK_THAT(found.text, ContainsSubstring("run folder: none (profile)"));
+  CHECK_THAT(found.text, !ContainsSubstring("is not used"));
   // Each step may be several batches.
   const Profiled windows =
       profile_of(folder, parts, [](TrainerOptions& options) { options.accumulate_grad_batches = 2; });
   CHECK(windows.report.global_step == 10 + kProfileWarmup);
   CHECK_THAT(windows.text, ContainsSubstring("profile of 20 training batches"));
+}
+
+TEST_CASE(
+    "a window that is longer than an epoch ends with it: the profile counts steps, not batches of whole windows") {
+  const TemporaryFolder folder;
+  Parts parts;
+  parts.steps = 10;
+  const Profiled found =
+      profile_of(folder, parts, [](TrainerOptions& options) { options.accumulate_grad_batches = 8; });
+  CHECK(found.report.global_step == 10 + kProfileWarmup);
+  CHECK_THAT(found.text, ContainsSubstring("profile of 40 training batches"));  // an epoch of four for each step
+}
+
+TEST_CASE("a profile of a config that stops and continues later runs to its end") {
+  const TemporaryFolder folder;
+  const Profiled found =
+      profile_of(folder, {}, [](TrainerOptions& options) { options.stop_after = *Interval::parse("3st"); });
+  CHECK(found.report.global_step == 10 + kProfileWarmup);
+  CHECK(found.report.stop_reason == "max_steps");
+}
+
+TEST_CASE("profile_steps change a fit and no other verb") {
+  struct Counting : SelfPlanned {
+    int64_t validated = 0;
+    Outputs validation_step(const Batch& batch, int64_t i, int64_t loader) override {
+      ++validated;
+      return SelfPlanned::validation_step(batch, i, loader);
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerComponents components;
+  components.profile_steps = 2;
+  const auto module = std::make_shared<Counting>();
+  const EvalReport report = Trainer(quiet(folder), components).validate(module, regression_data(8, 80, 4));
+  CHECK(module->validated == 20);  // more than two and the warm-up
+  CHECK_FALSE(report.run_dir.empty());
 }
 
 TEST_CASE("a profile leaves nothing behind, touches no other run and does not validate") {
@@ -152,6 +189,7 @@ TEST_CASE("a profile leaves nothing behind, touches no other run and does not va
     // What the options name does not matter here.
     changed.profiler = Spec<Profiler>("kineto");
   });
+  CHECK_THAT(found.text, ContainsSubstring("trainer.profiler is not used"));
   CHECK(found.report.run_dir.empty());
   CHECK_FALSE(found.report.last_checkpoint);
   CHECK(files() == kept);

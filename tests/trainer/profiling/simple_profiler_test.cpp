@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "fulgur/strategies/single_device.h"
 #include "fulgur/trainer/config.h"
 #include "profiling/simple_profiler.h"
+#include "support/fake_device.h"
 #include "support/gpu.h"
 #include "support/shown_lines.h"
 #include "support/temporary_folder.h"
@@ -229,6 +231,133 @@ TEST_CASE("a program's own profiler gets the actions, the steps and the run, and
   trainer.validate(std::make_shared<SelfPlanned>(), regression_data(16, 12, 4, false));
   CHECK(scribe->run.fn == TrainerFn::validate);
   CHECK(scribe->steps == 4 + 3);  // batches of the evaluation
+}
+
+TEST_CASE("one profiler measures the runs of its Trainer one after another") {
+  const TemporaryFolder folder;
+  TrainerComponents components;
+  components.profiler = std::make_shared<SimpleProfiler>(SimpleProfiler::Options{});
+  Trainer trainer(quiet(folder), components);
+  const auto module = std::make_shared<SelfPlanned>();
+  trainer.fit(module, regression_data(16, 4, 4, false));
+  const EvalReport report = trainer.test(module, regression_data(16, 12, 4, false));
+  const Json all = Json::parse(read_text(report.run_dir / "profile.json"));
+  CHECK(all.at("steps") == 3);
+  CHECK(action(all, "test_step").at("calls") == 3);
+  for (const Json& each : all.at("actions")) CHECK(each.at("action") != "training_step");
+}
+
+TEST_CASE("a run that resumes in its folder keeps the profile of the run before") {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.profiler = Spec<Profiler>("simple");
+  const auto data = regression_data(16, 0, 4, false);
+  const FitReport first = Trainer(options).fit(std::make_shared<SelfPlanned>(), data);
+  REQUIRE(first.last_checkpoint);
+  const std::string kept = read_text(first.run_dir / "profile.json");
+  FitReport last = first;
+  for (const char* name : {"profile-v1.json", "profile-v2.json"}) {
+    CAPTURE(name);
+    *options.max_epochs += 1;
+    last = Trainer(options).fit(std::make_shared<SelfPlanned>(), data, last.last_checkpoint->string());
+    REQUIRE(last.run_dir == first.run_dir);
+    REQUIRE(last.last_checkpoint);
+    CHECK(Json::parse(read_text(first.run_dir / name)).at("actions").size() > 3);
+  }
+  CHECK(read_text(first.run_dir / "profile.json") == kept);
+  for (const auto& entry : std::filesystem::directory_iterator(first.run_dir))
+    CHECK(entry.path().filename().string().find("profile.json.tmp") == std::string::npos);
+}
+
+TEST_CASE("a run that ends before skip_first says that nothing was measured, and writes no file") {
+  const TemporaryFolder folder;
+  TrainerComponents components;
+  components.profiler = std::make_shared<SimpleProfiler>(SimpleProfiler::Options{.skip_first = 5, .steps = 0});
+  FitReport report;
+  const std::string shown = shown_lines([&] {
+    report = Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data(16, 0, 4, false));
+  });
+  CHECK_THAT(shown, ContainsSubstring(
+                        "profile of fit: nothing was measured: the run ended after 4 steps, and skip_first is 5"));
+  CHECK_FALSE(std::filesystem::exists(report.run_dir / "profile.json"));
+}
+
+TEST_CASE("an abandoned profiler counts what the device has reached, and does not wait for it") {
+  auto& device = FakeDevice::get();
+  device.behind_ms = 0;
+  SimpleProfiler profiler({.skip_first = 0, .steps = 0});
+  ProfiledRun run;
+  run.device = FakeDevice::device();
+  profiler.start(run);
+  const ProfiledAction step{.name = "training_step", .index = 0};
+  for (const double behind : {0.0, 1000.0}) {  // the device hangs in the second
+    profiler.begin(step);
+    device.now_ms += 5;
+    device.behind_ms = behind;
+    profiler.end(step);
+    profiler.step_done();
+  }
+  const int64_t waits = device.waits;
+  profiler.abandon();
+  const auto result = profiler.stop();
+  REQUIRE(result);
+  CHECK(device.waits == waits);
+  const auto rows = profiler.rows();
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].calls == 2);
+  CHECK(std::abs(rows[0].device_s.value_or(0) - 0.005) < 1e-9);
+  profiler.steps_s();
+  CHECK(device.waits == waits);
+}
+
+TEST_CASE("a rank that fails alone leaves the other ranks before its profiler ends") {
+  struct Group : Strategy {  // seems to have another rank from the failure on
+    SingleDeviceStrategy inner;
+    int64_t ranks = 1;
+    std::vector<std::string>* order = nullptr;
+    std::string name() const override { return "group"; }
+    void configure(StrategySetup setup) override { inner.configure(std::move(setup)); }
+    at::Device device() const override { return inner.device(); }
+    int64_t rank() const override { return 0; }
+    int64_t world_size() const override { return ranks; }
+    Collectives& collectives() override { return inner.collectives(); }
+    Precision& precision() override { return inner.precision(); }
+    void attach(LightningModule& m) override { inner.attach(m); }
+    void backward(LightningModule& m, const Tensor& loss, GradSync sync, const BackwardOptions& o) override {
+      inner.backward(m, loss, sync, o);
+    }
+    void abandon() noexcept override { order->emplace_back("strategy"); }
+  };
+  struct Ending : Profiler {
+    std::vector<std::string>* order = nullptr;
+    void begin(const ProfiledAction&) override {}
+    void end(const ProfiledAction&) noexcept override {}
+    void abandon() override { order->emplace_back("profiler"); }
+    std::optional<Profile> stop() override {
+      order->emplace_back("stop");
+      return std::nullopt;
+    }
+  };
+  struct Fails : SelfPlanned {
+    std::shared_ptr<Group> group;
+    StepOutput training_step(const Batch&, int64_t) override {
+      group->ranks = 2;
+      throw std::runtime_error("alone");
+    }
+  };
+  const TemporaryFolder folder;
+  std::vector<std::string> order;
+  const auto group = std::make_shared<Group>();
+  const auto ending = std::make_shared<Ending>();
+  group->order = ending->order = &order;
+  const auto module = std::make_shared<Fails>();
+  module->group = group;
+  TrainerComponents components;
+  components.strategy = group;
+  components.profiler = ending;
+  CHECK_THROWS_WITH(Trainer(quiet(folder), components).fit(module, regression_data(16, 0, 4, false)),
+                    ContainsSubstring("alone"));
+  CHECK(order == std::vector<std::string>{"strategy", "profiler", "stop"});
 }
 
 TEST_CASE("a profiler is written as a name, with its options, or not at all") {

@@ -30,6 +30,7 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, in
     max_steps = profile_steps + kProfileWarmup;
     fast_dev_run.batches = max_steps;
     max_epochs = -1;
+    stop_after.reset();
     min_epochs.reset();
     min_steps.reset();
     max_time.reset();

@@ -41,9 +41,6 @@ void advise_on_host(const StepCosts& costs, const RunTraits& run, bool launches,
              " takes ", format_fixed(1e3 * costs.slowest_hook_s, 2), ". Let it act less often"),
          cat("trainer: {callbacks: [{class_path: ", costs.slowest_hook.substr(0, costs.slowest_hook.find('.')),
              ", every: 10st}]}")});
-  if (costs.loggers_s >= kNotable * costs.step_s)
-    advice.push_back({cat("loggers take ", format_fixed(1e3 * costs.loggers_s, 2), " ms a step. Log less often"),
-                      cat("trainer: {log_every_n_steps: ", 10 * std::max<int64_t>(run.log_every_n_steps, 1), "}")});
   if (!run.on_cpu && costs.transfer_s >= kNotable * costs.step_s)
     advice.push_back(
         {"the host copies each batch to the GPU itself. Batches from pinned memory are copied while the GPU "
@@ -136,7 +133,7 @@ Bottleneck find_bottleneck(const StepCosts& costs, const RunTraits& run) {
 std::string bottleneck_text(const Bottleneck& found, const StepCosts& costs, const RunTraits& run) {
   if (costs.steps == 0 || costs.step_s <= 0) return "what bounds this run: unknown, since no step was measured\n";
   const double rest = costs.step_s - costs.data_s - costs.transfer_s - costs.compute_s - costs.callbacks_s -
-                      costs.loggers_s - costs.device_wait_s - (run.on_cpu ? costs.exchange_s : 0);
+                      costs.device_wait_s - (run.on_cpu ? costs.exchange_s : 0);
   std::vector<TextRow> cells{{"  part of a step", "ms", "% of it"}};
   const auto add = [&](const char* part, double seconds) {
     cells.push_back({cat("  ", part), format_fixed(1e3 * seconds, 3), format_fixed(100 * seconds / costs.step_s, 1)});
@@ -144,7 +141,6 @@ std::string bottleneck_text(const Bottleneck& found, const StepCosts& costs, con
   add("data: wait for the loader", costs.data_s);
   add("host: transfer of the batch", costs.transfer_s);
   add("host: callbacks", costs.callbacks_s);
-  add("host: loggers", costs.loggers_s);
   add("host: the rest (the loop, hooks of the module)", std::max(rest, 0.0));
   add(run.on_cpu ? "device: forward, backward, optimizer" : "host: launches of forward, backward, optimizer",
       costs.compute_s);

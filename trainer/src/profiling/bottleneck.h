@@ -16,7 +16,7 @@ struct StepCosts {
   double compute_s = 0;      ///< forward, backward, clipping, optimizer; on a GPU the launches of their kernels
   double device_wait_s = 0;  ///< waits for a GPU that is behind
   double exchange_s = 0;     ///< backward waits for the gradients of other ranks; on a GPU, the GPU waits
-  double callbacks_s = 0, loggers_s = 0;
+  double callbacks_s = 0;    ///< hooks of callbacks; a profile has no loggers
   std::string slowest_hook;  ///< of a callback: `ProgressBar.on_train_batch_end`; empty if there is none
   double slowest_hook_s = 0;
   double samples = 0;  ///< of a batch of all ranks
@@ -29,7 +29,7 @@ struct RunTraits {
   int64_t ranks = 1;
   int64_t threads = 1, cores = 1;
   std::optional<int64_t> num_workers;  ///< of the data module; nullopt: unknown or auto
-  int64_t log_every_n_steps = 50, accumulate_grad_batches = 1;
+  int64_t accumulate_grad_batches = 1;
   std::string precision = "32-true";
   bool channels_last = false, high_matmul_precision = false;
   bool compresses_gradients = false, finds_unused_parameters = false;

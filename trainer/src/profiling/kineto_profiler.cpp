@@ -14,6 +14,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "profiling/profile_path.h"
 
 namespace fulgur::detail {
 
@@ -80,6 +81,8 @@ KinetoProfiler::~KinetoProfiler() {
 
 void KinetoProfiler::start(const ProfiledRun& run) {
   run_ = run;
+  step_ = 0;
+  state_ = State::idle;
   if (run.run_dir.empty())
     log::warn("trainer.profile",
               "the profiler kineto records, but this run has no run folder, so no trace is written. Leave out "
@@ -146,8 +149,8 @@ void KinetoProfiler::finish(int64_t last_step) {
   state_ = State::idle;
   const auto trace = libtorch_profiler::disableProfiler();
   if (!std::exchange(has_work_, false) || run_.run_dir.empty()) return;
-  const std::string name = cat("trace_rank", run_.rank, "_cycle", schedule_.cycle_of(last_step), ".json");
-  const fs::path path = run_.run_dir / name, temporary = run_.run_dir / cat(".tmp_", name);
+  const std::string name = cat("trace_rank", run_.rank, "_cycle", schedule_.cycle_of(last_step));
+  const fs::path path = free_profile_path(run_.run_dir, name), temporary = run_.run_dir / cat(".tmp_", name, ".json");
   std::error_code error;
   fs::remove(temporary, error);
   trace->save(temporary.string());

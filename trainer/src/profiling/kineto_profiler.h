@@ -14,7 +14,8 @@ namespace fulgur::detail {
 
 /// `trainer.profiler: kineto`: LibTorch's profiler, which records each operation, each kernel of a GPU, each exchange
 /// between ranks, and the actions of the run. Every rank writes `trace_rank<R>_cycle<C>.json` into the run folder for
-/// each cycle of its schedule. What is recorded when the run ends is written too.
+/// each cycle of its schedule, or under the next free name (`free_profile_path`). What is recorded when the run ends is
+/// written too.
 class KinetoProfiler final : public Profiler {
  public:
   struct Options {

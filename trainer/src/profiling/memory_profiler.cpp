@@ -42,6 +42,7 @@ void MemoryProfiler::Options::fields(Fields& f) {
 }
 
 void MemoryProfiler::start(const ProfiledRun& run) {
+  *this = MemoryProfiler(options_);  // nothing of the run before
   if (torch::profiler::impl::profilerType() != torch::profiler::impl::ActiveProfilerType::NONE)
     return log::warn("trainer.profiler_in_use",
                      "the profiler memory: another profiler of LibTorch already records in this thread, so nothing is "
@@ -76,6 +77,8 @@ void MemoryProfiler::begin(const ProfiledAction& action) {
   }
   if (action.name == "training_step") phase_ = MemoryWatch::Phase::forward;
   if (action.name == "backward") phase_ = MemoryWatch::Phase::backward;
+  // With manual optimization it is inside training_step.
+  if (action.name == "optimizer_step") phase_ = MemoryWatch::Phase::other;
   if (phase_ != opened.outer) watch_->set_phase(phase_);
 }
 

@@ -46,6 +46,7 @@ void MemoryWatch::watch_layers(const LightningModule& module, at::Device device)
 
 void MemoryWatch::set_phase(Phase phase) {
   const std::lock_guard lock(mutex_);
+  // With manual optimization a step has several forwards, and each begins with what the backwards have left.
   if (phase_ == Phase::forward && phase != Phase::forward)
     for (size_t i = 0; i < layers_.size(); ++i) layers_[i].kept = std::max(layers_[i].kept, held_[i]);
   if (phase != phase_) layer_.reset();
@@ -81,8 +82,10 @@ void MemoryWatch::reportMemoryUsage(void* address, int64_t bytes, size_t total_a
   if (device.is_cpu() && bytes < 0 && known == blocks_.end()) return;
   const size_t index = index_of(device);
   MemoryLevel& now = now_[index];
-  now.allocated = device.is_cpu() ? now.allocated + (bytes > 0 ? bytes : -known->second.bytes)
-                                  : static_cast<int64_t>(total_allocated);
+  // If the address is allocated again, another thread has released it, which is not reported to this one.
+  const int64_t before = known == blocks_.end() ? 0 : known->second.bytes;
+  now.allocated =
+      device.is_cpu() ? now.allocated - before + std::max<int64_t>(bytes, 0) : static_cast<int64_t>(total_allocated);
   now.reserved = static_cast<int64_t>(total_reserved);
   peak_[index].allocated = std::max(peak_[index].allocated, now.allocated);
   peak_[index].reserved = std::max(peak_[index].reserved, now.reserved);
@@ -92,14 +95,12 @@ void MemoryWatch::reportMemoryUsage(void* address, int64_t bytes, size_t total_a
 }
 
 void MemoryWatch::count_block(void* address, int64_t bytes, std::optional<int64_t> allocated) {
-  if (bytes < 0) {
-    const auto known = blocks_.find(address);
-    if (known == blocks_.end()) return;
-    const Block& block = known->second;
-    if (block.layer && block.step == step_ && phase_ == Phase::forward) held_[*block.layer] -= block.bytes;
+  if (const auto known = blocks_.find(address); known != blocks_.end()) {
+    const Block& gone = known->second;
+    if (gone.layer && gone.step == step_) held_[*gone.layer] -= gone.bytes;
     blocks_.erase(known);
-    return;
   }
+  if (bytes < 0) return;
   Block block{.bytes = bytes, .layer = {}, .step = step_};
   if (allocated && layer_ && phase_ != Phase::other) {
     Layer& layer = layers_[*layer_];
@@ -111,7 +112,7 @@ void MemoryWatch::count_block(void* address, int64_t bytes, std::optional<int64_
       layer.backward_peak = std::max(layer.backward_peak, *allocated);
     }
   }
-  blocks_.insert_or_assign(address, block);
+  blocks_.emplace(address, block);
 }
 
 std::optional<size_t> MemoryWatch::layer_of(const at::Tensor& tensor) const {

@@ -26,7 +26,8 @@ struct MemoryLevel {
 
 /// Counts the bytes that LibTorch's allocators report for the thread that installs it and for its backwards: by phase,
 /// and by the layer that is under way. On the CPU these are the bytes that were allocated since then; on a device with
-/// a caching allocator, all that the allocator has.
+/// a caching allocator, all that the allocator has. On the CPU, a release by another thread is seen when this thread
+/// gets the same address again.
 ///
 /// A layer is a module that owns parameters. An operation that gets one of them, or a view of it, belongs to that
 /// layer, and so do the operations after it until the next layer; an operation of backward belongs to the layer of the
@@ -36,14 +37,14 @@ class MemoryWatch final : public torch::profiler::impl::ProfilerStateBase {
   enum class Phase { other, forward, backward };
   struct Layer {
     std::string name;
-    int64_t kept = 0;  ///< bytes that one forward leaves for its backward, the most of all steps
+    int64_t kept = 0;  ///< bytes that the forwards of a step hold for its backwards, the most at any time
     int64_t forward_peak = 0, backward_peak = 0;  ///< bytes of all tensors while the layer was under way
   };
 
   MemoryWatch();
   /// Layers are those of this module; allocations are counted for them on `device`.
   void watch_layers(const LightningModule& module, at::Device device);
-  /// The phase in which the following operations are. The end of a forward counts what it has kept.
+  /// The phase in which the following operations are. The end of a forward counts what the forwards of this step hold.
   void set_phase(Phase phase);
   /// A forward and its backward are over.
   void end_step();
@@ -81,7 +82,7 @@ class MemoryWatch final : public torch::profiler::impl::ProfilerStateBase {
   std::unordered_map<void*, Block> blocks_;
   at::Device layer_device_{at::kCPU};
   std::vector<Layer> layers_;
-  std::vector<int64_t> held_;                              // by the forward of this step, for each layer
+  std::vector<int64_t> held_;                              // now, by the forwards of this step, for each layer
   std::unordered_map<const void*, size_t> layer_of_data_;  // by the storage of a parameter
   std::unordered_map<int64_t, size_t> layer_of_node_;      // by the number of an operation in the graph of backward
   std::optional<size_t> layer_;                            // under way

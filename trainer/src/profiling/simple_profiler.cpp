@@ -13,6 +13,15 @@ namespace {
 
 constexpr int64_t kExchangeRow = -1;
 
+// Whether the device has reached the moment; false also if the device has failed.
+bool has_reached(const DeviceClock::Moment& moment) noexcept {
+  try {
+    return !moment.event || moment.event->query();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 std::string actions_as_json(const std::vector<SimpleProfiler::Row>& rows, double elapsed_s, int64_t steps) {
   auto actions = nlohmann::ordered_json::array();
   for (const SimpleProfiler::Row& row : rows) {
@@ -32,6 +41,7 @@ void SimpleProfiler::Options::fields(Fields& f) {
 }
 
 void SimpleProfiler::start(const ProfiledRun& run) {
+  *this = SimpleProfiler(options_, std::move(steps_done_));  // nothing of the run before
   // A recording of a graph must not contain events.
   clock_.emplace(run.records_graphs ? at::Device(at::kCPU) : run.device);
   if (options_.skip_first == 0) begin_measuring();
@@ -65,18 +75,14 @@ void SimpleProfiler::end(const ProfiledAction& action) noexcept {
 }
 
 void SimpleProfiler::step_done() {
-  ++steps_;
+  steps_ = steps_done_ ? steps_done_() : steps_ + 1;
   if (is_measuring()) {
+    ++measured_;
     last_step_ = clock_->now();
-    ended_ = options_.steps > 0 && steps() == options_.steps;
-  } else if (steps_ == options_.skip_first) {
+    ended_ = options_.steps > 0 && steps_ >= options_.skip_first + options_.steps;
+  } else if (!started_ && steps_ >= options_.skip_first) {
     begin_measuring();
   }
-}
-
-int64_t SimpleProfiler::steps() const {
-  const int64_t since = std::max<int64_t>(steps_ - options_.skip_first, 0);
-  return options_.steps > 0 ? std::min(since, options_.steps) : since;
 }
 
 void SimpleProfiler::exchange_is_awaited() {
@@ -114,7 +120,8 @@ void SimpleProfiler::count(const Span& span) {
 }
 
 std::vector<SimpleProfiler::Row> SimpleProfiler::rows() {
-  for (; !pending_.empty(); pending_.pop_front()) count(pending_.front());
+  for (; !pending_.empty(); pending_.pop_front())
+    if (!abandoned_ || has_reached(pending_.front().to)) count(pending_.front());
   std::vector<Row> sorted = rows_;
   sorted.push_back(exchange_);
   std::erase_if(sorted, [](const Row& row) { return row.calls == 0; });
@@ -124,11 +131,15 @@ std::vector<SimpleProfiler::Row> SimpleProfiler::rows() {
 
 double SimpleProfiler::steps_s() const {
   if (!started_) return 0;
+  if (abandoned_ && !has_reached(*last_step_)) return DeviceClock::host_seconds(*started_, *last_step_);
   return std::max(DeviceClock::host_seconds(*started_, *last_step_), clock_->seconds(*started_, *last_step_));
 }
 
 std::optional<Profile> SimpleProfiler::stop() {
-  if (!started_) return std::nullopt;
+  if (!started_)
+    return Profile{.table = cat("nothing was measured: the run ended after ", counted(steps_, "step"),
+                                ", and skip_first is ", options_.skip_first, "\n"),
+                   .json = {}};
   const std::vector<Row> all = rows();
   const auto until = ended_ ? last_step_->host : std::chrono::steady_clock::now();
   const double elapsed_s = std::chrono::duration<double>(until - started_->host).count();

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,18 +34,23 @@ class SimpleProfiler final : public Profiler {
   /// The name of the row of the time in which backward waits for the gradients of other ranks.
   static constexpr const char* kExchange = "gradient_exchange";
 
-  explicit SimpleProfiler(Options options) : options_(options) {}
+  /// `steps_done`: how many steps are done, at the end of each; `skip_first` and `steps` of the options count these. By
+  /// default, a step is what `step_done` ends.
+  explicit SimpleProfiler(Options options, std::function<int64_t()> steps_done = {})
+      : options_(options), steps_done_(std::move(steps_done)) {}
   void start(const ProfiledRun& run) override;
   void begin(const ProfiledAction& action) override;
   void end(const ProfiledAction& action) noexcept override;
   void step_done() override;
   void exchange_is_awaited() override;
+  void abandon() override { abandoned_ = true; }
   std::optional<Profile> stop() override;
 
-  /// Sorted by host time, the longest first. Waits until the device has reached the end of the last action.
+  /// Sorted by host time, the longest first. Waits until the device has reached the end of the last action; after
+  /// `abandon`, the device's time has only the actions whose end it has reached.
   std::vector<Row> rows();
-  /// Whole steps that were measured.
-  int64_t steps() const;
+  /// Whole batches that were measured.
+  int64_t steps() const { return measured_; }
   /// The seconds from the begin of the first of them to the end of the last, on the host or on the device, whichever
   /// took longer. Waits like `rows`.
   double steps_s() const;
@@ -69,9 +75,11 @@ class SimpleProfiler final : public Profiler {
 
   Options options_;
   std::optional<DeviceClock> clock_;
+  std::function<int64_t()> steps_done_;
   std::optional<DeviceClock::Moment> started_, last_step_;  // of the measurement
-  int64_t steps_ = 0;
-  bool ended_ = false;
+  int64_t steps_ = 0;                                       // that are done
+  int64_t measured_ = 0;
+  bool ended_ = false, abandoned_ = false;
   std::vector<Row> rows_;  // by the index of the action; those without calls are not shown
   Row exchange_{.action = kExchange, .calls = 0, .host_s = 0, .own_s = 0, .device_s = {}};
   std::optional<DeviceClock::Moment> exchange_from_;

@@ -34,8 +34,6 @@ StepCosts step_costs(const std::vector<SimpleProfiler::Row>& rows, int64_t steps
       costs.compute_s -= own_s;  // it is inside backward
     } else if (std::ranges::find(kComputes, row.action) != kComputes.end()) {
       costs.compute_s += own_s;
-    } else if (row.action.ends_with(".log_metrics")) {
-      costs.loggers_s += own_s;
     } else if (row.action.find('.') != std::string::npos) {
       costs.callbacks_s += own_s;
       if (own_s > costs.slowest_hook_s) {

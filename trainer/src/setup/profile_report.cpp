@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <fstream>
 
+#include "fulgur/checkpoint/new_file.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/ddp.h"
 #include "profiling/make_profiler.h"
+#include "profiling/profile_path.h"
 #include "profiling/simple_profiler.h"
 #include "profiling/step_costs.h"
 #include "setup/process_settings.h"
@@ -16,10 +19,11 @@ namespace fulgur::detail {
 namespace {
 
 std::shared_ptr<Profiler> profiler_of(const RunState& run) {
+  // In steps of the optimizers, by which the run ends: the batches of a window differ within an epoch and by schedules.
   if (run.is_profile())
     return std::make_shared<SimpleProfiler>(
-        SimpleProfiler::Options{.skip_first = kProfileWarmup * run.options.accumulate_grad_batches,
-                                .steps = run.components.profile_steps * run.options.accumulate_grad_batches});
+        SimpleProfiler::Options{.skip_first = kProfileWarmup, .steps = run.components.profile_steps},
+        [&run] { return run.counters.global_step; });
   return run.components.profiler ? run.components.profiler : make_profiler(run.options.profiler);
 }
 
@@ -38,7 +42,6 @@ RunTraits traits_of(const RunState& run) {
                    .threads = run.description.threads,
                    .cores = usable_cores(),
                    .num_workers = {},
-                   .log_every_n_steps = run.options.log_every_n_steps,
                    .accumulate_grad_batches = run.options.accumulate_grad_batches,
                    .precision = run.strategy->precision().name(),
                    .channels_last = run.options.channels_last,
@@ -68,15 +71,29 @@ void print_bottleneck(const RunState& run, SimpleProfiler& profiler) {
 }
 
 void write_profile(const RunState& run, const std::string& json) {
-  const std::filesystem::path path = run.run_dir / "profile.json";
-  std::ofstream file(path);
-  file << json << "\n";
-  if (!file.flush()) log::warn("trainer.profile", cat("the profile cannot be written to ", path));
+  const std::filesystem::path path = free_profile_path(run.run_dir, "profile");
+  try {
+    NewFile file(path.parent_path(), path.filename().string(), "trainer.profile");
+    std::ofstream out(file.hidden());
+    out << json << "\n";
+    out.close();
+    if (!out) return log::warn("trainer.profile", cat("the profile cannot be written to ", path));
+    file.publish();
+    file.keep();
+  } catch (const CheckpointError& error) {
+    log::warn("trainer.profile", first_line(error.what()));
+  }
 }
 
 }  // namespace
 
 void start_profiler(RunState& run) {
+  const Spec<Profiler>& named = run.options.profiler;
+  if (run.is_profile() && (run.components.profiler || (named && named.class_path() != "none")))
+    run.print(
+        "profile: trainer.profiler is not used, since a profile measures by itself. For its results, leave out "
+        "--profile "
+        "(in C++, profile_steps)");
   const std::shared_ptr<Profiler> profiler = profiler_of(run);
   if (!profiler) return;
   profiler->start({.fn = run.fn,
@@ -95,10 +112,11 @@ void report_profile(RunState& run) {
   const std::shared_ptr<Profiler> profiler = run.actions.take_profiler();
   if (!profiler) return;
   run.strategy->watch_exchanges({});
+  if (run.failed_alone) profiler->abandon();
   const std::optional<Profile> profile = profiler->stop();
   if (!run.is_global_zero()) return;
   if (profile) print_lines(run, cat("profile of ", name_of(run.fn), ": ", profile->table));
-  if (profile && !run.run_dir.empty()) write_profile(run, profile->json);
+  if (profile && !profile->json.empty() && !run.run_dir.empty()) write_profile(run, profile->json);
   if (run.is_profile()) print_bottleneck(run, static_cast<SimpleProfiler&>(*profiler));
 }
 

@@ -341,8 +341,8 @@ void RunSetup::finish(RunStatus status) noexcept {
     log_exceptions(kWhen, [&] { run_.model->teardown(run_.fn); });
     for (const auto& [replica, context] : run_.replicas) log_exceptions(kWhen, [&] { replica->teardown(run_.fn); });
   }
-  log_exceptions(kWhen, [&] { report_profile(run_); });
   if (run_.strategy && run_.failed_alone) run_.strategy->abandon();
+  log_exceptions(kWhen, [&] { report_profile(run_); });
   if (run_.strategy) run_.strategy->teardown();
   // The other processes do not wait for these.
   for (const auto& logger : started_loggers_)

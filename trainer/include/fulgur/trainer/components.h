@@ -68,7 +68,8 @@ struct FULGUR_API TrainerComponents {
   /// checkpoint; otherwise a folder that exists is an error.
   bool begins_again = false;
   /// If not 0, a fit is a trial run that measures this many steps after a warm-up of `kProfileWarmup`, and then prints
-  /// what bounds it (`trainer fit --profile N`). It neither validates nor leaves any file.
+  /// what bounds it (`trainer fit --profile N`). It neither validates nor leaves any file. It measures by itself:
+  /// `profiler` and `trainer.profiler` are not used. The other verbs do not depend on it.
   int64_t profile_steps = 0;
 };
 

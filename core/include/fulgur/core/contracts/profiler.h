@@ -32,18 +32,21 @@ struct FULGUR_API ProfiledRun {
 /// What a profiler has measured.
 struct FULGUR_API Profile {
   std::string table;  ///< for people, several lines
-  std::string json;   ///< the same as a JSON object, for `profile.json` in the run folder
+  std::string json;   ///< the same as a JSON object, for `profile.json` in the run folder; empty: no file is written
 };
 
-/// Measures a run (`trainer.profiler`). Each rank has one, and all calls come from the thread of the run. Actions are
+/// Measures runs (`trainer.profiler`). Each rank has one, and all calls come from the thread of the run. Actions are
 /// nested: the one that began last ends first. A profiler must not wait for the device between `start` and `stop`,
-/// except where its documentation says so.
+/// except where its documentation says so. A profiler that is passed as an object (`TrainerComponents::profiler`)
+/// measures all runs of its Trainer, one after another, each from `start` to `stop`; the actions of each run are
+/// numbered from 0.
 class FULGUR_API Profiler {
  public:
   static constexpr const char* kRegistryKind = "profiler";
 
   virtual ~Profiler();
-  /// Called once, when everything is prepared and before the loops. Throws a ConfigError if it cannot measure this run.
+  /// Called once for each run, when everything is prepared and before the loops; what was measured in the run before
+  /// does not count any more. Throws a ConfigError if it cannot measure this run.
   virtual void start(const ProfiledRun& /*run*/) {}
   virtual void begin(const ProfiledAction& action) = 0;
   virtual void end(const ProfiledAction& action) noexcept = 0;
@@ -53,7 +56,10 @@ class FULGUR_API Profiler {
   /// Called in each backward that exchanges gradients, when the gradients of this rank are computed and backward begins
   /// to wait for those of the others. May come from the thread of the device's backward, while the run's waits for it.
   virtual void exchange_is_awaited() {}
-  /// Called once, at the end of the run, also if an exception has ended it. Nullopt if there is nothing to show.
+  /// Called before `stop` if the run has failed on this rank only. From then on, do not wait for the device: it may
+  /// wait for other ranks.
+  virtual void abandon() {}
+  /// Called once for each run, at its end, also if an exception has ended it. Nullopt if there is nothing to show.
   virtual std::optional<Profile> stop() = 0;
 };
 
