@@ -103,7 +103,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   const Config config = load_config(sources_of(command, trials.trials.front()));
   CheckedSweep checked{command.sweep.dir.value_or(fs::path("sweeps") / file.stem()),
                        {},
-                       {to_yaml(node), to_yaml(written), length_of(spec, config), {}}};
+                       {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};
   checked.plan = history::plan_sweep(spec, checked.state.length);
   checked.state.trials.resize(checked.plan.trials.size());
   std::error_code error;
@@ -124,6 +124,7 @@ bool take_records(CheckedSweep& checked) {
         cat("[cli.sweep] ", escape_controls(checked.folder.string()),
             " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
   checked.state.trials = std::move(saved->trials);
+  checked.state.threads = saved->threads;
   return true;
 }
 
@@ -162,9 +163,14 @@ ExitCode run_sweep(const CommandLine& command, const std::string& program) {
   const RunLock lock(checked.folder);
   SweepState& state = checked.state;
   if (take_records(checked)) history::continue_sweep(checked.plan, state.trials, command.sweep.retry_failed);
+  TrialSlots slots = slots_of(command.sweep, process_environment());
+  // The number of threads changes the last bits of a result, so it does not change if the sweep continues.
+  if (!state.threads) state.threads = slots.threads;
+  slots.threads = *state.threads;
   const auto save = [&] { write_state(checked.folder, state); };
   save();
-  const SweepRunner::End end = SweepRunner(command, program, checked.plan, state.trials, checked.folder, save).run();
+  const SweepRunner::End end =
+      SweepRunner(command, program, checked.plan, state.trials, checked.folder, std::move(slots), save).run();
   if (end.signal == 0) history::stop_paused(state.trials);
   save();
   if (end.signal != 0)

@@ -326,6 +326,56 @@ TEST_CASE("sweep: a trial that is stopped from outside is left for the next call
   CHECK(sweeps.statuses()[0] == "completed");
 }
 
+TEST_CASE("sweep: a trial that a signal ends while it starts is left for the next call, and a killed one has failed") {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    CAPTURE(signal);
+    const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2]}\n");
+    Running run(Sweeps::arguments({"--trainer.max_epochs", "1"}), {.folder = sweeps.path()});
+    const int child = halted_trial(run);
+    ::kill(child, signal);
+    ::kill(child, SIGCONT);
+    const Finished end = run.wait();
+    INFO(end.err);
+    CHECK(end.exit_code == (signal == SIGKILL ? 1 : 75));
+    CHECK(sweeps.statuses() == std::vector<std::string>{signal == SIGKILL ? "failed" : "interrupted", "completed"});
+    CHECK(sweeps.state()["trials"][0]["reason"].get<std::string>().empty() == (signal != SIGKILL));
+    if (signal == SIGKILL) continue;
+    CHECK(sweeps({"--trainer.max_epochs", "1"}).exit_code == 0);
+    CHECK(sweeps.statuses()[0] == "completed");
+  }
+}
+
+TEST_CASE("sweep: stop_after in the config ends no trial, neither in a sweep nor in an array job") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  const Finished end = sweeps({"--trainer.stop_after", "1ep"});
+  INFO(end.out << end.err);
+  CHECK(end.exit_code == 0);
+  CHECK(sweeps.rows()[0].at("epochs") == "4");
+  REQUIRE(sweeps({"--trainer.stop_after", "1ep", "--dir", "array", "--trial", "0"}).exit_code == 0);
+  CHECK(sweeps.verb({"sweep", "--collect", "array"}).exit_code == 0);
+  CHECK(sweeps.rows("array")[0].at("epochs") == "4");
+}
+
+TEST_CASE("sweep: an error of the sweep itself lets the running trials save") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {trainer.max_epochs: [1000000, 1, 2]}\n");
+  // The log of the third trial cannot be written.
+  fs::create_directories(sweeps / "sweeps/s/trial_0002/log.txt");
+  Running run(Sweeps::arguments({"--jobs", "2"}), {.folder = sweeps.path()});
+  // The second trial ends while it is halted, and before the first one has ended.
+  REQUIRE(run.wait_until([&] { return children_of(run.pid()).size() == 2; }));
+  const int second = children_of(run.pid()).back();
+  REQUIRE(run.wait_until([&] { return !variable_of(second, "FULGUR_FAILURE_PIPE").empty(); }));
+  ::kill(second, SIGSTOP);
+  CHECK(run.wait_until(
+      [&] { return fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints/last.ckpt"); }));
+  ::kill(second, SIGCONT);
+  const Finished end = run.wait();
+  INFO(end.err);
+  CHECK(end.exit_code == 1);
+  CHECK(says(end.err, "the log of a trial cannot be written"));
+  CHECK(sweeps.statuses() == std::vector<std::string>{"interrupted", "completed", "pending"});
+}
+
 TEST_CASE("sweep: a trial that fails leaves the others alone; --retry_failed starts it again") {
   const Sweeps sweeps(R"(
 method: grid

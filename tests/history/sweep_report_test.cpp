@@ -88,6 +88,42 @@ TEST_CASE("sweep state: what differs from the sweep of the folder") {
   CHECK_THAT(sweep_differences(saved, given), ContainsSubstring("9 in the sweep's folder, 8 now"));
 }
 
+TEST_CASE("sweep state: keys of a grid in another order are another sweep, and of a random one the same") {
+  const std::string lr = "  optimizer.lr: [0.1, 0.2]\n", hidden = "  model.hidden: [4, 8]\n";
+  const std::string grid = "method: grid\nmetric: m\nspace:\n", random = "method: random\ntrials: 3\nmetric: m\nspace:\n";
+  const SweepState saved{grid + lr + hidden, "a: {x: 1, y: 2}\n", std::nullopt, {}};
+  SweepState given = saved;
+  given.sweep = grid + hidden + lr;
+  const std::string lines = sweep_differences(saved, given);
+  CHECK_THAT(lines, ContainsSubstring("trial 1 is lr=0.1 hidden=8 in the sweep's folder, hidden=4 lr=0.2 now"));
+  CHECK_THAT(lines, ContainsSubstring("the order of the keys in space"));
+  given = saved;
+  given.sweep = "metric: m\nmethod: grid\nspace:\n" + lr + hidden;
+  given.config = "a: {y: 2, x: 1}\n";
+  CHECK(sweep_differences(saved, given).empty());
+  CHECK(sweep_differences({random + lr + hidden, "", std::nullopt, {}}, {random + hidden + lr, "", std::nullopt, {}})
+            .empty());
+}
+
+TEST_CASE("sweep state: values of another type are another sweep") {
+  const auto differences = [](const std::string& before, const std::string& now) {
+    const auto state = [](const std::string& value) {
+      return SweepState{cat("method: grid\nmetric: m\nspace: {a.x: [3, ", value, "]}\n"), "", std::nullopt, {}};
+    };
+    const auto config = [](const std::string& value) {
+      return SweepState{kSweep, cat("a: {x: ", value, "}\n"), std::nullopt, {}};
+    };
+    const std::string in_space = sweep_differences(state(before), state(now));
+    const std::string in_config = sweep_differences(config(before), config(now));
+    CHECK(in_space.empty() == in_config.empty());
+    return in_config;
+  };
+  CHECK(differences("1", "'1'") == "\nconfig: a.x: 1 in the sweep's folder, \"1\" now");
+  CHECK(differences("null", "'null'") == "\nconfig: a.x: null in the sweep's folder, \"null\" now");
+  CHECK(differences("[1, 2]", "['1, 2']") == "\nconfig: a.x: [1, 2] in the sweep's folder, [\"1, 2\"] now");
+  CHECK(differences("word", "'word'").empty());
+}
+
 TEST_CASE("sweep: what the run folder of a trial says") {
   const TemporaryFolder folder;
   const SweepSpec spec = spec_of(kSweep);

@@ -42,6 +42,7 @@ struct SweepState {
   std::string sweep, config;      ///< as YAML
   std::optional<int64_t> length;  ///< of the whole run, for halving
   std::vector<TrialRecord> trials;
+  std::optional<int64_t> threads = {};  ///< of each trial, since the first start; unknown before it
 };
 
 FULGUR_API std::string sweep_json(const SweepState& state);
@@ -52,7 +53,8 @@ FULGUR_API SweepState parse_sweep_json(std::string_view text, const std::filesys
 /// The plan of a saved sweep. Throws as read_sweep does.
 FULGUR_API SweepPlan plan_of(const SweepState& state);
 
-/// Lines that say in which keys of the sweep file and of the config two sweeps differ; empty if they do not.
+/// Lines that say in which keys of the sweep file and of the config two sweeps differ, or which trial has other values
+/// because the keys have another order; empty if the trials are the same.
 FULGUR_API std::string sweep_differences(const SweepState& saved, const SweepState& given);
 
 /// Fills what the newest run folder of the trial says: epochs, steps, seconds, the value of the metric, and `run`.
