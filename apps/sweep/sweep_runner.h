@@ -31,8 +31,8 @@ class SweepRunner {
     int signal = 0;        ///< that ended it; 0: none
     bool at_once = false;  ///< by a second signal
   };
-  /// Throws what went wrong with the sweep itself, such as a full disk, after the running trials have saved and ended as
-  /// after SIGTERM.
+  /// Throws what went wrong with the sweep itself, such as a full disk, after the running trials have saved and ended
+  /// as after SIGTERM.
   End run();
 
  private:

@@ -132,15 +132,10 @@ ExitCode collect(const fs::path& folder) {
   SweepState state = require_state(folder);
   const RunLock lock(folder);
   const SweepPlan plan = history::plan_of(state);
-  for (size_t i = 0; i < state.trials.size(); ++i) {
-    TrialRecord& record = state.trials[i];
-    const TrialStatus found = history::read_trial(plan.spec, folder, static_cast<int64_t>(i), record);
-    // Halving decides by what it has recorded.
-    if (plan.rungs.empty() || found == TrialStatus::completed) record.status = found;
-    if (record.status != TrialStatus::failed) record.reason.clear();
-  }
+  for (size_t i = 0; i < state.trials.size(); ++i)
+    state.trials[i] = history::collected_trial(plan, folder, static_cast<int64_t>(i), state.trials[i]);
   write_state(folder, state);
-  show_results(folder, plan, state.trials);
+  show_results(folder, plan, state);
   return code_of(state.trials);
 }
 
@@ -155,7 +150,7 @@ ExitCode exit_code_of(const SweepRunner::End& end, const std::vector<TrialRecord
 ExitCode run_sweep(const CommandLine& command, const std::string& program) {
   if (command.sweep.show) {
     const SweepState state = require_state(*command.sweep.show);
-    show_results(*command.sweep.show, history::plan_of(state), state.trials);
+    show_results(*command.sweep.show, history::plan_of(state), state);
     return ExitCode::ok;
   }
   if (command.sweep.collect) return collect(*command.sweep.collect);
@@ -176,7 +171,7 @@ ExitCode run_sweep(const CommandLine& command, const std::string& program) {
   if (end.signal != 0)
     log::info(cat("the sweep in ", escape_controls(checked.folder.string()),
                   " is interrupted; the same command continues it"));
-  if (!end.at_once) show_results(checked.folder, checked.plan, state.trials);
+  if (!end.at_once) show_results(checked.folder, checked.plan, state);
   return exit_code_of(end, state.trials);
 }
 

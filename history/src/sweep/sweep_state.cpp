@@ -90,7 +90,8 @@ std::string line_of_moved_trials(const SweepState& saved, const SweepState& give
   const SweepPlan before = plan_of(saved), now = plan_of(given);
   const auto sorted = [](const SweepTrial& trial) {
     auto overrides = trial.overrides;
-    std::stable_sort(overrides.begin(), overrides.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(overrides.begin(), overrides.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     return overrides;
   };
   for (size_t i = 0; i < std::min(before.trials.size(), now.trials.size()); ++i)

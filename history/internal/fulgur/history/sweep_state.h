@@ -63,4 +63,10 @@ FULGUR_API std::string sweep_differences(const SweepState& saved, const SweepSta
 FULGUR_API TrialStatus read_trial(const SweepSpec& spec, const std::filesystem::path& sweep_folder, int64_t index,
                                   TrialRecord& record);
 
+/// The record of a trial after `read_trial`, for processes that have trained trials without the sweep's. A failure with
+/// its reason remains, unless the run is finished or running now, or is a newer one. With halving, only a finished run
+/// changes the status. Throws as read_trial does.
+FULGUR_API TrialRecord collected_trial(const SweepPlan& plan, const std::filesystem::path& sweep_folder, int64_t index,
+                                       const TrialRecord& before);
+
 }  // namespace fulgur::history
