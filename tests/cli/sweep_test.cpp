@@ -580,10 +580,10 @@ TEST_CASE("sweep: --collect keeps the failures of a sweep that one process has r
 }
 
 TEST_CASE("sweep: keys of a grid in another order are refused") {
-  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2], model.hidden: [[4], [8]]}\n");
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2], model.init_args.hidden: [[4], [8]]}\n");
   REQUIRE(sweeps({"--trainer.max_epochs", "1"}).exit_code == 0);
   write_text(sweeps / "s.yaml",
-             "method: grid\nmetric: val_loss\nspace: {model.hidden: [[4], [8]], optimizer.lr: [0.1, 0.2]}\n");
+             "method: grid\nmetric: val_loss\nspace: {model.init_args.hidden: [[4], [8]], optimizer.lr: [0.1, 0.2]}\n");
   const Finished moved = sweeps({"--trainer.max_epochs", "1"});
   CHECK(moved.exit_code == 2);
   CHECK(says(moved.err, "trial 1 is lr=0.1 hidden=[8] in the sweep's folder, hidden=[4] lr=0.2 now"));
