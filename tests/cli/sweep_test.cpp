@@ -580,7 +580,8 @@ TEST_CASE("sweep: --collect keeps the failures of a sweep that one process has r
 }
 
 TEST_CASE("sweep: keys of a grid in another order are refused") {
-  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2], model.init_args.hidden: [[4], [8]]}\n");
+  const Sweeps sweeps(
+      "method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2], model.init_args.hidden: [[4], [8]]}\n");
   REQUIRE(sweeps({"--trainer.max_epochs", "1"}).exit_code == 0);
   write_text(sweeps / "s.yaml",
              "method: grid\nmetric: val_loss\nspace: {model.init_args.hidden: [[4], [8]], optimizer.lr: [0.1, 0.2]}\n");
