@@ -1,13 +1,12 @@
 #include "report_file.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/new_file.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -46,10 +45,6 @@ void add_reached(Json& json, const FitReport& report) {
 
 Json start(const std::string& verb, ExitCode code) {
   return Json{{"verb", verb}, {"exit_code", static_cast<int>(code)}};
-}
-
-std::filesystem::path temporary_of(const std::filesystem::path& path) {
-  return path.string() + cat(".tmp", ::getpid());
 }
 
 }  // namespace
@@ -119,7 +114,7 @@ std::string with_failure(const std::filesystem::path& path, ExitCode code, std::
 }
 
 void check_report_path(const std::filesystem::path& path) {
-  const std::filesystem::path temporary = temporary_of(path);
+  const std::filesystem::path temporary = detail::unused_sibling(path);
   const bool good = !std::filesystem::is_directory(path) && std::ofstream(temporary).good();
   const int error = errno;
   std::error_code ignored;
@@ -131,7 +126,7 @@ void check_report_path(const std::filesystem::path& path) {
 }
 
 void write_report(const std::filesystem::path& path, const std::string& json) {
-  const std::filesystem::path temporary = temporary_of(path);
+  const std::filesystem::path temporary = detail::unused_sibling(path);
   std::ofstream file(temporary, std::ios::binary);
   file << json;
   file.close();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fulgur/checkpoint/new_file.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/text.h"
@@ -14,6 +15,16 @@ namespace fulgur::cli {
 namespace {
 
 constexpr const char* kState = "sweep.json";
+
+// nullopt if the run has none, or if it cannot be read: the table does not need it.
+std::optional<std::string> config_of(const std::filesystem::path& folder, const history::SweepState& state,
+                                     size_t trial) {
+  try {
+    return history::trial_config(folder, state.trials[trial], state.config);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -31,19 +42,33 @@ history::SweepState require_state(const std::filesystem::path& folder) {
 }
 
 void write_state(const std::filesystem::path& folder, const history::SweepState& state) {
-  write_report(folder / kState, history::sweep_json(state));
+  try {
+    detail::write_durably(folder / kState, history::sweep_json(state));
+  } catch (const CheckpointError& error) {
+    throw Error(cat("[cli.sweep] the state of the sweep could not be written: ", error.what()));
+  }
 }
 
 void show_results(const std::filesystem::path& folder, const history::SweepPlan& plan,
-                  const std::vector<history::TrialRecord>& trials) {
+                  const history::SweepState& state) {
+  const std::vector<history::TrialRecord>& trials = state.trials;
   const auto best = history::best_trial(plan, trials);
-  const std::string command = cat(program_name(), " fit --config ", folder / "best.yaml");
+  const std::filesystem::path best_yaml = folder / "best.yaml";
+  const std::optional<std::string> config = best ? config_of(folder, state, *best) : std::nullopt;
+  const std::string command = cat(program_name(), " fit --config ", best_yaml);
   write_report(folder / "sweep.csv", history::sweep_csv(plan, trials));
-  write_report(folder / "sweep.html", history::sweep_page(plan, trials, folder, command));
-  if (best) write_report(folder / "best.yaml", history::trial_config(folder, trials[*best]));
+  write_report(folder / "sweep.html", history::sweep_page(plan, trials, folder, config, command));
+  std::error_code ignored;
+  if (config)
+    write_report(best_yaml, *config);
+  else
+    std::filesystem::remove(best_yaml, ignored);  // that of an earlier call
   std::string text = history::sweep_table(plan, trials, style_of_stdout());
   text += escape_controls((folder / "sweep.html").string()) + "\n";
-  if (best) text += cat("best: trial ", *best, "; train it with: ", escape_controls(command), "\n");
+  if (best)
+    text +=
+        cat("best: trial ", *best, "; ",
+            config ? cat("train it with: ", escape_controls(command)) : "the config of its run cannot be read", "\n");
   print(text);
 }
 

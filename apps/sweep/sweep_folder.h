@@ -14,13 +14,14 @@ std::optional<history::SweepState> read_state(const std::filesystem::path& folde
 /// The same; throws a ConfigError if there is none.
 history::SweepState require_state(const std::filesystem::path& folder);
 
-/// Writes `sweep.json`, through a rename.
+/// Writes `sweep.json`, through a rename; when it returns, the file is on the disk.
 void write_state(const std::filesystem::path& folder, const history::SweepState& state);
 
-/// Writes `sweep.csv`, `sweep.html` and, if a point is complete, `best.yaml`; prints the table, the page's path and the
+/// Writes `sweep.csv`, `sweep.html` and, if a point is complete and has its config, `best.yaml`; removes an older
+/// `best.yaml` otherwise. Prints the table, the page's path and the
 /// best trial.
 void show_results(const std::filesystem::path& folder, const history::SweepPlan& plan,
-                  const std::vector<history::TrialRecord>& trials);
+                  const history::SweepState& state);
 
 /// 0, or 1 if a trial has failed, or 75 if there is something left to do.
 ExitCode code_of(const std::vector<history::TrialRecord>& trials);

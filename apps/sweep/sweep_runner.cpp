@@ -36,17 +36,21 @@ bool is_stop_code(int code) {
   return false;
 }
 
+/// Whoever sends these signals asks the trial to end; it may not yet be able to save.
+bool asks_to_end(int signal) { return signal == SIGTERM || signal == SIGINT || signal == SIGHUP; }
+
 }  // namespace
 
 SweepRunner::SweepRunner(const CommandLine& command, const std::string& program, const history::SweepPlan& plan,
-                         std::vector<TrialRecord>& trials, std::filesystem::path folder, std::function<void()> save)
+                         std::vector<TrialRecord>& trials, std::filesystem::path folder, TrialSlots slots,
+                         std::function<void()> save)
     : command_(command),
       program_(program),
       plan_(plan),
       trials_(trials),
       folder_(std::move(folder)),
       save_(std::move(save)),
-      slots_of_devices_(slots_of(command.sweep, process_environment())),
+      slots_of_devices_(std::move(slots)),
       slots_(static_cast<size_t>(slots_of_devices_.jobs)) {}
 
 bool SweepRunner::is_running() const {
@@ -55,10 +59,25 @@ bool SweepRunner::is_running() const {
 
 SweepRunner::End SweepRunner::run() {
   while (true) {
-    if (end_.signal == 0) start_trials();
-    if (!is_running()) return end_;
+    if (end_.signal == 0) guarded([&] { start_trials(); });
+    if (!is_running()) break;
     wait();
     reap();
+  }
+  if (error_) std::rethrow_exception(error_);
+  return end_;
+}
+
+// An error of the sweep must not kill its trials, as unwinding would: they save and end.
+template <class Step>
+void SweepRunner::guarded(Step step) {
+  try {
+    step();
+  } catch (...) {
+    if (!error_) error_ = std::current_exception();
+    if (end_.signal != 0) return;
+    log::info("the sweep cannot continue: the running trials save and end");
+    stop_trials(SIGTERM);
   }
 }
 
@@ -70,7 +89,13 @@ void SweepRunner::start_trials() {
     for (const size_t trial : set_aside_) free[trial].status = TrialStatus::running;
     const auto next = history::next_trial(plan_, free);
     if (!next) return;
-    start(slot, *next);
+    const TrialRecord before = trials_[*next];
+    try {
+      start(slot, *next);
+    } catch (...) {
+      trials_[*next] = before;
+      throw;
+    }
   }
 }
 
@@ -123,12 +148,20 @@ void SweepRunner::take_signal(int signal) {
       if (slot.process) slot.process->kill();
     return;
   }
+  if (signal != SIGUSR1) {
+    stop_trials(signal);
+    log::info(cat("signal ", signal, ": the trials save and end; a second signal ends them at once"));
+    return;
+  }
   for (const Slot& slot : slots_)
     if (slot.process) slot.process->send(signal);
-  if (signal == SIGUSR1) return;
+}
+
+void SweepRunner::stop_trials(int signal) {
+  for (const Slot& slot : slots_)
+    if (slot.process) slot.process->send(signal);
   end_.signal = signal;
   stopped_at_ = Clock::now();
-  log::info(cat("signal ", signal, ": the trials save and end; a second signal ends them at once"));
 }
 
 void SweepRunner::reap() {
@@ -138,7 +171,7 @@ void SweepRunner::reap() {
     if (!end) continue;
     const std::string words = slot.process->words();
     slot.process.reset();
-    finish(slot.trial, *end, words);
+    guarded([&] { finish(slot.trial, *end, words); });
   }
 }
 
@@ -166,12 +199,9 @@ void SweepRunner::judge(TrialRecord& record, TrialStatus found, const detail::Pr
     record.reason = std::move(reason);
   };
   const bool stops = end_.signal != 0;
-  if (end.by_signal) {
-    if (!stops) return fail(cat("ended by signal ", end.value, " (", ::strsignal(end.value), ")"));
-    record.status = TrialStatus::interrupted;
-    return;
-  }
-  if (is_stop_code(end.value)) {
+  if (end.by_signal && !stops && !asks_to_end(end.value))
+    return fail(cat("ended by signal ", end.value, " (", ::strsignal(end.value), ")"));
+  if (end.by_signal || is_stop_code(end.value)) {
     record.status = TrialStatus::interrupted;
     record.reason.clear();
     return;

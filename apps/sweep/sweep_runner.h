@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,15 +21,18 @@ namespace fulgur::cli {
 /// outlives this process.
 class SweepRunner {
  public:
-  /// `save` writes the records: before a trial starts and after it has ended.
+  /// `save` writes the records: before a trial starts and after it has ended. `slots`: of `command`.
   SweepRunner(const CommandLine& command, const std::string& program, const history::SweepPlan& plan,
-              std::vector<history::TrialRecord>& trials, std::filesystem::path folder, std::function<void()> save);
+              std::vector<history::TrialRecord>& trials, std::filesystem::path folder, TrialSlots slots,
+              std::function<void()> save);
 
   /// How the sweep was ended.
   struct End {
     int signal = 0;        ///< that ended it; 0: none
     bool at_once = false;  ///< by a second signal
   };
+  /// Throws what went wrong with the sweep itself, such as a full disk, after the running trials have saved and ended
+  /// as after SIGTERM.
   End run();
 
  private:
@@ -42,6 +46,9 @@ class SweepRunner {
   void start(Slot& slot, size_t trial);
   void wait();
   void take_signal(int signal);
+  void stop_trials(int signal);
+  template <class Step>
+  void guarded(Step step);
   void reap();
   void finish(size_t trial, const detail::ProcessEnd& end, const std::string& words);
   void judge(history::TrialRecord& record, history::TrialStatus found, const detail::ProcessEnd& end,
@@ -60,6 +67,7 @@ class SweepRunner {
   std::set<size_t> set_aside_;  // trials that were stopped from outside: the next sweep resumes them
   End end_;
   bool killed_ = false;
+  std::exception_ptr error_;  // of the sweep itself
   Clock::time_point stopped_at_{};
 };
 

@@ -103,7 +103,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   const Config config = load_config(sources_of(command, trials.trials.front()));
   CheckedSweep checked{command.sweep.dir.value_or(fs::path("sweeps") / file.stem()),
                        {},
-                       {to_yaml(node), to_yaml(written), length_of(spec, config), {}}};
+                       {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};
   checked.plan = history::plan_sweep(spec, checked.state.length);
   checked.state.trials.resize(checked.plan.trials.size());
   std::error_code error;
@@ -124,6 +124,7 @@ bool take_records(CheckedSweep& checked) {
         cat("[cli.sweep] ", escape_controls(checked.folder.string()),
             " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
   checked.state.trials = std::move(saved->trials);
+  checked.state.threads = saved->threads;
   return true;
 }
 
@@ -131,15 +132,10 @@ ExitCode collect(const fs::path& folder) {
   SweepState state = require_state(folder);
   const RunLock lock(folder);
   const SweepPlan plan = history::plan_of(state);
-  for (size_t i = 0; i < state.trials.size(); ++i) {
-    TrialRecord& record = state.trials[i];
-    const TrialStatus found = history::read_trial(plan.spec, folder, static_cast<int64_t>(i), record);
-    // Halving decides by what it has recorded.
-    if (plan.rungs.empty() || found == TrialStatus::completed) record.status = found;
-    if (record.status != TrialStatus::failed) record.reason.clear();
-  }
+  for (size_t i = 0; i < state.trials.size(); ++i)
+    state.trials[i] = history::collected_trial(plan, folder, static_cast<int64_t>(i), state.trials[i]);
   write_state(folder, state);
-  show_results(folder, plan, state.trials);
+  show_results(folder, plan, state);
   return code_of(state.trials);
 }
 
@@ -154,7 +150,7 @@ ExitCode exit_code_of(const SweepRunner::End& end, const std::vector<TrialRecord
 ExitCode run_sweep(const CommandLine& command, const std::string& program) {
   if (command.sweep.show) {
     const SweepState state = require_state(*command.sweep.show);
-    show_results(*command.sweep.show, history::plan_of(state), state.trials);
+    show_results(*command.sweep.show, history::plan_of(state), state);
     return ExitCode::ok;
   }
   if (command.sweep.collect) return collect(*command.sweep.collect);
@@ -162,15 +158,20 @@ ExitCode run_sweep(const CommandLine& command, const std::string& program) {
   const RunLock lock(checked.folder);
   SweepState& state = checked.state;
   if (take_records(checked)) history::continue_sweep(checked.plan, state.trials, command.sweep.retry_failed);
+  TrialSlots slots = slots_of(command.sweep, process_environment());
+  // The number of threads changes the last bits of a result, so it does not change if the sweep continues.
+  if (!state.threads) state.threads = slots.threads;
+  slots.threads = *state.threads;
   const auto save = [&] { write_state(checked.folder, state); };
   save();
-  const SweepRunner::End end = SweepRunner(command, program, checked.plan, state.trials, checked.folder, save).run();
+  const SweepRunner::End end =
+      SweepRunner(command, program, checked.plan, state.trials, checked.folder, std::move(slots), save).run();
   if (end.signal == 0) history::stop_paused(state.trials);
   save();
   if (end.signal != 0)
     log::info(cat("the sweep in ", escape_controls(checked.folder.string()),
                   " is interrupted; the same command continues it"));
-  if (!end.at_once) show_results(checked.folder, checked.plan, state.trials);
+  if (!end.at_once) show_results(checked.folder, checked.plan, state);
   return exit_code_of(end, state.trials);
 }
 

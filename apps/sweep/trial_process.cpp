@@ -6,6 +6,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/child_process.h"
 
 namespace fulgur::cli {
 namespace {
@@ -54,12 +55,15 @@ std::vector<std::string> arguments_of_trial(const CommandLine& command, const hi
   for (const auto& [key, value] : command.sources.overrides) set(key, value);
   for (const auto& [key, value] : trial.overrides) set(key, value);
   set("trainer.default_root_dir", (sweep_folder / history::trial_folder(trial.index)).string());
-  if (rung) set("trainer.stop_after", cat(*rung, plan.spec.halving->min_epochs ? "ep" : "st"));
+  // Also without a rung: the config may have a stop_after, at which a trial would end unfinished.
+  set("trainer.stop_after", rung ? cat(*rung, plan.spec.halving->min_epochs ? "ep" : "st") : std::string("null"));
   return arguments;
 }
 
 TrialSlots slots_of(const SweepArguments& arguments, const Environment& environment) {
-  TrialSlots slots{.jobs = arguments.jobs.value_or(1), .devices = {}};
+  TrialSlots slots{.jobs = arguments.jobs.value_or(1), .devices = {}, .threads = 1};
+  const auto share = [&] { return std::max<int64_t>(1, processors() / slots.jobs); };
+  slots.threads = share();
   if (!arguments.devices_per_trial && !arguments.device_list) return slots;
   const std::vector<std::string> devices = known_devices(arguments, environment);
   const int64_t each = arguments.devices_per_trial.value_or(1);
@@ -70,6 +74,7 @@ TrialSlots slots_of(const SweepArguments& arguments, const Environment& environm
                           counted(each, "device"), " need ", slots.jobs * each, ", and there ",
                           devices.size() == 1 ? "is " : "are ", devices.size(),
                           ". Lower --jobs or --devices_per_trial, or name the devices with --device_list."));
+  slots.threads = share();
   for (int64_t job = 0; job < slots.jobs; ++job) {
     const auto first = devices.begin() + job * each;
     slots.devices.push_back(join({first, first + each}, ","));
@@ -82,7 +87,9 @@ Environment environment_of_slot(const TrialSlots& slots, size_t slot, Environmen
   for (const char* name : {"FULGUR_LAUNCHER", "FULGUR_LAUNCHER_SHOWS", "FULGUR_RESTARTS"}) environment.erase(name);
   if (!slots.devices.empty()) environment["CUDA_VISIBLE_DEVICES"] = slots.devices[slot];
   std::string& threads = environment["OMP_NUM_THREADS"];
-  if (threads.empty()) threads = cat(std::max<int64_t>(1, processors() / slots.jobs));
+  if (!threads.empty()) return environment;
+  threads = cat(slots.threads);
+  environment[detail::kDivideThreads] = "1";
   return environment;
 }
 

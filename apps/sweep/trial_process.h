@@ -21,12 +21,14 @@ std::vector<std::string> arguments_of_trial(const CommandLine& command, const hi
 struct TrialSlots {
   int64_t jobs = 1;
   std::vector<std::string> devices;  ///< one per job; empty: those of this process
+  int64_t threads = 1;               ///< of each trial: its share of the processors
 };
 
 /// Throws a ConfigError if there are fewer GPUs than the jobs need.
 TrialSlots slots_of(const SweepArguments& arguments, const Environment& environment);
 
-/// The environment of the trials in a slot: its GPUs, and its share of the processors unless OMP_NUM_THREADS is set.
+/// The environment of the trials in a slot: its GPUs, and `threads`, which the processes of a trial divide,
+/// unless OMP_NUM_THREADS is set.
 Environment environment_of_slot(const TrialSlots& slots, size_t slot, Environment environment);
 
 }  // namespace fulgur::cli

@@ -7,6 +7,7 @@ set(TEST_SOURCES
   list_checkpoints_test.cpp
   module_state_test.cpp
   nearby_checkpoints_test.cpp
+  new_file_test.cpp
   pytorch_file_test.cpp
   pytorch_hostile_test.cpp
   run_lock_test.cpp

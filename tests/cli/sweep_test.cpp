@@ -1,4 +1,5 @@
 // The verb sweep: processes, resumption, halving, failures, and its exit codes.
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -326,6 +327,56 @@ TEST_CASE("sweep: a trial that is stopped from outside is left for the next call
   CHECK(sweeps.statuses()[0] == "completed");
 }
 
+TEST_CASE("sweep: a trial that a signal ends while it starts is left for the next call, and a killed one has failed") {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    CAPTURE(signal);
+    const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2]}\n");
+    Running run(Sweeps::arguments({"--trainer.max_epochs", "1"}), {.folder = sweeps.path()});
+    const int child = halted_trial(run);
+    ::kill(child, signal);
+    ::kill(child, SIGCONT);
+    const Finished end = run.wait();
+    INFO(end.err);
+    CHECK(end.exit_code == (signal == SIGKILL ? 1 : 75));
+    CHECK(sweeps.statuses() == std::vector<std::string>{signal == SIGKILL ? "failed" : "interrupted", "completed"});
+    CHECK(sweeps.state()["trials"][0]["reason"].get<std::string>().empty() == (signal != SIGKILL));
+    if (signal == SIGKILL) continue;
+    CHECK(sweeps({"--trainer.max_epochs", "1"}).exit_code == 0);
+    CHECK(sweeps.statuses()[0] == "completed");
+  }
+}
+
+TEST_CASE("sweep: stop_after in the config ends no trial, neither in a sweep nor in an array job") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  const Finished end = sweeps({"--trainer.stop_after", "1ep"});
+  INFO(end.out << end.err);
+  CHECK(end.exit_code == 0);
+  CHECK(sweeps.rows()[0].at("epochs") == "4");
+  REQUIRE(sweeps({"--trainer.stop_after", "1ep", "--dir", "array", "--trial", "0"}).exit_code == 0);
+  CHECK(sweeps.verb({"sweep", "--collect", "array"}).exit_code == 0);
+  CHECK(sweeps.rows("array")[0].at("epochs") == "4");
+}
+
+TEST_CASE("sweep: an error of the sweep itself lets the running trials save") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {trainer.max_epochs: [1000000, 1, 2]}\n");
+  // The log of the third trial cannot be written.
+  fs::create_directories(sweeps / "sweeps/s/trial_0002/log.txt");
+  Running run(Sweeps::arguments({"--jobs", "2"}), {.folder = sweeps.path()});
+  // The second trial ends while it is halted, and before the first one has ended.
+  REQUIRE(run.wait_until([&] { return children_of(run.pid()).size() == 2; }));
+  const int second = children_of(run.pid()).back();
+  REQUIRE(run.wait_until([&] { return !variable_of(second, "FULGUR_FAILURE_PIPE").empty(); }));
+  ::kill(second, SIGSTOP);
+  CHECK(run.wait_until(
+      [&] { return fs::exists(sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0/checkpoints/last.ckpt"); }));
+  ::kill(second, SIGCONT);
+  const Finished end = run.wait();
+  INFO(end.err);
+  CHECK(end.exit_code == 1);
+  CHECK(says(end.err, "the log of a trial cannot be written"));
+  CHECK(sweeps.statuses() == std::vector<std::string>{"interrupted", "completed", "pending"});
+}
+
 TEST_CASE("sweep: a trial that fails leaves the others alone; --retry_failed starts it again") {
   const Sweeps sweeps(R"(
 method: grid
@@ -468,6 +519,75 @@ TEST_CASE("sweep: each running trial has its own devices and its share of the th
     CHECK(value.starts_with("5 "));
     CHECK(std::stoi(value.substr(2)) >= 1);
   }
+}
+
+TEST_CASE("sweep: a trial keeps its number of threads when the sweep continues with other jobs") {
+  const Sweeps sweeps;
+  const auto threads_with = [&](size_t jobs) {
+    Running run(Sweeps::arguments({"--trainer.max_epochs", "1000000", "--jobs", std::to_string(jobs)}),
+                {.folder = sweeps.path(), .environment = {"OMP_NUM_THREADS="}});
+    REQUIRE(run.wait_until([&] { return children_of(run.pid()).size() == jobs; }));
+    std::vector<std::string> values;
+    for (const int child : children_of(run.pid())) {
+      REQUIRE(run.wait_until([&] { return !variable_of(child, "FULGUR_FAILURE_PIPE").empty(); }));
+      values.push_back(variable_of(child, "OMP_NUM_THREADS"));
+      // A trial with several processes divides them.
+      CHECK(variable_of(child, "FULGUR_DIVIDE_THREADS") == "1");
+    }
+    run.signal(SIGINT);
+    run.signal(SIGINT);
+    run.wait();
+    return values;
+  };
+  cpu_set_t set;
+  REQUIRE(::sched_getaffinity(0, sizeof set, &set) == 0);
+  const std::string all = std::to_string(CPU_COUNT(&set));
+  CHECK(threads_with(1) == std::vector<std::string>{all});
+  CHECK(sweeps.state()["threads"] == CPU_COUNT(&set));
+  CHECK(threads_with(2) == std::vector<std::string>{all, all});
+}
+
+TEST_CASE("sweep: best.yaml has the user's root folder, and is removed when no trial is complete") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  const std::vector<std::string> root{"--trainer.default_root_dir", "mine"};
+  REQUIRE(sweeps(root).exit_code == 0);
+  const auto best = sweeps / "sweeps/s/best.yaml";
+  CHECK(says(read_text(best), "default_root_dir: mine\n"));
+  CHECK_FALSE(fs::exists(sweeps / "mine"));
+  const auto run = sweeps / "sweeps/s/trial_0000/fulgur_logs/version_0";
+  fs::rename(run / "config.yaml", run / "moved.yaml");
+  const Finished shown = sweeps.verb({"sweep", "--show", "sweeps/s"});
+  CHECK(shown.exit_code == 0);
+  CHECK(says(shown.out, "the config of its run cannot be read"));
+  CHECK_FALSE(fs::exists(best));
+  fs::rename(run / "moved.yaml", run / "config.yaml");
+  REQUIRE(sweeps.verb({"sweep", "--show", "sweeps/s"}).exit_code == 0);
+  CHECK(fs::exists(best));
+  fs::remove(run / "finished.json");
+  CHECK(sweeps.verb({"sweep", "--collect", "sweeps/s"}).exit_code == 75);
+  CHECK_FALSE(fs::exists(best));
+}
+
+TEST_CASE("sweep: --collect keeps the failures of a sweep that one process has run") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 1e30]}\n");
+  REQUIRE(sweeps().exit_code == 1);
+  const Json before = sweeps.state();
+  CHECK(sweeps.verb({"sweep", "--collect", "sweeps/s"}).exit_code == 1);
+  CHECK(sweeps.state() == before);
+  const Finished same = sweeps();
+  CHECK(same.exit_code == 1);
+  CHECK_FALSE(says(same.err, "trial 1 "));
+}
+
+TEST_CASE("sweep: keys of a grid in another order are refused") {
+  const Sweeps sweeps(
+      "method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 0.2], model.init_args.hidden: [[4], [8]]}\n");
+  REQUIRE(sweeps({"--trainer.max_epochs", "1"}).exit_code == 0);
+  write_text(sweeps / "s.yaml",
+             "method: grid\nmetric: val_loss\nspace: {model.init_args.hidden: [[4], [8]], optimizer.lr: [0.1, 0.2]}\n");
+  const Finished moved = sweeps({"--trainer.max_epochs", "1"});
+  CHECK(moved.exit_code == 2);
+  CHECK(says(moved.err, "trial 1 is lr=0.1 hidden=[8] in the sweep's folder, hidden=[4] lr=0.2 now"));
 }
 
 TEST_CASE("sweep: an array job: one process per trial, then --collect") {

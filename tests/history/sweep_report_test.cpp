@@ -47,12 +47,14 @@ TEST_CASE("sweep state: written and read back, with numbers to the bit") {
       kSweep, "trainer: {max_epochs: 9}\n", std::nullopt, {completed(1.0 / 3), failed("a \"b\"\n\x1b"), {}}};
   state.trials[0].at_rungs = {0.1, std::nullopt};
   state.trials[0].target = 2;
+  state.threads = 3;
   state.trials[0].run = "trial_0000/fulgur_logs/version_0";
   const SweepState read = parse_sweep_json(sweep_json(state), "sweep.json");
   CHECK(sweep_json(read) == sweep_json(state));
   CHECK(read.trials[0].value == 1.0 / 3);
   CHECK(read.trials[0].at_rungs == std::vector<std::optional<double>>{0.1, std::nullopt});
   CHECK(read.trials[0].target == 2);
+  CHECK(read.threads == 3);
   CHECK(read.trials[1].reason == state.trials[1].reason);
   CHECK(read.trials[2].status == TrialStatus::pending);
 }
@@ -88,6 +90,43 @@ TEST_CASE("sweep state: what differs from the sweep of the folder") {
   CHECK_THAT(sweep_differences(saved, given), ContainsSubstring("9 in the sweep's folder, 8 now"));
 }
 
+TEST_CASE("sweep state: keys of a grid in another order are another sweep, and of a random one the same") {
+  const std::string lr = "  optimizer.lr: [0.1, 0.2]\n", hidden = "  model.hidden: [4, 8]\n";
+  const std::string grid = "method: grid\nmetric: m\nspace:\n",
+                    random = "method: random\ntrials: 3\nmetric: m\nspace:\n";
+  const SweepState saved{grid + lr + hidden, "a: {x: 1, y: 2}\n", std::nullopt, {}};
+  SweepState given = saved;
+  given.sweep = grid + hidden + lr;
+  const std::string lines = sweep_differences(saved, given);
+  CHECK_THAT(lines, ContainsSubstring("trial 1 is lr=0.1 hidden=8 in the sweep's folder, hidden=4 lr=0.2 now"));
+  CHECK_THAT(lines, ContainsSubstring("the order of the keys in space"));
+  given = saved;
+  given.sweep = "metric: m\nmethod: grid\nspace:\n" + lr + hidden;
+  given.config = "a: {y: 2, x: 1}\n";
+  CHECK(sweep_differences(saved, given).empty());
+  CHECK(sweep_differences({random + lr + hidden, "", std::nullopt, {}}, {random + hidden + lr, "", std::nullopt, {}})
+            .empty());
+}
+
+TEST_CASE("sweep state: values of another type are another sweep") {
+  const auto differences = [](const std::string& before, const std::string& now) {
+    const auto state = [](const std::string& value) {
+      return SweepState{cat("method: grid\nmetric: m\nspace: {a.x: [3, ", value, "]}\n"), "", std::nullopt, {}};
+    };
+    const auto config = [](const std::string& value) {
+      return SweepState{kSweep, cat("a: {x: ", value, "}\n"), std::nullopt, {}};
+    };
+    const std::string in_space = sweep_differences(state(before), state(now));
+    const std::string in_config = sweep_differences(config(before), config(now));
+    CHECK(in_space.empty() == in_config.empty());
+    return in_config;
+  };
+  CHECK(differences("1", "'1'") == "\nconfig: a.x: 1 in the sweep's folder, \"1\" now");
+  CHECK(differences("null", "'null'") == "\nconfig: a.x: null in the sweep's folder, \"null\" now");
+  CHECK(differences("[1, 2]", "['1, 2']") == "\nconfig: a.x: [1, 2] in the sweep's folder, [\"1, 2\"] now");
+  CHECK(differences("word", "'word'").empty());
+}
+
 TEST_CASE("sweep: what the run folder of a trial says") {
   const TemporaryFolder folder;
   const SweepSpec spec = spec_of(kSweep);
@@ -111,6 +150,38 @@ TEST_CASE("sweep: what the run folder of a trial says") {
   WrittenRun(folder / "trial_0000/fulgur_logs/version_1").failed("[loss] it is NaN");
   CHECK(read_trial(spec, folder.path(), 0, record) == TrialStatus::failed);
   CHECK(record.reason == "[loss] it is NaN");
+}
+
+TEST_CASE("sweep: collecting keeps a failure with its reason, unless the trial has done more since") {
+  const TemporaryFolder folder;
+  const SweepPlan plan = plan_of_text(kSweep);
+  // It failed before it had a run folder.
+  TrialRecord record = failed("exit code 2: no data");
+  CHECK(collected_trial(plan, folder.path(), 0, record).status == TrialStatus::failed);
+  const WrittenRun run(folder / "trial_0000/fulgur_logs/version_0");
+  run.csv("step,epoch,val_loss\n5,0,3\n").checkpoint(0, 5, 1.5, "last.ckpt");
+  record.run = "trial_0000/fulgur_logs/version_0";
+  const TrialRecord kept = collected_trial(plan, folder.path(), 0, record);
+  CHECK(kept.status == TrialStatus::failed);
+  CHECK(kept.reason == "exit code 2: no data");
+  run.failed("[loss] it is NaN");
+  CHECK(collected_trial(plan, folder.path(), 0, record).reason == "exit code 2: no data");
+  // A run folder that is newer than the failure.
+  record.run.clear();
+  CHECK(collected_trial(plan, folder.path(), 0, record).reason == "[loss] it is NaN");
+  fs::remove(run.folder / "failed.json");
+  run.finished(1, 5, 2.5);
+  record.run = "trial_0000/fulgur_logs/version_0";
+  const TrialRecord done = collected_trial(plan, folder.path(), 0, record);
+  CHECK(done.status == TrialStatus::completed);
+  CHECK(done.reason.empty());
+  CHECK(done.value == 3.0);
+  // With halving, only a finished run is not what the sweep has recorded.
+  const SweepPlan halving = plan_of_text(cat(kSweep, "halving: {min_epochs: 1}\n"), 9);
+  TrialRecord paused;
+  paused.status = TrialStatus::paused;
+  CHECK(collected_trial(halving, folder.path(), 1, paused).status == TrialStatus::paused);
+  CHECK(collected_trial(halving, folder.path(), 0, paused).status == TrialStatus::completed);
 }
 
 TEST_CASE("sweep: a finished run without a value of the metric has failed, and says what was logged") {
@@ -189,7 +260,8 @@ TEST_CASE("sweep page: table, curves, one chart per option, and the best config;
         .csv("step,epoch,<m>\n5,0,3\n10,1,0.5\n")
         .config(cat("trainer: {max_epochs: 2, default_root_dir: here, stop_after: 1ep}\nmodel: model_", i, "\n"));
   }
-  const std::string page = sweep_page(plan, trials, folder.path(), "trainer fit --config d/best.yaml");
+  const std::string page =
+      sweep_page(plan, trials, folder.path(), "model: best_model\n", "trainer fit --config d/best.yaml");
   CHECK(has(page, "data-name=\"trial 0\""));
   CHECK(has(page, "data-name=\"trial 1\""));
   CHECK(has(page, "log10 of lr"));
@@ -197,20 +269,26 @@ TEST_CASE("sweep page: table, curves, one chart per option, and the best config;
   CHECK(has(page, "1: &lt;b&gt;"));
   CHECK(has(page, "r=\"4\""));
   CHECK(has(page, "trainer fit --config d/best.yaml"));
-  CHECK(has(page, "model_1"));
+  CHECK(has(page, "model: best_model"));
   CHECK_FALSE(has(page, "model_0"));
   CHECK_FALSE(has(page, "<m>"));
   CHECK_FALSE(has(page, "http://"));
-  const std::string config = trial_config(folder.path(), trials[1]);
+  const std::string config = trial_config(folder.path(), trials[1], "trainer: {max_epochs: 1}\n").value();
   CHECK(has(config, "max_epochs: 2"));
   CHECK_FALSE(has(config, "default_root_dir"));
   CHECK_FALSE(has(config, "stop_after"));
+  // What the user had set, without what the sweep has set.
+  CHECK(has(*trial_config(folder.path(), trials[1], "trainer: {default_root_dir: there}\n"),
+            "default_root_dir: there\n"));
+  CHECK_FALSE(trial_config(folder.path(), failed("no run"), "").has_value());
   // A run that cannot be read leaves out its curve, and not the page.
   write_text(folder / trials[0].run / "metrics.csv", "step,epoch,<m>\n5,0,x\n");
-  const std::string damaged = sweep_page(plan, trials, folder.path(), "c");
+  const std::string damaged = sweep_page(plan, trials, folder.path(), std::nullopt, "c");
   CHECK(has(damaged, "1 run cannot be read"));
   CHECK(has(damaged, "data-name=\"trial 1\""));
-  CHECK(has(sweep_page(plan, {{}, {}}, folder.path(), "c"), "No point is complete yet"));
+  CHECK(has(damaged, "The config of its run cannot be read"));
+  CHECK_FALSE(has(damaged, "best.yaml"));
+  CHECK(has(sweep_page(plan, {{}, {}}, folder.path(), std::nullopt, "c"), "No point is complete yet"));
 }
 
 }  // namespace sweep_report_test

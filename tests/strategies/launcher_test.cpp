@@ -98,6 +98,12 @@ TEST_CASE("launcher: threads are divided, unless set explicitly") {
   const Variable some("OMP_NUM_THREADS", "7");
   told.run({});
   CHECK(told.environment_of(1).at("OMP_NUM_THREADS") == "7");
+  // Those of a sweep's trial are for all its processes.
+  const Launching trial(2);
+  const Variable share("FULGUR_DIVIDE_THREADS", "1");
+  trial.run({});
+  CHECK(trial.environment_of(1).at("OMP_NUM_THREADS") == "3");
+  CHECK_FALSE(trial.environment_of(1).contains("FULGUR_DIVIDE_THREADS"));
 }
 
 TEST_CASE("launcher: a failing rank's code and message are reported") {

@@ -65,4 +65,19 @@ TrialStatus read_trial(const SweepSpec& spec, const std::filesystem::path& sweep
   return TrialStatus::failed;
 }
 
+TrialRecord collected_trial(const SweepPlan& plan, const std::filesystem::path& sweep_folder, int64_t index,
+                            const TrialRecord& before) {
+  TrialRecord now = before;
+  const TrialStatus found = read_trial(plan.spec, sweep_folder, index, now);
+  const bool has_trained = found == TrialStatus::completed || found == TrialStatus::running || now.run != before.run;
+  if (before.status == TrialStatus::failed && !has_trained) return before;
+  // Halving decides by what it has recorded.
+  if (plan.rungs.empty() || found == TrialStatus::completed) now.status = found;
+  if (now.status != TrialStatus::failed)
+    now.reason.clear();
+  else if (now.reason.empty())
+    now.reason = before.reason;
+  return now;
+}
+
 }  // namespace fulgur::history

@@ -31,14 +31,15 @@ class SweepPage {
         results_(point_results(plan, trials)),
         names_(axis_names(plan)) {}
 
-  std::string html(const std::string& command) const {
+  std::string html(const std::optional<std::string>& best_config, const std::string& command) const {
     const std::string title = cat("Sweep of ", counted(static_cast<int64_t>(trials_.size()), "trial"), " · ",
                                   html_escaped(plan_.spec.metric), ", ", enum_text(plan_.spec.mode));
     return cat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
                "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
                "<meta http-equiv=\"Content-Security-Policy\" content=\"", kSweepPolicy, "\"><title>", title,
                "</title><style>", kPageStyle, "</style></head>\n<body><h1>", title, "</h1>\n<main>\n", table(),
-               curves(), scatters(), best(command), "</main><script>", kPageScript, "</script></body></html>\n");
+               curves(), scatters(), best(best_config, command), "</main><script>", kPageScript,
+               "</script></body></html>\n");
   }
 
  private:
@@ -164,21 +165,17 @@ class SweepPage {
     return cat("<p class=\"note\">", html_escaped(join_some(parts, 30, " · ")), "</p>");
   }
 
-  std::string best(const std::string& command) const {
+  std::string best(const std::optional<std::string>& config, const std::string& command) const {
     if (results_.empty() || !results_.front().complete)
       return "<section><h2>Best config</h2><p>No point is complete yet.</p></section>\n";
     const PointResult& result = results_.front();
-    std::string config;
-    try {
-      config = trial_config(folder_, trials_[result.first_trial]);
-    } catch (const Error& error) {
-      config = error.what();
-    }
-    return cat("<section><h2>Best config</h2><p>Trial ", result.first_trial, ": ",
-               html_escaped(trial_text(plan_, plan_.trials[result.first_trial])), " · ",
-               html_escaped(plan_.spec.metric), " = ", html_escaped(result_text(plan_, result)), "</p><pre>",
-               html_escaped(command), "</pre><details><summary>best.yaml</summary><pre>", html_escaped(config),
-               "</pre></details></section>\n");
+    const std::string point =
+        cat("<section><h2>Best config</h2><p>Trial ", result.first_trial, ": ",
+            html_escaped(trial_text(plan_, plan_.trials[result.first_trial])), " · ", html_escaped(plan_.spec.metric),
+            " = ", html_escaped(result_text(plan_, result)), "</p>");
+    if (!config) return point + "<p class=\"note\">The config of its run cannot be read.</p></section>\n";
+    return cat(point, "<pre>", html_escaped(command), "</pre><details><summary>best.yaml</summary><pre>",
+               html_escaped(*config), "</pre></details></section>\n");
   }
 
   const SweepPlan& plan_;
@@ -191,8 +188,9 @@ class SweepPage {
 }  // namespace
 
 std::string sweep_page(const SweepPlan& plan, const std::vector<TrialRecord>& trials,
-                       const std::filesystem::path& sweep_folder, const std::string& command) {
-  return SweepPage(plan, trials, sweep_folder).html(command);
+                       const std::filesystem::path& sweep_folder, const std::optional<std::string>& best_config,
+                       const std::string& command) {
+  return SweepPage(plan, trials, sweep_folder).html(best_config, command);
 }
 
 }  // namespace fulgur::history

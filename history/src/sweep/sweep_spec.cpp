@@ -16,7 +16,7 @@ struct OwnKey {
   std::string_view key, why;
 };
 constexpr OwnKey kOwnKeys[] = {{"trainer.default_root_dir", "each trial has its own folder below --dir"},
-                               {"trainer.stop_after", "halving ends trials with it"},
+                               {"trainer.stop_after", "a trial trains to its end, or to the rung of halving"},
                                {"ckpt_path", "an interrupted trial resumes from its own checkpoint"}};
 
 bool is_whole(double value) { return std::isfinite(value) && value == std::floor(value); }

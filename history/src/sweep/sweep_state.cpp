@@ -1,5 +1,6 @@
 #include "fulgur/history/sweep_state.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/text/errors.h"
@@ -51,9 +52,27 @@ ConfigNode nodes_of(const std::string& yaml, const std::string& name) {
   return node;
 }
 
+/// As `flatten`, but values that mean something else have different texts: `1` and `"1"`, `[1, 2]` and `["1, 2"]`.
+void flatten_exactly(const ConfigNode& node, const std::string& path, ConfigKeys& out) {
+  const auto is_nested = [](const ConfigNode& item) { return item.is_map() || item.is_list(); };
+  if (node.is_map() && !node.entries().empty()) {
+    for (const auto& [key, value] : node.entries()) flatten_exactly(value, join_path(path, key), out);
+  } else if (node.is_list() && std::any_of(node.items().begin(), node.items().end(), is_nested)) {
+    for (size_t i = 0; i < node.items().size(); ++i) flatten_exactly(node.items()[i], cat(path, "[", i, "]"), out);
+  } else {
+    out.emplace_back(path, override_text(node));
+  }
+}
+
+ConfigKeys exact_keys(const ConfigNode& node) {
+  ConfigKeys keys;
+  if (!node.is_null()) flatten_exactly(node, "", keys);
+  return keys;
+}
+
 std::string lines_of_differences(const std::string& a, const std::string& b, const std::string& name) {
   if (a == b) return "";
-  const ConfigKeys before = flatten(nodes_of(a, name)), now = flatten(nodes_of(b, name));
+  const ConfigKeys before = exact_keys(nodes_of(a, name)), now = exact_keys(nodes_of(b, name));
   const auto text_of = [](const ConfigKeys& keys, const std::string& key) {
     const std::string* text = find_key(keys, key);
     return text ? escape_controls(*text) : std::string("not set");
@@ -65,6 +84,24 @@ std::string lines_of_differences(const std::string& a, const std::string& b, con
   return lines;
 }
 
+/// The first trial that has other values, although all keys are the same: the order of `space` numbers the trials.
+std::string line_of_moved_trials(const SweepState& saved, const SweepState& given) {
+  if (saved.sweep == given.sweep) return "";
+  const SweepPlan before = plan_of(saved), now = plan_of(given);
+  const auto sorted = [](const SweepTrial& trial) {
+    auto overrides = trial.overrides;
+    std::stable_sort(overrides.begin(), overrides.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    return overrides;
+  };
+  for (size_t i = 0; i < std::min(before.trials.size(), now.trials.size()); ++i)
+    if (sorted(before.trials[i]) != sorted(now.trials[i]))
+      return cat("\nsweep: the order of the keys in space, which numbers the trials: trial ", i, " is ",
+                 trial_text(before, before.trials[i]), " in the sweep's folder, ", trial_text(now, now.trials[i]),
+                 " now");
+  return "";
+}
+
 }  // namespace
 
 std::string sweep_json(const SweepState& state) {
@@ -72,6 +109,7 @@ std::string sweep_json(const SweepState& state) {
                    {"sweep", state.sweep},
                    {"config", state.config},
                    {"length", state.length ? OrderedJson(*state.length) : OrderedJson(nullptr)},
+                   {"threads", state.threads ? OrderedJson(*state.threads) : OrderedJson(nullptr)},
                    {"trials", OrderedJson::array()}};
   for (const TrialRecord& record : state.trials) json["trials"].push_back(json_of_record(record));
   return json_text(json);
@@ -85,8 +123,11 @@ SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& 
   try {
     const SavedJson json = SavedJson::parse(text);
     if (json.at("version") != kStateVersion) throw damaged("it has another version");
-    SweepState state{json.at("sweep"), json.at("config"), std::nullopt, {}};
+    SweepState state{json.at("sweep"), json.at("config"), std::nullopt, {}, {}};
     if (!json.at("length").is_null()) state.length = json.at("length").get<int64_t>();
+    if (const auto threads = json.find("threads"); threads != json.end() && !threads->is_null())
+      state.threads = threads->get<int64_t>();
+    if (state.threads.value_or(1) < 1) throw DataError("the number of threads is below 1");
     for (const SavedJson& record : json.at("trials")) state.trials.push_back(record_of(record));
     const size_t expected = plan_of(state).trials.size();
     if (state.trials.size() != expected)
@@ -110,7 +151,7 @@ std::string sweep_differences(const SweepState& saved, const SweepState& given) 
   if (lines.empty() && saved.length != given.length)
     lines = cat("\nconfig: the length of the run: ", saved.length.value_or(0), " in the sweep's folder, ",
                 given.length.value_or(0), " now");
-  return lines;
+  return lines.empty() ? line_of_moved_trials(saved, given) : lines;
 }
 
 }  // namespace fulgur::history

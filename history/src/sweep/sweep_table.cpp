@@ -7,6 +7,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
 #include "fulgur/history/sweep_report.h"
+#include "fulgur/trainer/yaml.h"
 #include "reading/config_keys.h"
 #include "sweep/point_results.h"
 
@@ -74,11 +75,20 @@ std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& tri
   return text;
 }
 
-std::string trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial) {
+std::optional<std::string> trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial,
+                                        const std::string& shared) {
+  if (trial.run.empty()) return std::nullopt;
   ConfigNode config = read_config(sweep_folder / trial.run);
+  if (config.is_null()) return std::nullopt;
   if (ConfigNode* trainer = config.find("trainer"); trainer && trainer->is_map()) {
     trainer->erase("default_root_dir");
     trainer->erase("stop_after");
+    Problems problems;
+    const ConfigNode written = parse_yaml(shared, "config", problems);
+    problems.throw_if_any();
+    const ConfigNode* const before = written.find("trainer");
+    const ConfigNode* const root = before ? before->find("default_root_dir") : nullptr;
+    if (root) trainer->set("default_root_dir", *root);
   }
   return to_yaml(config);
 }

@@ -82,7 +82,12 @@ class Attempt {
     set("FULGUR_RESTARTS", restarts_);
     if (options_.show && local_rank + options_.node_rank > 0) set("FULGUR_LAUNCHER_SHOWS", 1);
     // N processes that each use all processors would slow each other down.
-    if (out["OMP_NUM_THREADS"].empty()) set("OMP_NUM_THREADS", std::max<int64_t>(1, processors() / options_.processes));
+    std::string& threads = out["OMP_NUM_THREADS"];
+    const bool is_share = out.erase(kDivideThreads) > 0;
+    if (threads.empty()) threads = cat(std::max<int64_t>(1, processors() / options_.processes));
+    // What a sweep has set is the share of all processes of its trial.
+    else if (is_share)
+      threads = cat(std::max<int64_t>(1, parse_whole<int64_t>(threads).value_or(1) / options_.processes));
     return out;
   }
 

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "fulgur/core/export.h"
 
@@ -30,5 +31,12 @@ class FULGUR_API NewFile {
   std::string function_;
   bool published_ = false, kept_ = false;
 };
+
+/// Replaces `path` by a file with this text: a reader finds the old or the new one, also after a power failure. Several
+/// processes, also of several machines, may do it at the same time; one of them wins. Throws a CheckpointError.
+FULGUR_API void write_durably(const std::filesystem::path& path, std::string_view text);
+
+/// A name next to `path` that no other process, of this machine or another one, uses.
+FULGUR_API std::filesystem::path unused_sibling(const std::filesystem::path& path);
 
 }  // namespace fulgur::detail

@@ -22,12 +22,16 @@ FULGUR_API std::string sweep_table(const SweepPlan& plan, const std::vector<Tria
 /// One row per trial, by number, with all digits.
 FULGUR_API std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& trials);
 
-/// The config of a trial's run, as YAML, without what the sweep has set for itself. Throws as read_run does.
-FULGUR_API std::string trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial);
+/// The config of a trial's run, as YAML, without what the sweep has set for itself: `default_root_dir` is that of
+/// `shared`, the config of the sweep. nullopt if the run has no config file. Throws a DataError for a damaged one.
+FULGUR_API std::optional<std::string> trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial,
+                                                   const std::string& shared);
 
 /// A page without references to other files: the table, the metric of the trials by step, the metric by each option,
-/// and the best config with `command`, which trains it. At most 60 curves. A run that cannot be read has none.
+/// and `best_config`, if it can be read, with `command`, which trains it. At most 60 curves. A run that cannot be read
+/// has none.
 FULGUR_API std::string sweep_page(const SweepPlan& plan, const std::vector<TrialRecord>& trials,
-                                  const std::filesystem::path& sweep_folder, const std::string& command);
+                                  const std::filesystem::path& sweep_folder,
+                                  const std::optional<std::string>& best_config, const std::string& command);
 
 }  // namespace fulgur::history

@@ -42,6 +42,7 @@ struct SweepState {
   std::string sweep, config;      ///< as YAML
   std::optional<int64_t> length;  ///< of the whole run, for halving
   std::vector<TrialRecord> trials;
+  std::optional<int64_t> threads = {};  ///< of each trial, since the first start; unknown before it
 };
 
 FULGUR_API std::string sweep_json(const SweepState& state);
@@ -52,7 +53,8 @@ FULGUR_API SweepState parse_sweep_json(std::string_view text, const std::filesys
 /// The plan of a saved sweep. Throws as read_sweep does.
 FULGUR_API SweepPlan plan_of(const SweepState& state);
 
-/// Lines that say in which keys of the sweep file and of the config two sweeps differ; empty if they do not.
+/// Lines that say in which keys of the sweep file and of the config two sweeps differ, or which trial has other values
+/// because the keys have another order; empty if the trials are the same.
 FULGUR_API std::string sweep_differences(const SweepState& saved, const SweepState& given);
 
 /// Fills what the newest run folder of the trial says: epochs, steps, seconds, the value of the metric, and `run`.
@@ -60,5 +62,11 @@ FULGUR_API std::string sweep_differences(const SweepState& saved, const SweepSta
 /// without the metric has failed. Throws a DataError for a damaged log.
 FULGUR_API TrialStatus read_trial(const SweepSpec& spec, const std::filesystem::path& sweep_folder, int64_t index,
                                   TrialRecord& record);
+
+/// The record of a trial after `read_trial`, for processes that have trained trials without the sweep's. A failure with
+/// its reason remains, unless the run is finished or running now, or is a newer one. With halving, only a finished run
+/// changes the status. Throws as read_trial does.
+FULGUR_API TrialRecord collected_trial(const SweepPlan& plan, const std::filesystem::path& sweep_folder, int64_t index,
+                                       const TrialRecord& before);
 
 }  // namespace fulgur::history

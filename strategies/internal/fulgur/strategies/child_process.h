@@ -13,6 +13,9 @@
 
 namespace fulgur::detail {
 
+/// Variable of a process whose OMP_NUM_THREADS was decided for it: its launcher divides that number by its processes.
+inline constexpr const char* kDivideThreads = "FULGUR_DIVIDE_THREADS";
+
 /// How a process has ended.
 struct ProcessEnd {
   bool by_signal = false;
