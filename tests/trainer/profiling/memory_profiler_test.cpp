@@ -184,7 +184,7 @@ TEST_CASE("with manual optimization, what a backward has released is not kept fo
   CHECK(kept(4) < once + activation / 2);
 }
 
-TEST_CASE("one profiler measures the runs of its Trainer one after another") {
+TEST_CASE("one memory profiler measures the runs of its Trainer one after another") {
   const TemporaryFolder folder;
   TrainerComponents components;
   components.profiler = std::make_shared<MemoryProfiler>(MemoryProfiler::Options{});
