@@ -139,6 +139,12 @@ class ProbeNet : public fulgur::LightningModule {
 
   Tensor forward(const Tensor& x) {
     Tensor h = first_(x);
+    // The gradients of the other layers are there by then.
+    if (std::exchange(lacks_memory_in_backward_, false))
+      h.register_hook([](const Tensor& gradient) {
+        TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory for the gradients of more than two samples, as asked for");
+        return gradient;
+      });
     if (options_.norm) h = norm_(h);
     h = at::tanh(h);
     if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
@@ -168,8 +174,9 @@ class ProbeNet : public fulgur::LightningModule {
     Tensor x = batch[0];
     if (options_.trouble == "nan_input" && now) x = x * std::numeric_limits<double>::quiet_NaN();
     trained_here_ = here();
-    samples_ = batch.size();
-    batch_idx_ = batch_idx;
+    // In batches with an odd number, which are the second of a window of two.
+    lacks_memory_in_backward_ = options_.trouble == "memory_of_two_in_backward" && here() && batch_idx % 2 == 1 &&
+                                global_step() >= options_.trouble_step && batch.size() > 2;
     if (options_.trouble == "slow" && here()) ::usleep(20'000);
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
@@ -198,14 +205,6 @@ class ProbeNet : public fulgur::LightningModule {
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
     log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});
     return loss;
-  }
-
-  // In batches with an odd number, which are the second of a window of two.
-  void on_after_backward() override {
-    const bool scarce = options_.trouble == "memory_of_two_in_backward" && here() && batch_idx_ % 2 == 1 &&
-                        global_step() >= options_.trouble_step;
-    TORCH_CHECK_WITH(OutOfMemoryError, !scarce || samples_ <= 2,
-                     "no memory for the gradients of more than two samples, as asked for");
   }
 
   fulgur::Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t) override {
@@ -284,7 +283,7 @@ class ProbeNet : public fulgur::LightningModule {
   torch::nn::Linear last_;
   Tensor spare_;
   bool trained_here_ = false, has_spiked_ = false;
-  int64_t samples_ = 0, batch_idx_ = 0;  // of the last training_step
+  bool lacks_memory_in_backward_ = false;
   fulgur::metrics::Accuracy accuracy_{{.num_classes = 2}};
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
