@@ -73,7 +73,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void sync_gradients(Optimizer& optimizer) override;
-  void watch_exchanges(std::function<void()> awaited) override { exchange_awaited_ = std::move(awaited); }
+  void watch_exchanges(const std::function<void()>& awaited) override { exchange_awaited_ = awaited; }
   /// Throws a DistributedError for gradients of manual backwards that were not exchanged.
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Every `check_replicas_every` steps, throws a DistributedError that names the weights that differ between ranks.

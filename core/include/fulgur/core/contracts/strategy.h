@@ -120,7 +120,7 @@ class FULGUR_API Strategy {
   /// From now on, calls `awaited` in each backward that exchanges gradients, when those of this rank are computed and
   /// backward begins to wait for the others. The call may come from the thread of the device's backward. An empty
   /// function ends this.
-  virtual void watch_exchanges(std::function<void()> /*awaited*/) {}
+  virtual void watch_exchanges(const std::function<void()>& /*awaited*/) {}
   /// The loop calls this, which calls precision.step, which calls the optimizer. `closure` is empty except for
   /// optimizers that need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
