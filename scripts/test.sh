@@ -52,9 +52,12 @@ fi
 # Tests write many checkpoints, each of which waits for the disk several times. In a file system in memory they take a
 # sixth of the time.
 memory_folder() {
-  local free
+  local free folder
   free="$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" || return 1
-  [ "${free:-0}" -ge $((4 * 1024 * 1024)) ] && mktemp -d /dev/shm/fulgur-tests-XXXXXX
+  [ "${free:-0}" -ge $((4 * 1024 * 1024)) ] || return 1
+  folder="$(mktemp -d /dev/shm/fulgur-tests-XXXXXX)" || return 1
+  # A test gives up root's rights, and must still reach its folder.
+  chmod 755 "$folder" && echo "$folder"
 }
 if [ -z "${TMPDIR:-}" ] && in_memory="$(memory_folder)"; then
   export TMPDIR="$in_memory"
