@@ -13,7 +13,7 @@
 namespace fulgur::history {
 namespace {
 
-constexpr size_t kMostCurves = 60, kPointsOfCurve = 128, kMostPoints = 2000, kMostScatters = 50;
+constexpr size_t kMostCurves = 60, kPointsOfCurve = 128, kMostRowsOfPage = 2000, kMostScatters = 50;
 
 constexpr const char* kSweepPolicy =
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
@@ -50,7 +50,7 @@ class SweepPage {
     for (const int64_t rung : plan_.seeds() > 1 ? std::vector<int64_t>() : plan_.rungs)
       rows += head_cell(cat("at ", rung));
     rows += cat(head_cell("epochs"), head_cell("time"), head_cell(""), "</tr>\n");
-    for (size_t r = 0; r < std::min(results_.size(), kMostPoints); ++r) {
+    for (size_t r = 0; r < std::min(results_.size(), kMostRowsOfPage); ++r) {
       const PointResult& result = results_[r];
       rows += cat("<tr>", number_cell(cat(result.point)), "<td class=\"", row_class(result), "\">",
                   html_escaped(result.status), "</td>");
@@ -64,9 +64,9 @@ class SweepPage {
       rows += cat(number_cell(cat(result.epochs)), number_cell(duration_text(result.seconds)), "<td class=\"wide\">",
                   html_escaped(first_line(result.reason)), "</td></tr>\n");
     }
-    if (results_.size() > kMostPoints)
-      rows +=
-          cat("<tr><td colspan=\"4\">", results_.size() - kMostPoints, " more points are in sweep.csv.</td></tr>\n");
+    if (results_.size() > kMostRowsOfPage)
+      rows += cat("<tr><td colspan=\"4\">", results_.size() - kMostRowsOfPage,
+                  " more points are in sweep.csv.</td></tr>\n");
     return cat("<section><h2>Results</h2><div class=\"scroll\"><table>\n", rows, "</table></div></section>\n");
   }
 

@@ -38,7 +38,10 @@ RunLength run_length(RunState& run, Services& services) {
                    .samples_per_step = {},
                    .max_steps = services.context.extent().max_steps()};
   const FirstEpoch first = first_epoch_of(run);
-  if (first.batches) length.steps_per_epoch = static_cast<double>((*first.batches + first.window - 1) / first.window);
+  if (first.batches) {
+    const int64_t steps = (*first.batches + first.window - 1) / first.window;  // the last window may be shorter
+    length.steps_per_epoch = static_cast<double>(steps);
+  }
   if (!run.stages[RunningStage::train].loaders.empty())
     length.samples_per_step = static_cast<double>(first.batch_size * first.window * run.world_size());
   return length;
