@@ -48,6 +48,8 @@ void run(const bench::Arguments& arguments) {
       std::pair{"fulgur_plain", make_model(values, {})},
       std::pair{"fulgur_metrics", make_model(values, {spec("Accuracy", {{"average", "micro"}}), spec("FBeta", {}),
                                                       spec("Auroc", {{"thresholds", "200"}})})}};
+  fulgur::DataSource data;
+  data.validation = {loader};
   nlohmann::json rows, found;
   for (int64_t turn = 0; turn <= arguments.number("rounds"); ++turn) {
     for (const auto& [row, model] : models) {
@@ -56,7 +58,7 @@ void run(const bench::Arguments& arguments) {
       options.enable_progress_bar = false;
       options.logger.enabled = false;
       const double cpu = bench::cpu_seconds(), wall = bench::wall_seconds();
-      const auto report = fulgur::Trainer(options, {}).validate(model, fulgur::DataSource(loader));
+      const auto report = fulgur::Trainer(options, {}).validate(model, data);
       // The first one warms up.
       if (turn > 0)
         rows[row].push_back({{"cpu_s", bench::cpu_seconds() - cpu}, {"wall_s", bench::wall_seconds() - wall}});
