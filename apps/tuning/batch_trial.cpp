@@ -77,11 +77,10 @@ BatchTrialReport try_batch_size(const Config& config, int64_t batch_size, int64_
     TrainerComponents components;
     components.is_trial = true;
     components.add(watch);
-    PreparedRun run =
-        prepare(config_of_trial(config, batch_size, steps), TrainerFn::fit, several, std::move(components));
+    const Config trial = config_of_trial(config, batch_size, steps);
+    PreparedRun run = prepare(trial, TrainerFn::fit, several, std::move(components));
     try {
-      const FitReport fit =
-          run.trainer.fit(run.module, run.data, config.ckpt_path == "auto" ? std::nullopt : config.ckpt_path);
+      const FitReport fit = run.trainer.fit(run.module, run.data, trial.ckpt_path);
       if (fit.exit_code == ExitCode::interrupted || fit.exit_code == ExitCode::terminated)
         throw Error("[tune.batch_size] a signal has ended the trial.", fit.exit_code);
       // The peak of a device counts, not that of the process which drives it.

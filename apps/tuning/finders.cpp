@@ -67,15 +67,13 @@ ExitCode find_batch_size(Config& config, BatchSizeFinder::Options& finder, bool 
         "data.batch_size.");
   const int64_t before = batch_size_of(config);
   BatchSizeSearch search(finder.of_search());
-  ExitCode code = ExitCode::ok;
   try {
     try_batch_sizes(
         search, [&](int64_t size) { return try_batch_size(config, size, finder.steps_per_trial, /*several=*/false); });
   } catch (const Error& error) {
     if (error.code() != ExitCode::interrupted && error.code() != ExitCode::terminated) throw;
-    code = error.code();
+    return error.code();
   }
-  if (code != ExitCode::ok) return code;
   const auto found = search.suggestion();
   if (!found)
     throw Error(cat("[callbacks.BatchSizeFinder] no batch size can be suggested: ", search.end_reason(),

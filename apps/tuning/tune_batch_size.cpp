@@ -36,10 +36,7 @@ std::string trials_table(const std::vector<TriedBatchSize>& trials) {
   std::vector<TextRow> rows{{"batch size", "result", "peak memory"}};
   for (const TriedBatchSize& trial : trials)
     rows.push_back({cat(trial.batch_size), result_of(trial.report.result), peak_of(trial.report)});
-  const auto widths = column_widths(rows);
-  std::string text;
-  for (const TextRow& row : rows) text += aligned(row, widths) + "\n";
-  return text;
+  return aligned_lines(rows);
 }
 
 // The rates that go with a batch `ratio` times as large as that of the config.

@@ -76,10 +76,7 @@ std::string curve_table(const LrCurve& curve, const LrSuggestion& suggestion) {
     if (suggestion.index == i) row.emplace_back("<- steepest descent");
     rows.push_back(std::move(row));
   }
-  const auto widths = column_widths(rows);
-  std::string text;
-  for (const TextRow& row : rows) text += aligned(row, widths) + "\n";
-  return text;
+  return aligned_lines(rows);
 }
 
 // How to train with the suggested rate of the first parameter group.

@@ -37,6 +37,16 @@ std::vector<RateOption> rates_in(const ComponentSpec& component, const std::stri
   return rates;
 }
 
+// Sets options of a component of the config, whose key is `key`.
+void set_options(ComponentSpec& component, const std::string& key,
+                 const std::vector<std::pair<std::string, ConfigNode>>& options) {
+  ConfigNode node = component.write();
+  for (const auto& [name, value] : options) node.get_or_add("init_args").set(name, value);
+  Problems problems;
+  component.read(node, problems, key);
+  problems.throw_if_any();
+}
+
 }  // namespace
 
 Config trial_config(Config config) {
@@ -78,15 +88,12 @@ void set_rates(Config& config, double lr) {
   if (rates.empty() || !(rates.front().value > 0))
     throw ConfigError(cat("[tune.lr] the optimizer must have a learning rate above 0 in its options; ",
                           config.optimizer->class_path(), " has none. Set it."));
-  ConfigNode node = config.optimizer->write();
   constexpr size_t kPrefix = std::string_view("optimizer.").size();
+  std::vector<std::pair<std::string, ConfigNode>> options;
   for (size_t i = 0; i < rates.size(); ++i)
-    node.get_or_add("init_args")
-        .set(rates[i].key.substr(kPrefix),
-             ConfigNode::number(i == 0 ? lr : rates[i].value * (lr / rates.front().value)));
-  Problems problems;
-  config.optimizer->read(node, problems, "optimizer");
-  problems.throw_if_any();
+    options.emplace_back(rates[i].key.substr(kPrefix),
+                         ConfigNode::number(i == 0 ? lr : rates[i].value * (lr / rates.front().value)));
+  set_options(*config.optimizer, "optimizer", options);
   config.trainer.scale_lr = ScaleLr::none;
   config.trainer.base_batch_size.reset();
 }
@@ -108,11 +115,7 @@ int64_t batch_size_of(const Config& config) {
 }
 
 void set_batch_size(Config& config, int64_t batch_size) {
-  ConfigNode node = config.data.write();
-  node.get_or_add("init_args").set("batch_size", ConfigNode::integer(batch_size));
-  Problems problems;
-  config.data.read(node, problems, "data");
-  problems.throw_if_any();
+  set_options(config.data, "data", {{"batch_size", ConfigNode::integer(batch_size)}});
 }
 
 }  // namespace fulgur::cli

@@ -15,21 +15,24 @@ namespace {
 
 bool is_plain(const ConfigNode& node) { return node.is_null() || node.is_scalar(); }
 
-std::string plain_text(const ConfigNode& node) { return node.is_null() ? "null" : node.text(); }
+struct Flattening {
+  NodeText value, item;
+  ConfigKeys keys = {};
 
-void flatten_into(const ConfigNode& node, const std::string& path, ConfigKeys& out) {
-  if (node.is_map() && !node.entries().empty()) {
-    for (const auto& [key, value] : node.entries()) flatten_into(value, join_path(path, key), out);
-  } else if (node.is_list() && !std::all_of(node.items().begin(), node.items().end(), is_plain)) {
-    for (size_t i = 0; i < node.items().size(); ++i) flatten_into(node.items()[i], cat(path, "[", i, "]"), out);
-  } else if (node.is_list()) {
-    std::vector<std::string> items;
-    for (const ConfigNode& item : node.items()) items.push_back(plain_text(item));
-    out.emplace_back(path, cat("[", join(items), "]"));
-  } else {
-    out.emplace_back(path, node.is_map() ? "{}" : plain_text(node));
+  void add(const ConfigNode& node, const std::string& path) {
+    if (node.is_map() && !node.entries().empty()) {
+      for (const auto& [key, child] : node.entries()) add(child, join_path(path, key));
+    } else if (node.is_list() && !std::all_of(node.items().begin(), node.items().end(), is_plain)) {
+      for (size_t i = 0; i < node.items().size(); ++i) add(node.items()[i], cat(path, "[", i, "]"));
+    } else if (node.is_list()) {
+      std::vector<std::string> items;
+      for (const ConfigNode& each : node.items()) items.push_back(item(each));
+      keys.emplace_back(path, cat("[", join(items), "]"));
+    } else {
+      keys.emplace_back(path, node.is_map() ? "{}" : value(node));
+    }
   }
-}
+};
 
 std::string text_at(const ConfigNode& node, std::string_view key) {
   const ConfigNode* const found = node.find(key);
@@ -58,10 +61,12 @@ ConfigNode read_config(const std::filesystem::path& run_dir) {
   return config;
 }
 
-ConfigKeys flatten(const ConfigNode& config) {
-  ConfigKeys keys;
-  if (!config.is_null()) flatten_into(config, "", keys);
-  return keys;
+std::string plain_text(const ConfigNode& node) { return node.is_null() ? "null" : node.text(); }
+
+ConfigKeys flatten(const ConfigNode& config, NodeText value, NodeText item) {
+  Flattening flattening{.value = value, .item = item};
+  if (!config.is_null()) flattening.add(config, "");
+  return std::move(flattening.keys);
 }
 
 std::optional<Monitor> monitor_in(const ConfigNode& config) {

@@ -14,7 +14,12 @@ namespace fulgur::history {
 /// The nodes of a run's `config.yaml`; null if the file does not exist. Throws a DataError if it is damaged.
 ConfigNode read_config(const std::filesystem::path& run_dir);
 
-ConfigKeys flatten(const ConfigNode& config);
+using NodeText = std::string (*)(const ConfigNode&);
+std::string plain_text(const ConfigNode& node);  ///< of a value without its quotes; `null`
+
+/// The values of a config by their paths, as texts: `value` of a single value or an empty map, `item` of a value in a
+/// list.
+ConfigKeys flatten(const ConfigNode& config, NodeText value = plain_text, NodeText item = plain_text);
 
 /// The monitor of the first ModelCheckpoint, or else of the first EarlyStopping, that has one.
 std::optional<Monitor> monitor_in(const ConfigNode& config);

@@ -52,34 +52,15 @@ ConfigNode nodes_of(const std::string& yaml, const std::string& name) {
   return node;
 }
 
-/// A list of values; quotes that change nothing do not count.
-std::string exact_list(const std::vector<ConfigNode>& items) {
-  std::string text;
-  for (const ConfigNode& item : items) {
-    const std::string each = override_text(item);
-    const bool is_ambiguous = item.is_scalar() && each.find_first_of(",[]{}") != std::string::npos;
-    text += cat(text.empty() ? "" : ", ", is_ambiguous ? "\"" : "", each, is_ambiguous ? "\"" : "");
-  }
-  return cat("[", text, "]");
+/// A value in a list; quotes that change nothing do not count.
+std::string exact_item(const ConfigNode& item) {
+  const std::string text = override_text(item);
+  const bool is_ambiguous = item.is_scalar() && text.find_first_of(",[]{}") != std::string::npos;
+  return is_ambiguous ? cat("\"", text, "\"") : text;
 }
 
-/// As `flatten`, but values that mean something else have different texts: `1` and `"1"`, `[1, 2]` and `["1, 2"]`.
-void flatten_exactly(const ConfigNode& node, const std::string& path, ConfigKeys& out) {
-  const auto is_nested = [](const ConfigNode& item) { return item.is_map() || item.is_list(); };
-  if (node.is_map() && !node.entries().empty()) {
-    for (const auto& [key, value] : node.entries()) flatten_exactly(value, join_path(path, key), out);
-  } else if (node.is_list() && std::any_of(node.items().begin(), node.items().end(), is_nested)) {
-    for (size_t i = 0; i < node.items().size(); ++i) flatten_exactly(node.items()[i], cat(path, "[", i, "]"), out);
-  } else {
-    out.emplace_back(path, node.is_list() ? exact_list(node.items()) : override_text(node));
-  }
-}
-
-ConfigKeys exact_keys(const ConfigNode& node) {
-  ConfigKeys keys;
-  if (!node.is_null()) flatten_exactly(node, "", keys);
-  return keys;
-}
+/// Values that mean something else have different texts: `1` and `"1"`, `[1, 2]` and `["1, 2"]`.
+ConfigKeys exact_keys(const ConfigNode& node) { return flatten(node, override_text, exact_item); }
 
 std::string lines_of_differences(const std::string& a, const std::string& b, const std::string& name) {
   if (a == b) return "";

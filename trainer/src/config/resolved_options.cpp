@@ -26,7 +26,7 @@ bool is_count_of_training(const Interval& length) {
 ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, int64_t profile_steps)
     : TrainerOptions(written) {
   if (profile_steps > 0) {
-    // A trial run that trains like the run it measures: with its batches, its logging and its callbacks.
+    // A trial run that trains like the run it measures: with its batches and its callbacks, but without loggers.
     max_steps = profile_steps + kProfileWarmup;
     fast_dev_run.batches = max_steps;
     max_epochs = -1;
