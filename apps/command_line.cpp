@@ -239,7 +239,11 @@ void add_history(CLI::App& app, CommandLine& out) {
       ->type_name("FILE");
   report->add_flag("--quiet", out.quiet, "Do not print the name of the file");
   CLI::App* watch = app.add_subcommand("watch", "Follow a run until it ends")->fallthrough();
-  watch->add_option("run", out.runs, "Run folder")->required()->type_name("RUN")->expected(1);
+  watch
+      ->add_option("run", out.runs,
+                   "Run folder, or a folder with runs, of which the newest is followed; fulgur_logs if not given")
+      ->type_name("RUN")
+      ->expected(0, 1);
   watch->add_option("--every", out.every_s, "Seconds between two looks at the run")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.05, 3600.0));

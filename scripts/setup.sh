@@ -117,22 +117,6 @@ install_catch2_from_backports() {
   [ $good = 1 ] || die 2 "setup.sh: could not install catch2 from bookworm-backports"
 }
 
-if [ ${#missing[@]} -gt 0 ]; then
-  say "installing: ${missing[*]}"
-  apt_update || die 2 "setup.sh: apt-get update failed; see its messages above"
-  names=()
-  for p in "${packages[@]}"; do package_installed "$p" || names+=("$p"); done
-  if [ ${#names[@]} -gt 0 ]; then
-    apt install -y --no-install-recommends "${names[@]}" ||
-      die 2 "setup.sh: apt-get could not install: ${names[*]}. On Ubuntu, 'universe' must be enabled."
-  fi
-  if ! catch2_is_v3; then
-    candidate="$(LC_ALL=C apt-cache policy catch2 | awk '/Candidate:/{print $2}')"
-    if dpkg --compare-versions "${candidate:-0}" ge 3; then apt install -y --no-install-recommends catch2
-    else install_catch2_from_backports; fi
-  fi
-fi
-
 install_libtorch() {
   local dir py
   dir="$(libtorch_cache_dir "$flavour")"
@@ -145,7 +129,7 @@ install_libtorch() {
   say "installing LibTorch $TORCH_VERSION ($flavour) into $dir"
   rm -rf "$dir"
   "$py" -m venv "$dir"
-  local pip=("$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10)
+  local pip=("$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --no-compile --retries 10)
   local wheels=("torch==$TORCH_VERSION")
   # libtorch_cpu.so needs these two at load time; the other nvidia wheels (3.5 GB) serve only the CUDA library.
   [ "$flavour" = cuda ] ||
@@ -153,6 +137,34 @@ install_libtorch() {
   "${pip[@]}" "${wheels[@]}" || { rm -rf "$dir"; die 2 "setup.sh: pip could not install torch $TORCH_VERSION; see its messages above"; }
   touch "$dir/.complete"
 }
+
+libtorch_job=""
+# An error must not leave a background installation behind.
+trap wait EXIT
+
+if [ ${#missing[@]} -gt 0 ]; then
+  say "installing: ${missing[*]}"
+  apt_update || die 2 "setup.sh: apt-get update failed; see its messages above"
+  names=()
+  if [ $have_torch = 0 ]; then
+    # With these, the wheel can be installed beside the other packages.
+    apt install -y --no-install-recommends ca-certificates python3 python3-venv ||
+      die 2 "setup.sh: apt-get could not install python3-venv"
+    install_libtorch &
+    libtorch_job=$!
+    have_torch=1
+  fi
+  for p in "${packages[@]}"; do package_installed "$p" || names+=("$p"); done
+  if [ ${#names[@]} -gt 0 ]; then
+    apt install -y --no-install-recommends "${names[@]}" ||
+      die 2 "setup.sh: apt-get could not install: ${names[*]}. On Ubuntu, 'universe' must be enabled."
+  fi
+  if ! catch2_is_v3; then
+    candidate="$(LC_ALL=C apt-cache policy catch2 | awk '/Candidate:/{print $2}')"
+    if dpkg --compare-versions "${candidate:-0}" ge 3; then apt install -y --no-install-recommends catch2
+    else install_catch2_from_backports; fi
+  fi
+fi
 
 # None of the wheels that torch requires contains these headers (a few MB). Folders of earlier set-ups get them too.
 install_cuda_headers() {
@@ -167,7 +179,11 @@ install_cuda_headers() {
     die 2 "setup.sh: pip could not install nvidia-cuda-crt $CUDA_CRT_VERSION and nvidia-cuda-cccl $CUDA_CCCL_VERSION; see its messages above"
 }
 
-if [ $have_torch = 0 ]; then install_libtorch; fi
+if [ -n "$libtorch_job" ]; then
+  wait "$libtorch_job" || exit 2
+elif [ $have_torch = 0 ]; then
+  install_libtorch
+fi
 if ! libtorch_given_dir >/dev/null; then install_cuda_headers; fi
 if given="$(libtorch_given_dir)"; then say "ready: your LibTorch, $given"
 else say "ready: LibTorch in $(libtorch_cached_dir "$flavour")"; fi

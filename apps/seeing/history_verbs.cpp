@@ -17,8 +17,12 @@
 #include "terminal.h"
 
 namespace fulgur::cli {
+namespace {
+constexpr const char* kDefaultRoot = "fulgur_logs";
+}
+
 ExitCode list_runs(const CommandLine& command) {
-  const std::filesystem::path root = command.runs.empty() ? "fulgur_logs" : command.runs.front();
+  const std::filesystem::path root = command.runs.empty() ? kDefaultRoot : command.runs.front();
   const auto all = history::read_runs(root);
   ExitCode code = ExitCode::ok;
   for (const history::Run& run : all) {
@@ -66,7 +70,7 @@ ExitCode report_runs(const CommandLine& command) {
 }
 
 ExitCode watch_run(const CommandLine& command) {
-  history::RunWatcher watcher(command.runs.front());
+  history::RunWatcher watcher(history::newest_run(command.runs.empty() ? kDefaultRoot : command.runs.front()));
   const bool live = stdout_is_terminal() && !command.quiet;
   int64_t shown = 0;  // lines on the terminal that the next view replaces
   for (bool trains = true; trains && std::ferror(stdout) == 0;) {

@@ -1,20 +1,14 @@
 #include "sweep/trial_process.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
+#include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/child_process.h"
 
 namespace fulgur::cli {
 namespace {
-
-int64_t processors() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 std::vector<std::string> devices_in(const std::string& list) {
   std::vector<std::string> devices;
@@ -62,7 +56,7 @@ std::vector<std::string> arguments_of_trial(const CommandLine& command, const hi
 
 TrialSlots slots_of(const SweepArguments& arguments, const Environment& environment) {
   TrialSlots slots{.jobs = arguments.jobs.value_or(1), .devices = {}, .threads = 1};
-  const auto share = [&] { return std::max<int64_t>(1, processors() / slots.jobs); };
+  const auto share = [&] { return std::max<int64_t>(1, usable_cpus() / slots.jobs); };
   slots.threads = share();
   if (!arguments.devices_per_trial && !arguments.device_list) return slots;
   const std::vector<std::string> devices = known_devices(arguments, environment);

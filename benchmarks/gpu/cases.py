@@ -64,7 +64,7 @@ ONLY_COMPILED = "torch.compile"
 def _ways(base, fulgur, torch):
     """Rows of one case: `fulgur` and `torch` map titles to what they change."""
     rows = [Row(title, "fulgur", base | change) for title, change in fulgur.items()]
-    # Inductor takes its time: a process of its own, whose end takes no other row with it.
+    # Inductor takes its time: a separate process, whose end takes no other row with it.
     return rows + [Row(title, "torch", base | change, ONLY_COMPILED if change.get("way") == "compile" else "") for title, change in torch.items()]
 
 

@@ -102,7 +102,7 @@ def write(out, machine, kept, known):
     lines = [
         "# Results of `benchmarks/gpu.sh`",
         "",
-        "Processes of Fulgur and of Python run in turn, each from a start of its own; best and median over all stretches of all rounds, wall time, the device waited "
+        "Processes of Fulgur and of Python run in turn, each started separately; best and median over all stretches of all rounds, wall time, the device waited "
         "for at the ends of a stretch only. The last column compares medians of the time of a step.",
         "",
         "| machine | |",

@@ -79,7 +79,7 @@ def earlier(out, described):
 
 
 def main():
-    # Ends as an error does: no peer goes on, no folder stays.
+    # Ends as an error does: no peer continues, and no folder remains.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = suite()
     args = arguments(known)

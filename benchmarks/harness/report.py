@@ -132,7 +132,7 @@ def write_markdown(path: Path, machine: dict, benchmarks: dict):
     lines = [
         "# Results of `benchmarks/run.sh`",
         "",
-        "Peers run in turn, each as a process of its own; the best and the median over all rounds. CPU time is that of the process, "
+        "Peers run in turn, each as a separate process; the best and the median over all rounds. CPU time is that of the process, "
         "which does not count what else the machine does; a ratio is of CPU times unless it says otherwise.",
         "",
     ]

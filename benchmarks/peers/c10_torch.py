@@ -105,7 +105,7 @@ def main():
     else:
         ways = {"bn": Way(inputs, norm=True, ddp={})}
 
-    # The warm-up too: DDP makes its buckets anew behind the first step.
+    # The warm-up too: DDP makes its buckets again after the first step.
     losses = {name: [way.micro_step().item() for _ in range(COMPARED_LOSSES)] for name, way in ways.items()}
     if args.variant == "bn":
         losses["sync_bn"] = whole_batch_losses(inputs)

@@ -6,7 +6,7 @@ from checks import values_agree
 from spec import Benchmark, Check, Metric, Peer, Target
 
 LAYERS, WIDTH, HEADS, SAMPLES, LENGTH = 6, 384, 6, 2, 256
-# How many blocks each way checkpoints: the first of every N. `whole`: all, and the recompute goes on to the block's end.
+# How many blocks each way checkpoints: the first of every N. `whole`: all, and the recompute continues to the block's end.
 WAYS = {"none": 0, "every_2": 3, "all": 6, "whole": 6}
 TITLES = {"none": "none", "every_2": "every 2", "all": "all", "whole": "all, no early stop"}
 # Floats that a block keeps for each position; a checkpointed one keeps its input, WIDTH. peers/c11_torch.py has the blocks.

@@ -21,7 +21,7 @@ def benchmark(quick: bool) -> Benchmark:
         "of 100. Linear(16, 4), AdamW, no workers.",
         peers=[
             Peer("fulgur", "Fulgur", ["{bin}/c8_fulgur", *arguments]),
-            Peer("lightning", "Lightning", ["{python}", "{peers}/c8_lightning.py", *arguments], "Its fit goes on with batches of another order: it saves neither the position in the data nor generators."),
+            Peer("lightning", "Lightning", ["{python}", "{peers}/c8_lightning.py", *arguments], "Its fit continues with batches of another order: it saves neither the position in the data nor generators."),
         ],
         rows={
             "fulgur_start": "Fulgur, at step 1",

@@ -70,7 +70,7 @@ def write(out, described, rows):
 
 
 def main():
-    # Ends as an error does: no run goes on, no folder stays.
+    # Ends as an error does: no run continues, and no folder remains.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = arguments()
     if args.quick:

@@ -20,6 +20,7 @@ namespace fulgur::history {
 namespace {
 
 constexpr size_t kSparkColumns = 24;
+constexpr const char* kBetweenParts = " · ";
 
 std::string fitted_line(const std::string& text, int64_t columns) {
   if (columns_of(text) <= columns) return text;
@@ -178,19 +179,20 @@ struct RunWatcher::Impl {
     return std::min(1.0, epochs.at(static_cast<double>(step)) / static_cast<double>(*most));
   }
 
-  std::string head() const {
+  // How the run stands, as parts of a line.
+  std::vector<std::string> head() const {
     const auto of = [&](const char* key) {
       const auto limit = limit_in(run.config, key);
       return limit ? cat("/", *limit) : std::string();
     };
-    std::string text =
-        cat(escape_controls(run.name), " · ", status_name(run.status), " · epoch ", run.epochs,
-            of("trainer.max_epochs"), " · step ", run.steps, of("trainer.max_steps"), " · ", duration_text(seconds()));
-    if (waits) text += " · it may be restarted";
+    std::vector<std::string> parts = {escape_controls(run.name), std::string(status_name(run.status)),
+                                      cat("epoch ", run.epochs, of("trainer.max_epochs")),
+                                      cat("step ", run.steps, of("trainer.max_steps")), duration_text(seconds())};
+    if (waits) parts.emplace_back("it may be restarted");
     const auto done = share_done();
     if (done && *done > 0 && run.status == RunStatus::running)
-      text += cat(" · about ", duration_text(seconds() * (1 - *done) / *done), " left");
-    return text;
+      parts.push_back(cat("about ", duration_text(seconds() * (1 - *done) / *done), " left"));
+    return parts;
   }
 };
 
@@ -211,11 +213,22 @@ const std::vector<std::string>& RunWatcher::new_lines() const { return impl_->li
 
 std::string RunWatcher::screen(const TextStyle& style, int64_t rows) const {
   const int64_t columns = style.columns.value_or(80);
-  std::string text = fitted_line(impl_->head(), columns) + "\n";
+  std::vector<std::string> head;
+  for (const std::string& part : impl_->head()) {
+    const std::string longer = head.empty() ? "" : cat(head.back(), kBetweenParts, part);
+    if (!head.empty() && columns_of(longer) <= columns)
+      head.back() = longer;
+    else
+      head.push_back(part);
+  }
+  if (static_cast<int64_t>(head.size()) > rows) head.resize(static_cast<size_t>(std::max<int64_t>(rows, 1)));
+  std::string text;
+  for (const std::string& line : head) text += fitted_line(line, columns) + "\n";
+  const int64_t rows_left = rows - static_cast<int64_t>(head.size());
   std::vector<TextRow> table;
   for (size_t i = 0; i < impl_->run.metrics.size(); ++i) {
     const MetricValues& metric = impl_->run.metrics[i];
-    if (metric.count == 0 || static_cast<int64_t>(table.size()) + 2 > rows) continue;
+    if (metric.count == 0 || static_cast<int64_t>(table.size()) >= rows_left) continue;
     std::vector<double> means;
     for (const Curve::Bucket& bucket : impl_->curves[i].at_most(kSparkColumns)) means.push_back(bucket.mean);
     table.push_back({fitted_line(escape_controls(metric.name), std::max<int64_t>(columns / 2, 8)),
@@ -229,7 +242,7 @@ std::string RunWatcher::screen(const TextStyle& style, int64_t rows) const {
 std::string RunWatcher::summary() const {
   Run run = impl_->run;
   choose_monitor(run);
-  std::string text = impl_->head();
+  std::string text = join(impl_->head(), kBetweenParts);
   if (const auto best = run.best())
     text +=
         cat(" · best ", escape_controls(run.monitor->metric), "=", value_text(best->first), " at step ", best->second);

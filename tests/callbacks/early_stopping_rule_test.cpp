@@ -37,10 +37,10 @@ struct Case {
 std::vector<Case> cases() {
   return {
       {"patience counts scores without an improvement", {}, {3, 2, 2.5, 2.4, 2.3}, "++..P", {2, 3}},
-      {"an improvement begins the count anew", {.patience = 2}, {3, 4, 2, 3, 3}, "+.+.P", {2, 2}},
+      {"an improvement restarts the count", {.patience = 2}, {3, 4, 2, 3, 3}, "+.+.P", {2, 2}},
       {"patience 1 stops at the first", {.patience = 1}, {3, 2, 2}, "++P", {2, 1}},
       {"patience 0 does too", {.patience = 0}, {3, 2, 2}, "++P", {2, 1}},
-      {"a run that may not stop yet goes on", {.patience = 1}, {3, 3, 4, 2, 2}, "+PP+P", {2, 1}},
+      {"a run that may not stop yet continues", {.patience = 1}, {3, 3, 4, 2, 2}, "+PP+P", {2, 1}},
       {"an equal score is no improvement", {}, {2, 2, 2}, "+..", {2, 2}},
 
       {"max: larger is better", {.mode = MonitorMode::max}, {1, 2, 1.5}, "++.", {2, 1}},

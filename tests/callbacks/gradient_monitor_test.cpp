@@ -307,6 +307,29 @@ struct Overflowing : AdamWModule {
 
 }  // namespace
 
+namespace {
+
+/// The squares of a gradient exceed float32 in all batches, and one of its entries is NaN in batch 5.
+struct Huge : AdamWModule {
+  int64_t batch = 0;
+  void on_after_backward() override {
+    second->bias.mutable_grad().fill_(3e38);
+    if (batch++ == 5) second->bias.mutable_grad()[0] = std::numeric_limits<double>::quiet_NaN();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("GradientMonitor: a gradient is finite even if its squares are not") {
+  const Run run = train<Huge>({.every = *Interval::parse("1st")}, [](TrainerOptions& options, TrainerComponents&) {
+    options.on_nonfinite = OnNonFinite::ignore;
+  });
+  const Values counted = run.logger->values("nonfinite_gradients");
+  REQUIRE(counted.size() == 8);
+  CHECK(counted[4] == std::pair<int64_t, double>{5, 0});
+  CHECK(counted[5] == std::pair<int64_t, double>{6, 1});
+}
+
 TEST_CASE("GradientMonitor: gradients that are not finite are named once, and counted in every step") {
   const LogLines lines;
   const Run run =

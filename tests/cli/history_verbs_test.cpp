@@ -162,6 +162,8 @@ TEST_CASE("watch: one line for each row of another process's run, until it ends"
   const Finished quiet = runs({"watch", "fulgur_logs/version_0", "--quiet"});
   CHECK(quiet.exit_code == 0);
   CHECK(quiet.out.starts_with("version_0 · finished"));
+  for (const auto& arguments : {std::vector<std::string>{"watch", "--quiet"}, {"watch", "fulgur_logs", "--quiet"}})
+    CHECK(runs(arguments).out == quiet.out);
   CHECK(runs({"watch", "nowhere"}).exit_code == 2);
   CHECK(runs({"watch", "fulgur_logs/version_0", "--every", "0"}).exit_code == 2);
   CHECK(runs({"watch", "fulgur_logs/version_0"}).exit_code == 0);

@@ -72,6 +72,47 @@ TEST_CASE("rows of a table that gets a column are not shown twice, and a resumed
   CHECK(watcher.new_lines() == Lines{"step 2  epoch 0  a=9"});
 }
 
+TEST_CASE("on a narrow terminal the state of the run takes several lines, and none is cut") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  run.config("trainer: {max_epochs: 90, max_steps: 900000}\n");
+  const fulgur::RunLock lock(run.folder);
+  run.jsonl("{\"step\":450000,\"epoch\":45,\"loss\":1.0}\n");
+  run.checkpoint(44, 449000, 3600);
+  RunWatcher watcher(run.folder);
+  CHECK(watcher.poll());
+  const std::string wide = watcher.screen({.columns = 200}, 10), narrow = watcher.screen({.columns = 40}, 10);
+  INFO(wide << narrow);
+  CHECK(wide.starts_with("version_0 · running · epoch 45/90 · step 450000/900000 · 1:00:"));
+  CHECK(narrow.starts_with("version_0 · running · epoch 45/90\nstep 450000/900000 · 1:00:"));
+  CHECK_FALSE(ContainsSubstring("…").match(narrow));
+  CHECK_THAT(narrow, ContainsSubstring(" left\nloss  1  "));
+  CHECK(std::count(narrow.begin(), narrow.end(), '\n') > 2);
+  for (const int64_t rows : {1, 2, 3}) {
+    const std::string low = watcher.screen({.columns = 40}, rows);
+    CHECK(std::count(low.begin(), low.end(), '\n') == rows);
+  }
+}
+
+TEST_CASE("of a folder with runs, the newest is watched, or the one that trains") {
+  const TemporaryFolder folder;
+  using fulgur::history::newest_run;
+  std::filesystem::create_directories(folder / "logs");
+  CHECK_THROWS_WITH(newest_run(folder / "logs"), ContainsSubstring("there is no run below"));
+  const auto now = std::filesystem::file_time_type::clock::now();
+  const auto began = [&](const char* name, int hours_ago) {
+    WrittenRun run(folder / "logs" / name);
+    run.config("trainer: {max_epochs: 2}\n");
+    std::filesystem::last_write_time(run.folder / "config.yaml", now - std::chrono::hours(hours_ago));
+    return run;
+  };
+  const WrittenRun oldest = began("version_9", 3), newest = began("a/version_2", 1), between = began("version_10", 2);
+  CHECK(newest_run(folder / "logs") == newest.folder);
+  CHECK(newest_run(between.folder) == between.folder);
+  const fulgur::RunLock lock(oldest.folder);
+  CHECK(newest_run(folder / "logs") == oldest.folder);
+}
+
 TEST_CASE("a run that begins again shows nothing of the rows that are gone") {
   const TemporaryFolder folder;
   const WrittenRun run(folder / "version_0");

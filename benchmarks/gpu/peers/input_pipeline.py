@@ -44,7 +44,7 @@ def copy_seconds(case, device, batch):
 
 
 def copied_ahead(batches, device):
-    """The next batch goes to the device on a stream of its own while this one is computed with."""
+    """The next batch goes to the device on a separate stream while this one is computed with."""
     side = torch.cuda.Stream()
 
     def copy():

@@ -47,6 +47,18 @@ Tensor dense_entries(const Tensor& gradient) {
   return values.numel() > 0 ? values : at::zeros({1}, values.options());
 }
 
+// Numbers that are finite if and only if all entries are: the largest absolute values. On the CPU their kernel is 25
+// times slower than that of the 2-norm, which is as good if it is finite.
+std::vector<Tensor> largest_of(const std::vector<Tensor>& entries) {
+  constexpr double kLargest = std::numeric_limits<double>::infinity();
+  if (!std::all_of(entries.begin(), entries.end(), [](const Tensor& t) { return t.is_cpu(); }))
+    return norms_of(entries, kLargest);
+  std::vector<Tensor> norms = norms_of(entries, 2);
+  for (size_t i = 0; i < norms.size(); ++i)
+    if (!std::isfinite(norms[i].item<double>())) norms[i].copy_(norms_of({entries[i]}, kLargest).front());
+  return norms;
+}
+
 std::vector<Tensor> clones(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> copies;
   copies.reserve(tensors.size());
@@ -214,8 +226,7 @@ void GradientMonitor::count(Watched& of) const {
     places.push_back(i);
   }
   if (entries.empty()) return;
-  // The largest absolute value is finite if and only if all values are.
-  const std::vector<Tensor> largest = norms_of(entries, std::numeric_limits<double>::infinity());
+  const std::vector<Tensor> largest = largest_of(entries);
   std::vector<Tensor> all(of.weights.size(),
                           places.size() < of.weights.size() ? at::zeros({}, largest.front().options()) : Tensor());
   for (size_t i = 0; i < places.size(); ++i) all[places[i]] = largest[i];

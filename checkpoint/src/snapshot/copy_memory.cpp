@@ -1,7 +1,5 @@
 #include "snapshot/copy_memory.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/usable_cpus.h"
 
 namespace fulgur::detail {
 namespace {
@@ -16,11 +15,6 @@ namespace {
 constexpr size_t kPiece = 4u << 20;
 constexpr size_t kWorthAThread = 32u << 20;
 constexpr size_t kMostThreads = 4;
-
-size_t cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<size_t>(CPU_COUNT(&set)) : 1;
-}
 
 std::vector<MemoryCopy> in_pieces(const std::vector<MemoryCopy>& copies) {
   std::vector<MemoryCopy> pieces;
@@ -44,7 +38,7 @@ void copy_memory(const std::vector<MemoryCopy>& copies) {
   std::vector<std::thread> helpers;
   helpers.reserve(kMostThreads);
   if (bytes >= 2 * kWorthAThread) {
-    const size_t threads = std::min({kMostThreads, cores(), bytes / kWorthAThread});
+    const size_t threads = std::min({kMostThreads, static_cast<size_t>(usable_cpus()), bytes / kWorthAThread});
     const NoSignals none;
     try {
       while (helpers.size() + 1 < threads) helpers.emplace_back(work);

@@ -3,9 +3,9 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
+#include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -43,9 +43,6 @@ EpochPosition position_in(const StateTree& state) {
                               ", batch ", position.batches, ", sample ", position.samples, "."));
   return position;
 }
-
-/// Cores that this process may use.
-int64_t cores() { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); }
 
 }  // namespace
 
@@ -113,12 +110,12 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
     impl_->sampler = std::make_shared<SequentialSampler>(impl_->dataset->size());
   impl_->check_not_empty();
   if (o.num_workers.is_auto())
-    impl_->tuner.emplace(cores(), o.prefetch_factor);
+    impl_->tuner.emplace(usable_cpus(), o.prefetch_factor);
   else
     impl_->workers = *o.num_workers.value;
-  if (impl_->workers > cores())
+  if (impl_->workers > usable_cpus())
     log::warn("data.more_workers_than_cores",
-              cat("num_workers is ", impl_->workers, " for the ", o.name, " set, but this process has ", cores(),
+              cat("num_workers is ", impl_->workers, " for the ", o.name, " set, but this process has ", usable_cpus(),
                   " cores: workers wait for each other and slow the run down"));
 }
 
@@ -272,7 +269,7 @@ void DataLoader::Impl::make_recipe() {
                                                        .pin_collated = pinned && !options.transform,
                                                        .name = options.name});
   // Room for the prefetched batches, the consumer's current batch, and its previous one.
-  const int64_t most_workers = tuner ? cores() : workers;
+  const int64_t most_workers = tuner ? usable_cpus() : workers;
   buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3),
                   pinned_buffers);
 }

@@ -228,4 +228,28 @@ std::vector<fs::path> find_runs(const fs::path& root) {
   return runs;
 }
 
+fs::path newest_run(const fs::path& folder) {
+  if (is_run_folder(folder)) return folder;
+  // A run that trains is newer than any other.
+  struct Age {
+    bool trains = false;
+    fs::file_time_type began;
+    auto operator<=>(const Age&) const = default;
+  };
+  fs::path newest;
+  Age newest_age;
+  for (const fs::path& run : find_runs(folder)) {
+    std::error_code error;
+    Age age{RunLock::is_held(run), fs::last_write_time(run / run_layout::kConfig, error)};
+    if (error) age.began = fs::file_time_type::min();
+    if (!newest.empty() && age < newest_age) continue;
+    newest = run;
+    newest_age = age;
+  }
+  if (newest.empty())
+    throw ConfigError(cat("[history.run] there is no run below ", escape_controls(folder.string()),
+                          ". Give a run folder, or a folder that contains run folders, such as fulgur_logs."));
+  return newest;
+}
+
 }  // namespace fulgur::history

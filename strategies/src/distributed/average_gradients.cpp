@@ -30,6 +30,14 @@ std::vector<Tensor> parameters_with_gradient(const Optimizer& optimizer, Collect
   return wanted;
 }
 
+// The value of `key` in a list, in which it is added if it is missing. The order of first use is the same on all ranks.
+template <class Key, class Value>
+Value& value_of(std::vector<std::pair<Key, Value>>& list, const Key& key) {
+  auto found = std::ranges::find(list, key, &std::pair<Key, Value>::first);
+  if (found == list.end()) found = list.emplace(list.end(), key, Value());
+  return found->second;
+}
+
 // A tensor's elements in the order of its indices: a view if they are so in memory.
 Tensor flat_of(const Tensor& tensor) { return tensor.reshape({-1}); }
 
@@ -45,9 +53,7 @@ GradientAverage::Kind GradientAverage::kind_of(const Tensor& gradient) const {
 Tensor GradientAverage::block(const Kind& kind, int64_t numel) {
   const auto bytes = static_cast<int64_t>(c10::elementSize(kind.first));
   const int64_t size = std::clamp<int64_t>(block_bytes_ / bytes, 1, std::max<int64_t>(numel, 1));
-  auto found = std::ranges::find(blocks_, kind, &std::pair<Kind, Tensor>::first);
-  if (found == blocks_.end()) found = blocks_.emplace(blocks_.end(), kind, Tensor());
-  Tensor& memory = found->second;
+  Tensor& memory = value_of(blocks_, kind);
   if (!memory.defined() || memory.numel() < size)
     memory = at::empty({size}, at::TensorOptions(kind.second).dtype(kind.first));
   return memory.narrow(0, 0, size);
@@ -56,12 +62,7 @@ Tensor GradientAverage::block(const Kind& kind, int64_t numel) {
 void GradientAverage::reserve(const std::vector<Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   std::vector<std::pair<Kind, int64_t>> sizes;
-  for (const Tensor& parameter : parameters) {
-    const Kind kind = kind_of(parameter);
-    auto found = std::ranges::find(sizes, kind, &std::pair<Kind, int64_t>::first);
-    if (found == sizes.end()) found = sizes.emplace(sizes.end(), kind, 0);
-    found->second += parameter.numel();
-  }
+  for (const Tensor& parameter : parameters) value_of(sizes, kind_of(parameter)) += parameter.numel();
   for (const auto& [kind, numel] : sizes) block(kind, numel);
 }
 
@@ -71,10 +72,7 @@ void GradientAverage::average(const Optimizer& optimizer, ProcessGroup& group) {
   for (const Tensor& parameter : parameters_with_gradient(optimizer, group.collectives())) {
     if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
     if (parameter.grad().is_sparse()) parameter.mutable_grad() = parameter.grad().to_dense();
-    const Kind kind = kind_of(parameter.grad());
-    auto found = std::ranges::find(alike, kind, &std::pair<Kind, std::vector<Tensor>>::first);
-    if (found == alike.end()) found = alike.emplace(alike.end(), kind, std::vector<Tensor>());
-    found->second.push_back(parameter.grad());
+    value_of(alike, kind_of(parameter.grad())).push_back(parameter.grad());
   }
   for (const auto& [kind, gradients] : alike) average_alike(kind, gradients, group);
 }

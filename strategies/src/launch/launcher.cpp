@@ -1,13 +1,12 @@
 #include "fulgur/strategies/launcher.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <memory>
 #include <set>
 
+#include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -25,11 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
-}
-
-int64_t processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 /// One start of this node's group, until all its processes have ended.
@@ -84,7 +78,7 @@ class Attempt {
     // N processes that each use all processors would slow each other down.
     std::string& threads = out["OMP_NUM_THREADS"];
     const bool is_share = out.erase(kDivideThreads) > 0;
-    if (threads.empty()) threads = cat(std::max<int64_t>(1, processors() / options_.processes));
+    if (threads.empty()) threads = cat(std::max<int64_t>(1, usable_cpus() / options_.processes));
     // What a sweep has set is the share of all processes of its trial.
     else if (is_share)
       threads = cat(std::max<int64_t>(1, parse_whole<int64_t>(threads).value_or(1) / options_.processes));

@@ -51,6 +51,13 @@ void refuse_integer_loss(const Tensor& loss) {
                   "labels), not from classes or counts; argmax, rounding and comparisons have no gradient either."));
 }
 
+void refuse_loss_without_graph(const Tensor& loss) {
+  refuse_integer_loss(loss);
+  throw Error(
+      "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
+      "computed under NoGradGuard?");
+}
+
 StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& parts, int64_t batch_idx) {
   std::vector<StepOutput> outputs(parts.size());
   run_parts(run, parts, [&](const MicroBatch& part, size_t index) {

@@ -19,6 +19,9 @@ void require_scalar_loss(const Tensor& loss);
 /// Throws an Error for a loss of integers, which has no gradient, and whose mean over parts would hide the reason.
 void refuse_integer_loss(const Tensor& loss);
 
+/// Throws an Error that says why nothing can be learned from a loss that requires no gradient.
+[[noreturn]] void refuse_loss_without_graph(const Tensor& loss);
+
 /// The output of a whole batch's training step from those of its parts. The loss is the mean of their losses, weighted
 /// by samples, on the run's device; undefined if a part has none. Other outputs are joined by `join_outputs`.
 StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& parts, int64_t batch_idx);

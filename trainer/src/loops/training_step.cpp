@@ -314,7 +314,6 @@ void TrainingStep::unscale(Optimizer& optimizer) {
 StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
   if (micro_batches_) return micro_batched(batch, batch_idx, last_of_window);
   LightningModule& module = *run_.model;
-  Precision& precision = run_.strategy->precision();
   StepOutput output;
   run_.position.doing = "training_step";
   if (run_.window.done == 0) services_.finite.begin_window();
@@ -322,7 +321,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     const auto timer = run_.actions.time("training_step");
     run_.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
     const std::vector<MicroBatch> parts = run_.strategy->split(module, batch, RunningStage::train);
-    const auto guard = parts.empty() ? precision.forward_guard() : nullptr;
+    const auto guard = parts.empty() ? run_.strategy->precision().forward_guard() : nullptr;
     output = parts.empty() ? module.training_step(batch, batch_idx) : training_step_of_parts(run_, parts, batch_idx);
   }
   if (!output.extra.empty()) output.extra = output.extra.detach();
@@ -338,32 +337,37 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   require_scalar_loss(output.loss);
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
-    refuse_integer_loss(output.loss);
-    throw Error(
-        "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
-        "computed under NoGradGuard?");
+    refuse_loss_without_graph(output.loss);
   }
-  leaves_.check(output.loss);
-  if (debug_) debug_->check_loss(output.loss);
-  if (!carry_out(run_, services_, services_.finite.check_loss(output.loss))) {
-    left_out_ = true;
-    output.loss = output.loss.variable_data();
-    return output;
-  }
+  if (!accepts(output.loss)) return output;
   for (const RegisteredJudge& judge : run_.judges)
     if (run_.is_due(judge)) judge.judge->see_loss(services_.context, output.loss.detach());
-  run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
   GradientNorm::forget(module);
-  Tensor loss = services_.finite.shown_in_gradients(output.loss);
-  if (run_.window.length > 1) loss = loss / static_cast<double>(run_.window.length);
-  loss = precision.scale(loss);
-  run_.position.doing = "backward";
-  backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
+  backward_of(output.loss, 1, last_of_window ? GradSync::now : GradSync::deferred);
   ++run_.window.losses;
   // Free the graph now, not when callbacks, or a user who keeps losses, release it. This happens in place, since a
   // second tensor would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
+}
+
+bool TrainingStep::accepts(Tensor& loss) {
+  leaves_.check(loss);
+  if (debug_) debug_->check_loss(loss);
+  if (carry_out(run_, services_, services_.finite.check_loss(loss))) return true;
+  left_out_ = true;
+  loss = loss.variable_data();
+  return false;
+}
+
+void TrainingStep::backward_of(const Tensor& loss, double share, GradSync sync) {
+  run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
+  Tensor scaled = services_.finite.shown_in_gradients(loss);
+  if (share != 1) scaled = scaled * share;
+  if (run_.window.length > 1) scaled = scaled / static_cast<double>(run_.window.length);
+  scaled = run_.strategy->precision().scale(scaled);
+  run_.position.doing = "backward";
+  backward(scaled, sync, plain_backward_);
 }
 
 StepOutput TrainingStep::micro_batched(const Batch& batch, int64_t batch_idx, bool last_of_window) {
@@ -396,26 +400,13 @@ StepOutput TrainingStep::micro_batch(const Batch& part, int64_t batch_idx, doubl
         "Return "
         "the loss, or set auto_micro_batch to false.");
   require_scalar_loss(output.loss);
-  refuse_integer_loss(output.loss);
-  if (!output.loss.requires_grad())
-    throw Error(
-        "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
-        "computed under NoGradGuard?");
+  if (!output.loss.requires_grad()) refuse_loss_without_graph(output.loss);
   output.extra = output.extra.detach();
-  leaves_.check(output.loss);
-  if (debug_) debug_->check_loss(output.loss);
-  if (!carry_out(run_, services_, services_.finite.check_loss(output.loss))) {
-    left_out_ = stop = true;
-    output.loss = output.loss.variable_data();
+  if (!accepts(output.loss)) {
+    stop = true;
     return output;
   }
-  run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
-  Tensor loss = services_.finite.shown_in_gradients(output.loss);
-  if (share != 1) loss = loss * share;
-  if (run_.window.length > 1) loss = loss / static_cast<double>(run_.window.length);
-  loss = run_.strategy->precision().scale(loss);
-  run_.position.doing = "backward";
-  backward(loss, GradSync::deferred, plain_backward_);
+  backward_of(output.loss, share, GradSync::deferred);
   output.loss = output.loss.detach().reshape({});
   return output;
 }

@@ -49,6 +49,10 @@ class TrainingStep final : public StepActions {
   StepOutput micro_batched(const Batch& batch, int64_t batch_idx, bool last_of_window);
   /// Forward and backward of one of them, the fraction `share` of the batch.
   StepOutput micro_batch(const Batch& part, int64_t batch_idx, double share, bool& stop);
+  /// Checks a loss before its backward. If its batch must be left out, returns false, and `loss` has no graph any more.
+  bool accepts(Tensor& loss);
+  /// Backward of the fraction `share` of a batch, divided by the window's length and scaled by the precision.
+  void backward_of(const Tensor& loss, double share, GradSync sync);
   /// Backward of a scaled loss, with the hooks around it.
   void backward(const Tensor& loss, GradSync sync, const BackwardOptions& options);
   /// Unscales the gradients, and calls the hook before a step of `optimizer`.

@@ -13,6 +13,11 @@ namespace fulgur::detail {
 
 namespace {
 
+void raise_to(MemoryLevel& peak, const MemoryLevel& other) {
+  peak.allocated = std::max(peak.allocated, other.allocated);
+  peak.reserved = std::max(peak.reserved, other.reserved);
+}
+
 std::string memory_in_mib(int64_t bytes) { return format_fixed(static_cast<double>(bytes) / (1024 * 1024), 2); }
 
 std::string memory_as_json(const std::vector<MemoryProfiler::Row>& rows,
@@ -61,8 +66,7 @@ void MemoryProfiler::take_peaks() {
     if (open_.empty()) continue;
     auto& on_device = open_.back().on_device;
     if (on_device.size() <= i) on_device.resize(i + 1);
-    on_device[i].peak.allocated = std::max(on_device[i].peak.allocated, peak.allocated);
-    on_device[i].peak.reserved = std::max(on_device[i].peak.reserved, peak.reserved);
+    raise_to(on_device[i].peak, peak);
   }
 }
 
@@ -97,15 +101,13 @@ void MemoryProfiler::end(const ProfiledAction& action) noexcept {
   for (size_t i = 0; i < closed.on_device.size(); ++i) {
     const auto& [peak, before] = closed.on_device[i];
     OnDevice& all = counted.on_device[i];
-    all.peak.allocated = std::max(all.peak.allocated, peak.allocated);
-    all.peak.reserved = std::max(all.peak.reserved, peak.reserved);
+    raise_to(all.peak, peak);
     all.before.allocated += watch_->now(i).allocated - before.allocated;
     // The peak inside an action is also one of the action around it.
     if (open_.empty()) continue;
     auto& outer = open_.back().on_device;
     if (outer.size() <= i) outer.resize(i + 1);
-    outer[i].peak.allocated = std::max(outer[i].peak.allocated, peak.allocated);
-    outer[i].peak.reserved = std::max(outer[i].peak.reserved, peak.reserved);
+    raise_to(outer[i].peak, peak);
   }
 }
 

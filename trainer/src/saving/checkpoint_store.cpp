@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -45,18 +44,6 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
   return CheckpointError(cat("[trainer.checkpoint] ", folder, " is not written: '", weight, "' is not finite."));
 }
 
-// The checkpoints in a folder; none if it cannot be read.
-std::vector<CheckpointSummary> checkpoints_in(const fs::path& folder) {
-  try {
-    return list_checkpoints(folder);
-  } catch (const CheckpointError&) {
-    return {};
-  }
-}
-
-// A canonical form of a path, so that paths can be compared.
-fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
-
 // The epoch under way, or else the last one that was completed.
 int64_t epoch_of(const Progress& p) { return p.in_epoch() ? p.epoch : std::max<int64_t>(p.epoch - 1, 0); }
 
@@ -74,8 +61,8 @@ CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason) {
 }
 
 uint64_t CheckpointStore::request(CheckpointRequest request) {
-  const fs::path folder = plain(run_.checkpoint_dir());
-  const fs::path name = plain(folder / request.name);
+  const fs::path folder = plain_path(run_.checkpoint_dir());
+  const fs::path name = plain_path(folder / request.name);
   if (name == folder / "last" || name == folder / "best")
     throw ConfigError(
         cat("[trainer.checkpoint] ", name.filename(),
@@ -106,35 +93,8 @@ CheckpointInfo CheckpointStore::info_of_now(uint64_t ticket, fs::path path, Chec
           .request = std::move(request)};
 }
 
-// The folder of the checkpoints names the run. A run whose folder is moved keeps its name.
-std::string CheckpointStore::run_name() const {
-  return began_as_ ? *began_as_ : escape_controls(plain(run_.checkpoint_dir()).string());
-}
-
-bool CheckpointStore::is_own(const fs::path& path) const {
-  std::error_code error;
-  if (path.parent_path() == plain(run_.checkpoint_dir())) return fs::exists(path, error);
-  if (keepers_.contains(path)) return true;
-  // Other runs may save in the same folder, even under a name that this run has used.
-  try {
-    return summarize_checkpoint(path).origin.run == run_name();
-  } catch (const CheckpointError&) {
-    return false;
-  }
-}
-
-bool CheckpointStore::owns(const fs::path& path) const {
-  const bool own = run_.is_global_zero() && is_own(plain(path));
-  return !run_.collectives().broadcast_text(own ? "own" : "", 0).empty();
-}
-
 void CheckpointStore::release(const fs::path& path, std::string_view owner) {
-  const fs::path known = plain(path);
-  const auto found = keepers_.find(known);
-  if (found != keepers_.end())
-    found->second.erase(std::string(owner));
-  else if (is_own(known))  // in a folder that was moved, or of a part of the run after its checkpoint
-    keepers_[known];
+  kept_.release(path, owner);
   released_ = true;
 }
 
@@ -144,7 +104,7 @@ void CheckpointStore::act_on_requests() {
   if (!requests_.empty() && !awaits_rows()) host_.write_rows(/*and_act=*/true);
   if (host_.is_alone() && !requests_.empty()) {
     log::error(cat("a checkpoint was requested, but one rank alone cannot write it; ",
-                   last_ ? cat("--resume continues from ", *last_) : "there is no earlier checkpoint"));
+                   last() ? cat("--resume continues from ", *last()) : "there is no earlier checkpoint"));
     requests_.clear();
   }
   if (host_.is_alone()) return;
@@ -239,69 +199,14 @@ AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWrite
   return result;
 }
 
-// In the run folder only the name is kept, since the folder may be moved or copied.
-std::string CheckpointStore::path_in_state(const fs::path& path) const {
-  return (path.parent_path() == plain(run_.checkpoint_dir()) ? path.filename() : path).string();
-}
-
-StateTree CheckpointStore::keepers_state() const {
-  StateTree::List all;
-  for (const auto& [path, owners] : keepers_) {
-    StateTree::List names;
-    for (const std::string& owner : owners) names.emplace_back(owner);
-    all.push_back(StateTree::map({{"path", path_in_state(path)}, {"owners", std::move(names)}}));
-  }
-  return all;
-}
-
 StateTree CheckpointStore::state(uint64_t ticket, const CheckpointRequest& request) const {
   // A run that resumes from here publishes and writes what this process may not get to.
-  StateTree::List pending{to_state({ticket, request}, path_in_state(request.name))};
-  for (const PendingRequest& later : requests_) pending.push_back(to_state(later, path_in_state(later.second.name)));
-  StateTree best_owner = nullptr;
-  const auto owner =
-      takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
-  if (owner) best_owner = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
-  return StateTree::map(
-      {{"kept", keepers_state()}, {"requests", std::move(pending)}, {"best_owner", std::move(best_owner)}});
-}
-
-// Checkpoints of the process that died: remove those it had released but not removed yet.
-void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& state) {
-  const fs::path folder = plain(run_.checkpoint_dir());
-  for (const StateTree& item : state.at("kept").as_list()) {
-    const fs::path path = plain(folder / item.at("path").as_string());
-    if (path.parent_path() != folder && !is_own(path)) continue;
-    auto& owners = keepers_[path];
-    for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
-  }
-  released_ = true;
-  // Where a resume looks for the newest, in the folder and behind its links, and where the run has saved.
-  std::set<fs::path> places{folder, checkpoint.parent_path()}, linked;
-  for (const char* name : {run_layout::kLast, run_layout::kBest})
-    if (const auto target = link_target(folder / name)) linked.insert(plain(*target));
-  for (const fs::path& path : linked) places.insert(path.parent_path());
-  for (const auto& [path, owners] : keepers_) places.insert(path.parent_path());
-  for (const StateTree& request : state.at("requests").as_list())
-    places.insert(plain(folder / to_request(request).second.name).parent_path());
-  const int64_t resumed_save = saves_;
-  bool is_newest = true;
-  std::vector<fs::path> weights_made_later;
-  for (const fs::path& place : places) {
-    for (const CheckpointSummary& other : checkpoints_in(place)) {
-      // Saves after the resumed one are discarded now, but must count as older than those to come.
-      saves_ = std::max(saves_, other.origin.save_counter);
-      const bool own = place == folder || other.origin.run == run_name();
-      if (other.problem || !own || other.origin.save_counter <= resumed_save) continue;
-      if (other.weights_only)
-        weights_made_later.push_back(other.path);
-      else if (place == folder || linked.contains(other.path))
-        is_newest = false;
-    }
-  }
-  if (!is_newest) return;
-  // The run cannot continue from weights alone, and will create these again.
-  for (const fs::path& path : weights_made_later) keepers_[path];
+  StateTree state = kept_.state(request);
+  StateTree::List pending{to_state({ticket, request}, kept_.path_in_state(request.name))};
+  for (const PendingRequest& later : requests_)
+    pending.push_back(to_state(later, kept_.path_in_state(later.second.name)));
+  state["requests"] = std::move(pending);
+  return state;
 }
 
 CheckpointStore::Place CheckpointStore::place() const {
@@ -313,34 +218,34 @@ bool CheckpointStore::is_saved() const { return saved_ == place(); }
 
 std::optional<fs::path> CheckpointStore::name_at_batch() const {
   const Place now = place();
-  if (!last_ || !saved_ || saved_->global_step != now.global_step || saved_->batches != now.batches)
+  if (!last() || !saved_ || saved_->global_step != now.global_step || saved_->batches != now.batches)
     return std::nullopt;
-  return last_->parent_path() / checkpoint_name(*last_);
+  return last()->parent_path() / checkpoint_name(*last());
 }
 
 void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointOrigin& origin,
                                    const StateTree& state) {
-  const fs::path path = plain(checkpoint.path), folder = plain(run_.checkpoint_dir());
+  const fs::path path = plain_path(checkpoint.path);
   saves_ = origin.save_counter;
-  const auto& pending = state.at("requests").as_list();
-  for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
+  std::vector<PendingRequest> pending;
+  std::vector<fs::path> names;
+  for (const StateTree& item : state.at("requests").as_list()) {
+    const PendingRequest& request = pending.emplace_back(to_request(item));
+    next_ticket_ = std::max(next_ticket_, request.first + 1);
+    names.push_back(request.second.name);
+  }
   // In another folder, the run has no checkpoint yet.
   if (!checkpoint.same_run) return;
-  // If the folder in which the run began is still there, this is a copy of it, and another run.
-  std::error_code error;
-  if (!origin.run.empty() && (!fs::exists(origin.run, error) || fs::equivalent(origin.run, folder, error)))
-    began_as_ = origin.run;
-  if (const StateTree& owner = state.at("best_owner"); !owner.is_null())
-    best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
-  if (const auto best = link_target(folder / run_layout::kBest)) best_ = plain(*best);
+  kept_.continue_run(origin, state);
   const bool own = owns(path);
-  take_over(path, state);
+  saves_ = kept_.take_over(path, state, names, saves_);
+  released_ = true;
   if (!own) return;
-  keepers_[path];
+  kept_.resumed_from(path);
   saved_ = place();
-  last_ = resumed_path_ = path;
+  resumed_path_ = path;
   first_own_ticket_ = next_ticket_;
-  for (const StateTree& request : pending) requests_.push_back(to_request(request));
+  requests_.insert(requests_.end(), pending.begin(), pending.end());
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
   requests_.erase(requests_.begin());
@@ -358,10 +263,10 @@ void CheckpointStore::publish_resumed() {
 
 // Nothing was trained since the run resumed: its checkpoint already has this state, and this name.
 bool CheckpointStore::take_resumed(uint64_t ticket, const CheckpointRequest& request) {
-  if (!resumed_path_ || last_ != resumed_path_ || !is_saved() || request.weights_only || ticket < first_own_ticket_)
+  if (!resumed_path_ || last() != resumed_path_ || !is_saved() || request.weights_only || ticket < first_own_ticket_)
     return false;
   const fs::path& path = *resumed_path_;
-  if (plain(run_.checkpoint_dir() / request.name) != path.parent_path() / checkpoint_name(path)) return false;
+  if (plain_path(run_.checkpoint_dir() / request.name) != path.parent_path() / checkpoint_name(path)) return false;
   CheckpointInfo info = info_of_now(ticket, path, request);
   publish(info);
   return true;
@@ -373,7 +278,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   wait_for_save();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += run_layout::kExtension;
-  folder = plain(folder);
+  folder = plain_path(folder);
   CheckpointInfo info = info_of_now(ticket, folder, request);
   if (!judged_later()) {
     host_.check_ranks();
@@ -387,7 +292,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   try {
     CheckpointContent content = host_.collect(request.weights_only, state(ticket, request));
     content.origin.save_counter = saves_;
-    content.origin.run = run_name();
+    content.origin.run = kept_.run_name();
     if (settings_.async) return begin_writing(info, content);
     info.path = write_now(folder, content);
   } catch (const CheckpointError& error) {
@@ -457,35 +362,13 @@ void CheckpointStore::finish_save(const AsyncCheckpointWriter::Result& result) {
   publish(info);
 }
 
-bool CheckpointStore::takes_best(const CheckpointRequest& request) const {
-  if (!request.best) return false;
-  if (!best_owner_ || best_owner_->key == request.owner) return true;
-  if (!request.score) return false;
-  if (!best_owner_->monitors) return true;
-  log::warn("trainer.several_best",
-            cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ",
-                request.owner, ". Name the checkpoints of the other callback by their paths"));
-  return false;
-}
-
 void CheckpointStore::publish(CheckpointInfo& info) {
-  const CheckpointRequest& request = info.request;
   try {
-    if (!request.weights_only) {
-      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / run_layout::kLast, info.path);
-      last_ = info.path;
-    }
-    if (takes_best(request)) {
-      best_owner_ = BestOwner{request.owner, request.score.has_value()};
-      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / run_layout::kBest, info.path);
-      best_ = info.path;
-    }
+    kept_.add(info);
   } catch (const CheckpointError& error) {
     return report_failure(info, error);
   }
   if (const auto message = failed_saves_.succeeded()) log::info(*message);
-  keepers_[info.path];
-  if (request.keep) keepers_[info.path].insert(request.owner);
   host_.published(info);
 }
 
@@ -508,15 +391,7 @@ void CheckpointStore::prune() {
     released_ = true;
     return;
   }
-  for (auto item = keepers_.begin(); item != keepers_.end();) {
-    const bool linked = item->first == last_ || item->first == best_;
-    if (item->second.empty() && !linked) {
-      if (run_.is_global_zero()) remove_checkpoint(item->first);
-      item = keepers_.erase(item);
-    } else {
-      ++item;
-    }
-  }
+  kept_.remove_released();
 }
 
 }  // namespace fulgur::detail

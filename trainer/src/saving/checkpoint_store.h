@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "saving/failed_saves.h"
+#include "saving/kept_checkpoints.h"
 #include "saving/late_tensors.h"
 
 namespace fulgur::detail {
@@ -66,13 +65,13 @@ class CheckpointStore {
     bool stops_on_error = false;  ///< `trainer.on_save_error: stop`
   };
   CheckpointStore(RunContext& run, CheckpointHost& host, Settings settings)
-      : run_(run), host_(host), settings_(settings), late_(run) {}
+      : run_(run), host_(host), settings_(settings), kept_(run), late_(run) {}
 
   /// Queues a request, which `act_on_requests` will carry out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
   bool has_requests() const { return !requests_.empty(); }
   /// Whether this run has written the checkpoint. All ranks must call it.
-  bool owns(const std::filesystem::path& path) const;
+  bool owns(const std::filesystem::path& path) const { return kept_.owns(path); }
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
   /// Takes the writer's results, and starts the saves that were requested: the one place where requests are acted on.
@@ -98,8 +97,8 @@ class CheckpointStore {
   /// written, and the process may have died before it. Call after on_train_start.
   void publish_resumed();
 
-  const std::optional<std::filesystem::path>& last() const { return last_; }
-  const std::optional<std::filesystem::path>& best() const { return best_; }
+  const std::optional<std::filesystem::path>& last() const { return kept_.last(); }
+  const std::optional<std::filesystem::path>& best() const { return kept_.best(); }
   /// Whether the newest save that was started has the current state: after this batch, and after the validation and the
   /// epoch's end that may follow it.
   bool is_saved() const;
@@ -109,14 +108,6 @@ class CheckpointStore {
   int64_t saves() const { return saves_; }
 
  private:
-  /// The callback whose ranking `best` follows.
-  struct BestOwner {
-    std::string key;
-    bool monitors = false;  ///< it ranks by a metric; without one the newest is the best
-  };
-  /// Whether `best` should point to what is saved by `request`. A ranking by a metric takes precedence over one
-  /// without; of two rankings by metrics, the first to save counts.
-  bool takes_best(const CheckpointRequest& request) const;
   void start_save(uint64_t ticket, const CheckpointRequest& request);
   /// Begins to write `content` in the background: rank 0 writes, the others wait for its result at the end of the save.
   void begin_writing(CheckpointInfo info, const CheckpointContent& content);
@@ -126,13 +117,6 @@ class CheckpointStore {
   bool take_resumed(uint64_t ticket, const CheckpointRequest& request);
   /// Which checkpoints exist and who keeps them, this request and later ones.
   StateTree state(uint64_t ticket, const CheckpointRequest& request) const;
-  StateTree keepers_state() const;
-  std::string path_in_state(const std::filesystem::path& path) const;
-  /// The name of this run in the origin of its checkpoints.
-  std::string run_name() const;
-  /// Like `owns`, as far as this process sees the files.
-  bool is_own(const std::filesystem::path& path) const;
-  void take_over(const std::filesystem::path& checkpoint, const StateTree& state);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish_save(const AsyncCheckpointWriter::Result& result);
   CheckpointInfo info_of_now(uint64_t ticket, std::filesystem::path path, CheckpointRequest request) const;
@@ -154,10 +138,8 @@ class CheckpointStore {
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
   uint64_t next_ticket_ = 1;
   bool released_ = false;
-  std::optional<std::string> began_as_;  // the name of this run, if it continues
-  std::map<std::filesystem::path, std::set<std::string>> keepers_;
-  std::optional<BestOwner> best_owner_;
-  std::optional<std::filesystem::path> last_, best_, resumed_path_;
+  KeptCheckpoints kept_;
+  std::optional<std::filesystem::path> resumed_path_;
   uint64_t first_own_ticket_ = 0;  // requests before it come from the checkpoint
   int64_t saves_ = 0;
   struct Place {

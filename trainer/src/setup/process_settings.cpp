@@ -1,24 +1,18 @@
 #include "setup/process_settings.h"
 
 #include <ATen/Parallel.h>
-#include <sched.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
-#include <algorithm>
 #include <cstdlib>
+
+#include "fulgur/core/system/usable_cpus.h"
 
 namespace fulgur::detail {
 
 int64_t decide_threads(const Auto<int64_t>& num_threads) {
   if (num_threads.value) return *num_threads.value;
   if (const char* text = std::getenv("OMP_NUM_THREADS"); text && std::atoll(text) > 0) return std::atoll(text);
-  return usable_cores();
-}
-
-int64_t usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  return usable_cpus();
 }
 
 void set_threads(int64_t count) {

@@ -13,8 +13,6 @@ namespace fulgur::detail {
 /// use.
 int64_t decide_threads(const Auto<int64_t>& num_threads);
 
-/// The number of CPUs that this process may use.
-int64_t usable_cores();
 /// Sets LibTorch's thread count.
 void set_threads(int64_t count);
 

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "fulgur/checkpoint/new_file.h"
+#include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -12,7 +13,6 @@
 #include "profiling/profile_path.h"
 #include "profiling/simple_profiler.h"
 #include "profiling/step_costs.h"
-#include "setup/process_settings.h"
 
 namespace fulgur::detail {
 
@@ -40,7 +40,7 @@ RunTraits traits_of(const RunState& run) {
                    .captures = run.options.cuda_graph,
                    .ranks = run.world_size(),
                    .threads = run.description.threads,
-                   .cores = usable_cores(),
+                   .cores = usable_cpus(),
                    .num_workers = {},
                    .accumulate_grad_batches = run.options.accumulate_grad_batches,
                    .precision = run.strategy->precision().name(),

@@ -80,6 +80,10 @@ FULGUR_API Run read_run(const std::filesystem::path& folder, Damage damage = Dam
 /// followed. Throws a ConfigError if `root` is not a folder.
 FULGUR_API std::vector<std::filesystem::path> find_runs(const std::filesystem::path& root);
 
+/// Returns `folder` if it is a run folder. Otherwise returns a run that trains, of those below it, or if none does the
+/// run that began last. Throws a ConfigError if there is no run.
+FULGUR_API std::filesystem::path newest_run(const std::filesystem::path& folder);
+
 /// Reads the runs that find_runs finds; their names are their paths below `root`. Damage is noted.
 FULGUR_API std::vector<Run> read_runs(const std::filesystem::path& root);
 
