@@ -10,6 +10,7 @@
 
 #include "command_line.h"
 #include "failure.h"
+#include "fulgur/core/system/fast_exit.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
@@ -51,6 +52,7 @@ int run(const std::vector<std::string>& arguments, const std::string& program) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fulgur::skip_destructors_if_asked();
   // A closed pipe or a file size limit makes write() fail, instead of killing the process in the middle of a save.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

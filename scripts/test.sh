@@ -66,6 +66,8 @@ fi
 
 # One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
 export OMP_NUM_THREADS=1
+# The destructors of LibTorch take a third of a short process, and the tests start thousands.
+export FULGUR_FAST_EXIT=1
 log="$(mktemp)"
 trap 'rm -rf "$log" ${in_memory:+"$in_memory"}' EXIT
 status=0

@@ -80,6 +80,11 @@ TEST_CASE("F42 help and version are on stdout, exit 0, with stdout closed or bro
   CHECK(finished.exit_code == 0);
   CHECK_FALSE(finished.out.empty());
   CHECK(finished.err.empty());
+  for (const char* fast : {"FULGUR_FAST_EXIT=0", "FULGUR_FAST_EXIT=1"}) {
+    const Finished flushed = trainer(arguments, {.folder = {}, .environment = {fast}});
+    CHECK(flushed.exit_code == 0);
+    CHECK(flushed.out == finished.out);
+  }
   CHECK(trainer(arguments, {.folder = {}, .close_stdout = true}).exit_code == 0);
   CHECK(trainer(arguments, {.folder = {}, .broken_pipe = true}).exit_code == 0);
 }
