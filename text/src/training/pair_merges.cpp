@@ -42,7 +42,7 @@ class MergeLearner {
   MergedTokens learned() {
     count_pairs();
     while (static_cast<int64_t>(result_.tokens.size()) < how_.vocab_size && !offers_.empty()) {
-      std::ranges::pop_heap(offers_);
+      std::pop_heap(offers_.begin(), offers_.end());
       PairOffer best = std::move(offers_.back());
       offers_.pop_back();
       if (const int64_t now = counts_.at(best.pair); best.count != now) {
@@ -98,7 +98,7 @@ class MergeLearner {
 
   void push(PairOffer offer) {
     offers_.push_back(std::move(offer));
-    std::ranges::push_heap(offers_);
+    std::push_heap(offers_.begin(), offers_.end());
   }
 
   void offer_new_places() {
