@@ -107,8 +107,8 @@ std::shared_ptr<const Tokenizer> trained(const TokenizeArguments& arguments, Doc
   const bool bpe = options.model == TokenizerTrainer::Model::bpe;
   if (!bpe) options.special_tokens = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
   if (bpe && !arguments.separator) documents.separator = kDefaultSeparator;
-  if (!documents.separator.empty() && std::ranges::find(options.special_tokens, documents.separator) ==
-                                          options.special_tokens.end())
+  if (!documents.separator.empty() &&
+      std::ranges::find(options.special_tokens, documents.separator) == options.special_tokens.end())
     options.special_tokens.push_back(documents.separator);
   TokenizerTrainer trainer(std::move(options));
   TokenizeProgressLog progress("train", quiet);

@@ -33,8 +33,8 @@ std::string tokenizer_text(const fs::path& path) {
     throw DataError(cat("[text.read_tokenizer] ", error.what()));
   }
   if (!text)
-    throw DataError(cat("[text.read_tokenizer] the tokenizer must be a file or a folder that exists; ", shown_path(path),
-                        " does not."));
+    throw DataError(cat("[text.read_tokenizer] the tokenizer must be a file or a folder that exists; ",
+                        shown_path(path), " does not."));
   detail::require_utf8(*text, cat("[text.read_tokenizer] ", shown_path(path)));
   return std::move(*text);
 }
@@ -58,8 +58,8 @@ detail::TokenizerParts gpt2_parts(const fs::path& folder) {
   detail::TokenizerParts parts;
   const auto json = nlohmann::json::parse(tokenizer_text(vocab), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
-    throw DataError(cat("[text.read_tokenizer] ", shown_path(vocab),
-                        " must be a JSON object of tokens and ids; it is not one."));
+    throw DataError(
+        cat("[text.read_tokenizer] ", shown_path(vocab), " must be a JSON object of tokens and ids; it is not one."));
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= detail::kMostTokenIds)
       throw DataError(cat("[text.read_tokenizer] ", shown_path(vocab), ": an id must be a whole number in [0, ",
@@ -128,9 +128,10 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const fs::path& path) {
     if (fs::exists(path / "tokenizer.json", none)) return read_tokenizer(path / "tokenizer.json");
     if (fs::exists(path / "vocab.json", none)) return made_of(gpt2_parts(path), shown_path(path));
     if (fs::exists(path / "vocab.txt", none)) return read_tokenizer(path / "vocab.txt");
-    throw DataError(cat("[text.read_tokenizer] the folder of a tokenizer must contain tokenizer.json, vocab.json with "
-                        "merges.txt, or vocab.txt; ",
-                        shown_path(path), " contains none of them."));
+    throw DataError(
+        cat("[text.read_tokenizer] the folder of a tokenizer must contain tokenizer.json, vocab.json with "
+            "merges.txt, or vocab.txt; ",
+            shown_path(path), " contains none of them."));
   }
   const std::string name = path.filename().string();
   if (name == "vocab.json" || name == "merges.txt") return made_of(gpt2_parts(path.parent_path()), shown_path(path));

@@ -134,9 +134,9 @@ class TextDocuments {
   const std::string& separator_;
   const DocumentUses& uses_;
   std::string text_;
-  uint64_t offset_ = 0;   // of text_ in the file
-  size_t begin_ = 0;      // what is before it has been used
-  size_t searched_ = 0;   // no separator begins between begin_ and this
+  uint64_t offset_ = 0;  // of text_ in the file
+  size_t begin_ = 0;     // what is before it has been used
+  size_t searched_ = 0;  // no separator begins between begin_ and this
   bool in_document_ = false;
 };
 

@@ -79,7 +79,8 @@ class RowReader {
   size_t column(const std::vector<std::string>& header, const std::string& name) const {
     const auto found = std::ranges::find(header, name);
     if (found == header.end())
-      fail(1, cat("the header must have '", escape_controls(name), "'"), cat("it has ", escape_controls(join_some(header, 10))));
+      fail(1, cat("the header must have '", escape_controls(name), "'"),
+           cat("it has ", escape_controls(join_some(header, 10))));
     return static_cast<size_t>(found - header.begin());
   }
   std::string shown_, text_;
@@ -97,8 +98,8 @@ std::vector<LabelledRow> read_labelled_rows(const std::filesystem::path& path, c
   RowReader reader(path, text_field, label_field);
   std::vector<LabelledRow> rows = kind == ".csv" ? reader.csv() : reader.json_lines();
   if (rows.empty())
-    throw DataError(cat("[text.LabelledTextDataModule] a file must have a row; '", escape_controls(path.string()),
-                        "' has none."));
+    throw DataError(
+        cat("[text.LabelledTextDataModule] a file must have a row; '", escape_controls(path.string()), "' has none."));
   return rows;
 }
 

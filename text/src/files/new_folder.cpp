@@ -53,7 +53,8 @@ std::filesystem::path parent_of(const std::filesystem::path& path) {
 NewFolder::NewFolder(std::filesystem::path folder) : folder_(std::move(folder)) {
   if (!folder_.has_filename()) folder_ = folder_.parent_path();
   if (folder_.empty() || folder_.filename() == "." || folder_.filename() == "..")
-    throw ConfigError("[text.tokenize] the output must name a new folder; it is empty or an existing one. Use --output.");
+    throw ConfigError(
+        "[text.tokenize] the output must name a new folder; it is empty or an existing one. Use --output.");
   if (is_there(folder_)) folder_is_there(folder_);
   const std::filesystem::path parent = parent_of(folder_);
   hidden_ = parent / cat(".", folder_.filename().string(), ".tmp");
@@ -68,7 +69,8 @@ NewFolder::NewFolder(std::filesystem::path folder) : folder_(std::move(folder)) 
     // A file system without locks: what is there is not in use as far as can be known.
   }
   // The process that had the lock may have published the folder meanwhile.
-  struct stat held {}, named {};
+  struct stat held {
+  }, named{};
   if (::fstat(lock.get(), &held) != 0 || ::lstat(hidden_.c_str(), &named) != 0 || held.st_ino != named.st_ino ||
       held.st_dev != named.st_dev || is_there(folder_))
     folder_is_there(folder_);

@@ -10,8 +10,8 @@
 
 namespace fulgur::detail {
 
-/// A folder that has a hidden name next to its final one until it is complete. A process that writes it holds a lock, so
-/// what a killed one has left is removed. The destructor removes what was not published.
+/// A folder that has a hidden name next to its final one until it is complete. A process that writes it holds a lock,
+/// so what a killed one has left is removed. The destructor removes what was not published.
 class NewFolder {
  public:
   /// Throws a ConfigError if `folder` exists or another process writes it, and an Error if it cannot be created.

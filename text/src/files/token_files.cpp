@@ -67,7 +67,8 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
   std::optional<std::string> text;
   try {
     std::error_code none;
-    if (std::filesystem::file_size(path, none) > (1u << 20) && !none) damaged(path, "must be small", "it is above 1 MiB");
+    if (std::filesystem::file_size(path, none) > (1u << 20) && !none)
+      damaged(path, "must be small", "it is above 1 MiB");
     text = read_regular_file(path);
   } catch (const DataError&) {
     throw;
@@ -104,7 +105,8 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
   if (json.value("dtype", nlohmann::json()) != dtype)
     damaged(path, cat("must have the dtype ", dtype, " for ", info.vocab_size, " tokens of the vocabulary"),
             "it has " + json.value("dtype", nlohmann::json()).dump().substr(0, 40));
-  if (json.contains("separator") && !json["separator"].is_null()) info.separator = whole("separator", 0, info.vocab_size - 1);
+  if (json.contains("separator") && !json["separator"].is_null())
+    info.separator = whole("separator", 0, info.vocab_size - 1);
   if (!json.contains("tokenizer") || !json["tokenizer"].is_string())
     damaged(path, "must have the fingerprint of its 'tokenizer'", "it has none");
   info.tokenizer = json["tokenizer"].get<std::string>();
@@ -169,7 +171,8 @@ void TokenFiles::check_documents() const {
   };
   if (begins[0] != 0) fail(cat("the first document begins at ", begins[0]));
   for (size_t i = 0; i < count; ++i)
-    if (begins[i] >= begins[i + 1]) fail(cat("document ", i, " begins at ", begins[i], ", and ends at ", begins[i + 1]));
+    if (begins[i] >= begins[i + 1])
+      fail(cat("document ", i, " begins at ", begins[i], ", and ends at ", begins[i + 1]));
   if (begins[count] != static_cast<uint64_t>(impl_->info.tokens)) fail(cat("the last one ends at ", begins[count]));
 }
 

@@ -46,14 +46,14 @@ class TokenSink {
   }
 
   TokenFilesInfo commit(double val_fraction) {
-    if (info_.tokens == 0)
-      throw DataError("[text.tokenize] the inputs must have a token; they are empty.");
+    if (info_.tokens == 0) throw DataError("[text.tokenize] the inputs must have a token; they are empty.");
     documents_.write(&info_.tokens, sizeof info_.tokens);
     tokens_.commit();
     documents_.commit();
     info_.tokens_checksum = tokens_.checksum();
     info_.documents_checksum = documents_.checksum();
-    info_.train_tokens = info_.tokens - static_cast<int64_t>(std::llround(val_fraction * static_cast<double>(info_.tokens)));
+    info_.train_tokens =
+        info_.tokens - static_cast<int64_t>(std::llround(val_fraction * static_cast<double>(info_.tokens)));
     if (info_.train_tokens < info_.tokens)
       if (const int64_t begin = last_document_before(info_.train_tokens); begin > 0) info_.train_tokens = begin;
     return info_;
@@ -145,8 +145,7 @@ void add_documents(const DocumentFiles& documents, TokenizerTrainer& trainer, co
   int64_t count = 0;
   const bool can_cut = documents.separator.find_first_of(" \t\r\n") == std::string::npos;
   detail::read_documents(
-      documents,
-      [&](std::string_view text) { return can_cut ? detail::last_word_border(text, " \n") : size_t{0}; },
+      documents, [&](std::string_view text) { return can_cut ? detail::last_word_border(text, " \n") : size_t{0}; },
       [&](std::string_view text, bool is_last) {
         trainer.add(text);
         count += is_last ? 1 : 0;
@@ -165,8 +164,8 @@ TokenFilesInfo write_token_files(const DocumentFiles& documents, const Tokenizer
     const auto id = tokenizer.id_of(documents.separator);
     if (!id)
       throw ConfigError(cat("[text.tokenize] the separator must be a token of the tokenizer; '",
-                            escape_controls(documents.separator), "' is not one. Its special tokens: ",
-                            join(tokenizer.special_tokens()), "."));
+                            escape_controls(documents.separator),
+                            "' is not one. Its special tokens: ", join(tokenizer.special_tokens()), "."));
     separator = *id;
   }
   WatchedBytes watched(documents, watch);

@@ -30,9 +30,7 @@ struct LabelledFile {
   std::vector<detail::LabelledRow> rows;
   std::vector<int64_t> labels;  // classes of the rows
 
-  std::string place_of(size_t i) const {
-    return cat("'", escape_controls(path.string()), "', row ", rows[i].row);
-  }
+  std::string place_of(size_t i) const { return cat("'", escape_controls(path.string()), "', row ", rows[i].row); }
 };
 
 class LabelledTexts final : public SampleDataset {
@@ -120,10 +118,10 @@ struct LabelledTextDataModule::Impl {
     for (size_t i = 0; i < file.rows.size(); ++i) {
       const auto found = numbers.find(file.rows[i].label);
       if (found == numbers.end()) {
-        const std::string message = cat(
-            "[text.LabelledTextDataModule] each label must be one of the ", names.size(), " classes of ",
-            from_checkpoint ? "the checkpoint" : "path", ", ", escape_controls(join_some(names, 10)), "; that of ",
-            file.place_of(i), " is '", escape_controls(file.rows[i].label), "'.");
+        const std::string message =
+            cat("[text.LabelledTextDataModule] each label must be one of the ", names.size(), " classes of ",
+                from_checkpoint ? "the checkpoint" : "path", ", ", escape_controls(join_some(names, 10)), "; that of ",
+                file.place_of(i), " is '", escape_controls(file.rows[i].label), "'.");
         if (from_checkpoint) throw CheckpointError(message);
         throw DataError(message);
       }

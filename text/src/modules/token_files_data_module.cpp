@@ -66,7 +66,8 @@ void TokenFilesDataModule::Options::fields(Fields& f) {
       .at_least(0);
   f(block_size, "block_size", "Tokens in a window; link the model's option to it.").range(1, detail::kMostTextSamples);
   f(windows, "windows",
-    "Training windows; random: they start anywhere; packed: they lie side by side and cover the tokens once per epoch.");
+    "Training windows; random: they start anywhere; packed: they lie side by side and cover the tokens once per "
+    "epoch.");
   f(cross_documents, "cross_documents",
     "false: the target at the end of a document, which is the first token of the next one, is ignored (-100).");
   f(samples_per_epoch, "samples_per_epoch",
@@ -99,7 +100,8 @@ TokenFilesDataModule::TokenFilesDataModule(const Options& options) : impl_(std::
     throw ConfigError("[text.TokenFilesDataModule] the sum of weights must be above 0 and finite; it is not.");
   if (options.windows == Windows::packed && options.weights.empty() && options.samples_per_epoch.value)
     throw ConfigError(
-        "[text.TokenFilesDataModule] samples_per_epoch is for windows that are drawn; windows is packed without weights, "
+        "[text.TokenFilesDataModule] samples_per_epoch is for windows that are drawn; windows is packed without "
+        "weights, "
         "so each window occurs once. Set windows to random, or give weights.");
   impl_->options = options;
 }

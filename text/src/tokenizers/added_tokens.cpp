@@ -8,12 +8,10 @@ namespace fulgur::detail {
 
 AddedTokens::AddedTokens(std::vector<Pattern> patterns) : patterns_(std::move(patterns)) {
   for (size_t i = 0; i < patterns_.size(); ++i)
-    if (!patterns_[i].content.empty())
-      by_first_byte_[static_cast<unsigned char>(patterns_[i].content[0])].push_back(i);
+    if (!patterns_[i].content.empty()) by_first_byte_[static_cast<unsigned char>(patterns_[i].content[0])].push_back(i);
   for (std::vector<size_t>& same : by_first_byte_)
-    std::ranges::stable_sort(same, [&](size_t a, size_t b) {
-      return patterns_[a].content.size() > patterns_[b].content.size();
-    });
+    std::ranges::stable_sort(
+        same, [&](size_t a, size_t b) { return patterns_[a].content.size() > patterns_[b].content.size(); });
 }
 
 const AddedTokens::Pattern* AddedTokens::find(std::string_view text, size_t& at) const {

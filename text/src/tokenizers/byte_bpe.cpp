@@ -25,8 +25,9 @@ ByteBpe::ByteBpe(const TokenizerParts& parts, const std::string& where)
   const auto id_of = [&](const std::string& token, size_t rank) {
     const auto found = ids.find(token);
     if (found == ids.end())
-      throw DataError(cat("[text.read_tokenizer] ", where, ": each merge must join tokens of the vocabulary into one; '",
-                          escape_controls(token), "' of merge ", rank, " is not in it."));
+      throw DataError(cat("[text.read_tokenizer] ", where,
+                          ": each merge must join tokens of the vocabulary into one; '", escape_controls(token),
+                          "' of merge ", rank, " is not in it."));
     return found->second;
   };
   for (size_t rank = 0; rank < parts.merges.size(); ++rank) {
@@ -42,8 +43,10 @@ ByteBpe::ByteBpe(const TokenizerParts& parts, const std::string& where)
     const auto found = ids.find(byte_characters(std::string_view(&one, 1)));
     byte_ids_[byte] = found == ids.end() ? -1 : found->second;
     if (found == ids.end() && !unk_)
-      throw DataError(cat("[text.read_tokenizer] ", where, ": without unk_token each of the 256 bytes must be a token, or "
-                          "text would be lost; byte ", byte, " ('", byte_characters(std::string_view(&one, 1)),
+      throw DataError(cat("[text.read_tokenizer] ", where,
+                          ": without unk_token each of the 256 bytes must be a token, or "
+                          "text would be lost; byte ",
+                          byte, " ('", byte_characters(std::string_view(&one, 1)),
                           "') is not in the vocabulary. Train the tokenizer with ByteLevel's initial alphabet."));
   }
   if (!parts.ignore_merges) return;
@@ -83,7 +86,8 @@ void ByteBpe::merge_short(std::vector<int32_t>& ids) const {
   for (size_t i = 0; i + 1 < ids.size(); ++i) look(i);
   while (ids.size() > 1) {
     const auto last = next.begin() + static_cast<std::ptrdiff_t>(ids.size() - 1);
-    const auto best = std::min_element(next.begin(), last, [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    const auto best =
+        std::min_element(next.begin(), last, [](const auto& a, const auto& b) { return a.rank < b.rank; });
     if (best->rank == kNoRank) return;
     const auto at = static_cast<size_t>(best - next.begin());
     ids[at] = best->id;

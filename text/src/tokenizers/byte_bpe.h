@@ -13,8 +13,8 @@
 
 namespace fulgur::detail {
 
-/// Byte-level BPE: a word starts as its bytes; the pair with the lowest rank is merged, the leftmost one first, until no
-/// pair has a rank.
+/// Byte-level BPE: a word starts as its bytes; the pair with the lowest rank is merged, the leftmost one first, until
+/// no pair has a rank.
 class ByteBpe {
  public:
   /// Throws a DataError, with `where` in front, if the merges do not fit the vocabulary, or if bytes lack a token and

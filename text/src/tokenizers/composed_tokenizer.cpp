@@ -37,7 +37,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 // Hugging Face's clean-up of the tokens of WordPiece, one by one.
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},   {" ?", "?"},   {" !", "!"},           {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
@@ -72,9 +72,9 @@ std::vector<AddedTokens::Pattern> ComposedTokenizer::patterns(bool normalized_on
   std::vector<AddedTokens::Pattern> made;
   for (const AddedToken& added : parts_.added)
     if (added.normalized == normalized_ones)
-      made.push_back({normalized_ones && parts_.normalization ? normalized(added.content, *parts_.normalization)
-                                                              : added.content,
-                      &added});
+      made.push_back(
+          {normalized_ones && parts_.normalization ? normalized(added.content, *parts_.normalization) : added.content,
+           &added});
   return made;
 }
 
@@ -152,8 +152,8 @@ std::string ComposedTokenizer::decode(c10::ArrayRef<int32_t> ids, bool skip_spec
       continue;
     }
     std::string piece = token;
-    if (!first) piece = token.starts_with(parts_.continuing_prefix) ? token.substr(parts_.continuing_prefix.size())
-                                                                    : " " + token;
+    if (!first)
+      piece = token.starts_with(parts_.continuing_prefix) ? token.substr(parts_.continuing_prefix.size()) : " " + token;
     first = false;
     if (parts_.cleanup) clean_up(piece);
     out += piece;

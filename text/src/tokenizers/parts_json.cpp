@@ -168,7 +168,8 @@ void read_words(const JsonPart& root, TokenizerParts& parts) {
 }
 
 void read_decoder(const JsonPart& root, TokenizerParts& parts) {
-  if (!root.has("decoder")) root.refuse("must have a decoder", "there is none", "ByteLevel and WordPiece are supported.");
+  if (!root.has("decoder"))
+    root.refuse("must have a decoder", "there is none", "ByteLevel and WordPiece are supported.");
   const JsonPart decoder = root.at("decoder");
   const bool bpe = parts.model == TokenModel::byte_bpe;
   const std::string type = type_of(decoder), wanted = bpe ? "ByteLevel" : "WordPiece";
@@ -191,7 +192,8 @@ void read_template(const JsonPart& post, TokenizerParts& parts) {
     const JsonPart piece = single.item(i);
     piece.with_keys({"Sequence", "SpecialToken"});
     if (piece.has("Sequence")) {
-      if (piece.at("Sequence").at("id").text() != "A" || text_seen) piece.refuse("must be the text, once", piece.shown());
+      if (piece.at("Sequence").at("id").text() != "A" || text_seen)
+        piece.refuse("must be the text, once", piece.shown());
       text_seen = true;
       continue;
     }
@@ -277,9 +279,7 @@ TokenizerJson template_json(const TokenizerParts& parts) {
   const auto add = [&](const std::vector<std::pair<std::string, int32_t>>& tokens) {
     for (const auto& [token, id] : tokens) {
       single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
-      specials[token] = {{"id", token},
-                         {"ids", TokenizerJson::array({id})},
-                         {"tokens", TokenizerJson::array({token})}};
+      specials[token] = {{"id", token}, {"ids", TokenizerJson::array({id})}, {"tokens", TokenizerJson::array({token})}};
     }
   };
   add(parts.before);
@@ -295,9 +295,7 @@ TokenizerJson template_json(const TokenizerParts& parts) {
 }  // namespace
 
 void check_parts(TokenizerParts& parts, const std::string& name) {
-  const auto fail = [&](const auto&... found) {
-    throw DataError(cat("[text.read_tokenizer] ", name, ": ", found...));
-  };
+  const auto fail = [&](const auto&... found) { throw DataError(cat("[text.read_tokenizer] ", name, ": ", found...)); };
   std::ranges::sort(parts.vocab, {}, [](const auto& entry) { return entry.second; });
   std::ranges::sort(parts.added, {}, &AddedToken::id);
   std::unordered_map<std::string_view, int32_t> ids;
@@ -332,8 +330,7 @@ void check_parts(TokenizerParts& parts, const std::string& name) {
 
 TokenizerParts parts_from_json(std::string_view text, const std::string& name) {
   const TokenizerJson json = TokenizerJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded())
-    throw DataError(cat("[text.read_tokenizer] ", name, " must be JSON; it cannot be parsed."));
+  if (json.is_discarded()) throw DataError(cat("[text.read_tokenizer] ", name, " must be JSON; it cannot be parsed."));
   const JsonPart root(json, "", name);
   root.with_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
@@ -376,10 +373,8 @@ std::string json_of(const TokenizerParts& parts) {
   }
   if (parts.model == TokenModel::byte_bpe) {
     const auto byte_level = [](bool prefix_space, bool regex) {
-      return TokenizerJson{{"type", "ByteLevel"},
-                           {"add_prefix_space", prefix_space},
-                           {"trim_offsets", true},
-                           {"use_regex", regex}};
+      return TokenizerJson{
+          {"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", regex}};
     };
     json["pre_tokenizer"] = byte_level(parts.add_prefix_space, parts.use_regex);
     json["decoder"] = byte_level(true, true);

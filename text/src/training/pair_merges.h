@@ -23,8 +23,8 @@ struct MergedTokens {
 /// Words (well-formed UTF-8, each once, in any order) and their counts.
 using CountedWords = std::vector<std::pair<std::string, int64_t>>;
 
-/// Learns merges of characters as Hugging Face's BpeTrainer does. The counts of pairs are updated after each merge in the
-/// words that contain it, so the time does not grow with the square of the vocabulary.
+/// Learns merges of characters as Hugging Face's BpeTrainer does. The counts of pairs are updated after each merge in
+/// the words that contain it, so the time does not grow with the square of the vocabulary.
 MergedTokens learn_merges(CountedWords words, const MergeTraining& how);
 
 }  // namespace fulgur::detail

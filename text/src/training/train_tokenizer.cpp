@@ -58,9 +58,10 @@ TokenizerTrainer::TokenizerTrainer(Options options) : impl_(std::make_unique<Imp
     throw ConfigError("[text.TokenizerTrainer] special_tokens of wordpiece must have [UNK]; it has not.");
   for (const std::string& token : options.special_tokens)
     if (token.empty() || !is_utf8(token) || std::ranges::count(options.special_tokens, token) > 1)
-      throw ConfigError(cat("[text.TokenizerTrainer] special_tokens must be different texts in UTF-8, none of them empty; "
-                            "'",
-                            escape_controls(token), "' is not."));
+      throw ConfigError(
+          cat("[text.TokenizerTrainer] special_tokens must be different texts in UTF-8, none of them empty; "
+              "'",
+              escape_controls(token), "' is not."));
   impl_->options = std::move(options);
 }
 
@@ -84,8 +85,7 @@ void TokenizerTrainer::add(std::string_view text) {
 
 std::shared_ptr<const Tokenizer> TokenizerTrainer::train() const {
   const Options& options = impl_->options;
-  if (impl_->counts.empty())
-    throw DataError("[text.TokenizerTrainer] the texts must have a word; they are empty.");
+  if (impl_->counts.empty()) throw DataError("[text.TokenizerTrainer] the texts must have a word; they are empty.");
   detail::MergeTraining how{.vocab_size = options.vocab_size,
                             .min_frequency = options.min_frequency,
                             .special_tokens = options.special_tokens};

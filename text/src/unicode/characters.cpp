@@ -21,11 +21,14 @@ CharacterClass computed_class(char32_t c) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return CharacterClass::letter;
+    case UTF8PROC_CATEGORY_LO:
+      return CharacterClass::letter;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return CharacterClass::number;
-    default: return CharacterClass::other;
+    case UTF8PROC_CATEGORY_NO:
+      return CharacterClass::number;
+    default:
+      return CharacterClass::other;
   }
 }
 
@@ -77,8 +80,10 @@ bool is_bert_punctuation(char32_t c) {
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: return true;
-    default: return false;
+    case UTF8PROC_CATEGORY_PO:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -136,11 +141,11 @@ std::string decomposed(std::string_view text) {
   std::vector<utf8proc_int32_t> points(text.size() + 16);
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
   for (;;) {
-    const utf8proc_ssize_t count =
-        utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                           static_cast<utf8proc_ssize_t>(text.size()), points.data(),
-                           static_cast<utf8proc_ssize_t>(points.size()), options);
-    if (count < 0) throw DataError(cat("[text.decomposed] utf8proc must accept the text; ", utf8proc_errmsg(count), "."));
+    const utf8proc_ssize_t count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                                      static_cast<utf8proc_ssize_t>(text.size()), points.data(),
+                                                      static_cast<utf8proc_ssize_t>(points.size()), options);
+    if (count < 0)
+      throw DataError(cat("[text.decomposed] utf8proc must accept the text; ", utf8proc_errmsg(count), "."));
     if (static_cast<size_t>(count) > points.size()) {
       points.resize(static_cast<size_t>(count));
       continue;

@@ -14,13 +14,13 @@
 namespace fulgur {
 
 /// Texts with labels, for classification: a CSV file with a header, or JSON lines. Batches have `tokens` (N, L) int64,
-/// `mask` (N, L) bool, which is true for tokens and false for padding, and `label` (N) int64. A text is tokenized when it
-/// is read, with the tokens that the tokenizer's post-processor adds; the text's own tokens are cut to max_length minus
-/// those.
+/// `mask` (N, L) bool, which is true for tokens and false for padding, and `label` (N) int64. A text is tokenized when
+/// it is read, with the tokens that the tokenizer's post-processor adds; the text's own tokens are cut to max_length
+/// minus those.
 ///
 /// Classes are the different labels of `path`, sorted: by number if all are whole numbers, else by bytes. They and the
-/// tokenizer's fingerprint are saved in the checkpoint, whose classes are used instead, so that a class keeps its number.
-/// Exported values: `num_classes`, `classes`, `vocab_size`, `max_length`.
+/// tokenizer's fingerprint are saved in the checkpoint, whose classes are used instead, so that a class keeps its
+/// number. Exported values: `num_classes`, `classes`, `vocab_size`, `max_length`.
 class FULGUR_API LabelledTextDataModule : public DataModule {
  public:
   enum class Padding { longest, max_length };
@@ -48,8 +48,9 @@ class FULGUR_API LabelledTextDataModule : public DataModule {
   explicit LabelledTextDataModule(const Options& options);
   ~LabelledTextDataModule() override;
 
-  /// Throws a DataError for a file that cannot be read, with file and row, and for a label of val_path or test_path that
-  /// path does not have; a CheckpointError for a label that the checkpoint's classes do not have, or another tokenizer.
+  /// Throws a DataError for a file that cannot be read, with file and row, and for a label of val_path or test_path
+  /// that path does not have; a CheckpointError for a label that the checkpoint's classes do not have, or another
+  /// tokenizer.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;

@@ -15,10 +15,10 @@ namespace fulgur {
 /// their successors: batches have `input` and `target`, both (N, block_size) int64, target shifted by one token. Every
 /// window is a function of seed, epoch and index.
 ///
-/// `random` windows start anywhere in the training part. `packed` windows lie side by side and cover it, so each token is
-/// read once per epoch; the last window of a part is filled up with input 0 and target -100. If `cross_documents` is
-/// false, the target after the last token of a document, which belongs to the next document, is -100. -100 is ignored by
-/// `cross_entropy`.
+/// `random` windows start anywhere in the training part. `packed` windows lie side by side and cover it, so each token
+/// is read once per epoch; the last window of a part is filled up with input 0 and target -100. If `cross_documents` is
+/// false, the target after the last token of a document, which belongs to the next document, is -100. -100 is ignored
+/// by `cross_entropy`.
 ///
 /// Of several folders with `weights`, each training window is drawn: first the folder, by weight, then a window of it,
 /// with replacement. Validation windows are packed, those of all folders one after the other.
@@ -47,8 +47,8 @@ class FULGUR_API TokenFilesDataModule : public DataModule {
   explicit TokenFilesDataModule(const Options& options);
   ~TokenFilesDataModule() override;
 
-  /// Throws a DataError for a folder that is damaged, for folders with different tokenizers, and for a training part that
-  /// is too short for a window; a CheckpointError if the checkpoint's tokenizer is another one.
+  /// Throws a DataError for a folder that is damaged, for folders with different tokenizers, and for a training part
+  /// that is too short for a window; a CheckpointError if the checkpoint's tokenizer is another one.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;
