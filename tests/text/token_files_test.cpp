@@ -115,7 +115,7 @@ TEST_CASE("the ids of a file that is read in pieces are those of the whole") {
     const std::string part = corpus.substr(0, corpus.find('\n', (i * 7919) % 8000) + 1);
     text += part;
     documents.back() += part;
-    if (i % 3 == 0 && i > 900) {  // the first document has several MiB
+    if (i % 3 == 0 && i > 1300) {  // the first document has several MiB
       text += kSeparator;
       documents.emplace_back();
     }

@@ -1,6 +1,7 @@
 #include "fulgur/text/train_tokenizer.h"
 
 #include <catch2/catch_test_macros.hpp>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -78,6 +79,20 @@ TEST_CASE("special tokens are the first ids") {
   CHECK(made->special_tokens() == std::vector<std::string>{"<s>", "</s>"});
   CHECK(made->id_of("</s>") == 1);
   CHECK(made->encode("<s>") == std::vector<int32_t>{0});
+}
+
+TEST_CASE("a tokenizer of tiny Shakespeare gives the text back") {
+  const char* data = std::getenv("FULGUR_TRIAL_DATA");
+  const std::filesystem::path path =
+      std::filesystem::path(data != nullptr ? data : "") / "tinyshakespeare" / "input.txt";
+  if (data == nullptr || !std::filesystem::exists(path))
+    SKIP("there is no tinyshakespeare/input.txt in FULGUR_TRIAL_DATA");
+  const std::string text = test::read_text(path);
+  const auto made = trained({.vocab_size = 1000}, text);
+  CHECK(made->vocab_size() == 1000);
+  const std::vector<int32_t> ids = made->encode(text);
+  CHECK((made->decode(ids) == text));
+  CHECK(ids.size() < text.size() / 2);
 }
 
 TEST_CASE("options and texts of a training are checked") {

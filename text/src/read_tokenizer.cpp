@@ -63,7 +63,8 @@ detail::TokenizerParts gpt2_parts(const fs::path& folder) {
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= detail::kMostTokenIds)
       throw DataError(cat("[text.read_tokenizer] ", shown_path(vocab), ": an id must be a whole number in [0, ",
-                          detail::kMostTokenIds, "); '", escape_controls(token), "' has ", id.dump(), "."));
+                          detail::kMostTokenIds, "); '", escape_controls(token), "' has another value, of type ",
+                          id.type_name(), "."));
     parts.vocab.emplace_back(token, id.get<int32_t>());
   }
   const std::vector<std::string> lines = lines_of_file(merges);

@@ -79,7 +79,12 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
     throw DataError(cat("[text.TokenFiles] path must be a folder of `trainer tokenize`; there is no '",
                         escape_controls(path.string()), "'."));
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || json.value("format", nlohmann::json()) != detail::kFormatName)
+  // The text of an entry; empty if it is none. Nested values are neither copied nor written, as they may be deep.
+  const auto text_of = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  if (!json.is_object() || text_of("format") != detail::kFormatName)
     damaged(path, cat("must be JSON with the format '", detail::kFormatName, "'"), "it is not");
   const auto whole = [&](const char* key, int64_t least, int64_t most) {
     const auto found = json.find(key);
@@ -88,7 +93,7 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
                       found->get<int64_t>() >= least && found->get<int64_t>() <= most;
     if (!good)
       damaged(path, cat("must have '", key, "' in [", least, ", ", most, "]"),
-              found == json.end() ? std::string("it is absent") : "it is " + found->dump().substr(0, 40));
+              found == json.end() ? std::string("it is absent") : cat("it has another value, of type ", found->type_name()));
     return found->get<int64_t>();
   };
   if (whole("version", 0, kMostTokens) != 1)
@@ -102,14 +107,13 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
   info.documents_checksum = static_cast<uint32_t>(whole("documents_crc32", 0, 0xffffffff));
   info.bytes_per_token = info.vocab_size <= 65536 ? 2 : 4;
   const char* dtype = info.bytes_per_token == 2 ? "uint16" : "uint32";
-  if (json.value("dtype", nlohmann::json()) != dtype)
+  if (text_of("dtype") != dtype)
     damaged(path, cat("must have the dtype ", dtype, " for ", info.vocab_size, " tokens of the vocabulary"),
-            "it has " + json.value("dtype", nlohmann::json()).dump().substr(0, 40));
+            cat("it has '", escape_controls(text_of("dtype").substr(0, 40)), "'"));
   if (json.contains("separator") && !json["separator"].is_null())
     info.separator = whole("separator", 0, info.vocab_size - 1);
-  if (!json.contains("tokenizer") || !json["tokenizer"].is_string())
-    damaged(path, "must have the fingerprint of its 'tokenizer'", "it has none");
-  info.tokenizer = json["tokenizer"].get<std::string>();
+  info.tokenizer = text_of("tokenizer");
+  if (info.tokenizer.empty()) damaged(path, "must have the fingerprint of its 'tokenizer'", "it has none");
   return info;
 }
 

@@ -138,7 +138,7 @@ int64_t ComposedTokenizer::num_special_tokens() const {
   return static_cast<int64_t>(parts_.before.size() + parts_.after.size());
 }
 
-std::string ComposedTokenizer::decode(c10::ArrayRef<int32_t> ids, bool skip_special_tokens) const {
+std::string ComposedTokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::string out;
   bool first = true;
   for (const int32_t id : ids) {

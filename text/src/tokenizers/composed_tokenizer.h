@@ -24,7 +24,7 @@ class ComposedTokenizer final : public Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const override;
   std::vector<int32_t> with_special_tokens(std::vector<int32_t> ids) const override;
   int64_t num_special_tokens() const override;
-  std::string decode(c10::ArrayRef<int32_t> ids, bool skip_special_tokens) const override;
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
   std::optional<int32_t> id_of(std::string_view token) const override;
   std::vector<std::string> special_tokens() const override;

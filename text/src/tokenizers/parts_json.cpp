@@ -26,7 +26,9 @@ class JsonPart {
     throw DataError(cat("[text.read_tokenizer] ", *file_, ": ", place_.empty() ? "the file" : place_, " ", rule, "; ",
                         got, ".", advice.empty() ? "" : " ", advice));
   }
+  // Nested values are not written: that would take as much of the stack as they are deep.
   std::string shown() const {
+    if (value_->is_structured()) return cat("got a JSON ", value_->type_name(), " of ", value_->size());
     std::string text = value_->dump(-1, ' ', false, TokenizerJson::error_handler_t::replace);
     if (text.size() > 80) text = text.substr(0, 80) + "…";
     return "got " + escape_controls(text);

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <c10/util/ArrayRef.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +30,7 @@ class FULGUR_API Tokenizer {
   virtual int64_t num_special_tokens() const = 0;
   /// The text of ids. Bytes that are not UTF-8 become U+FFFD; use it on whole texts, as a character may have several
   /// tokens. Throws a DataError for an id without a token.
-  virtual std::string decode(c10::ArrayRef<int32_t> ids, bool skip_special_tokens = true) const = 0;
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const = 0;
 
   /// The largest id plus one: the rows that an embedding needs.
   virtual int64_t vocab_size() const = 0;
