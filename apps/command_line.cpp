@@ -39,7 +39,9 @@ constexpr const char* kWithValue[] = {
     // of tune
     "mode", "min_lr", "max_lr", "early_stop_threshold", "steps", "steps_per_trial", "init", "max_trials", "margin",
     // of sweep
-    "sweep", "dir", "jobs", "grace", "trial", "show", "collect", "devices_per_trial", "device_list"};
+    "sweep", "dir", "jobs", "grace", "trial", "show", "collect", "devices_per_trial", "device_list",
+    // of tokenize
+    "tokenizer", "train", "vocab_size", "input", "jsonl", "separator", "val_fraction"};
 constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet", "retry_failed"};
 /// Short forms of config keys.
 struct Short {
@@ -166,7 +168,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
   if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune", "sweep"}))
     names.emplace_back("--config");
-  if (!is_run({"export", "inspect", "runs", "compare", "report", "watch"})) names.emplace_back("--plugin");
+  if (!is_run({"export", "inspect", "runs", "compare", "report", "watch", "tokenize"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
   if (is_run({"fit", "validate", "test", "predict", "config", "tune", "sweep"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--profile", "--resume", "--allow-config-change"});
@@ -312,6 +314,36 @@ void add_sweep(CLI::App& app, SweepArguments& out) {
   collect->type_name("DIR")->excludes(trial);
 }
 
+/// `tokenize`, which makes token files of texts.
+void add_tokenize(CLI::App& app, CommandLine& out) {
+  TokenizeArguments& tokenize = out.tokenize;
+  CLI::App* verb =
+      app.add_subcommand("tokenize", "Convert texts to a folder of tokens for TokenFilesDataModule")->fallthrough();
+  verb->add_option("--input", tokenize.inputs, "Text files, or patterns such as 'data/*.txt'")
+      ->required()
+      ->type_name("FILE")
+      ->expected(1, -1)
+      ->take_all();
+  verb->add_option("--output", out.output, "Folder to create")->required()->type_name("DIR");
+  verb->add_option("--tokenizer", tokenize.tokenizer,
+                   "A tokenizer.json, or a folder with one, with vocab.json and merges.txt, or with vocab.txt")
+      ->type_name("PATH");
+  verb->add_option("--train", tokenize.train, "Train a tokenizer on the inputs: bpe or wordpiece")
+      ->check(CLI::IsMember({"bpe", "wordpiece"}))
+      ->type_name("KIND");
+  verb->add_option("--vocab_size", tokenize.vocab_size, "Tokens of the trained tokenizer; 30000 if not given")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  verb->add_option("--jsonl", tokenize.jsonl, "The inputs are JSON lines, with the text in this field")
+      ->type_name("FIELD");
+  verb->add_option("--separator", tokenize.separator,
+                   "Token between documents, and at the end of each; <|endoftext|> if the tokenizer has it; '': none")
+      ->type_name("TOKEN");
+  verb->add_option("--val_fraction", tokenize.val_fraction, "Fraction of the tokens, at the end, for validation")
+      ->type_name("PART");
+  verb->add_flag("--quiet", out.quiet, "Print only the folder");
+}
+
 // What CLI11 fills in.
 struct Values {
   std::vector<std::string> files, plugins;
@@ -358,6 +390,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   add_history(app, out);
   add_tune(app, out, values.argument);
   add_sweep(app, out.sweep);
+  add_tokenize(app, out);
 }
 
 }  // namespace

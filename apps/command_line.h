@@ -7,6 +7,7 @@
 
 #include "fulgur/trainer/config.h"
 #include "sweep/sweep_arguments.h"
+#include "tokenizing/tokenize_arguments.h"
 #include "tuning/tune_arguments.h"
 
 namespace fulgur::cli {
@@ -20,7 +21,7 @@ struct CommandLine {
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
   std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
-  std::optional<std::filesystem::path> output;  ///< of export, import, report and tune
+  std::optional<std::filesystem::path> output;  ///< of export, import, report, tune and tokenize
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
   bool strict = true;                           ///< of import
@@ -32,7 +33,8 @@ struct CommandLine {
   double every_s = 1;                           ///< of watch
   TuneArguments tune;
   SweepArguments sweep;
-  bool quiet = false;         ///< of runs, report and watch
+  TokenizeArguments tokenize;
+  bool quiet = false;         ///< of runs, report, watch and tokenize
   int64_t profile_steps = 0;  ///< of fit: measure so many steps; 0: train
   bool resume = false;        ///< becomes `ckpt_path: auto` in the overrides
   std::string text;           ///< help or version, to be printed instead of running anything

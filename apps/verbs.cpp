@@ -18,6 +18,7 @@
 #include "restart.h"
 #include "seeing/history_verbs.h"
 #include "sweep/sweep_verb.h"
+#include "tokenizing/tokenize_verb.h"
 #include "tuning/finders.h"
 #include "tuning/grouped_trial.h"
 #include "tuning/tune_batch_size.h"
@@ -242,6 +243,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "compare") return compare_runs(command);
   if (command.verb == "report") return report_runs(command);
   if (command.verb == "watch") return watch_run(command);
+  if (command.verb == "tokenize") return tokenize(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

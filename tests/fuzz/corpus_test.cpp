@@ -40,5 +40,6 @@ TEST_CASE("the corpus of the idx reader") { replay("idx", fuzz::idx); }
 TEST_CASE("the corpus of the config loader") { replay("config", fuzz::config); }
 TEST_CASE("the corpus of the logs of runs") { replay("run_log", fuzz::run_log); }
 TEST_CASE("the corpus of sweeps") { replay("sweep", fuzz::sweep); }
+TEST_CASE("the corpus of tokenizers") { replay("tokenizer", fuzz::tokenizer); }
 
 }  // namespace corpus_test

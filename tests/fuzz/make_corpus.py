@@ -101,6 +101,37 @@ def sweep():
     put("sweep", "state", json.dumps(state, indent=2).encode())
 
 
+def tokenizer():
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    bpe = {
+        "version": "1.0",
+        "added_tokens": [{"id": 9, "content": "<s>", "lstrip": True, "rstrip": True, "special": True}, {"id": 10, "content": "ba"}],
+        "pre_tokenizer": byte_level,
+        "post_processor": {"type": "RobertaProcessing", "sep": ["<s>", 9], "cls": ["<s>", 9]},
+        "decoder": byte_level,
+        "model": {"type": "BPE", "unk_token": "?", "fuse_unk": True, "merges": ["a b", ["\u0120", "ab"]],
+                  "vocab": {"?": 0, "a": 1, "b": 2, "ab": 3, "\u0120": 4, "\u0120ab": 5}},
+    }
+    pieces = {
+        "added_tokens": [{"id": 5, "content": "[x]", "special": True}, {"id": 6, "content": "\u00c4B", "normalized": True}],
+        "normalizer": {"type": "BertNormalizer", "strip_accents": None, "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[x]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                           "pair": [], "special_tokens": {"[x]": {"id": "[x]", "ids": [5], "tokens": ["[x]"]}}},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"unk_token": "?", "continuing_subword_prefix": "##", "max_input_chars_per_word": 4, "vocab": {"?": 0, "a": 1, "##b": 2, "##": 3, ".": 4}},
+    }
+    put("tokenizer", "bpe", json.dumps(bpe).encode())
+    put("tokenizer", "word_piece", json.dumps(pieces).encode())
+    bpe["model"]["ignore_merges"] = True
+    byte_level["use_regex"] = byte_level["add_prefix_space"] = False
+    put("tokenizer", "whole_words", json.dumps(bpe).encode())
+    pieces["model"]["vocab"]["a"] = 1 << 23
+    put("tokenizer", "large_id", json.dumps(pieces).encode())
+    put("tokenizer", "deep", b'{"truncation":' + b"[" * 4000 + b"]" * 4000 + b"}")
+    put("tokenizer", "unknown", b'{"model":{"type":"Unigram","vocab":[["a",-1.5]]}}')
+
+
 if __name__ == "__main__":
     safetensors_header()
     pytorch()
@@ -108,3 +139,4 @@ if __name__ == "__main__":
     config()
     run_log()
     sweep()
+    tokenizer()

@@ -1,0 +1,252 @@
+#include "fulgur/text/labelled_text_data_module.h"
+
+#include <ATen/ops/eq.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <set>
+
+#include "fulgur/core/text/errors.h"
+#include "support/expect_error.h"
+#include "support/temporary_folder.h"
+
+namespace labelled_text_data_module_test {
+
+using namespace fulgur;
+using Catch::Matchers::ContainsSubstring;
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_text;
+using Module = LabelledTextDataModule;
+using Row = std::vector<int64_t>;
+
+namespace {
+
+const std::filesystem::path kTokenizer = std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "wordpiece.json";
+
+Row ids_of(const std::string& text, size_t max_length = 128) {
+  const auto tokenizer = read_tokenizer(kTokenizer);
+  std::vector<int32_t> ids = tokenizer->encode(text);
+  if (ids.size() > max_length - 2) ids.resize(max_length - 2);
+  ids = tokenizer->with_special_tokens(std::move(ids));
+  return {ids.begin(), ids.end()};
+}
+
+struct Files {
+  TemporaryFolder folder;
+  Module::Options options;
+  explicit Files(const std::string& name = "a.csv",
+                 const std::string& text = "label,text\nspam,the time\nham,\"about, now\"\nspam,first\nham,they\n") {
+    write_text(folder / name, text);
+    options.path = folder / name;
+    options.tokenizer = kTokenizer;
+    options.val_fraction = 0;
+    options.batch_size = 4;
+  }
+  std::unique_ptr<Module> made() const {
+    auto data = std::make_unique<Module>(options);
+    data->setup(TrainerFn::fit);
+    return data;
+  }
+};
+
+/// Rows without padding, and their labels, of an epoch.
+std::vector<std::pair<Row, int64_t>> all_of(DataModule& data, RunningStage stage) {
+  const auto loaders = data.loaders(stage);
+  REQUIRE(loaders.size() == 1);
+  loaders[0]->configure(1, 0, 1);
+  loaders[0]->start_epoch(0);
+  std::vector<std::pair<Row, int64_t>> rows;
+  for (Batch batch; loaders[0]->next(batch);) {
+    const Tensor tokens = batch["tokens"], mask = batch["mask"], label = batch["label"];
+    CHECK(tokens.scalar_type() == at::kLong);
+    CHECK(mask.scalar_type() == at::kBool);
+    CHECK(label.scalar_type() == at::kLong);
+    REQUIRE(tokens.sizes() == mask.sizes());
+    for (int64_t i = 0; i < tokens.size(0); ++i) {
+      Row row;
+      for (int64_t k = 0; k < tokens.size(1); ++k) {
+        const bool is_token = mask.const_data_ptr<bool>()[i * tokens.size(1) + k];
+        const int64_t token = tokens.const_data_ptr<int64_t>()[i * tokens.size(1) + k];
+        if (is_token)
+          row.push_back(token);
+        else
+          CHECK(token == 0);  // [PAD]
+      }
+      rows.emplace_back(row, label.const_data_ptr<int64_t>()[i]);
+    }
+  }
+  return rows;
+}
+
+Batch first_batch(DataModule& data, RunningStage stage = RunningStage::train) {
+  const auto loaders = data.loaders(stage);
+  REQUIRE(loaders.size() == 1);
+  loaders[0]->configure(1, 0, 1);
+  loaders[0]->start_epoch(0);
+  Batch batch;
+  REQUIRE(loaders[0]->next(batch));
+  return batch;
+}
+
+std::vector<std::string> names_of(const StateTree& list) {
+  std::vector<std::string> names;
+  for (const StateTree& name : list.as_list()) names.push_back(name.as_string());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("texts of CSV and JSON lines become padded tokens, a mask and labels") {
+  const std::vector<std::pair<Row, int64_t>> expected{
+      {ids_of("the time"), 1}, {ids_of("about, now"), 0}, {ids_of("first"), 1}, {ids_of("they"), 0}};
+  const Files csv, json("a.jsonl",
+                        "{\"text\":\"the time\",\"label\":\"spam\"}\n{\"label\":\"ham\",\"text\":\"about, now\",\"x\":1}\n\n"
+                        "{\"text\":\"first\",\"label\":\"spam\"}\r\n{\"text\":\"they\",\"label\":\"ham\"}");
+  for (const Files* files : {&csv, &json}) {
+    const auto data = files->made();
+    CHECK(data->classes() == std::vector<std::string>{"ham", "spam"});
+    auto rows = all_of(*data, RunningStage::train), sorted = expected;
+    std::sort(rows.begin(), rows.end());
+    std::sort(sorted.begin(), sorted.end());
+    CHECK(rows == sorted);
+    CHECK(data->loaders(RunningStage::validate).empty());
+    CHECK(data->loaders(RunningStage::test).empty());
+  }
+}
+
+TEST_CASE("labels that are numbers are sorted as numbers") {
+  const Files files("a.jsonl", "{\"text\":\"the\",\"label\":10}\n{\"text\":\"of\",\"label\":9}\n{\"text\":\"and\",\"label\":-1}");
+  const auto data = files.made();
+  CHECK(data->classes() == std::vector<std::string>{"-1", "9", "10"});
+  CHECK(data->exported_values().at("num_classes").as_int() == 3);
+  CHECK(names_of(data->exported_values().at("classes")) == data->classes());
+  CHECK(data->exported_values().at("vocab_size").as_int() == 535);
+  CHECK(data->exported_values().at("max_length").as_int() == 128);
+}
+
+TEST_CASE("batches are as long as their longest text, or max_length; texts are cut to it") {
+  Files files("a.csv", "text,label\n\"the the the the the the the the\",a\nthe,b\n");
+  CHECK(first_batch(*files.made())["tokens"].sizes() == at::IntArrayRef({2, 10}));
+  files.options.padding = Module::Padding::max_length;
+  files.options.max_length = 20;
+  CHECK(first_batch(*files.made())["tokens"].sizes() == at::IntArrayRef({2, 20}));
+  files.options.max_length = 5;
+  const auto rows = all_of(*files.made(), RunningStage::train);
+  const Row cut = ids_of("the the the the", 5);
+  REQUIRE(cut.size() == 5);
+  CHECK(std::ranges::any_of(rows, [&](const auto& row) { return row.first == cut; }));
+  files.options.max_length = 2;  // of [CLS] and [SEP] alone
+  CHECK_THAT(message_of<ConfigError>([&] { files.made(); }), ContainsSubstring("max_length"));
+}
+
+TEST_CASE("the token of padding can be chosen") {
+  Files files("a.csv", "text,label\nthe the the,a\nthe,b\n");
+  files.options.pad_token = std::string("[MASK]");
+  const Batch batch = first_batch(*files.made());
+  CHECK(batch["tokens"].max().item<int64_t>() >= 4);
+  CHECK((batch["tokens"] == 4).sum().item<int64_t>() == 2);
+  files.options.pad_token = std::string("[none]");
+  CHECK_THAT(message_of<ConfigError>([&] { files.made(); }), ContainsSubstring("[none]"));
+}
+
+TEST_CASE("a part of the texts is for validation, by split_seed") {
+  std::string text = "text,label\n";
+  for (int i = 0; i < 40; ++i) text += std::string(static_cast<size_t>(i + 1), '!') + ",a\n";
+  Files files("a.csv", text);
+  files.options.val_fraction = 0.25;
+  const auto lengths = [&](RunningStage stage) {
+    std::set<size_t> found;
+    for (const auto& [row, label] : all_of(*files.made(), stage)) found.insert(row.size());
+    return found;
+  };
+  const std::set<size_t> training = lengths(RunningStage::train), validation = lengths(RunningStage::validate);
+  CHECK(training.size() == 30);
+  CHECK(validation.size() == 10);
+  std::set<size_t> all = training;
+  all.insert(validation.begin(), validation.end());
+  CHECK(all.size() == 40);
+  CHECK(lengths(RunningStage::validate) == validation);
+  files.options.split_seed = 1;
+  CHECK(lengths(RunningStage::validate) != validation);
+  files.options.val_path = files.options.path;
+  CHECK(lengths(RunningStage::validate).size() == 40);
+  CHECK(lengths(RunningStage::train).size() == 40);
+}
+
+TEST_CASE("other files have the classes of the training texts") {
+  Files files;
+  write_text(files.folder / "t.csv", "label,text\nspam,they\n");
+  files.options.test_path = files.folder / "t.csv";
+  CHECK(all_of(*files.made(), RunningStage::test) == std::vector<std::pair<Row, int64_t>>{{ids_of("they"), 1}});
+  CHECK(files.made()->loaders(RunningStage::predict).size() == 1);
+  write_text(files.folder / "t.csv", "label,text\nspam,they\neggs,they\n");
+  CHECK_THAT(message_of<DataError>([&] { files.made(); }), ContainsSubstring("row 3 is 'eggs'"));
+}
+
+TEST_CASE("a checkpoint keeps the classes and the tokenizer") {
+  Files files;
+  const StateTree state = files.made()->state();
+  CHECK(names_of(state.at("classes")) == std::vector<std::string>{"ham", "spam"});
+  write_text(files.options.path, "label,text\nspam,they\n");
+  {
+    Module early(files.options);
+    early.load_state(state);
+    CHECK(names_of(early.state().at("classes")).size() == 2);
+    early.setup(TrainerFn::test);
+    CHECK(all_of(early, RunningStage::train)[0].second == 1);
+    const auto late = files.made();
+    CHECK(all_of(*late, RunningStage::train)[0].second == 0);
+    late->load_state(state);
+    CHECK(all_of(*late, RunningStage::train)[0].second == 1);
+  }
+  write_text(files.options.path, "label,text\neggs,they\n");
+  {
+    Module early(files.options);
+    early.load_state(state);
+    CHECK_THAT(message_of<CheckpointError>([&] { early.setup(TrainerFn::fit); }), ContainsSubstring("'eggs'"));
+    const auto late = files.made();
+    CHECK_THROWS_AS(late->load_state(state), CheckpointError);
+    CHECK(late->classes() == std::vector<std::string>{"eggs"});
+  }
+  files.options.tokenizer = std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "cased.json";
+  write_text(files.options.path, "label,text\nspam,they\n");
+  CHECK_THAT(message_of<CheckpointError>([&] { files.made()->load_state(state); }), ContainsSubstring("tokenizer"));
+}
+
+TEST_CASE("files that are damaged are refused with their row") {
+  const auto refusal = [](const std::string& name, const std::string& text) {
+    const Files files(name, text);
+    return message_of<DataError>([&] { files.made(); });
+  };
+  CHECK_THAT(refusal("a.csv", "text,label\na,b\na,b,c\n"), ContainsSubstring("row 3"));
+  CHECK_THAT(refusal("a.csv", "text,label\n\"a,b\n"), ContainsSubstring("no end"));
+  CHECK_THAT(refusal("a.csv", "x,label\na,b\n"), ContainsSubstring("'text'"));
+  CHECK_THAT(refusal("a.csv", "text,label\n"), ContainsSubstring("must have a row"));
+  CHECK_THAT(refusal("a.csv", "text,label\na,\xff\n"), ContainsSubstring("byte 13"));
+  CHECK_THAT(refusal("a.jsonl", "{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\"}\n"), ContainsSubstring("row 2"));
+  CHECK_THAT(refusal("a.jsonl", "{\"text\":1,\"label\":1}"), ContainsSubstring("of type number"));
+  CHECK_THAT(refusal("a.jsonl", "{\"text\":\"a\",\"label\":1.5}"), ContainsSubstring("whole number"));
+  CHECK_THAT(refusal("a.jsonl", "[]"), ContainsSubstring("row 1"));
+  Files files;
+  files.options.path = files.folder / "none.csv";
+  CHECK_THAT(message_of<DataError>([&] { files.made(); }), ContainsSubstring("none.csv"));
+  files.options.path = files.folder / "a.tsv";
+  CHECK_THAT(message_of<ConfigError>([&] { files.made(); }), ContainsSubstring(".csv or .jsonl"));
+  files.options.path = "";
+  CHECK_THROWS_AS(Module(files.options), ConfigError);
+}
+
+TEST_CASE("the fields of text and label can be named, and a blank text is no sample without special tokens") {
+  Files files("a.csv", "body,class\nthe,x\n");
+  files.options.text_field = "body";
+  files.options.label_field = "class";
+  CHECK(all_of(*files.made(), RunningStage::train) == std::vector<std::pair<Row, int64_t>>{{ids_of("the"), 0}});
+  Files blank("a.csv", "text,label\n\"\",x\n");
+  CHECK(all_of(*blank.made(), RunningStage::train)[0].first == ids_of(""));  // [CLS] and [SEP]
+  blank.options.tokenizer = std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "bpe.json";
+  CHECK_THAT(message_of<DataError>([&] { first_batch(*blank.made()); }), ContainsSubstring("row 2"));
+}
+
+}  // namespace labelled_text_data_module_test

@@ -1,0 +1,298 @@
+#include "fulgur/text/labelled_text_data_module.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "files/labelled_rows.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/state/split_mix.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/data/data_loader.h"
+#include "fulgur/data/sample_dataset.h"
+#include "modules/option_limits.h"
+
+namespace fulgur {
+namespace {
+
+/// The rows of a file, shared by the datasets of its parts.
+struct LabelledFile {
+  std::filesystem::path path;
+  std::vector<detail::LabelledRow> rows;
+  std::vector<int64_t> labels;  // classes of the rows
+
+  std::string place_of(size_t i) const { return cat("'", escape_controls(path.string()), "', row ", rows[i].row); }
+};
+
+class LabelledTexts final : public SampleDataset {
+ public:
+  LabelledTexts(std::shared_ptr<const LabelledFile> file, std::vector<size_t> chosen,
+                std::shared_ptr<const Tokenizer> tokenizer, int64_t max_length)
+      : file_(std::move(file)), chosen_(std::move(chosen)), tokenizer_(std::move(tokenizer)), max_length_(max_length) {}
+
+  int64_t size() const override { return static_cast<int64_t>(chosen_.size()); }
+  Sample get(int64_t index, const SampleContext&) const override {
+    const size_t row = chosen_.at(static_cast<size_t>(index));
+    std::vector<int32_t> ids = tokenizer_->encode(file_->rows[row].text);
+    const auto most = static_cast<size_t>(max_length_ - tokenizer_->num_special_tokens());
+    if (ids.size() > most) ids.resize(most);
+    ids = tokenizer_->with_special_tokens(std::move(ids));
+    if (ids.empty())
+      throw DataError(cat("[text.LabelledTextDataModule] a text must have a token; that of ", file_->place_of(row),
+                          " has none. Remove the row."));
+    Tensor tokens = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
+    std::ranges::copy(ids, tokens.mutable_data_ptr<int64_t>());
+    return {{"tokens", std::move(tokens)}, {"label", file_->labels[row]}};
+  }
+
+ private:
+  std::shared_ptr<const LabelledFile> file_;
+  std::vector<size_t> chosen_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  int64_t max_length_;
+};
+
+/// `length`: of all batches; 0: that of the longest sample of each.
+std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id) {
+  return [length, pad_id](Batch samples) {
+    const std::vector<Tensor>& tokens = samples.list("tokens");
+    const std::vector<Tensor>& labels = samples.list("label");
+    const auto count = static_cast<int64_t>(tokens.size());
+    int64_t width = length;
+    for (const Tensor& one : tokens) width = std::max(width, one.numel());
+    const Tensor padded = at::full({count, width}, pad_id, at::kLong), mask = at::zeros({count, width}, at::kBool);
+    const Tensor label = at::empty({count}, at::kLong);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto* from = tokens[i].const_data_ptr<int64_t>();
+      const int64_t here = static_cast<int64_t>(i) * width;
+      std::copy(from, from + tokens[i].numel(), padded.mutable_data_ptr<int64_t>() + here);
+      std::fill_n(mask.mutable_data_ptr<bool>() + here, tokens[i].numel(), true);
+      label.mutable_data_ptr<int64_t>()[i] = *labels[i].const_data_ptr<int64_t>();
+    }
+    return Batch({Batch::Entry{"tokens", padded}, Batch::Entry{"mask", mask}, Batch::Entry{"label", label}});
+  };
+}
+
+std::vector<std::string> sorted_labels(const std::vector<detail::LabelledRow>& rows) {
+  std::set<std::string> labels;
+  for (const detail::LabelledRow& row : rows) labels.insert(row.label);
+  std::vector<std::string> sorted(labels.begin(), labels.end());
+  if (std::ranges::all_of(sorted, [](const std::string& label) { return parse_whole<int64_t>(label).has_value(); }))
+    std::ranges::stable_sort(sorted, {}, [](const std::string& label) { return *parse_whole<int64_t>(label); });
+  return sorted;
+}
+
+}  // namespace
+
+struct LabelledTextDataModule::Impl {
+  Options options;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<LabelledFile> train, val, test;  // null: not read, or there is none
+  std::vector<std::string> classes;
+  std::vector<std::string> loaded_classes;  // of the checkpoint; empty: none
+  std::string loaded_tokenizer;
+
+  std::shared_ptr<LabelledFile> read(const std::filesystem::path& path) const {
+    auto file = std::make_shared<LabelledFile>();
+    file->path = path;
+    file->rows = detail::read_labelled_rows(path, options.text_field, options.label_field);
+    return file;
+  }
+
+  // The classes of a file's rows. Labels that are not in `names` are errors.
+  std::vector<int64_t> labels_of(const LabelledFile& file, const std::vector<std::string>& names,
+                                 bool from_checkpoint) const {
+    std::unordered_map<std::string_view, int64_t> numbers;
+    for (size_t i = 0; i < names.size(); ++i) numbers.emplace(names[i], static_cast<int64_t>(i));
+    std::vector<int64_t> labels;
+    labels.reserve(file.rows.size());
+    for (size_t i = 0; i < file.rows.size(); ++i) {
+      const auto found = numbers.find(file.rows[i].label);
+      if (found == numbers.end()) {
+        const std::string message =
+            cat("[text.LabelledTextDataModule] each label must be one of the ", names.size(), " classes of ",
+                from_checkpoint ? "the checkpoint" : "path", ", ", escape_controls(join_some(names, 10)), "; that of ",
+                file.place_of(i), " is '", escape_controls(file.rows[i].label), "'.");
+        if (from_checkpoint) throw CheckpointError(message);
+        throw DataError(message);
+      }
+      labels.push_back(found->second);
+    }
+    return labels;
+  }
+
+  // All or nothing.
+  void use_classes(std::vector<std::string> names, bool from_checkpoint) {
+    std::vector<std::pair<LabelledFile*, std::vector<int64_t>>> made;
+    for (const auto* file : {&train, &val, &test})
+      if (*file) made.emplace_back(file->get(), labels_of(**file, names, from_checkpoint));
+    for (auto& [file, labels] : made) file->labels = std::move(labels);
+    classes = std::move(names);
+  }
+
+  void check_tokenizer() const {
+    if (!tokenizer || loaded_tokenizer.empty() || tokenizer->fingerprint() == loaded_tokenizer) return;
+    throw CheckpointError(cat("[text.LabelledTextDataModule] the tokenizer must be that of the checkpoint, ",
+                              loaded_tokenizer, "; '", escape_controls(options.tokenizer.string()), "' is ",
+                              tokenizer->fingerprint(), "."));
+  }
+
+  int64_t pad_id() const {
+    if (options.pad_token.value) {
+      if (const auto id = tokenizer->id_of(*options.pad_token.value)) return *id;
+      throw ConfigError(cat("[text.LabelledTextDataModule] pad_token must be a token of the tokenizer; '",
+                            escape_controls(*options.pad_token.value), "' is not one."));
+    }
+    for (const char* token : {"[PAD]", "<pad>"})
+      if (const auto id = tokenizer->id_of(token)) return *id;
+    return 0;
+  }
+
+  void open() {
+    auto read_tokens = read_tokenizer(options.tokenizer);
+    if (read_tokens->num_special_tokens() >= options.max_length)
+      throw ConfigError(cat("[text.LabelledTextDataModule] max_length must leave a token for the text beside the ",
+                            read_tokens->num_special_tokens(), " that the tokenizer adds; it is ", options.max_length,
+                            "."));
+    tokenizer = std::move(read_tokens);
+    pad_id();
+    check_tokenizer();
+    train = read(options.path);
+    if (options.val_path) val = read(*options.val_path);
+    if (options.test_path) test = read(*options.test_path);
+    const bool loaded = !loaded_classes.empty();
+    use_classes(loaded ? loaded_classes : sorted_labels(train->rows), loaded);
+    const auto [first, second] = split();
+    if (first.empty())
+      throw DataError(cat("[text.LabelledTextDataModule] a text must be left to train on; path has ",
+                          counted(static_cast<int64_t>(train->rows.size()), "row"), ", of which val_fraction takes ",
+                          second.size(), "."));
+  }
+
+  // Rows of `path` for training and for validation, each in the order of the file: a pure function of split_seed.
+  std::pair<std::vector<size_t>, std::vector<size_t>> split() const {
+    std::vector<size_t> order(train->rows.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (val) return {order, {}};
+    SplitMix64 random(mix_bits(static_cast<uint64_t>(options.split_seed) + 0x9e3779b97f4a7c15u));
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    const auto taken = static_cast<size_t>(std::llround(options.val_fraction * static_cast<double>(order.size())));
+    std::vector<size_t> second(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(taken));
+    order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(taken));
+    std::ranges::sort(order);
+    std::ranges::sort(second);
+    return {std::move(order), std::move(second)};
+  }
+};
+
+void LabelledTextDataModule::Options::fields(Fields& f) {
+  f(path, "path", "Training texts: a .csv file with a header, or a .jsonl file.").required();
+  f(val_path, "val_path", "Texts for validation; null: a part of path (val_fraction).");
+  f(test_path, "test_path", "Texts for test and predict; null: none.");
+  f(tokenizer, "tokenizer", "A tokenizer.json, a folder with one, or GPT-2's or BERT's vocabulary.").required();
+  f(text_field, "text_field", "Column or field of the text.");
+  f(label_field, "label_field", "Column or field of the label.");
+  f(val_fraction, "val_fraction", "Fraction of the texts of path, drawn by split_seed, for validation; 0: none.")
+      .at_least(0)
+      .less_than(1);
+  f(split_seed, "split_seed", "Decides which texts are for validation.");
+  f(max_length, "max_length", "Tokens of a text at most, with those that the tokenizer adds; the rest is cut off.")
+      .range(1, detail::kMostTextSamples);
+  f(padding, "padding", "Length of a batch; longest: of its longest text; max_length: always max_length.");
+  f(pad_token, "pad_token", "The token of padding; auto: [PAD] or <pad> if there is one, else the token of id 0.");
+  f(batch_size, "batch_size", "Texts in a training batch.").range(1, detail::kMostTextSamples);
+  f(eval_batch_size, "eval_batch_size", "Texts in a batch of validation, test and predict; auto: batch_size.")
+      .range(1, detail::kMostTextSamples);
+  loading.fields(f);
+}
+
+LabelledTextDataModule::LabelledTextDataModule(const Options& options) : impl_(std::make_unique<Impl>()) {
+  if (options.path.empty())
+    throw ConfigError("[text.LabelledTextDataModule] path must name a file; it is empty. Set data.init_args.path.");
+  if (options.tokenizer.empty())
+    throw ConfigError(
+        "[text.LabelledTextDataModule] tokenizer must name a file or a folder; it is empty. Set "
+        "data.init_args.tokenizer.");
+  if (options.max_length < 1)
+    throw ConfigError(
+        cat("[text.LabelledTextDataModule] max_length must be at least 1; it is ", options.max_length, "."));
+  impl_->options = options;
+}
+
+LabelledTextDataModule::~LabelledTextDataModule() = default;
+
+void LabelledTextDataModule::setup(TrainerFn) {
+  if (!impl_->train || impl_->classes.empty()) impl_->open();
+}
+
+std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStage stage) {
+  const Options& options = impl_->options;
+  const bool training = stage == RunningStage::train, validating = stage == RunningStage::validate;
+  std::shared_ptr<LabelledFile> file = impl_->train;
+  std::vector<size_t> rows;
+  if (training) {
+    rows = impl_->split().first;
+  } else if (validating && !impl_->val) {
+    rows = impl_->split().second;
+  } else if (file = validating ? impl_->val : impl_->test; file) {
+    rows.resize(file->rows.size());
+    std::iota(rows.begin(), rows.end(), size_t{0});
+  }
+  if (rows.empty()) return {};
+  DataLoaderOptions how;
+  how.shuffle = training;
+  how.batch_size = training ? options.batch_size : options.eval_batch_size.value.value_or(options.batch_size);
+  how.name = validating ? "validation" : std::string(name_of(stage));
+  how.collate = padding_to(options.padding == Padding::max_length ? options.max_length : 0, impl_->pad_id());
+  options.loading.apply(how);
+  auto dataset =
+      std::make_shared<LabelledTexts>(std::move(file), std::move(rows), impl_->tokenizer, options.max_length);
+  return {std::make_shared<DataLoader>(std::move(dataset), std::move(how))};
+}
+
+StateTree LabelledTextDataModule::exported_values() const {
+  StateTree::List classes(impl_->classes.begin(), impl_->classes.end());
+  return StateTree::map({{"num_classes", static_cast<int64_t>(impl_->classes.size())},
+                         {"classes", std::move(classes)},
+                         {"vocab_size", impl_->tokenizer ? impl_->tokenizer->vocab_size() : int64_t{0}},
+                         {"max_length", impl_->options.max_length}});
+}
+
+StateTree LabelledTextDataModule::state() const {
+  const std::vector<std::string>& names = impl_->classes.empty() ? impl_->loaded_classes : impl_->classes;
+  return StateTree::map({{"classes", StateTree::List(names.begin(), names.end())},
+                         {"tokenizer", impl_->tokenizer ? impl_->tokenizer->fingerprint() : impl_->loaded_tokenizer}});
+}
+
+void LabelledTextDataModule::load_state(const StateTree& state) {
+  if (!state.contains("classes")) return;
+  std::vector<std::string> names;
+  for (const StateTree& name : state.at("classes").as_list()) names.push_back(name.as_string());
+  std::string before = std::exchange(impl_->loaded_tokenizer, state.at("tokenizer").as_string());
+  try {
+    impl_->check_tokenizer();
+    if (!impl_->classes.empty()) impl_->use_classes(names, /*from_checkpoint=*/true);
+  } catch (...) {
+    impl_->loaded_tokenizer = std::move(before);
+    throw;
+  }
+  impl_->loaded_classes = std::move(names);
+}
+
+const std::vector<std::string>& LabelledTextDataModule::classes() const { return impl_->classes; }
+std::shared_ptr<const Tokenizer> LabelledTextDataModule::tokenizer() const { return impl_->tokenizer; }
+
+[[maybe_unused]] static const bool registered_labelled_text_data_module =
+    Registry<DataModule>::add<LabelledTextDataModule>("LabelledTextDataModule",
+                                                      "Texts with labels from CSV or JSON lines, for classification.");
+
+}  // namespace fulgur

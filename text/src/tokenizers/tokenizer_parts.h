@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "words/bert_words.h"
+
+namespace fulgur::detail {
+
+/// Above any vocabulary in use. A table of all ids must fit into memory, whatever a file says.
+inline constexpr int64_t kMostTokenIds = int64_t{1} << 24;
+
+/// A token that is found in a text before the text is split into words.
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool lstrip = false;      ///< takes the white space before it
+  bool rstrip = false;      ///< takes the white space after it
+  bool normalized = false;  ///< is searched in the normalised text
+  bool special = false;     ///< decode may leave it out
+};
+
+enum class TokenModel { byte_bpe, word_piece };
+
+/// What a tokenizer.json says, checked.
+struct TokenizerParts {
+  TokenModel model = TokenModel::byte_bpe;
+  std::vector<std::pair<std::string, int32_t>> vocab = {};       // in the order of ids
+  std::vector<std::pair<std::string, std::string>> merges = {};  // byte_bpe
+  std::optional<std::string> unk_token = {};                     // always, for word_piece
+  bool fuse_unk = false;                                         // byte_bpe
+  bool ignore_merges = false;                                    // byte_bpe: words of the vocabulary are not split
+  bool add_prefix_space = false;                                 // byte_bpe
+  bool use_regex = true;                                         // byte_bpe
+  std::string continuing_prefix = "##";                          // word_piece
+  int64_t max_input_chars_per_word = 100;                        // word_piece
+  bool cleanup = true;                                           // word_piece: decode puts no space before `.`
+  std::optional<BertNormalization> normalization = {};           // word_piece
+  std::vector<AddedToken> added = {};                            // in the order of ids
+  std::vector<std::pair<std::string, int32_t>> before = {}, after = {};  // special tokens around a text
+};
+
+}  // namespace fulgur::detail
