@@ -115,17 +115,17 @@ Outputs VariationalAutoencoder::validation_step(const Batch& batch, int64_t batc
 void VariationalAutoencoder::on_validation_batch_end(const Outputs& outputs, const Batch& batch, int64_t batch_idx,
                                                      int64_t loader_idx) {
   const Tensor& input = batch[0];
-  if (!logs_samples(batch_idx, loader_idx) || !is_image_batch(input) || run().sanity_checking()) return;
-  // Drawn on all ranks, so that their generators stay alike.
+  if (!logs_samples(batch_idx, loader_idx) || !is_image_batch(input) || run().sanity_checking() ||
+      !run().is_global_zero())
+    return;
   const Tensor codes =
       at::randn({options_.sample_pictures, options_.latent_size}, decoder_->parameters().front().options());
-  if (!run().is_global_zero()) return;
   const auto as_images = [&](const Tensor& values) {
     std::vector<int64_t> shape = input.sizes().vec();
     shape[0] = values.size(0);
     return values.view(shape);
   };
-  if (const auto picture = detail::picture_of_samples("val_samples", as_images(decode(codes.detach()))))
+  if (const auto picture = detail::picture_of_samples("val_samples", as_images(decode(codes))))
     log_media(*picture);
   const Tensor again = as_images(outputs["reconstruction"]);
   const Tensor both = at::stack({input.narrow(0, 0, again.size(0)).to(again.scalar_type()), again}, 1).flatten(0, 1);
