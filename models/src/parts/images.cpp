@@ -1,5 +1,6 @@
 #include "parts/images.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
