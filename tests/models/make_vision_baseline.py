@@ -112,7 +112,7 @@ class UNet(nn.Module):
         return self.head(x)
 
 
-def case(model, class_path, options, image, labels, tolerance=1e-9):
+def case(model, class_path, options, image, labels, lr=0.01):
     """Logits in eval mode, the loss and gradients of a batch in train mode, the losses of three steps, and logits again."""
     fill(model)
     images = formula(image, 997)
@@ -123,7 +123,7 @@ def case(model, class_path, options, image, labels, tolerance=1e-9):
         "labels": labels.flatten().tolist(),
         "label_shape": list(labels.shape),
         "names": [name for name, _ in sorted(model.named_parameters())],
-        "tolerance": tolerance,
+        "lr": lr,
     }
     with torch.no_grad():
         out["logits"] = model(images).flatten()[:200].tolist()
@@ -138,7 +138,7 @@ def case(model, class_path, options, image, labels, tolerance=1e-9):
             out["gradient_norms"] = [p.grad.norm().item() for _, p in sorted(model.named_parameters())]
         with torch.no_grad():
             for p in model.parameters():
-                p.sub_(0.01 * p.grad)
+                p.sub_(lr * p.grad)
     model.eval()
     with torch.no_grad():
         out["logits_after"] = model(images).flatten()[:200].tolist()
@@ -150,8 +150,8 @@ def numbers(count, classes):
 
 
 def vision_cases():
-    yield case(torchvision.models.resnet18(num_classes=5), "ResNet", {"depth": 18, "num_classes": 5}, (2, 3, 33, 40), numbers(2, 5))
-    yield case(torchvision.models.resnet50(num_classes=5), "ResNet", {"depth": 50, "num_classes": 5}, (2, 3, 40, 33), numbers(2, 5))
+    yield case(torchvision.models.resnet18(num_classes=5), "ResNet", {"depth": 18, "num_classes": 5}, (4, 3, 33, 40), numbers(4, 5), 1e-3)
+    yield case(torchvision.models.resnet50(num_classes=5), "ResNet", {"depth": 50, "num_classes": 5}, (4, 3, 40, 33), numbers(4, 5), 1e-5)
     for shortcut in "AB":
         options = {"depth": 20, "width": 6, "num_classes": 4, "shortcut": shortcut}
         yield case(CifarResNet(20, 6, 4, shortcut), "ResNet", options, (3, 3, 9, 12), numbers(3, 4))
