@@ -21,6 +21,7 @@
 #include "models/formula.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
+#include "trainer/boring.h"
 
 namespace pretrained_test {
 
@@ -61,12 +62,9 @@ std::shared_ptr<DataModule> small_data() {
 // A run that leaves the weights as they are at its start.
 void run_with(const PretrainedWeights& pretrained, const std::shared_ptr<LightningModule>& module) {
   const test::TemporaryFolder folder;
-  TrainerOptions options;
-  options.default_root_dir = folder.path();
-  options.barebones = true;
   TrainerComponents components;
   components.pretrained = pretrained;
-  Trainer(options, components).test(module, small_data());
+  Trainer(test::quiet(folder), components).test(module, small_data());
 }
 
 Tensor parameter(const torch::nn::Module& module, const std::string& name) { return module.named_parameters()[name]; }
@@ -203,14 +201,10 @@ TEST_CASE("a checkpoint replaces pretrained weights, whose file may be gone") {
   write_weights_file(
       file,
       {.format = WeightsFormat::safetensors, .tensors = module_state(*source), .aliases = {}, .left_out = {}});
-  TrainerOptions options;
-  options.default_root_dir = folder.path();
-  options.max_epochs = 1;
-  options.enable_progress_bar = false;
   TrainerComponents components;
   components.pretrained.path = file;
   components.optimizer = Spec<Optimizer>("SGD");
-  Trainer trainer(options, components);
+  Trainer trainer(test::quiet(folder), components);
   const auto trained = small_classifier();
   trainer.fit(trained, small_data());
   CHECK_FALSE(at::equal(parameter(*trained, "layers.layer0.weight"), parameter(*source, "layers.layer0.weight")));

@@ -98,7 +98,7 @@ TEST_CASE("a variational autoencoder has the bound of Python's distributions") {
       model.named_parameters()["encoder.layer1.bias"].narrow(0, 3, 3).fill_(-80);
     }
     test::FakeRunContext run;
-    detail::ComponentAccess::set_run(model, &run);
+    fulgur::detail::ComponentAccess::set_run(model, &run);
     const Batch batch({(test::by_formula({4, 3, 2, 2}, 997) + 1) / 2});
     const Tensor loss = model.training_step(batch, 0).loss;
     loss.backward();
@@ -112,7 +112,7 @@ TEST_CASE("a variational autoencoder has the bound of Python's distributions") {
     }
     CHECK(at::allclose(at::tensor(gradient_norms(model), at::kDouble), numbers_of(expected.at("gradient_norms")), 1e-9,
                        1e-12));
-    detail::ComponentAccess::set_run(model, nullptr);
+    fulgur::detail::ComponentAccess::set_run(model, nullptr);
   }
 }
 
