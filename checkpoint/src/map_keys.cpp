@@ -28,9 +28,8 @@ Tensor joined_parts(const JoinedParts& parts, const std::string& name, std::stri
     if (!part.defined())
       refuse_keys(map_name, cat("part ", i + 1, " of ", parts.tensors.size(), " of ", escape_controls(name),
                                 " is not in the file; another part is ",
-                                escape_controls(*std::ranges::find_if(parts.names, [](const std::string& other) {
-                                  return !other.empty();
-                                }))));
+                                escape_controls(*std::ranges::find_if(
+                                    parts.names, [](const std::string& other) { return !other.empty(); }))));
     if (part.dim() == 0 || part.dim() != first.dim() || part.scalar_type() != first.scalar_type() ||
         part.sizes().slice(1) != first.sizes().slice(1))
       refuse_keys(map_name, cat("the parts of ", escape_controls(name), " do not fit together: ",
@@ -51,8 +50,8 @@ NamedTensors map_keys(const NamedTensors& tensors, const KeyMap& map, std::strin
     const std::string_view rest = std::string_view(name).substr(
         !prefix.empty() && name.starts_with(prefix) && name.size() > prefix.size() ? prefix.size() : 0);
     std::optional<std::string> renamed;
-    const auto rule =
-        std::ranges::find_if(rules, [&](const KeyRule& each) { return (renamed = renamed_by(each, rest)).has_value(); });
+    const auto rule = std::ranges::find_if(
+        rules, [&](const KeyRule& each) { return (renamed = renamed_by(each, rest)).has_value(); });
     if (rule == rules.end()) {
       mapped.emplace_back(rest, tensor);
       continue;

@@ -65,12 +65,11 @@ GPT::GPT(const Options& options)
   wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));
   const auto blocks = transformer->register_module("h", std::make_shared<torch::nn::ModuleListImpl>());
   for (int64_t i = 0; i < options.n_layer; ++i) {
-    blocks_.push_back(
-        std::make_shared<GptBlock>(GptBlockOptions{.n_embd = options.n_embd,
-                                                   .n_head = options.n_head,
-                                                   .dropout = options.dropout,
-                                                   .bias = options.bias,
-                                                   .activation = options.activation}));
+    blocks_.push_back(std::make_shared<GptBlock>(GptBlockOptions{.n_embd = options.n_embd,
+                                                                 .n_head = options.n_head,
+                                                                 .dropout = options.dropout,
+                                                                 .bias = options.bias,
+                                                                 .activation = options.activation}));
     blocks->push_back(blocks_.back());
   }
   ln_f_ = transformer->register_module(

@@ -24,8 +24,7 @@ inline Tensor by_formula(at::IntArrayRef shape, int64_t k) {
 /// The value of parameter number `k` in the order of names.
 inline Tensor weight_by_formula(const std::string& name, at::IntArrayRef shape, int64_t k) {
   const Tensor values = by_formula(shape, k);
-  if (shape.size() > 1)
-    return values / std::sqrt(static_cast<double>(values.numel()) / static_cast<double>(shape[0]));
+  if (shape.size() > 1) return values / std::sqrt(static_cast<double>(values.numel()) / static_cast<double>(shape[0]));
   return 0.1 * values + (name.ends_with("weight") ? 1 : 0);
 }
 

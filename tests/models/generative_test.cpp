@@ -129,7 +129,9 @@ TEST_CASE("likelihood: bernoulli gives probabilities, and refuses values that ar
   CHECK(pixels.max().item<double>() < 1);
   CHECK_THAT(message_of<DataError>([&] { model.training_step(Batch({batch[0] - 1}), 0); }),
              ContainsSubstring("between 0 and 1") && ContainsSubstring("gaussian"));
-  CHECK_THAT(message_of<ConfigError>([&] { model.training_step(Batch({at::rand({5, 7})}), 0); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               model.training_step(Batch({at::rand({5, 7})}), 0);
+             }),
              ContainsSubstring("in_features = 6"));
 }
 
@@ -253,7 +255,9 @@ TEST_CASE("a Gan names sizes and ranges that do not fit") {
   range.low = 1;
   CHECK_THAT(message_of<ConfigError>([&] { Gan{range}; }), ContainsSubstring("low must be smaller"));
   Gan model(small_gan());
-  CHECK_THAT(message_of<ConfigError>([&] { model.discriminate(at::zeros({2, 1, 4, 8})); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               model.discriminate(at::zeros({2, 1, 4, 8}));
+             }),
              ContainsSubstring("8 x 4") && ContainsSubstring("4 x 8"));
   CHECK_THAT(message_of<ConfigError>([&] { model.generate(at::zeros({2, 4})); }), ContainsSubstring("latent_size = 3"));
 }

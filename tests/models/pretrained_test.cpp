@@ -55,8 +55,8 @@ std::shared_ptr<MlpClassifier> small_classifier(int64_t classes = 3) {
 std::shared_ptr<DataModule> small_data() {
   TensorDataModule::Sets sets;
   sets.train = sets.val = sets.test = Batch{{"x", at::randn({8, 4})}, {"y", at::arange(8, at::kLong).remainder(3)}};
-  return std::make_shared<TensorDataModule>(std::move(sets),
-                                            TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false});
+  return std::make_shared<TensorDataModule>(
+      std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false});
 }
 
 // A run that leaves the weights as they are at its start.
@@ -73,7 +73,8 @@ Tensor parameter(const torch::nn::Module& module, const std::string& name) { ret
 
 TEST_CASE("key rules rename whole parts, and the rest") {
   using Name = std::optional<std::string>;
-  CHECK(renamed_by({.from = "h.*.attn.weight", .to = "blocks.block_*.w"}, "h.12.attn.weight") == Name("blocks.block_12.w"));
+  CHECK(renamed_by({.from = "h.*.attn.weight", .to = "blocks.block_*.w"}, "h.12.attn.weight") ==
+        Name("blocks.block_12.w"));
   CHECK(renamed_by({.from = "h.*.attn.weight", .to = "x"}, "h.1.attn.weight.more") == std::nullopt);
   CHECK(renamed_by({.from = "h.*.attn.weight", .to = "x"}, "h.1.2.attn.weight") == std::nullopt);
   CHECK(renamed_by({.from = "h.**", .to = "t.h.**"}, "h.1.a.b") == Name("t.h.1.a.b"));
@@ -157,8 +158,8 @@ TEST_CASE("weights that are ignored keep their values, and each pattern must mat
 TEST_CASE("a run begins with pretrained weights, and says what does not fit") {
   const test::TemporaryFolder folder;
   const auto source = small_classifier();
-  for (const auto& [name, format] : {std::pair("net.safetensors", WeightsFormat::safetensors),
-                                     std::pair("net.pt", WeightsFormat::pytorch)}) {
+  for (const auto& [name, format] :
+       {std::pair("net.safetensors", WeightsFormat::safetensors), std::pair("net.pt", WeightsFormat::pytorch)}) {
     CAPTURE(name);
     const std::filesystem::path file = folder / name;
     write_weights_file(file, {.format = format, .tensors = module_state(*source), .aliases = {}, .left_out = {}});
@@ -199,8 +200,7 @@ TEST_CASE("a checkpoint replaces pretrained weights, whose file may be gone") {
   const auto source = small_classifier();
   const std::filesystem::path file = folder / "net.safetensors";
   write_weights_file(
-      file,
-      {.format = WeightsFormat::safetensors, .tensors = module_state(*source), .aliases = {}, .left_out = {}});
+      file, {.format = WeightsFormat::safetensors, .tensors = module_state(*source), .aliases = {}, .left_out = {}});
   TrainerComponents components;
   components.pretrained.path = file;
   components.optimizer = Spec<Optimizer>("SGD");

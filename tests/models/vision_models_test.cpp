@@ -242,7 +242,12 @@ TEST_CASE("dropout and stochastic depth act in training only, and per sample") {
   const Tensor dropped = fulgur::detail::drop_paths(ones, 0.25, /*training=*/true);
   // Each sample as a whole is 0 or 1 / 0.75.
   CHECK(at::equal(dropped.amax({1, 2}), dropped.amin({1, 2})));
-  CHECK(dropped.flatten(1).select(1, 0).ne(0).logical_and(dropped.flatten(1).select(1, 0).sub(1 / 0.75).abs().gt(1e-6)).sum().item<int64_t>() == 0);
+  CHECK(dropped.flatten(1)
+            .select(1, 0)
+            .ne(0)
+            .logical_and(dropped.flatten(1).select(1, 0).sub(1 / 0.75).abs().gt(1e-6))
+            .sum()
+            .item<int64_t>() == 0);
   CHECK(std::abs(dropped.eq(0).to(at::kDouble).mean().item<double>() - 0.25) < 0.03);
   CHECK(at::equal(fulgur::detail::drop_paths(ones, 0.25, /*training=*/false), ones));
   CHECK(fulgur::detail::drop_paths(ones, 1.0, true).count_nonzero().item<int64_t>() == 0);
@@ -274,12 +279,18 @@ TEST_CASE("dropout and stochastic depth act in training only, and per sample") {
 
 TEST_CASE("models for images name the shape, the dtype and the options that do not fit") {
   ResNet resnet(small_resnet());
-  CHECK_THAT(message_of<ConfigError>([&] { resnet.forward(at::randn({2, 1, 8, 8})); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               resnet.forward(at::randn({2, 1, 8, 8}));
+             }),
              ContainsSubstring("ResNet") && ContainsSubstring("[N, 3, H, W]") && ContainsSubstring("[2, 1, 8, 8]"));
-  CHECK_THAT(message_of<ConfigError>([&] { resnet.forward(at::zeros({2, 3, 8, 8}, at::kByte)); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               resnet.forward(at::zeros({2, 3, 8, 8}, at::kByte));
+             }),
              ContainsSubstring("Byte"));
   VisionTransformer vit(small_vit());
-  CHECK_THAT(message_of<ConfigError>([&] { vit.forward(at::randn({2, 3, 8, 12})); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               vit.forward(at::randn({2, 3, 8, 12}));
+             }),
              ContainsSubstring("8 x 8") && ContainsSubstring("8 x 12"));
   VisionTransformer::Options patches = small_vit();
   patches.patch_size = 3;
@@ -295,9 +306,13 @@ TEST_CASE("models for images name the shape, the dtype and the options that do n
   UNet unet(small_unet());
   CHECK_THAT(message_of<ConfigError>([&] { unet.forward(at::randn({2, 3, 3, 8})); }), ContainsSubstring("3 x 8"));
   const Batch masks = masks_of(2, 8, 8);
-  CHECK_THAT(message_of<DataError>([&] { unet.training_step(Batch({masks[0], masks[1].narrow(1, 0, 4)}), 0); }),
+  CHECK_THAT(message_of<DataError>([&] {
+               unet.training_step(Batch({masks[0], masks[1].narrow(1, 0, 4)}), 0);
+             }),
              ContainsSubstring("[2, 8, 8]") && ContainsSubstring("[2, 4, 8]"));
-  CHECK_THAT(message_of<DataError>([&] { unet.training_step(Batch({masks[0], masks[1] + 3}), 0); }),
+  CHECK_THAT(message_of<DataError>([&] {
+               unet.training_step(Batch({masks[0], masks[1] + 3}), 0);
+             }),
              ContainsSubstring("num_classes = 3") && ContainsSubstring("got "));
 }
 

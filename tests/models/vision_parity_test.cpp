@@ -48,8 +48,7 @@ bool begins_with(const Tensor& values, const nlohmann::json& recorded, double to
 
 std::vector<double> gradient_norms(const torch::nn::Module& module) {
   std::vector<double> norms;
-  for (const auto& [name, value] : test::sorted_parameters(module))
-    norms.push_back(value.grad().norm().item<double>());
+  for (const auto& [name, value] : test::sorted_parameters(module)) norms.push_back(value.grad().norm().item<double>());
   return norms;
 }
 
@@ -118,13 +117,8 @@ TEST_CASE("a variational autoencoder has the bound of Python's distributions") {
 
 TEST_CASE("the networks of a Gan are those of PyTorch's DCGAN example") {
   const auto& expected = vision_baseline().at("gan");
-  Gan model({.in_channels = 2,
-             .height = 12,
-             .width = 8,
-             .depth = 2,
-             .latent_size = 5,
-             .channels = 4,
-             .sample_pictures = 0});
+  Gan model(
+      {.in_channels = 2, .height = 12, .width = 8, .depth = 2, .latent_size = 5, .channels = 4, .sample_pictures = 0});
   REQUIRE((test::fill_by_formula(model) == expected.at("names").get<std::vector<std::string>>()));
   const Tensor images = model.generate(test::by_formula({3, 5}, 997));
   CHECK(images.sizes() == at::IntArrayRef({3, 2, 12, 8}));

@@ -50,9 +50,10 @@ std::map<std::string, std::string> parse_shard_index(const std::string& text, co
   std::map<std::string, int> files;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string() || !is_plain_name(file.get_ref<const std::string&>()))
-      bad_index(shown_path, cat("the shard of '", escape_controls(name), "' must be the name of a file beside it; got ",
-                                escape_controls(file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-                                                    .substr(0, 100))));
+      bad_index(
+          shown_path,
+          cat("the shard of '", escape_controls(name), "' must be the name of a file beside it; got ",
+              escape_controls(file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 100))));
     files[file.get<std::string>()] = 0;
     if (files.size() > kMostShards) bad_index(shown_path, cat("it names more than ", kMostShards, " shards"));
     shards.emplace(name, file.get<std::string>());

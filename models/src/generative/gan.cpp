@@ -34,14 +34,14 @@ class Gan::Generator : public torch::nn::Module {
     const auto main = register_module("main", std::make_shared<torch::nn::Module>());
     int64_t width = options.channels << (options.depth - 1), place = 0;
     const auto add = [&](int64_t out, const torch::nn::ConvTranspose2dOptions& how, bool normalised) {
-      convolutions_.push_back(
-          main->register_module(std::to_string(place), torch::nn::ConvTranspose2d(how)));
+      convolutions_.push_back(main->register_module(std::to_string(place), torch::nn::ConvTranspose2d(how)));
       if (normalised) norms_.push_back(main->register_module(std::to_string(place + 1), nn::BatchNorm2d(out)));
       place += 3;
     };
     using Layer = torch::nn::ConvTranspose2dOptions;
-    add(width, Layer(options.latent_size, width, {options.height >> options.depth, options.width >> options.depth})
-                   .bias(false),
+    add(width,
+        Layer(options.latent_size, width, {options.height >> options.depth, options.width >> options.depth})
+            .bias(false),
         true);
     for (int64_t i = 1; i < options.depth; ++i, width /= 2)
       add(width / 2, Layer(width, width / 2, 4).stride(2).padding(1).bias(false), true);
@@ -93,9 +93,11 @@ class Gan::Discriminator : public torch::nn::Module {
 Spec<Optimizer> Gan::Options::paper_optimizer() {
   Spec<Optimizer> spec;
   Problems problems;
-  const ConfigNode options = ConfigNode::map(
-      {{"lr", ConfigNode::number(2e-4)}, {"betas", ConfigNode::list({ConfigNode::number(0.5), ConfigNode::number(0.999)})}});
-  spec.read(ConfigNode::map({{"class_path", ConfigNode::string("Adam")}, {"init_args", options}}), problems, "optimizer");
+  const ConfigNode options =
+      ConfigNode::map({{"lr", ConfigNode::number(2e-4)},
+                       {"betas", ConfigNode::list({ConfigNode::number(0.5), ConfigNode::number(0.999)})}});
+  spec.read(ConfigNode::map({{"class_path", ConfigNode::string("Adam")}, {"init_args", options}}), problems,
+            "optimizer");
   problems.throw_if_any();
   return spec;
 }
@@ -123,8 +125,7 @@ Gan::Gan(const Options& options) : options_(detail::checked_options(options, "mo
                           options.height, " and ", options.width,
                           ". Choose another depth (2 for 28 x 28, 3 for 32 x 32, 4 for 64 x 64)."));
   if (!(options.low < options.high))
-    throw ConfigError(
-        cat("[models.Gan] low must be smaller than high; got ", options.low, " and ", options.high, "."));
+    throw ConfigError(cat("[models.Gan] low must be smaller than high; got ", options.low, " and ", options.high, "."));
   generator_ = register_module("generator", std::make_shared<Generator>(options));
   discriminator_ = register_module("discriminator", std::make_shared<Discriminator>(options));
   initialize();

@@ -125,8 +125,7 @@ void VariationalAutoencoder::on_validation_batch_end(const Outputs& outputs, con
     shape[0] = values.size(0);
     return values.view(shape);
   };
-  if (const auto picture = detail::picture_of_samples("val_samples", as_images(decode(codes))))
-    log_media(*picture);
+  if (const auto picture = detail::picture_of_samples("val_samples", as_images(decode(codes)))) log_media(*picture);
   const Tensor again = as_images(outputs["reconstruction"]);
   const Tensor both = at::stack({input.narrow(0, 0, again.size(0)).to(again.scalar_type()), again}, 1).flatten(0, 1);
   if (const auto picture = detail::picture_of_samples("val_reconstructions", both)) log_media(*picture);

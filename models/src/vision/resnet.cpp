@@ -26,8 +26,7 @@ std::vector<int64_t> resnet_stages(int64_t depth) {
 }
 
 torch::nn::Conv2d resnet_convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
-  return torch::nn::Conv2d(
-      torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
 }  // namespace
@@ -124,8 +123,7 @@ ResNet::ResNet(const Options& options)
   bn1_ = register_module("bn1", nn::BatchNorm2d(width));
   int64_t channels = width, stage = 0;
   for (const int64_t count : resnet_stages(options.depth)) {
-    const auto layer =
-        register_module(cat("layer", ++stage), std::make_shared<torch::nn::ModuleListImpl>());
+    const auto layer = register_module(cat("layer", ++stage), std::make_shared<torch::nn::ModuleListImpl>());
     for (int64_t i = 0; i < count; ++i) {
       const Block::Shape shape{.in = channels,
                                .width = width,

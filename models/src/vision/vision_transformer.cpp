@@ -164,8 +164,8 @@ void VisionTransformer::initialize() {
 Tensor VisionTransformer::forward(const Tensor& input) {
   detail::check_images(input, options_.in_channels, 1, "VisionTransformer");
   if (input.size(2) != options_.image_size || input.size(3) != options_.image_size)
-    throw ConfigError(cat("[models.VisionTransformer] images must be ", options_.image_size, " x ",
-                          options_.image_size, " pixels; got ", input.size(2), " x ", input.size(3),
+    throw ConfigError(cat("[models.VisionTransformer] images must be ", options_.image_size, " x ", options_.image_size,
+                          " pixels; got ", input.size(2), " x ", input.size(3),
                           ". Set image_size of model.init_args to match the data, or resize the images."));
   const Tensor patches = conv_proj_->forward(input).flatten(2).transpose(1, 2);
   const Tensor token = class_token_.to(patches.scalar_type()).expand({input.size(0), -1, -1});

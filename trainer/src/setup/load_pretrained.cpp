@@ -14,9 +14,9 @@ void load_pretrained(RunState& run) {
   WeightsFile file = read_weights_file(*pretrained.path);
   if (pretrained.key_map)
     file.tensors = map_keys(file.tensors, *pretrained.key_map.create(), pretrained.key_map.class_path());
-  const LoadReport report = load_module_state(
-      *run.model, file.tensors,
-      {.strict = false, .key_prefixes = {}, .convert_formats = true, .ignore = pretrained.ignore});
+  const LoadReport report =
+      load_module_state(*run.model, file.tensors,
+                        {.strict = false, .key_prefixes = {}, .convert_formats = true, .ignore = pretrained.ignore});
   if (!report.differences.empty() && (pretrained.strict || report.loaded.empty()))
     throw CheckpointError(
         cat("[trainer.pretrained] ", shown_path, " does not fit the model:\n", report.differences,
@@ -24,8 +24,7 @@ void load_pretrained(RunState& run) {
             "wrote them (pretrained.key_map); list weights that shall keep their initial values in pretrained.ignore",
             pretrained.strict ? ", or load what fits with pretrained.strict: false." : "."));
   std::string line = cat("pretrained: ", report.loaded.size(), " weights from ", shown_path);
-  if (!report.ignored.empty())
-    line += cat("; ignored: ", join_some({report.ignored.begin(), report.ignored.end()}, 5));
+  if (!report.ignored.empty()) line += cat("; ignored: ", join_some({report.ignored.begin(), report.ignored.end()}, 5));
   if (!report.converted.empty()) line += cat("; of another dtype: ", report.converted.size());
   if (!run.components.is_trial) run.print(line);
   if (!report.differences.empty())

@@ -11,10 +11,10 @@
 
 namespace fulgur {
 
-/// A U-Net for segmentation (Ronneberger et al. 2015, arXiv:1505.04597) with padded convolutions and batch norm: `depth`
-/// times two 3x3 convolutions and 2x2 max pooling, then the same upwards, by transposed 2x2 convolutions, with the maps
-/// of the way down beside them. Images (N, in_channels, H, W) of any size of at least 2^depth pixels: an odd map is
-/// pooled without its last row or column, and the map that comes back is padded with zeros. Convolutions are
+/// A U-Net for segmentation (Ronneberger et al. 2015, arXiv:1505.04597) with padded convolutions and batch norm:
+/// `depth` times two 3x3 convolutions and 2x2 max pooling, then the same upwards, by transposed 2x2 convolutions, with
+/// the maps of the way down beside them. Images (N, in_channels, H, W) of any size of at least 2^depth pixels: an odd
+/// map is pooled without its last row or column, and the map that comes back is padded with zeros. Convolutions are
 /// initialized normal with He's `fan_out`.
 ///
 /// `batch[1]` are the classes of the pixels (N, H, W) int64; -100 is excluded from loss and metrics. The loss is the
@@ -58,7 +58,7 @@ class FULGUR_API UNet : public LightningModule {
   }
 
   Options options_;
-  int64_t checkpoint_every_;  ///< 0 for none
+  int64_t checkpoint_every_;                                ///< 0 for none
   std::vector<std::shared_ptr<DoubleConvolution>> blocks_;  ///< down, in the middle, and up
   std::vector<torch::nn::ConvTranspose2d> upsamplings_;
   torch::nn::Conv2d head_{nullptr};
