@@ -27,6 +27,9 @@ void check_probabilities(const Tensor& input) {
                       ". Use likelihood: gaussian, or data that are not standardised."));
 }
 
+// Sums over many values need more digits than a half precision has.
+Tensor in_full_precision(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+
 bool is_image_batch(const Tensor& input) { return input.dim() == 3 || input.dim() == 4; }
 
 }  // namespace
@@ -68,15 +71,16 @@ Tensor VariationalAutoencoder::decode(const Tensor& code) {
 }
 
 VariationalAutoencoder::Bound VariationalAutoencoder::bound_of(const Tensor& input) {
-  const auto [mean, log_variance] = encode(input);
+  const auto [coded_mean, coded_log_variance] = encode(input);
+  const Tensor mean = in_full_precision(coded_mean), log_variance = in_full_precision(coded_log_variance);
   const Tensor code = mean + (0.5 * log_variance).exp() * at::randn_like(mean);
-  const Tensor output = decoder_->forward(code), wanted = input.flatten(1);
+  const Tensor output = in_full_precision(decoder_->forward(code.to(coded_mean.scalar_type())));
+  const Tensor wanted = input.flatten(1).to(output.scalar_type());
   const auto samples = static_cast<double>(std::max<int64_t>(input.size(0), 1));
   Bound bound;
   if (options_.likelihood == PixelLikelihood::bernoulli) {
     check_probabilities(input);
-    bound.reconstruction =
-        at::binary_cross_entropy_with_logits(output, wanted.to(output.scalar_type()), {}, {}, at::Reduction::Sum);
+    bound.reconstruction = at::binary_cross_entropy_with_logits(output, wanted, {}, {}, at::Reduction::Sum);
   } else {
     bound.reconstruction = 0.5 * at::mse_loss(output, wanted, at::Reduction::Sum);
   }
