@@ -17,7 +17,9 @@
 #include "fulgur/models/mlp_classifier.h"
 #include "fulgur/models/vision_transformer.h"
 #include "fulgur/optim/sgd.h"
+#include "fulgur/trainer/config.h"
 #include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/yaml.h"
 #include "models/formula.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
@@ -29,7 +31,23 @@ using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
 
+// The names of a Python program that calls the layers `net`, and keeps a mask with them.
+struct TestNetKeys final : KeyMap {
+  std::string prefix() const override { return "module."; }
+  std::vector<KeyRule> rules() const override {
+    return {{.from = "net.mask", .to = ""}, {.from = "net.**", .to = "layers.**"}};
+  }
+};
+FULGUR_REGISTER(KeyMap, TestNetKeys, "The names of a network of the tests.");
+
 namespace {
+
+Config config_of(const std::string& yaml) {
+  Problems problems;
+  const ConfigNode node = parse_yaml(yaml, "test", problems);
+  problems.throw_if_any();
+  return config_from_node(node);
+}
 
 std::shared_ptr<KeyMap> map_named(const std::string& name) { return Spec<KeyMap>(name).create(); }
 
@@ -193,6 +211,41 @@ TEST_CASE("a run begins with pretrained weights, and says what does not fit") {
   PretrainedWeights missing;
   missing.path = folder / "none.safetensors";
   CHECK_THROWS_AS(run_with(missing, small_classifier()), CheckpointError);
+}
+
+TEST_CASE("a run applies the key map that pretrained names") {
+  const test::TemporaryFolder folder;
+  const auto source = small_classifier();
+  NamedTensors renamed = {{"module.net.mask", at::ones({2})}};
+  for (const auto& [name, tensor] : module_state(*source))
+    renamed.emplace_back("module.net" + name.substr(std::string("layers").size()), tensor);
+  PretrainedWeights pretrained;
+  pretrained.path = folder / "net.safetensors";
+  write_weights_file(*pretrained.path,
+                     {.format = WeightsFormat::safetensors, .tensors = renamed, .aliases = {}, .left_out = {}});
+  const auto model = small_classifier();
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(pretrained, model); }),
+             ContainsSubstring("pretrained.key_map") && ContainsSubstring("module.net.mask"));
+  pretrained.key_map = Spec<KeyMap>("TestNetKeys");
+  run_with(pretrained, model);
+  for (const auto& [name, value] : module_state(*source)) CHECK(at::equal(parameter(*model, name), value));
+}
+
+TEST_CASE("pretrained in a config: the key map is checked, and the config reads back") {
+  const Config config = config_of("pretrained: {path: a.pt, key_map: hf_vit, strict: false, ignore: ['heads.*']}");
+  const Config again = config_from_node(config.write());
+  for (const Config* each : {&config, &again}) {
+    CHECK(each->pretrained.path == std::filesystem::path("a.pt"));
+    CHECK(each->pretrained.key_map.class_path() == "hf_vit");
+    CHECK_FALSE(each->pretrained.strict);
+    CHECK(each->pretrained.ignore == std::vector<std::string>{"heads.*"});
+  }
+  const Config none = config_from_node(config_of("seed_everything: 1").write());
+  CHECK_FALSE(none.pretrained.path);
+  CHECK_FALSE(none.pretrained.key_map);
+  CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: {path: a, key_map: hf_gpt}"); }),
+             ContainsSubstring("hf_gpt2"));
+  CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: {paht: a}"); }), ContainsSubstring("path"));
 }
 
 TEST_CASE("a checkpoint replaces pretrained weights, whose file may be gone") {
