@@ -16,6 +16,7 @@
 #include "fulgur/models/resnet.h"
 #include "fulgur/models/unet.h"
 #include "fulgur/models/vision_transformer.h"
+#include "fulgur/trainer/config.h"
 #include "models/training.h"
 #include "parts/images.h"
 #include "parts/initial_weights.h"
@@ -359,6 +360,7 @@ TEST_CASE("a UNet logs IoU and Dice of all pixels without those of -100, and pic
   CHECK(masks.name == "val_masks");
   CHECK(masks.pixels.sizes() == at::IntArrayRef({1, 8, 2 * 10 - 1}));
 
+  CHECK_THAT(describe_component("UNet"), ContainsSubstring("[IoU, Dice]"));
   UNet::Options bare = small_unet();
   bare.metrics = {};
   const EvalReport without = Trainer(test::quiet(folder)).validate(std::make_shared<UNet>(bare), data);
