@@ -41,6 +41,7 @@ SUBFOLDERS = {
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
+    "models": ["parts", "vision", "generative"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",

@@ -39,6 +39,7 @@ TEST_CASE("the corpus of .pt files") { replay("pytorch_zip", fuzz::pytorch_zip);
 TEST_CASE("the corpus of the idx reader") { replay("idx", fuzz::idx); }
 TEST_CASE("the corpus of the config loader") { replay("config", fuzz::config); }
 TEST_CASE("the corpus of the logs of runs") { replay("run_log", fuzz::run_log); }
+TEST_CASE("the corpus of indexes of shards") { replay("shard_index", fuzz::shard_index); }
 TEST_CASE("the corpus of sweeps") { replay("sweep", fuzz::sweep); }
 TEST_CASE("the corpus of tokenizers") { replay("tokenizer", fuzz::tokenizer); }
 

@@ -132,11 +132,22 @@ def tokenizer():
     put("tokenizer", "unknown", b'{"model":{"type":"Unigram","vocab":[["a",-1.5]]}}')
 
 
+def shard_index():
+    put("shard_index", "two", b'{"metadata":{"total_size":8},"weight_map":{"a.weight":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}')
+    put("shard_index", "empty", b'{"weight_map":{}}')
+    put("shard_index", "other_folder", b'{"weight_map":{"a":"../a.safetensors"}}')
+    put("shard_index", "number", b'{"weight_map":{"a":1}}')
+    put("shard_index", "list", b'[{"weight_map":{"a":"a.safetensors"}}]')
+    put("shard_index", "nul", b'{"weight_map":{"a":"a\\u0000.safetensors"}}')
+    put("shard_index", "twice", b'{"weight_map":{"a":"a.bin","a":"b.bin"},"weight_map":{"c":"c.bin"}}')
+
+
 if __name__ == "__main__":
     safetensors_header()
     pytorch()
     idx()
     config()
     run_log()
+    shard_index()
     sweep()
     tokenizer()

@@ -14,6 +14,7 @@ void pytorch_zip(std::string_view input);
 void idx(std::string_view input);
 void config(std::string_view input);
 void run_log(std::string_view input);
+void shard_index(std::string_view input);
 void sweep(std::string_view input);
 void tokenizer(std::string_view input);
 

@@ -99,6 +99,7 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
   components.config = config_to_save(config);
   components.config_folder = config.folder;
   components.load = config.load;
+  components.pretrained = config.pretrained;
   components.verified_checkpoint = config.verified_checkpoint;
   components.begins_again = config.begins_again;
   components.profile_steps = config.profile_steps;

@@ -27,7 +27,8 @@ bool is_at_or_below(std::string_view key, std::string_view parent) {
 // Whether the config or the checkpoint decides an option in a resumed run.
 Side side_of(std::string_view key) {
   const auto below = [&](std::string_view parent) { return is_at_or_below(key, parent); };
-  if (below("ckpt_path") || below("load") || below("silence") || below("link")) return Side::ignored;
+  if (below("ckpt_path") || below("load") || below("pretrained") || below("silence") || below("link"))
+    return Side::ignored;
   if (below("model")) return Side::model;
   if (below("optimizer") || key.starts_with("lr_scheduler") || below("seed_everything")) return Side::checkpoint;
   if (below("data") && key.ends_with(".batch_size")) return Side::checkpoint;

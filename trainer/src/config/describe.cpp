@@ -15,9 +15,15 @@ namespace {
 std::string default_text(const Field& field) {
   if (field.required) return "required";
   const ConfigNode value = field.write();
-  if (value.is_map()) {
-    const ConfigNode* name = value.find("class_path");
-    return name != nullptr ? name->text() : "{…}";
+  const auto class_of = [](const ConfigNode& node) {
+    const ConfigNode* const name = node.is_map() ? node.find("class_path") : nullptr;
+    return name != nullptr ? name->text() : std::string();
+  };
+  if (value.is_map()) return class_of(value).empty() ? "{…}" : class_of(value);
+  if (value.is_list() && !value.items().empty() && !class_of(value.items().front()).empty()) {
+    std::vector<std::string> classes;
+    for (const ConfigNode& item : value.items()) classes.push_back(class_of(item));
+    return cat("[", join(classes), "]");
   }
   std::string text = to_yaml(value);
   while (text.ends_with('\n')) text.pop_back();

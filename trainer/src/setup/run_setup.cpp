@@ -40,6 +40,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                               .precision = &run_.strategy->precision()});
   check_options();
   run_.load.check();
+  run_.components.pretrained.check();
   ComponentAccess::set_run(*run_.model, &services_.context);
   make_callbacks(run_, services_.logs);
   make_loggers(run_);
@@ -81,6 +82,8 @@ void RunSetup::plan_training(ResumePlan& resume) {
                          [&](Callback& c) { c.on_load_checkpoint(services_.context, resume.content->state); });
       resume.load(LoadPhase::callbacks, run_, services_);
     }
+  } else {
+    load_pretrained(run_);
   }
   check_same_on_all_ranks(run_);
   run_.strategy->attach(*run_.model);

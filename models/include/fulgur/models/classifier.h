@@ -1,14 +1,12 @@
 #pragma once
 
-#include <map>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/registry.h"
+#include "fulgur/models/stage_metrics.h"
 
 namespace fulgur {
 
@@ -55,8 +53,6 @@ class FULGUR_API Classifier : public LightningModule {
       "Samples of the first validation batch that each validation logs with their predictions; 0: none.";
 
  private:
-  using NamedMetrics = std::map<std::string, std::shared_ptr<PredictionMetric>>;
-  NamedMetrics make_metrics() const;
   Tensor training_loss(const Tensor& input, const Tensor& labels);
   /// Returns the logits.
   Tensor evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
@@ -66,8 +62,7 @@ class FULGUR_API Classifier : public LightningModule {
 
   Augmentation augmentation_;
   int64_t sample_predictions_ = 0;
-  std::vector<Spec<PredictionMetric>> metric_specs_;
-  std::map<std::pair<std::string, int64_t>, NamedMetrics> metrics_;  // of each stage and loader
+  StageMetrics metrics_;
 };
 
 /// Mean cross entropy of logits (N, C) against labels (N) int64 in [0, C); -100 is excluded from the mean. With

@@ -17,6 +17,7 @@
 #include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/trainer/checkpoint_loading.h"
+#include "fulgur/trainer/pretrained_weights.h"
 
 namespace fulgur {
 
@@ -56,6 +57,8 @@ struct FULGUR_API TrainerComponents {
   std::vector<std::string> silence;
   /// The parts that are loaded from a checkpoint.
   CheckpointLoading load;
+  /// Weights that the module begins with, in a run without a checkpoint.
+  PretrainedWeights pretrained = {};
   /// Seed of loaders and generators. With nullopt, the process's random state is used as it is.
   std::optional<uint64_t> seed;
   /// The checkpoint that `agree_with_checkpoint` has read. The first fit takes it from here if it loads this one.

@@ -13,6 +13,7 @@
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/options/options.h"
 #include "fulgur/trainer/checkpoint_loading.h"
+#include "fulgur/trainer/pretrained_weights.h"
 #include "fulgur/trainer/trainer_options.h"
 #include "fulgur/trainer/yaml.h"
 
@@ -56,6 +57,7 @@ struct FULGUR_API Config {
   std::optional<std::string> lr_scheduler_name;
   std::optional<std::string> ckpt_path;
   CheckpointLoading load;
+  PretrainedWeights pretrained;
   /// Maps a target option to a value of the data module: `{model.init_args.num_classes: data.num_classes}`, applied
   /// after setup.
   std::map<std::string, std::string> link;
