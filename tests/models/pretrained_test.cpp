@@ -261,6 +261,10 @@ TEST_CASE("a checkpoint replaces pretrained weights, whose file may be gone") {
   const auto trained = small_classifier();
   trainer.fit(trained, small_data());
   CHECK_FALSE(at::equal(parameter(*trained, "layers.layer0.weight"), parameter(*source, "layers.layer0.weight")));
+  // The module itself keeps what it has learned.
+  const Tensor learned = parameter(*trained, "layers.layer0.weight").clone();
+  trainer.test(trained, small_data());
+  CHECK(at::equal(parameter(*trained, "layers.layer0.weight"), learned));
   std::filesystem::remove(file);
   const auto tested = small_classifier();
   trainer.test(tested, small_data(), "last");

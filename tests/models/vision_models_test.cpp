@@ -175,6 +175,10 @@ TEST_CASE("weights of models for images begin with the reference's distributions
   CHECK(cut.abs().max().item<double>() <= 2);
   CHECK(std::abs(cut.std().item<double>() - 0.8796) < 0.01);  // of the standard normal between -2 and 2
   CHECK(std::abs(cut.mean().item<double>()) < 0.01);
+  Tensor narrow = at::zeros({1 << 24});
+  fulgur::detail::trunc_normal(narrow, 0.02);
+  CHECK(narrow.abs().max().item<double>() < 0.02 * 6);
+  CHECK(std::abs(narrow.std().item<double>() - 0.02) < 1e-4);
   VisionTransformer vit(small_vit());
   CHECK(vit.named_parameters()["heads.head.weight"].count_nonzero().item<int64_t>() == 0);
   CHECK(vit.named_parameters()["class_token"].count_nonzero().item<int64_t>() == 0);

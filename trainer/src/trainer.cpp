@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <memory>
+#include <set>
 
 #include "checkpointing/resume.h"
 #include "fulgur/core/state/rng.h"
@@ -24,6 +26,8 @@ struct Trainer::Impl {
   // The checkpoints of this trainer's last fit, for `last` and `best` in the same process.
   detail::LatestCheckpoints latest;
   std::optional<FitReport> last_fit;
+  // The modules that runs have prepared.
+  std::set<std::weak_ptr<LightningModule>, std::owner_less<std::weak_ptr<LightningModule>>> modules;
   std::atomic<bool> running = false;
 };
 
@@ -152,7 +156,9 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::share
                             Failed failed = kNothingMore) {
   RunSetup setup(impl->options, impl->components, fn);
   const auto whole = [&] {
-    setup.prepare(std::move(module), std::move(data), checkpoint, impl->latest);
+    setup.state().keeps_weights = impl->modules.contains(module);
+    setup.prepare(module, std::move(data), checkpoint, impl->latest);
+    impl->modules.insert(module);
     impl->run_dir = setup.state().run_dir;
     setup.start();
     body(setup.state(), setup.services(), setup.checkpoint());

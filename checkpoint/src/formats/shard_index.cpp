@@ -19,7 +19,7 @@ constexpr size_t kMostShards = 10'000;
 }
 
 // A name that leads to another folder is never followed.
-bool is_plain_name(const std::string& name) {
+bool is_shard_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos && !name.ends_with(".json");
 }
@@ -49,7 +49,7 @@ std::map<std::string, std::string> parse_shard_index(const std::string& text, co
   std::map<std::string, std::string> shards;
   std::map<std::string, int> files;
   for (const auto& [name, file] : map->items()) {
-    if (!file.is_string() || !is_plain_name(file.get_ref<const std::string&>()))
+    if (!file.is_string() || !is_shard_name(file.get_ref<const std::string&>()))
       bad_index(
           shown_path,
           cat("the shard of '", escape_controls(name), "' must be the name of a file beside it; got ",

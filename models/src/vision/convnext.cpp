@@ -16,11 +16,11 @@
 namespace fulgur {
 namespace {
 
-constexpr double kNormEps = 1e-6;
-constexpr size_t kMostStages = 16;
+constexpr double kConvNextEps = 1e-6;
+constexpr size_t kMostConvNextStages = 16;
 
 std::shared_ptr<nn::LayerNormImpl> convnext_norm(int64_t channels) {
-  return std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({channels}).eps(kNormEps));
+  return std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({channels}).eps(kConvNextEps));
 }
 
 // Over the channels of each pixel. In channels-last memory neither permutation copies.
@@ -81,9 +81,10 @@ void ConvNeXt::Options::fields(Fields& f) {
 ConvNeXt::ConvNeXt(const Options& options)
     : options_(detail::checked_options(options, "models.ConvNeXt")),
       checkpoint_every_(detail::checkpoint_interval(options.activation_checkpointing, "ConvNeXt")) {
-  if (options.depths.size() != options.widths.size() || options.depths.size() > kMostStages)
-    throw ConfigError(cat("[models.ConvNeXt] depths and widths must have one number for each of at most ", kMostStages,
-                          " stages; got ", options.depths.size(), " depths and ", options.widths.size(), " widths."));
+  if (options.depths.size() != options.widths.size() || options.depths.size() > kMostConvNextStages)
+    throw ConfigError(cat("[models.ConvNeXt] depths and widths must have one number for each of at most ",
+                          kMostConvNextStages, " stages; got ", options.depths.size(), " depths and ",
+                          options.widths.size(), " widths."));
   int64_t all_blocks = 0, block = 0;
   for (const int64_t depth : options.depths) all_blocks += depth;
   const auto features = register_module("features", std::make_shared<torch::nn::ModuleListImpl>());

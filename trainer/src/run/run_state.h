@@ -233,6 +233,8 @@ struct RunState {
   const TrainerFn fn;
   const ResolvedOptions options;
   const TrainerComponents components;
+  /// The Trainer has run this module before: pretrained weights would replace what it has learned.
+  bool keeps_weights = false;
   CheckpointLoading load;        ///< what is loaded from a checkpoint; from an imported one, only the weights
   std::optional<uint64_t> seed;  ///< rank 0's
   Progress counters;

@@ -9,7 +9,7 @@ namespace fulgur::detail {
 
 void load_pretrained(RunState& run) {
   const PretrainedWeights& pretrained = run.components.pretrained;
-  if (!pretrained.path) return;
+  if (!pretrained.path || run.keeps_weights) return;
   const std::string shown_path = escape_controls(pretrained.path->string());
   WeightsFile file = read_weights_file(*pretrained.path);
   if (pretrained.key_map)

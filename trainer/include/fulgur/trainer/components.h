@@ -57,7 +57,8 @@ struct FULGUR_API TrainerComponents {
   std::vector<std::string> silence;
   /// The parts that are loaded from a checkpoint.
   CheckpointLoading load;
-  /// Weights that the module begins with, in a run without a checkpoint.
+  /// Weights that the module begins with, in a run without a checkpoint. A module that this Trainer has run before
+  /// keeps its weights: `fit(module)`, then `test(module)`.
   PretrainedWeights pretrained = {};
   /// Seed of loaders and generators. With nullopt, the process's random state is used as it is.
   std::optional<uint64_t> seed;
