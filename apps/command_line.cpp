@@ -336,8 +336,10 @@ void add_tokenize(CLI::App& app, CommandLine& out) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   verb->add_option("--jsonl", tokenize.jsonl, "The inputs are JSON lines, with the text in this field")
       ->type_name("FIELD");
-  verb->add_option("--separator", tokenize.separator,
-                   "Token between documents, and at the end of each; <|endoftext|> if the tokenizer has it; '': none")
+  // A function, since CLI11 takes an empty text for no value of an optional.
+  verb->add_option_function<std::string>(
+          "--separator", [&tokenize](const std::string& token) { tokenize.separator = token; },
+          "Token between documents, and at the end of each; <|endoftext|> if the tokenizer has it; '': none")
       ->type_name("TOKEN");
   verb->add_option("--val_fraction", tokenize.val_fraction, "Fraction of the tokens, at the end, for validation")
       ->type_name("PART");
