@@ -13,6 +13,7 @@ set(TEST_SOURCES
   reversal_test.cpp
   sample_dataset_test.cpp
   samplers_test.cpp
+  splits_test.cpp
   subset_dataset_test.cpp
   tensor_dataset_test.cpp
   text_data_module_test.cpp
