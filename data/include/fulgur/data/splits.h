@@ -16,8 +16,7 @@ namespace fulgur {
 /// one each. Throws a ConfigError if a share is negative or they do not add up to 1.
 FULGUR_API std::vector<int64_t> part_sizes(int64_t count, const std::vector<double>& shares);
 
-/// Like split_indices, but each part has nearly the same share of each label: the number of samples of a label differs
-/// from its share of the part by less than 2. `labels` has one number per sample.
+/// Like split_indices, but each part has nearly the same share of each label. `labels` has one number per sample.
 FULGUR_API std::vector<std::vector<int64_t>> stratified_split_indices(const std::vector<int64_t>& labels,
                                                                       const std::vector<int64_t>& sizes, uint64_t seed);
 
