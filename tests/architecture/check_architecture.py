@@ -34,6 +34,7 @@ MAY_INCLUDE = {
 # separate library with sub-folders.
 SUBFOLDERS = {
     "core": ["text", "system", "options", "state", "device", "contracts"],
+    "models": ["tabular"],
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
