@@ -3,4 +3,5 @@ set(TEST_SOURCES
   classifier_test.cpp
   gpt_test.cpp
   mixing_test.cpp
-  seq2seq_test.cpp)
+  seq2seq_test.cpp
+  tabular_test.cpp)

@@ -1,0 +1,5 @@
+set(TEST_SOURCES
+  cell_text_test.cpp
+  csv_file_test.cpp
+  table_data_module_test.cpp
+  table_stream_test.cpp)
