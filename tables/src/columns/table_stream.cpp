@@ -35,6 +35,11 @@ void TableStream::reset(const SampleContext& context) {
     rows_->restart();
   else
     rows_ = std::make_unique<TableRows>(part_.paths, delimiter_, encoder_->columns());
+  bytes_ = 0;
+  for (const auto& path : part_.paths) {
+    std::error_code none;
+    bytes_ += static_cast<int64_t>(std::filesystem::file_size(path, none));
+  }
   position_ = {.place = rows_->place()};
   block_start_ = position_;
   block_ = -1;
@@ -97,7 +102,8 @@ StateTree TableStream::state() const {
                          {"row_of_part", block_start_.row_of_part},
                          {"block", block_},
                          {"returned", returned_},
-                         {"buffer_rows", part_.buffer_rows}});
+                         {"buffer_rows", part_.buffer_rows},
+                         {"bytes", bytes_}});
 }
 
 void TableStream::load_state(const StateTree& state) {
@@ -113,6 +119,10 @@ void TableStream::load_state(const StateTree& state) {
   if (buffer_rows != part_.buffer_rows)
     throw CheckpointError(cat("[tables.stream] the checkpoint was saved within an epoch with shuffle_buffer ", buffer_rows,
                               ", but the run has ", part_.buffer_rows, ". Resume with the same shuffle_buffer."));
+  if (state.at("bytes").as_int() != bytes_)
+    throw CheckpointError(cat("[tables.stream] files must not change within an epoch; they had ",
+                              state.at("bytes").as_int(), " bytes when the checkpoint was saved, and have ", bytes_,
+                              " now. Resume from a checkpoint of the end of an epoch."));
   rows_->seek(start.place);
   position_ = start;
   block_ = block - 1;

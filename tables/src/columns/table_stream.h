@@ -55,6 +55,7 @@ class TableStream final : public IterableDataset {
   Batch buffer_;
   std::vector<int64_t> order_;  ///< of the rows in the buffer
   int64_t returned_ = 0;        ///< rows of the block
+  int64_t bytes_ = 0;           ///< of all files, when the epoch began
 };
 
 }  // namespace fulgur::tables
