@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  cached_dataset_test.cpp
   changing_data_test.cpp
   combined_test.cpp
   concat_dataset_test.cpp
