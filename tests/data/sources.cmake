@@ -16,6 +16,7 @@ set(TEST_SOURCES
   samplers_test.cpp
   splits_test.cpp
   subset_dataset_test.cpp
+  tar_shards_test.cpp
   tensor_dataset_test.cpp
   text_data_module_test.cpp
   text_vocabulary_test.cpp
