@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "data_support.h"
+#include "data/data_support.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "support/expect_error.h"
