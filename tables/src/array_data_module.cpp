@@ -1,5 +1,6 @@
 #include "fulgur/tables/array_data_module.h"
 
+#include <algorithm>
 #include <array>
 
 #include "arrays/array_file.h"
@@ -183,7 +184,7 @@ std::vector<std::shared_ptr<Loader>> ArrayDataModule::loaders(RunningStage stage
     how.transform = [divide_by = options.divide_by](Batch batch) {
       // Not in place: batches may share the memory of the file.
       Tensor input = batch["input"].to(at::kFloat);
-      if (divide_by != 1) input = input / divide_by;
+      if (divide_by != 1) input = input.div(divide_by);
       batch.set(0, std::move(input));
       return batch;
     };

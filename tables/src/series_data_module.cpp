@@ -177,7 +177,7 @@ void SeriesDataModule::Impl::read() {
     for (size_t i = 0; options.standardize && i < names.size(); ++i) {
       const Tensor column = training.select(1, static_cast<int64_t>(i));
       mean[i] = column.mean().item<double>();
-      const double deviation = std::sqrt((column - mean[i]).square().mean().item<double>());
+      const double deviation = std::sqrt(column.sub(mean[i]).square().mean().item<double>());
       spread[i] = deviation > 0 && std::isfinite(deviation) ? deviation : 1;
     }
   }
@@ -188,7 +188,7 @@ void SeriesDataModule::Impl::standardise() {
   const auto inputs_count = static_cast<int64_t>(options.columns.size());
   const Tensor means = at::tensor(mean, at::kDouble).narrow(0, 0, inputs_count);
   const Tensor deviations = at::tensor(spread, at::kDouble).narrow(0, 0, inputs_count);
-  Tensor new_inputs = ((values.narrow(1, 0, inputs_count) - means) / deviations).to(at::kFloat).contiguous();
+  Tensor new_inputs = values.narrow(1, 0, inputs_count).sub(means).div(deviations).to(at::kFloat).contiguous();
   std::vector<int64_t> places;
   for (const std::string& name : target_names()) places.push_back(place_of(name));
   Tensor new_targets = values.index_select(1, at::tensor(places, at::kLong)).to(at::kFloat).contiguous();

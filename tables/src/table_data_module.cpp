@@ -135,16 +135,16 @@ void TableDataModule::Impl::read() {
     for (const auto& number : schema->numbers) reading.types[number.name] = number.type;
     for (const auto& category : schema->categories) reading.types[category.name] = ColumnType::category;
   }
-  const TableSurvey survey = survey_table(reading, stratifies());
+  const TableSurvey survey = tables::survey_table(reading, stratifies());
   if (options.stream) {
     if (!schema_is_loaded)
-      schema = fit_schema(options, survey, [split = split()](int64_t row) { return part_of_row(split, row) == 0; });
+      schema = tables::fit_schema(options, survey, [split = split()](int64_t row) { return tables::part_of_row(split, row) == 0; });
   } else {
     parts = split().parts(survey.rows, stratifies() ? &survey.labels : nullptr, "data.TableDataModule");
     const std::vector<int64_t>& training = parts[0];
     size_t next = 0;  // rows come in order
     if (!schema_is_loaded)
-      schema = fit_schema(options, survey, [&](int64_t row) {
+      schema = tables::fit_schema(options, survey, [&](int64_t row) {
         const bool is_next = next < training.size() && training[next] == row;
         if (is_next) ++next;
         return is_next;
