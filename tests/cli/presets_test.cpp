@@ -241,7 +241,7 @@ TEST_CASE("california_housing.yaml learns a table, and a checkpoint keeps its co
   const TemporaryFolder folder;
   const std::string text = small_housing();
   write_text(folder / "housing.csv", text);
-  // Without the last columns' order, and with a text that training never saw.
+  // In another order of columns, and with a text that training never saw.
   write_text(folder / "other.csv",
              "ocean_proximity,median_house_value,longitude,latitude,housing_median_age,total_rooms,total_bedrooms,"
              "population,households,median_income\nISLAND,200000,-120.25,35.5,20,1500,250,900,200,4.5\n"
