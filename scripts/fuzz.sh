@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(repository_root)"
 
-all=(safetensors_header pytorch_pickle pytorch_zip idx config run_log sweep)
+all=(safetensors_header pytorch_pickle pytorch_zip idx config run_log sweep csv_table npy_header)
 seconds=60
 targets=()
 while [ $# -gt 0 ]; do
@@ -38,13 +38,15 @@ sources_of() {
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
     config) echo tests/fuzz/config.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
     run_log) echo tests/fuzz/run_log.cpp history/src/reading/{json_row,row_reader}.cpp core/src/text/csv_format.cpp ;;
+    csv_table) echo tests/fuzz/csv_table.cpp tables/src/reading/csv_file.cpp tables/src/columns/cell_text.cpp core/src/text/csv_format.cpp ;;
+    npy_header) echo tests/fuzz/npy_header.cpp tables/src/arrays/npy_header.cpp ;;
     sweep) echo tests/fuzz/sweep.cpp history/src/sweep/{points,sweep_schedule,sweep_spec,sweep_state,sweep_trials}.cpp history/src/reading/config_keys.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp core/src/system/regular_file.cpp trainer/src/config/yaml.cpp ;;
   esac
 }
 
 # shellcheck disable=SC2054
 flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wall -Wextra
-  -Icore/include -Icore/internal -Icore/src -Ihistory/include -Ihistory/internal -Ihistory/src -Itests -Icheckpoint/include -Icheckpoint/internal -Icheckpoint/src -Idata/src -Itrainer/include -Itrainer/src -Itests/fuzz)
+  -Icore/include -Icore/internal -Icore/src -Ihistory/include -Ihistory/internal -Ihistory/src -Itests -Icheckpoint/include -Icheckpoint/internal -Icheckpoint/src -Idata/src -Itables/include -Itables/src -Itrainer/include -Itrainer/src -Itests/fuzz)
 mkdir -p build/fuzz
 failed=()
 for target in "${targets[@]}"; do

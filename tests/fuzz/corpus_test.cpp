@@ -40,5 +40,7 @@ TEST_CASE("the corpus of the idx reader") { replay("idx", fuzz::idx); }
 TEST_CASE("the corpus of the config loader") { replay("config", fuzz::config); }
 TEST_CASE("the corpus of the logs of runs") { replay("run_log", fuzz::run_log); }
 TEST_CASE("the corpus of sweeps") { replay("sweep", fuzz::sweep); }
+TEST_CASE("the corpus of CSV tables") { replay("csv_table", fuzz::csv_table); }
+TEST_CASE("the corpus of arrays of NumPy") { replay("npy_header", fuzz::npy_header); }
 
 }  // namespace corpus_test

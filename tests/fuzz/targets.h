@@ -15,6 +15,8 @@ void idx(std::string_view input);
 void config(std::string_view input);
 void run_log(std::string_view input);
 void sweep(std::string_view input);
+void csv_table(std::string_view input);
+void npy_header(std::string_view input);
 
 /// What must hold of all inputs.
 inline void expect(bool holds, const char* rule) {
