@@ -84,9 +84,13 @@ ArrayDataModule::ArrayDataModule(const Options& options) : impl_(std::make_uniqu
   const auto refuse = [](const auto&... what) { throw ConfigError(cat("[data.ArrayDataModule] ", what...)); };
   options.split.check("data.ArrayDataModule");
   if (options.train.empty()) refuse("train.input must name an array; it is empty. Set data.init_args.train.input.");
-  for (const auto& [set, name] : {std::pair(&options.train, "train"), {&options.val, "val"}, {&options.test, "test"}, {&options.predict, "predict"}}) {
+  for (const auto& [set, name] : {std::pair(&options.train, "train"),
+                                  {&options.val, "val"},
+                                  {&options.test, "test"},
+                                  {&options.predict, "predict"}}) {
     if (set->empty()) continue;
-    if (set->input.empty()) refuse(name, ".input must name an array; it is empty. Set data.init_args.", name, ".input.");
+    if (set->input.empty())
+      refuse(name, ".input must name an array; it is empty. Set data.init_args.", name, ".input.");
     (void)tables::ArraySource::from(set->input);
     if (!set->target.empty()) (void)tables::ArraySource::from(set->target);
     for (const auto& [entry, text] : set->more) {
@@ -114,7 +118,8 @@ void ArrayDataModule::Impl::check_like_train(const Batch& set, const char* name,
     const Tensor& expected = std::get<Tensor>(value);
     if (!set.contains(entry)) {
       if (entry == "target" && !needs_target) continue;
-      throw DataError(cat("[data.ArrayDataModule] all sets must have the same entries; '", entry, "' is missing in ", name, "."));
+      throw DataError(
+          cat("[data.ArrayDataModule] all sets must have the same entries; '", entry, "' is missing in ", name, "."));
     }
     const Tensor& found = set[entry];
     if (found.sizes().slice(1) != expected.sizes().slice(1) || found.scalar_type() != expected.scalar_type())
@@ -194,7 +199,8 @@ std::vector<std::shared_ptr<Loader>> ArrayDataModule::loaders(RunningStage stage
 StateTree ArrayDataModule::exported_values() const {
   if (impl_->train.empty()) return {};
   const Tensor& input = impl_->train["input"];
-  StateTree values = StateTree::map({{"num_features", input.numel() / input.size(0)}, {"num_classes", impl_->num_classes}});
+  StateTree values =
+      StateTree::map({{"num_features", input.numel() / input.size(0)}, {"num_classes", impl_->num_classes}});
   if (input.dim() == 4) {
     values["channels"] = input.size(1);
     values["height"] = input.size(2);
@@ -203,7 +209,7 @@ StateTree ArrayDataModule::exported_values() const {
   return values;
 }
 
-[[maybe_unused]] static const bool registered_array_data_module = Registry<DataModule>::add<ArrayDataModule>(
-    "ArrayDataModule", "Arrays of .npy, .npz and safetensors files.");
+[[maybe_unused]] static const bool registered_array_data_module =
+    Registry<DataModule>::add<ArrayDataModule>("ArrayDataModule", "Arrays of .npy, .npz and safetensors files.");
 
 }  // namespace fulgur

@@ -82,10 +82,10 @@ StateTree names_state(const std::vector<std::string>& names) {
 struct SeriesDataModule::Impl {
   Options options;
   std::vector<double> mean, spread;  ///< of each column: means and deviations; empty until they are known
-  bool is_loaded = false;         ///< mean and spread come from a checkpoint
-  Tensor values;                  ///< (rows, columns) float64, as in the file
-  Tensor inputs, targets;         ///< float32
-  std::array<int64_t, 4> cuts{};  ///< rows at which training, validation and test begin, and the end
+  bool is_loaded = false;            ///< mean and spread come from a checkpoint
+  Tensor values;                     ///< (rows, columns) float64, as in the file
+  Tensor inputs, targets;            ///< float32
+  std::array<int64_t, 4> cuts{};     ///< rows at which training, validation and test begin, and the end
 
   std::vector<std::string> target_names() const { return options.targets.empty() ? options.columns : options.targets; }
   /// The places of the targets among the columns that are read.
@@ -134,7 +134,8 @@ SeriesDataModule::SeriesDataModule(const Options& options) : impl_(std::make_uni
   for (const auto* names : {&options.columns, &options.targets})
     if (std::set<std::string>(names->begin(), names->end()).size() != names->size())
       refuse("each column must be there once; got ", escape_controls(join(*names)), ".");
-  if (options.delimiter.size() != 1) refuse("delimiter must be one ASCII character; got '", escape_controls(options.delimiter), "'.");
+  if (options.delimiter.size() != 1)
+    refuse("delimiter must be one ASCII character; got '", escape_controls(options.delimiter), "'.");
   if (options.val_fraction + options.test_fraction >= 1)
     refuse("val_fraction and test_fraction must leave something to train on; they are ", options.val_fraction, " and ",
            options.test_fraction, ".");
@@ -154,21 +155,24 @@ void SeriesDataModule::Impl::read() {
   while (rows.next())
     for (size_t i = 0; i < names.size(); ++i) {
       const auto value = tables::read_number(rows, i, ColumnType::number, blanks);
-      if (!value) rows.fail(i, "a series must not have gaps; the cell is blank. Fill it, for example with the value before.");
+      if (!value)
+        rows.fail(i, "a series must not have gaps; the cell is blank. Fill it, for example with the value before.");
       cells.push_back(*value);
     }
   const auto width = static_cast<int64_t>(names.size()), count = static_cast<int64_t>(cells.size()) / width;
-  const auto part = [&](double fraction) { return static_cast<int64_t>(std::llround(fraction * static_cast<double>(count))); };
+  const auto part = [&](double fraction) {
+    return static_cast<int64_t>(std::llround(fraction * static_cast<double>(count)));
+  };
   const int64_t test = part(options.test_fraction), val = part(options.val_fraction);
   cuts = {0, count - val - test, count - test, count};
   constexpr std::array kParts{"training", "validation", "test"};
   const std::array<bool, 3> wanted{true, options.val_fraction > 0, options.test_fraction > 0};
   for (size_t i = 0; i < 3; ++i)
     if (wanted[i] && cuts[i + 1] - cuts[i] < options.window + options.horizon)
-      throw DataError(cat("[data.SeriesDataModule] each part must have a sample, window + horizon = ",
-                          options.window + options.horizon, " rows; the part for ", kParts[i], " has ",
-                          cuts[i + 1] - cuts[i], " of ", count,
-                          " rows. Use a longer file, a smaller window, or another val_fraction or test_fraction."));
+      throw DataError(cat(
+          "[data.SeriesDataModule] each part must have a sample, window + horizon = ", options.window + options.horizon,
+          " rows; the part for ", kParts[i], " has ", cuts[i + 1] - cuts[i], " of ", count,
+          " rows. Use a longer file, a smaller window, or another val_fraction or test_fraction."));
   values = at::tensor(cells, at::kDouble).view({count, width});
   if (!is_loaded) {
     mean.assign(names.size(), 0);

@@ -70,7 +70,8 @@ void TableDataModule::Options::fields(Fields& f) {
   f(predict_paths, "predict_paths", "CSV files for predict, without targets; by default those for test.");
   f(target, "target", "The columns to predict; one for a classification.").required().min_items(1);
   f(task, "task", "What is predicted; regression: numbers; classification: one of the texts of the target column.");
-  f(types, "types", "Types of columns by name: number, category, datetime or ignore. Others are decided by their cells.");
+  f(types, "types",
+    "Types of columns by name: number, category, datetime or ignore. Others are decided by their cells.");
   f(delimiter, "delimiter", "The character between cells.");
   f(blank_values, "blank_values", "Texts that stand for a blank cell.");
   f(blank_numbers, "blank_numbers",
@@ -102,7 +103,8 @@ TableDataModule::TableDataModule(const Options& options) : impl_(std::make_uniqu
   for (const std::string& name : options.target)
     if (options.types.contains(name))
       refuse("types must not name a target, whose type follows from the task; it names '", escape_controls(name), "'.");
-  if (options.delimiter.size() != 1 || std::string_view("\"\r\n\0", 4).find(options.delimiter[0]) != std::string_view::npos)
+  if (options.delimiter.size() != 1 ||
+      std::string_view("\"\r\n\0", 4).find(options.delimiter[0]) != std::string_view::npos)
     refuse("delimiter must be one ASCII character that is no quote and no line end; got '",
            escape_controls(options.delimiter), "'.");
   if (options.stratify.value.value_or(false) && options.task != Task::classification)
@@ -138,7 +140,8 @@ void TableDataModule::Impl::read() {
   const TableSurvey survey = tables::survey_table(reading, stratifies());
   if (options.stream) {
     if (!schema_is_loaded)
-      schema = tables::fit_schema(options, survey, [split = split()](int64_t row) { return tables::part_of_row(split, row) == 0; });
+      schema = tables::fit_schema(options, survey,
+                                  [split = split()](int64_t row) { return tables::part_of_row(split, row) == 0; });
   } else {
     parts = split().parts(survey.rows, stratifies() ? &survey.labels : nullptr, "data.TableDataModule");
     const std::vector<int64_t>& training = parts[0];
@@ -250,15 +253,15 @@ StateTree TableDataModule::exported_values() const {
   }
   for (const std::string& text : schema.classes) classes.emplace_back(text);
   const auto num_classes = static_cast<int64_t>(schema.classes.size());
-  return StateTree::map({{"num_numbers", schema.num_numbers()},
-                         {"cardinalities", StateTree(std::move(cardinalities))},
-                         {"num_classes", num_classes},
-                         {"num_outputs", schema.is_classification() ? num_classes
-                                                                    : static_cast<int64_t>(schema.targets.size())},
-                         {"task", std::string(enum_text(schema.task))},
-                         {"classes", StateTree(std::move(classes))},
-                         {"target_mean", StateTree(std::move(means))},
-                         {"target_std", StateTree(std::move(deviations))}});
+  return StateTree::map(
+      {{"num_numbers", schema.num_numbers()},
+       {"cardinalities", StateTree(std::move(cardinalities))},
+       {"num_classes", num_classes},
+       {"num_outputs", schema.is_classification() ? num_classes : static_cast<int64_t>(schema.targets.size())},
+       {"task", std::string(enum_text(schema.task))},
+       {"classes", StateTree(std::move(classes))},
+       {"target_mean", StateTree(std::move(means))},
+       {"target_std", StateTree(std::move(deviations))}});
 }
 
 StateTree TableDataModule::state() const {

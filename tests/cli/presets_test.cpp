@@ -40,10 +40,11 @@ std::string small_housing() {
   for (int i = 0; i < 1500; ++i) {
     const int income = i * 7919 % 150, age = i * 104729 % 50;
     const bool coast = i % 3 == 0;
-    text += "-" + std::to_string(115 + i % 9) + ".25," + std::to_string(33 + i % 8) + ".5," + std::to_string(age) + "," +
-            std::to_string(1000 + i) + "," + (i % 11 == 0 ? "" : std::to_string(200 + i % 90)) + "," +
-            std::to_string(800 + i % 700) + "," + std::to_string(180 + i % 60) + "," + std::to_string(income / 10) + "." +
-            std::to_string(income % 10) + "," + std::to_string(60000 + 2000 * income + 500 * age + (coast ? 80000 : 0)) +
+    text += "-" + std::to_string(115 + i % 9) + ".25," + std::to_string(33 + i % 8) + ".5," + std::to_string(age) +
+            "," + std::to_string(1000 + i) + "," + (i % 11 == 0 ? "" : std::to_string(200 + i % 90)) + "," +
+            std::to_string(800 + i % 700) + "," + std::to_string(180 + i % 60) + "," + std::to_string(income / 10) +
+            "." + std::to_string(income % 10) + "," +
+            std::to_string(60000 + 2000 * income + 500 * age + (coast ? 80000 : 0)) +
             (coast ? ",NEAR OCEAN\n" : ",INLAND\n");
   }
   return text;
@@ -247,19 +248,22 @@ TEST_CASE("california_housing.yaml learns a table, and a checkpoint keeps its co
              "population,households,median_income\nISLAND,200000,-120.25,35.5,20,1500,250,900,200,4.5\n"
              "INLAND,150000,-121.25,36.5,30,1600,260,950,210,3.5\n");
   const auto run = [&](const char* table, std::vector<std::string> arguments) {
-    arguments.insert(arguments.end(), {"--config", (configs() / "california_housing.yaml").string(),
-                                       "--trainer.default_root_dir", folder.path().string(), "--trainer.num_threads", "1"});
-    return trainer(arguments, {.folder = folder.path(), .environment = {"FULGUR_HOUSING=" + (folder / table).string()}});
+    arguments.insert(arguments.end(),
+                     {"--config", (configs() / "california_housing.yaml").string(), "--trainer.default_root_dir",
+                      folder.path().string(), "--trainer.num_threads", "1"});
+    return trainer(arguments,
+                   {.folder = folder.path(), .environment = {"FULGUR_HOUSING=" + (folder / table).string()}});
   };
-  const Finished fitted = run("housing.csv", {"fit", "--trainer.max_epochs", "20", "--data.batch_size", "64", "--report",
-                                              (folder / "fit.json").string()});
+  const Finished fitted = run("housing.csv", {"fit", "--trainer.max_epochs", "20", "--data.batch_size", "64",
+                                              "--report", (folder / "fit.json").string()});
   INFO(fitted.err);
   REQUIRE(fitted.exit_code == 0);
   const Json metrics = Json::parse(read_text(folder / "fit.json"))["metrics"];
   CHECK(metrics["val_r2"].get<double>() > 0.8);
   CHECK(metrics["val_rmse"].get<double>() > 1);  // in the units of the file
-  const Finished tested = run("other.csv", {"test", "--ckpt_path", "best", "--data.val_fraction", "0", "--data.test_fraction",
-                                            "0.5", "--report", (folder / "test.json").string()});
+  const Finished tested =
+      run("other.csv", {"test", "--ckpt_path", "best", "--data.val_fraction", "0", "--data.test_fraction", "0.5",
+                        "--report", (folder / "test.json").string()});
   INFO(tested.err);
   REQUIRE(tested.exit_code == 0);
   CHECK(Json::parse(read_text(folder / "test.json"))["metrics"]["test_mae"].get<double>() < 100000);
@@ -271,11 +275,10 @@ TEST_CASE("California housing is learned better than its mean") {
   if (trial == nullptr || !std::filesystem::exists(table))
     SKIP("FULGUR_TRIAL_DATA names no folder with california-housing/");
   const TemporaryFolder folder;
-  const Finished fitted =
-      trainer({"fit", "--config", (configs() / "california_housing.yaml").string(), "--trainer.default_root_dir",
-               folder.path().string(), "--trainer.max_epochs", "5", "--trainer.num_threads", "1", "--report",
-               (folder / "report.json").string()},
-              {.folder = {}, .environment = {"FULGUR_HOUSING=" + table.string()}});
+  const Finished fitted = trainer({"fit", "--config", (configs() / "california_housing.yaml").string(),
+                                   "--trainer.default_root_dir", folder.path().string(), "--trainer.max_epochs", "5",
+                                   "--trainer.num_threads", "1", "--report", (folder / "report.json").string()},
+                                  {.folder = {}, .environment = {"FULGUR_HOUSING=" + table.string()}});
   INFO(fitted.err);
   REQUIRE(fitted.exit_code == 0);
   CHECK(Json::parse(read_text(folder / "report.json"))["metrics"]["val_r2"].get<double>() > 0.6);

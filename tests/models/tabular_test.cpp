@@ -139,11 +139,11 @@ TEST_CASE("the models for tables and series give what the same networks of torch
 TEST_CASE("metrics and predictions of a regression are in the units of the data") {
   seed_everything(3);
   const Batch table = made_table(40);
-  const auto model = std::make_shared<TabularMlp>(
-      TabularMlp::Options{.num_numbers = 2,
-                          .cardinalities = {4},
-                          .target = {.target_mean = {5300.0}, .target_std = {450.0}},
-                          .hidden = {8}});
+  const auto model =
+      std::make_shared<TabularMlp>(TabularMlp::Options{.num_numbers = 2,
+                                                       .cardinalities = {4},
+                                                       .target = {.target_mean = {5300.0}, .target_std = {450.0}},
+                                                       .hidden = {8}});
   TensorDataModule::Sets sets;
   sets.val = sets.test = table;
   auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 16});
@@ -161,7 +161,8 @@ TEST_CASE("metrics and predictions of a regression are in the units of the data"
     CHECK(near(report->metric(stage + "_rmse"), std::sqrt(error.square().mean().item<double>())));
     CHECK(near(report->metric(stage + "_mae"), error.abs().mean().item<double>()));
     const Tensor around = (table["target"] - table["target"].mean()).to(at::kDouble);
-    CHECK(std::abs(report->metric(stage + "_r2") - (1 - (error.square().sum() / around.square().sum()).item<double>())) < 1e-3);
+    CHECK(std::abs(report->metric(stage + "_r2") -
+                   (1 - (error.square().sum() / around.square().sum()).item<double>())) < 1e-3);
     CHECK(near(report->metric(stage + "_loss"), (error / 450).square().mean().item<double>()));
   }
   CHECK(model->named_buffers().contains("target_mean"));
@@ -243,7 +244,9 @@ TEST_CASE("tables and options that do not fit a model are named") {
   CHECK_THAT(error([] { TabularMlp({}); }), ContainsSubstring("must have a column"));
   CHECK_THAT(error([] { FtTransformer({.num_numbers = 1, .width = 10, .heads = 3}); }),
              ContainsSubstring("multiple of heads"));
-  CHECK_THAT(error([] { TabularMlp({.num_numbers = 1, .target = {.target_mean = {1.0, 2.0}}}); }),
+  CHECK_THAT(error([] {
+               TabularMlp({.num_numbers = 1, .target = {.target_mean = {1.0, 2.0}}});
+             }),
              ContainsSubstring("target_mean must have a value for each of the num_outputs = 1"));
   CHECK_THAT(error([] { TabularMlp({.num_numbers = 1, .target = {.target_std = {0.0}}}); }),
              ContainsSubstring("target_std"));
@@ -251,13 +254,13 @@ TEST_CASE("tables and options that do not fit a model are named") {
                TabularMlp({.num_numbers = 1, .target = {.task = TabularTask::Kind::classification, .num_outputs = 1}});
              }),
              ContainsSubstring("at least 2 classes"));
-  CHECK_THAT(error([] {
-               TabularMlp({.num_numbers = 1,
-                           .target = {.task = TabularTask::Kind::classification,
-                                      .num_outputs = 2,
-                                      .target_mean = {0.0, 0.0}}});
-             }),
-             ContainsSubstring("target_mean is for a regression"));
+  CHECK_THAT(
+      error([] {
+        TabularMlp(
+            {.num_numbers = 1,
+             .target = {.task = TabularTask::Kind::classification, .num_outputs = 2, .target_mean = {0.0, 0.0}}});
+      }),
+      ContainsSubstring("target_mean is for a regression"));
   CHECK_THAT(error([] { LstmForecaster({.dropout = 0.5}); }), ContainsSubstring("layers is 1"));
   TabularMlp model({.num_numbers = 2, .cardinalities = {4}, .hidden = {3}});
   Batch table = made_table(3);
@@ -279,8 +282,7 @@ TEST_CASE("tables and options that do not fit a model are named") {
 TEST_CASE("the models for tables and series are registered, with all steps overridden") {
   for (const char* name : {"TabularMlp", "FtTransformer", "LstmForecaster"})
     CHECK(Registry<LightningModule>::instance().get(name).name == name);
-  const auto model =
-      make_component<LightningModule, TabularMlp>(TabularMlp::Options{.num_numbers = 2, .hidden = {3}});
+  const auto model = make_component<LightningModule, TabularMlp>(TabularMlp::Options{.num_numbers = 2, .hidden = {3}});
   for (const Hook hook : {Hook::validation_step, Hook::test_step, Hook::predict_step})
     CHECK(fulgur::detail::ComponentAccess::overridden<LightningModule>(*model).has(hook));
 }

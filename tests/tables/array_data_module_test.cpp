@@ -86,7 +86,8 @@ TEST_CASE("arrays of NumPy have the values that NumPy wrote") {
       const Tensor found = read(name, memory_map);
       CHECK(found.is_contiguous());
       CHECK(found.sizes().vec() == expected.at("shape").get<std::vector<int64_t>>());
-      CHECK(at::equal(found.to(at::kDouble).reshape(-1), at::tensor(expected.at("values").get<std::vector<double>>(), at::kDouble)));
+      CHECK(at::equal(found.to(at::kDouble).reshape(-1),
+                      at::tensor(expected.at("values").get<std::vector<double>>(), at::kDouble)));
     }
   const auto dtype = [](const std::string& name) { return read("dtypes.npz:" + name).scalar_type(); };
   CHECK(dtype("bool") == at::kBool);
@@ -107,7 +108,8 @@ TEST_CASE("stored and compressed archives and safetensors have the same arrays")
   for (const std::string name : {"stored.npz", "deflated.npz", "pair.safetensors"}) {
     CHECK(at::equal(read(name + ":x").to(at::kFloat), x));
     CHECK(at::equal(read(name + ":y").to(at::kLong), y.to(at::kLong)));
-    CHECK_THAT(message_of<DataError>([&] { read(name + ":xx"); }), ContainsSubstring("'xx'") && ContainsSubstring("It has x, y"));
+    CHECK_THAT(message_of<DataError>([&] { read(name + ":xx"); }),
+               ContainsSubstring("'xx'") && ContainsSubstring("It has x, y"));
   }
 }
 
@@ -121,8 +123,12 @@ TEST_CASE("a write into a mapped array does not reach the file") {
 }
 
 TEST_CASE("F37: arrays that are damaged or of other dtypes are named") {
-  for (const auto& [name, why] : {std::pair("big_endian.npy", "dtype '>i4'"), {"complex.npy", "dtype '<c8'"}, {"fields.npy", "structured array"}, {"huge_unsigned.npy", "2^63 or more"}})
-    CHECK_THAT(message_of<DataError>([&, file = std::string(name)] { read(file); }), ContainsSubstring(name) && ContainsSubstring(why));
+  for (const auto& [name, why] : {std::pair("big_endian.npy", "dtype '>i4'"),
+                                  {"complex.npy", "dtype '<c8'"},
+                                  {"fields.npy", "structured array"},
+                                  {"huge_unsigned.npy", "2^63 or more"}})
+    CHECK_THAT(message_of<DataError>([&, file = std::string(name)] { read(file); }),
+               ContainsSubstring(name) && ContainsSubstring(why));
   const auto error = [](const std::string& bytes) {
     return message_of<DataError>([&] { tables::read_npy_header(bytes, "it"); });
   };
@@ -132,13 +138,20 @@ TEST_CASE("F37: arrays that are damaged or of other dtypes are named") {
   CHECK_THAT(error(npy(dict, "1234567")), ContainsSubstring("must have 8 bytes of values by its shape; it has 7"));
   CHECK_THAT(error(npy(dict, "123456789")), ContainsSubstring("it has 9"));
   CHECK_THAT(error(npy(dict, "").substr(0, 20)), ContainsSubstring("truncated"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 16), }", "")), ContainsSubstring("2^63"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }", "")), ContainsSubstring("no number"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", "")), ContainsSubstring("no number"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,), }", "")), ContainsSubstring("fortran_order"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'shape': (1,), }", "")), ContainsSubstring("without descr, fortran_order or shape"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'descr': '<f4', 'shape': (1,), }", "")), ContainsSubstring("unknown key, or one twice"));
-  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x", "")), ContainsSubstring("text after"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 16), }", "")),
+             ContainsSubstring("2^63"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }", "")),
+             ContainsSubstring("no number"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", "")),
+             ContainsSubstring("no number"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,), }", "")),
+             ContainsSubstring("fortran_order"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'shape': (1,), }", "")),
+             ContainsSubstring("without descr, fortran_order or shape"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'descr': '<f4', 'shape': (1,), }", "")),
+             ContainsSubstring("unknown key, or one twice"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x", "")),
+             ContainsSubstring("text after"));
   CHECK_THAT(error(npy("{'descr': '<f4", "")), ContainsSubstring("no end"));
   CHECK_THAT(error(npy("{'descr': '<f3', 'fortran_order': False, 'shape': (1,), }", "")), ContainsSubstring("'<f3'"));
   CHECK_THAT(error(npy("{'descr': '<f1', 'fortran_order': False, 'shape': (1,), }", "")), ContainsSubstring("'<f1'"));
@@ -171,7 +184,8 @@ TEST_CASE("arrays are divided into parts with each label in its share") {
   options.split = {.val_fraction = 0.2, .test_fraction = 0.2};
   const auto data = made(options);
   std::set<float> seen;
-  for (const auto& [stage, count] : {std::pair(RunningStage::train, 12), {RunningStage::validate, 4}, {RunningStage::test, 4}}) {
+  for (const auto& [stage, count] :
+       {std::pair(RunningStage::train, 12), {RunningStage::validate, 4}, {RunningStage::test, 4}}) {
     const Batch part = whole(*data, stage);
     REQUIRE(part["input"].sizes() == at::IntArrayRef({count, 3}));
     CHECK(part["input"].scalar_type() == at::kFloat);
@@ -187,7 +201,8 @@ TEST_CASE("arrays are divided into parts with each label in its share") {
   CHECK(at::equal(whole(*data, RunningStage::predict)["target"], whole(*data, RunningStage::test)["target"]));
   options.stratify = false;
   options.split.split_seed = 3;
-  CHECK_FALSE(at::equal(whole(*made(options), RunningStage::validate)["input"], whole(*data, RunningStage::validate)["input"]));
+  CHECK_FALSE(
+      at::equal(whole(*made(options), RunningStage::validate)["input"], whole(*data, RunningStage::validate)["input"]));
   options.split.fold = "1/2";
   CHECK(whole(*made(options), RunningStage::validate)["input"].size(0) == 8);
 }
@@ -195,7 +210,8 @@ TEST_CASE("arrays are divided into parts with each label in its share") {
 TEST_CASE("options of arrays have their effects") {
   auto options = options_of("deflated.npz:x", "deflated.npz:y");
   options.train.more = {{"weight", fixture("x.npy")}};
-  options.val = options.test = {.input = fixture("stored.npz:x"), .target = fixture("stored.npz:y"), .more = {{"weight", fixture("x.npy")}}};
+  options.val = options.test = {
+      .input = fixture("stored.npz:x"), .target = fixture("stored.npz:y"), .more = {{"weight", fixture("x.npy")}}};
   options.predict = {.input = fixture("stored.npz:x"), .more = {{"weight", fixture("x.npy")}}};
   options.divide_by = 2;
   options.shuffle = false;
@@ -233,7 +249,10 @@ TEST_CASE("arrays and options that do not fit together are named") {
   };
   CHECK_THAT(refused([](auto& o) { o.train = {}; }), ContainsSubstring("train.input"));
   CHECK_THAT(refused([](auto& o) { o.val.target = "y.npy"; }), ContainsSubstring("val.input"));
-  CHECK_THAT(refused([](auto& o) { o.train.more = {{"input", "x.npy"}}; }), ContainsSubstring("more must not have 'input'"));
+  CHECK_THAT(refused([](auto& o) {
+               o.train.more = {{"input", "x.npy"}};
+             }),
+             ContainsSubstring("more must not have 'input'"));
   CHECK_THAT(refused([](auto& o) { o.divide_by = 0; }), ContainsSubstring("divide_by"));
   CHECK_THAT(refused([](auto& o) {
                o.divide_by = 2;

@@ -48,7 +48,8 @@ TEST_CASE("a table has a header and rows, with any line ends, a byte order mark,
 TEST_CASE("rows may lie across blocks, and a place in a file is reached again") {
   const TemporaryFolder folder;
   std::string text = "a,b\n";
-  for (int i = 0; i < 60000; ++i) text += std::to_string(i) + ",\"some \"\"text\"\"\n of row " + std::to_string(i) + "\"\n";
+  for (int i = 0; i < 60000; ++i)
+    text += std::to_string(i) + ",\"some \"\"text\"\"\n of row " + std::to_string(i) + "\"\n";
   REQUIRE(text.size() > (size_t{2} << 20));
   write_text(folder / "t.csv", text);
   CsvFile file(folder / "t.csv", ',');
@@ -80,13 +81,15 @@ TEST_CASE("F37: files that are no tables are named with the line and what is wro
   };
   CHECK_THAT(error(""), ContainsSubstring("bad.csv' is empty"));
   CHECK_THAT(error("\xef\xbb\xbf"), ContainsSubstring("is empty"));
-  CHECK_THAT(error("a,b\n1,2\n3\n"), ContainsSubstring("line 3 of") && ContainsSubstring("has 1 field, but the header has 2"));
+  CHECK_THAT(error("a,b\n1,2\n3\n"),
+             ContainsSubstring("line 3 of") && ContainsSubstring("has 1 field, but the header has 2"));
   CHECK_THAT(error("a,b\n\"1\n\",2\n3,4,5\n"), ContainsSubstring("line 4 of") && ContainsSubstring("has 3 fields"));
   CHECK_THAT(error("a,b\n1,\"2\n3,4\n"), ContainsSubstring("line 2 of") && ContainsSubstring("does not end"));
   CHECK_THAT(error("a,b\n1,x\"y\"\n"), ContainsSubstring("line 2 of") && ContainsSubstring("quote inside a field"));
   CHECK_THAT(error("a,b\n1,\"x\"y\n"), ContainsSubstring("text after the closing quote"));
   CHECK_THAT(error("a,b\n1,x\ry\n"), ContainsSubstring("carriage return"));
-  CHECK_THAT(error(std::string_view("a,b\n1,\0\n", 8)), ContainsSubstring("line 2 of") && ContainsSubstring("zero byte"));
+  CHECK_THAT(error(std::string_view("a,b\n1,\0\n", 8)),
+             ContainsSubstring("line 2 of") && ContainsSubstring("zero byte"));
   CHECK_THAT(error("a,a\n1,2\n"), ContainsSubstring("names the column 'a' twice"));
   CHECK_THAT(error("a,\n1,2\n"), ContainsSubstring("no name for column 2"));
   CHECK_THAT(error("a,\xff\n1,2\n"), ContainsSubstring("not UTF-8"));

@@ -28,7 +28,8 @@ struct Series {
   SeriesDataModule::Options options;
   Series() {
     std::string text = "time,a,b\n";
-    for (int i = 0; i < 100; ++i) text += "day " + std::to_string(i) + "," + std::to_string(i) + "," + std::to_string(10 * i) + "\n";
+    for (int i = 0; i < 100; ++i)
+      text += "day " + std::to_string(i) + "," + std::to_string(i) + "," + std::to_string(10 * i) + "\n";
     write_text(folder / "s.csv", text);
     options.path = folder / "s.csv";
     options.columns = {"a"};
@@ -120,7 +121,8 @@ TEST_CASE("inputs are standardised by the training part, targets are in the unit
   }
   series.options.targets = {};
   SeriesDataModule other(series.options);
-  CHECK_THAT(message_of<CheckpointError>([&] { other.load_state(state); }), ContainsSubstring("those of the checkpoint, a, b; got a"));
+  CHECK_THAT(message_of<CheckpointError>([&] { other.load_state(state); }),
+             ContainsSubstring("those of the checkpoint, a, b; got a"));
 }
 
 TEST_CASE("series that cannot be used are named") {

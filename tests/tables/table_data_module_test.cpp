@@ -103,7 +103,8 @@ TEST_CASE("types of columns are those of their cells, and numbers are standardis
   REQUIRE(rows.numbers.sizes() == at::IntArrayRef({4, 2}));
   // Column a: mean 3, deviation √2.5. Column c: mean 20, deviation √(200/3), and the blank becomes the mean.
   const double a = std::sqrt(2.5), c = std::sqrt(200.0 / 3);
-  CHECK(at::allclose(rows.numbers, at::tensor({-2 / a, -10 / c, -1 / a, 0.0, 1 / a, 10 / c, 2 / a, 0.0}).view({4, 2}).to(at::kFloat)));
+  CHECK(at::allclose(
+      rows.numbers, at::tensor({-2 / a, -10 / c, -1 / a, 0.0, 1 / a, 10 / c, 2 / a, 0.0}).view({4, 2}).to(at::kFloat)));
   // Categories from 1 in the order of their texts: blank, w, x; blank, "hello, you", hi.
   CHECK(at::equal(rows.categories, at::tensor({3, 2, 1, 1, 2, 3, 3, 3}, at::kLong).view({4, 2})));
   CHECK(at::equal(rows.target, at::tensor({5.0F, 7.0F, 9.0F, 3.0F})));
@@ -139,7 +140,8 @@ TEST_CASE("types may be given, and blanks are filled as the options say") {
   CHECK(at::equal(sorted_training(*with_indicator).numbers.narrow(1, 1, 2),
                   at::tensor({1.0F, 0.0F, 4.0F, 1.0F, 8.0F, 0.0F, 3.0F, 0.0F}).view({4, 2})));
   table.options.blank_numbers = Blanks::error;
-  CHECK_THAT(table.error(), ContainsSubstring("line 3 of") && ContainsSubstring("column 'b'") && ContainsSubstring("blank"));
+  CHECK_THAT(table.error(),
+             ContainsSubstring("line 3 of") && ContainsSubstring("column 'b'") && ContainsSubstring("blank"));
   // Texts that stand for a blank.
   Table other("a;y\n?;1\n3;2\n");
   other.options.delimiter = ";";
@@ -177,11 +179,12 @@ TEST_CASE("classes are numbered by value or by text, and each part has its share
   table.options.task = Task::classification;
   table.options.split = {.val_fraction = 0.2, .test_fraction = 0.1};
   const auto stratified = table.made();
-  for (const auto& [stage, count] : {std::pair(RunningStage::validate, 4), {RunningStage::test, 2}, {RunningStage::train, 14}}) {
+  for (const auto& [stage, count] :
+       {std::pair(RunningStage::validate, 4), {RunningStage::test, 2}, {RunningStage::train, 14}}) {
     const Tensor labels = rows_of(*stratified, stage).target;
     for (int64_t label = 0; label < 5; ++label) CHECK(labels.eq(label).sum().item<int64_t>() == count);
   }
-  CHECK(identifiers(*stratified, RunningStage::validate) == identifiers(*table.made(), RunningStage::validate) );
+  CHECK(identifiers(*stratified, RunningStage::validate) == identifiers(*table.made(), RunningStage::validate));
   table.options.stratify = false;
   CHECK(rows_of(*table.made(), RunningStage::validate).target.size(0) == 20);
   CHECK_FALSE(at::equal(rows_of(*table.made(), RunningStage::validate).numbers,
@@ -271,7 +274,8 @@ TEST_CASE("the columns of a checkpoint are used for another table, before and af
   check(extra);
   TableDataModule wider(other.options);
   wider.setup(TrainerFn::fit);
-  CHECK_THAT(message_of<CheckpointError>([&] { wider.load_state(state); }), ContainsSubstring("columns of the checkpoint"));
+  CHECK_THAT(message_of<CheckpointError>([&] { wider.load_state(state); }),
+             ContainsSubstring("columns of the checkpoint"));
 
   const auto refused = [&](auto change) {
     auto options = other.options;
@@ -279,7 +283,8 @@ TEST_CASE("the columns of a checkpoint are used for another table, before and af
     TableDataModule data(options);
     return message_of<CheckpointError>([&] { data.load_state(state); });
   };
-  CHECK_THAT(refused([](auto& o) { o.target = {"extra"}; }), ContainsSubstring("target must be that of the checkpoint"));
+  CHECK_THAT(refused([](auto& o) { o.target = {"extra"}; }),
+             ContainsSubstring("target must be that of the checkpoint"));
   CHECK_THAT(refused([](auto& o) { o.task = Task::classification; }), ContainsSubstring("task must be"));
   CHECK_THAT(refused([](auto& o) { o.types["a"] = ColumnType::category; }), ContainsSubstring("'a' is a number"));
   Table lacking("b,y\nz,5\n");
@@ -291,7 +296,8 @@ TEST_CASE("the columns of a checkpoint are used for another table, before and af
 TEST_CASE("F37: cells that cannot be used are named with line and column") {
   Table table("a,y\n1,2\nx3,4\n");
   table.options.types = {{"a", ColumnType::number}};
-  CHECK_THAT(table.error(), ContainsSubstring("line 3 of") && ContainsSubstring("t.csv', column 'a'") && ContainsSubstring("got 'x3'"));
+  CHECK_THAT(table.error(), ContainsSubstring("line 3 of") && ContainsSubstring("t.csv', column 'a'") &&
+                                ContainsSubstring("got 'x3'"));
   CHECK_THAT(Table("a,y\n1,2\n3,\n").error(), ContainsSubstring("line 3 of") && ContainsSubstring("column 'y'"));
   CHECK_THAT(Table("a,y\n1,2\n3,x\n").error(), ContainsSubstring("line 3 of") && ContainsSubstring("got 'x'"));
   Table large("a,y\n1e300,2\n3,4\n");
@@ -337,7 +343,8 @@ TEST_CASE("options of a table that contradict each other are named") {
     CHECK_THAT(error([&](auto& o) { o.delimiter = bad; }), ContainsSubstring("delimiter must be one ASCII character"));
   CHECK_THAT(error([](auto& o) { o.stratify = true; }), ContainsSubstring("task is regression"));
   CHECK_THAT(error([](auto& o) { o.split.fold = "3/2"; }), ContainsSubstring("fold must be K/N"));
-  CHECK_THAT(error([](auto& o) { o.split = {.val_fraction = 0.5, .test_fraction = 0.5}; }), ContainsSubstring("train on"));
+  CHECK_THAT(error([](auto& o) { o.split = {.val_fraction = 0.5, .test_fraction = 0.5}; }),
+             ContainsSubstring("train on"));
   CHECK_THAT(error([](auto& o) {
                o.split.fold = "1/2";
                o.val_paths = o.paths;

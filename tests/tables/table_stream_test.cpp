@@ -95,7 +95,8 @@ TEST_CASE("a stream has each row of its part once per epoch, in an order of seed
   const auto data = stream.made();
   const auto train = loader_of(*data, RunningStage::train);
   const auto first = ids_of(*train), second = ids_of(*train, 1);
-  const auto val = ids_of(*loader_of(*data, RunningStage::validate)), test = ids_of(*loader_of(*data, RunningStage::test));
+  const auto val = ids_of(*loader_of(*data, RunningStage::validate)),
+             test = ids_of(*loader_of(*data, RunningStage::test));
   std::set<int64_t> all = as_set(first);
   CHECK(all == as_set(second));
   CHECK(first != second);
@@ -212,7 +213,8 @@ TEST_CASE("a stream needs the memory of its buffer, however long the files are")
     std::ofstream file(folder / "long.csv", std::ios::binary);
     file << "a,b,c,d,kind,y\n";
     for (int64_t i = 0; i < 400000; ++i)
-      file << i % 977 << ".125," << i % 1009 << ".5," << i % 31 << ',' << i % 7 << ".0625,kind" << i % 5 << ',' << i % 100 << '\n';
+      file << i % 977 << ".125," << i % 1009 << ".5," << i % 31 << ',' << i % 7 << ".0625,kind" << i % 5 << ','
+           << i % 100 << '\n';
   }
   TableDataModule::Options options;
   options.paths = {folder / "long.csv"};

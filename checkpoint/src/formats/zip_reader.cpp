@@ -33,9 +33,7 @@ bool is_plain_name(std::string_view name) {
 
 }  // namespace
 
-void ZipReader::refuse(const std::string& what) const {
-  throw CheckpointError(cat("[", rules_.component, "] ", what));
-}
+void ZipReader::refuse(const std::string& what) const { throw CheckpointError(cat("[", rules_.component, "] ", what)); }
 
 void ZipReader::Closer::operator()(zip* archive) const { zip_discard(archive); }
 
@@ -91,15 +89,16 @@ void ZipReader::list(uint64_t bytes) {
     const bool is_stored = about.comp_method == ZIP_CM_STORE && about.comp_size == about.size;
     const bool is_deflated = rules_.may_be_compressed && about.comp_method == ZIP_CM_DEFLATE;
     if (!is_stored && !is_deflated)
-      refuse(cat(shown_name(name), rules_.may_be_compressed ? " is compressed by another method than deflate; "
-                                                            : " is compressed; ",
+      refuse(cat(shown_name(name),
+                 rules_.may_be_compressed ? " is compressed by another method than deflate; " : " is compressed; ",
                  rules_.writer, " never does that. Unpack the archive and pack it with `zip -0`, or save it again."));
     // This bounds their size by that of the file, so that a small file cannot request much memory.
     if (about.comp_size > bytes - sum)
       refuse(cat("its entries have more bytes than the file: ", shown_name(name), " claims ", about.comp_size, " of ",
                  bytes, "."));
     if (about.size / kMostInflation > about.comp_size)
-      refuse(cat(shown_name(name), " claims ", about.size, " bytes, which cannot be compressed to ", about.comp_size, "."));
+      refuse(cat(shown_name(name), " claims ", about.size, " bytes, which cannot be compressed to ", about.comp_size,
+                 "."));
     sum += about.comp_size;
     if (!entries_.emplace(std::string(name), Entry{i, about.size}).second)
       refuse(cat("the archive has two entries named ", shown_name(name), "."));
@@ -119,9 +118,9 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
     if (got < 0) {
       const bool checksum = zip_error_code_zip(zip_file_get_error(file.get())) == ZIP_ER_CRC;
       refuse(cat(shown_name(name), " is damaged (", zip_file_strerror(file.get()), ").",
-                  checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save "
-                             "it again without this setting."
-                           : ""));
+                 checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save "
+                            "it again without this setting."
+                          : ""));
     }
     if (got == 0) break;
     if (left == 0) refuse(cat(shown_name(name), " has more bytes than the archive says."));

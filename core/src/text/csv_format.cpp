@@ -36,8 +36,8 @@ CsvFault CsvScanner::scan(std::string_view text, bool at_end) {
   joined_.clear();
   length_ = 0;
   line_feeds_ = 0;
-  size_t i = 0, begin = 0;      // of the field, or of its bytes that are not yet in `joined_`
-  size_t joined_begin = 0;      // of the field in `joined_`
+  size_t i = 0, begin = 0;  // of the field, or of its bytes that are not yet in `joined_`
+  size_t joined_begin = 0;  // of the field in `joined_`
   bool is_joined = false, quoted = false, was_quoted = false;
   const auto join = [&](size_t end) {
     if (!is_joined) joined_begin = joined_.size();
@@ -56,7 +56,8 @@ CsvFault CsvScanner::scan(std::string_view text, bool at_end) {
   const auto end_record = [&](size_t length) {
     length_ = length;
     fields_.reserve(parts_.size());
-    for (const Part& part : parts_) fields_.push_back((part.is_joined ? std::string_view(joined_) : text).substr(part.begin, part.size));
+    for (const Part& part : parts_)
+      fields_.push_back((part.is_joined ? std::string_view(joined_) : text).substr(part.begin, part.size));
     return CsvFault::none;
   };
   while (i < text.size()) {
@@ -75,7 +76,8 @@ CsvFault CsvScanner::scan(std::string_view text, bool at_end) {
         quoted = false;
         was_quoted = true;
         // The field ends here, unless the text is lenient and more follows.
-        const bool field_ends = i + 1 == text.size() || text[i + 1] == delimiter_ || text[i + 1] == '\n' || text[i + 1] == '\r';
+        const bool field_ends =
+            i + 1 == text.size() || text[i + 1] == delimiter_ || text[i + 1] == '\n' || text[i + 1] == '\r';
         if (!field_ends && strict_) return CsvFault::text_after_quote;
         join(i);
         begin = ++i;
@@ -123,7 +125,8 @@ CsvFault CsvScanner::scan(std::string_view text, bool at_end) {
 
 std::optional<std::vector<std::string>> read_csv_row(std::string_view text, size_t& position) {
   CsvScanner scanner(',', /*strict=*/false);
-  if (position > text.size() || scanner.scan(text.substr(position), /*at_end=*/false) != CsvFault::none) return std::nullopt;
+  if (position > text.size() || scanner.scan(text.substr(position), /*at_end=*/false) != CsvFault::none)
+    return std::nullopt;
   position += scanner.length();
   return std::vector<std::string>(scanner.fields().begin(), scanner.fields().end());
 }

@@ -46,9 +46,9 @@ Tensor memory_on_disk(const std::filesystem::path& folder, int64_t bytes) {
 struct CachedDataset::Impl {
   std::shared_ptr<const Dataset> source;
   Batch prototype;
-  std::vector<size_t> row_bytes;          // of each entry
-  std::vector<char*> rows;                // of each entry, of the kept samples
-  Tensor memory;                          // uint8
+  std::vector<size_t> row_bytes;                 // of each entry
+  std::vector<char*> rows;                       // of each entry, of the kept samples
+  Tensor memory;                                 // uint8
   std::vector<std::atomic<SampleState>> states;  // of the kept samples
 
   /// Copies sample `index` between the cache and row `row` of `batch`.

@@ -76,9 +76,9 @@ Batch decoded_batch(const std::vector<std::pair<const TarSample*, Sample>>& samp
     std::vector<std::string> texts;
     std::vector<Tensor> tensors;
     for (const auto& [raw, sample] : samples) {
-      const bool is_alike = sample.entries() == first.entries() && sample.entry(i).first == name &&
-                            std::holds_alternative<std::string>(sample.entry(i).second) ==
-                                std::holds_alternative<std::string>(value);
+      const bool is_alike =
+          sample.entries() == first.entries() && sample.entry(i).first == name &&
+          std::holds_alternative<std::string>(sample.entry(i).second) == std::holds_alternative<std::string>(value);
       if (!is_alike)
         throw DataError(cat("[data.TarShards] decode must return the same entries for all samples; that of ",
                             place_text(*raw), " differs from that of ", place_text(*samples.front().first),
@@ -110,8 +110,8 @@ const std::string& TarSample::member(const std::string& ending) const {
   if (found != members.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [name, bytes] : members) names.push_back(name);
-  throw DataError(cat("[data.TarShards] ", place_text(*this), " must have a member '", escape_controls(ending), "'; it has ",
-                      escape_controls(join_some(names, 10)), "."));
+  throw DataError(cat("[data.TarShards] ", place_text(*this), " must have a member '", escape_controls(ending),
+                      "'; it has ", escape_controls(join_some(names, 10)), "."));
 }
 
 std::vector<std::string> expand_braces(const std::string& text) {
@@ -125,7 +125,8 @@ std::vector<std::string> expand_braces(const std::string& text) {
   const auto begin = all_digits(first) ? parse_whole<int64_t>(first) : std::nullopt;
   const auto end = all_digits(last) ? parse_whole<int64_t>(last) : std::nullopt;
   if (!begin || !end || *end < *begin)
-    throw ConfigError(cat("[data.TarShards] braces must contain a range such as {000..012}; got '", escape_controls(text), "'."));
+    throw ConfigError(
+        cat("[data.TarShards] braces must contain a range such as {000..012}; got '", escape_controls(text), "'."));
   const std::vector<std::string> rests = expand_braces(text.substr(close + 1));
   if (static_cast<uint64_t>(*end - *begin) >= kMostShards / rests.size())
     throw ConfigError(cat("[data.TarShards] braces may stand for at most ", kMostShards, " files; '",
@@ -258,7 +259,8 @@ void TarShards::reset(const SampleContext& context) {
   std::iota(all.begin(), all.end(), int64_t{0});
   // A stream that no sampler of the same seed uses.
   constexpr uint64_t kShardStream = 0x7368617264000000u;
-  if (m.options.shuffle) all = random_permutation(count, context.seed, kShardStream ^ static_cast<uint64_t>(context.epoch));
+  if (m.options.shuffle)
+    all = random_permutation(count, context.seed, kShardStream ^ static_cast<uint64_t>(context.epoch));
   m.order.clear();
   for (int64_t i = m.rank; i < count; i += m.world_size) m.order.push_back(all[static_cast<size_t>(i)]);
   m.start({});
@@ -312,8 +314,10 @@ void TarShards::load_state(const StateTree& state) {
   --m.block;
   m.read_block();
   if (returned > static_cast<int64_t>(m.buffer.size()))
-    throw CheckpointError(cat("[data.TarShards] the shards must have the samples that they had; the checkpoint continues "
-                              "after sample ", returned, " of a block that has ", m.buffer.size(), " now."));
+    throw CheckpointError(
+        cat("[data.TarShards] the shards must have the samples that they had; the checkpoint continues "
+            "after sample ",
+            returned, " of a block that has ", m.buffer.size(), " now."));
   m.returned = returned;
 }
 

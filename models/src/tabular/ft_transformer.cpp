@@ -81,7 +81,8 @@ void FtTransformer::Options::fields(Fields& f) {
   f(width, "width", "Values of a token; a multiple of heads.").range(1, detail::kMostWidth);
   f(blocks, "blocks", "Transformer blocks.").range(1, detail::kMostLayers);
   f(heads, "heads", "Heads of each attention.").range(1, detail::kMostWidth);
-  f(ffn_width, "ffn_width", "Width inside the second half of a block; auto: 4/3 of width.").range(1, detail::kMostWidth);
+  f(ffn_width, "ffn_width", "Width inside the second half of a block; auto: 4/3 of width.")
+      .range(1, detail::kMostWidth);
   f(attention_dropout, "attention_dropout", "Dropout probability of the attention's weights in training.")
       .at_least(0)
       .less_than(1);
@@ -114,12 +115,13 @@ FtTransformer::FtTransformer(const Options& options)
   if (!embeddings_.empty())
     category_bias_ =
         register_parameter("category_bias", token_weights(static_cast<int64_t>(embeddings_.size()), width));
-  const FtTransformerBlock::Sizes sizes{.width = width,
-                                        .heads = options.heads,
-                                        .ffn_width = options.ffn_width.value.value_or(std::max<int64_t>(1, width * 4 / 3)),
-                                        .attention_dropout = options.attention_dropout,
-                                        .ffn_dropout = options.ffn_dropout,
-                                        .residual_dropout = options.residual_dropout};
+  const FtTransformerBlock::Sizes sizes{
+      .width = width,
+      .heads = options.heads,
+      .ffn_width = options.ffn_width.value.value_or(std::max<int64_t>(1, width * 4 / 3)),
+      .attention_dropout = options.attention_dropout,
+      .ffn_dropout = options.ffn_dropout,
+      .residual_dropout = options.residual_dropout};
   for (int64_t i = 0; i < options.blocks; ++i)
     blocks_.push_back(register_module(cat("block", i), std::make_shared<FtTransformerBlock>(sizes, i > 0)));
   head_norm_ = register_module("head_norm", std::make_shared<nn::LayerNormImpl>(std::vector<int64_t>{width}));

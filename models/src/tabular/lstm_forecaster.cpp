@@ -21,14 +21,14 @@ void LstmForecaster::Options::fields(Fields& f) {
 }
 
 LstmForecaster::LstmForecaster(const Options& options)
-    : TabularModel({.num_outputs = options.num_outputs,
-                    .target_mean = options.target_mean,
-                    .target_std = options.target_std},
-                   "LstmForecaster"),
+    : TabularModel(
+          {.num_outputs = options.num_outputs, .target_mean = options.target_mean, .target_std = options.target_std},
+          "LstmForecaster"),
       options_(detail::checked_options(options, "models.LstmForecaster")) {
   if (options.dropout > 0 && options.layers == 1)
-    throw ConfigError("[models.LstmForecaster] dropout is between the layers of the LSTM; layers is 1. Set layers to 2 "
-                      "or more, or dropout to 0.");
+    throw ConfigError(
+        "[models.LstmForecaster] dropout is between the layers of the LSTM; layers is 1. Set layers to 2 "
+        "or more, or dropout to 0.");
   lstm_ = register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(options.num_inputs, options.hidden)
                                                       .num_layers(options.layers)
                                                       .batch_first(true)
@@ -39,9 +39,9 @@ LstmForecaster::LstmForecaster(const Options& options)
 Tensor LstmForecaster::forward(const Batch& batch) {
   const Tensor& input = batch["input"];
   if (input.dim() != 3 || input.size(2) != options_.num_inputs || input.size(1) < 1)
-    throw ConfigError(cat("[models.LstmForecaster] input must have the shape [N, window, num_inputs = ",
-                          options_.num_inputs, "]; got ", shape_text(input.sizes()),
-                          ". Set model.init_args.num_inputs to match the data."));
+    throw ConfigError(
+        cat("[models.LstmForecaster] input must have the shape [N, window, num_inputs = ", options_.num_inputs,
+            "]; got ", shape_text(input.sizes()), ". Set model.init_args.num_inputs to match the data."));
   const Tensor outputs = std::get<0>(lstm_->forward(input));
   return head_(outputs.select(1, outputs.size(1) - 1)).view({input.size(0), options_.horizon, options_.num_outputs});
 }

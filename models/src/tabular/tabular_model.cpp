@@ -37,7 +37,8 @@ TabularModel::TabularModel(const TabularTask& task, const char* component) : tas
 }
 
 Tensor TabularModel::in_units(const Tensor& outputs) const {
-  Tensor values = outputs.is_floating_point() && outputs.scalar_type() != at::kDouble ? outputs.to(at::kFloat) : outputs;
+  Tensor values =
+      outputs.is_floating_point() && outputs.scalar_type() != at::kDouble ? outputs.to(at::kFloat) : outputs;
   if (target_std_.defined()) values = values * target_std_;
   if (target_mean_.defined()) values = values + target_mean_;
   return values.dim() == 2 && values.size(1) == 1 ? values.squeeze(1) : values;
@@ -47,7 +48,8 @@ Tensor TabularModel::loss_of(const Tensor& outputs, const Tensor& target) const 
   if (is_classification()) return classification_loss(outputs, target);
   Tensor wanted = target.dim() + 1 == outputs.dim() && outputs.size(-1) == 1 ? target.unsqueeze(-1) : target;
   if (wanted.sizes() != outputs.sizes() || !wanted.is_floating_point())
-    throw DataError(cat("[models.", component_, "] the target of a regression must be floating and have the shape of the outputs, ",
+    throw DataError(cat("[models.", component_,
+                        "] the target of a regression must be floating and have the shape of the outputs, ",
                         shape_text(outputs.sizes()), "; got ", c10::toString(target.scalar_type()), " of shape ",
                         shape_text(target.sizes()), ". Set model.init_args.num_outputs to match the data."));
   if (target_mean_.defined()) wanted = wanted - target_mean_;
@@ -72,9 +74,10 @@ void TabularModel::evaluate(const Batch& batch, const std::string& stage, int64_
   }
   const auto [made, is_new] = metrics_.try_emplace({stage, loader_idx});
   if (is_new)
-    made->second = {{"rmse", std::make_shared<metrics::MeanSquaredError>(metrics::MeanSquaredError::Options{.squared = false})},
-                    {"mae", std::make_shared<metrics::MeanAbsoluteError>()},
-                    {"r2", std::make_shared<metrics::R2Score>()}};
+    made->second = {
+        {"rmse", std::make_shared<metrics::MeanSquaredError>(metrics::MeanSquaredError::Options{.squared = false})},
+        {"mae", std::make_shared<metrics::MeanAbsoluteError>()},
+        {"r2", std::make_shared<metrics::R2Score>()}};
   const Tensor prediction = in_units(outputs);
   for (const auto& [name, metric] : made->second) {
     metric->update(prediction, target.view_as(prediction));

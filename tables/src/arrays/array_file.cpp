@@ -39,7 +39,8 @@ Tensor read_bytes(const std::filesystem::path& path, bool memory_map) {
   if (memory_map && size > 0) {
     // Private: a step that writes into a batch does not change the file.
     void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd.get(), 0);
-    if (memory == MAP_FAILED) bad_array(path, cat("cannot be mapped: ", std::strerror(errno), ". Set memory_map to false."));
+    if (memory == MAP_FAILED)
+      bad_array(path, cat("cannot be mapped: ", std::strerror(errno), ". Set memory_map to false."));
     return at::from_blob(
         memory, {found.st_size}, [size](void* mapped) { ::munmap(mapped, size); }, at::kByte);
   }
@@ -71,7 +72,8 @@ Tensor from_npy(const Tensor& bytes, const std::string& name) {
   Tensor values = bytes.narrow(0, begin, bytes.numel() - begin);
   if (header.count() == 0) return at::empty(header.shape, header.kind == 'b' ? at::kBool : stored_dtype(header));
   const auto address = reinterpret_cast<uintptr_t>(values.const_data_ptr());
-  if (address % static_cast<uintptr_t>(header.item_bytes) != 0 || begin % header.item_bytes != 0) values = values.clone();
+  if (address % static_cast<uintptr_t>(header.item_bytes) != 0 || begin % header.item_bytes != 0)
+    values = values.clone();
   values = values.view(stored_dtype(header));
   if (header.kind == 'b') values = values.ne(0);
   if (header.kind == 'u' && header.item_bytes == 2) values = values.to(at::kInt).bitwise_and_(0xFFFF);
@@ -86,7 +88,8 @@ Tensor from_npy(const Tensor& bytes, const std::string& name) {
 }
 
 std::string shown_source(const ArraySource& source) {
-  return cat("'", escape_controls(source.path.string()), source.name.empty() ? "" : ":", escape_controls(source.name), "'");
+  return cat("'", escape_controls(source.path.string()), source.name.empty() ? "" : ":", escape_controls(source.name),
+             "'");
 }
 
 Tensor from_npz(const ArraySource& source) {
@@ -101,9 +104,9 @@ Tensor from_npz(const ArraySource& source) {
       std::vector<std::string> names;
       for (const auto& [name, about] : zip.entries())
         if (name.ends_with(".npy")) names.push_back(name.substr(0, name.size() - 4));
-      bad_array(source.path, cat("has no array '", escape_controls(source.name), "'",
-                                 as_sentence(did_you_mean(source.name, names)), "It has ",
-                                 escape_controls(join_some(names, 20)), "."));
+      bad_array(source.path,
+                cat("has no array '", escape_controls(source.name), "'", as_sentence(did_you_mean(source.name, names)),
+                    "It has ", escape_controls(join_some(names, 20)), "."));
     }
     bytes = at::empty({static_cast<int64_t>(found->second.bytes)}, at::kByte);
     zip.read(entry, found->second, bytes.mutable_data_ptr());
@@ -121,9 +124,9 @@ Tensor from_safetensors(const ArraySource& source) {
       if (name == source.name) return tensor.contiguous();
       names.push_back(name);
     }
-    bad_array(source.path, cat("has no tensor '", escape_controls(source.name), "'",
-                               as_sentence(did_you_mean(source.name, names)), "It has ",
-                               escape_controls(join_some(names, 20)), "."));
+    bad_array(source.path,
+              cat("has no tensor '", escape_controls(source.name), "'", as_sentence(did_you_mean(source.name, names)),
+                  "It has ", escape_controls(join_some(names, 20)), "."));
   } catch (const CheckpointError& error) {
     throw DataError(error.what());
   }
@@ -138,8 +141,9 @@ ArraySource ArraySource::from(const std::string& text) {
     if (found == std::string::npos || found + ending.size() == text.size()) continue;
     return {text.substr(0, found + ending.size() - 1), text.substr(found + ending.size())};
   }
-  throw ConfigError(cat("[data.ArrayDataModule] an array must be FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME; got '",
-                        escape_controls(text), "'."));
+  throw ConfigError(
+      cat("[data.ArrayDataModule] an array must be FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME; got '",
+          escape_controls(text), "'."));
 }
 
 Tensor read_array(const ArraySource& source, bool memory_map) {

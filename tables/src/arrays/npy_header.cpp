@@ -67,7 +67,8 @@ class NpyDictReader {
   }
   std::string string() {
     skip_spaces();
-    if (text_.empty() || (text_.front() != '\'' && text_.front() != '"')) fail("has a damaged header: a text is missing");
+    if (text_.empty() || (text_.front() != '\'' && text_.front() != '"'))
+      fail("has a damaged header: a text is missing");
     const size_t end = text_.find(text_.front(), 1);
     if (end == std::string_view::npos) fail("has a damaged header: a text has no end");
     const std::string value(text_.substr(1, end - 1));
@@ -104,14 +105,16 @@ class NpyDictReader {
   }
   void set_dtype(const std::string& descr, NpyHeader& header) const {
     const auto refuse = [&] {
-      fail(cat("has the dtype '", escape_controls(descr.substr(0, 40)),
-               "'; bools, integers and floats of up to 8 bytes in little-endian order are read. Convert it with astype"));
+      fail(cat(
+          "has the dtype '", escape_controls(descr.substr(0, 40)),
+          "'; bools, integers and floats of up to 8 bytes in little-endian order are read. Convert it with astype"));
     };
     if (descr.size() != 3) refuse();
     const char order = descr[0];
     header.kind = descr[1];
     header.item_bytes = descr[2] - '0';
-    const bool sized = header.item_bytes == 1 || header.item_bytes == 2 || header.item_bytes == 4 || header.item_bytes == 8;
+    const bool sized =
+        header.item_bytes == 1 || header.item_bytes == 2 || header.item_bytes == 4 || header.item_bytes == 8;
     const bool known = (header.kind == 'b' && header.item_bytes == 1) || (header.kind == 'i' && sized) ||
                        (header.kind == 'u' && sized) || (header.kind == 'f' && sized && header.item_bytes > 1);
     // The order of a single byte does not matter, and `=` is that of the machine that wrote it.
@@ -139,7 +142,8 @@ NpyHeader read_npy_header(std::string_view bytes, const std::string& name) {
   const size_t begin = version == 1 ? 10 : 12;
   if (bytes.size() < begin) report.fail("is truncated");
   const size_t length = byte(8) | byte(9) << 8 | (version == 1 ? 0 : byte(10) << 16 | byte(11) << 24);
-  if (length > kLongestNpyHeader) report.fail(cat("has a header of ", length, " bytes; at most ", kLongestNpyHeader, " are read"));
+  if (length > kLongestNpyHeader)
+    report.fail(cat("has a header of ", length, " bytes; at most ", kLongestNpyHeader, " are read"));
   if (bytes.size() - begin < length) report.fail("is truncated");
   NpyHeader header;
   NpyDictReader(bytes.substr(begin, length), name).read(header);

@@ -65,8 +65,9 @@ void RowEncoder::encode(const TableRows& rows, Batch& out, int64_t row) const {
     const std::string_view text = read_class(rows, column, blanks_);
     const int64_t label = classes_.find(text);
     if (label < 0)
-      rows.fail(column, cat("a class must be one of the training files' classes, ", escape_controls(join_some(schema_.classes, 10)),
-                            "; got '", escape_controls(text.substr(0, 60)), "'."));
+      rows.fail(column, cat("a class must be one of the training files' classes, ",
+                            escape_controls(join_some(schema_.classes, 10)), "; got '",
+                            escape_controls(text.substr(0, 60)), "'."));
     out[2].mutable_data_ptr<int64_t>()[row] = label;
     return;
   }

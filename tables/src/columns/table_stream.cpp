@@ -12,7 +12,8 @@
 namespace fulgur::tables {
 
 int part_of_row(const SplitOptions& split, int64_t row) {
-  SplitMix64 random(mix_bits(static_cast<uint64_t>(split.split_seed) + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(row));
+  SplitMix64 random(mix_bits(static_cast<uint64_t>(split.split_seed) + 0x9e3779b97f4a7c15u) ^
+                    static_cast<uint64_t>(row));
   // Both are drawn for each row, so that the test part does not depend on the rest.
   const double for_test = random.uniform(), for_val = random.uniform();
   if (for_test < split.test_fraction) return 2;
@@ -21,7 +22,8 @@ int part_of_row(const SplitOptions& split, int64_t row) {
   return for_val < split.val_fraction / (1 - split.test_fraction) ? 1 : 0;
 }
 
-TableStream::TableStream(std::shared_ptr<const RowEncoder> encoder, const SplitOptions& split, char delimiter, StreamPart part)
+TableStream::TableStream(std::shared_ptr<const RowEncoder> encoder, const SplitOptions& split, char delimiter,
+                         StreamPart part)
     : encoder_(std::move(encoder)), split_(split), delimiter_(delimiter), part_(std::move(part)) {}
 
 void TableStream::set_share(int64_t rank, int64_t world_size) {
@@ -117,8 +119,9 @@ void TableStream::load_state(const StateTree& state) {
       start.row < 0 || start.row_of_part < 0)
     throw CheckpointError("[tables.stream] a position in a table must not be negative. The checkpoint is damaged.");
   if (buffer_rows != part_.buffer_rows)
-    throw CheckpointError(cat("[tables.stream] the checkpoint was saved within an epoch with shuffle_buffer ", buffer_rows,
-                              ", but the run has ", part_.buffer_rows, ". Resume with the same shuffle_buffer."));
+    throw CheckpointError(cat("[tables.stream] the checkpoint was saved within an epoch with shuffle_buffer ",
+                              buffer_rows, ", but the run has ", part_.buffer_rows,
+                              ". Resume with the same shuffle_buffer."));
   if (state.at("bytes").as_int() != bytes_)
     throw CheckpointError(cat("[tables.stream] files must not change within an epoch; they had ",
                               state.at("bytes").as_int(), " bytes when the checkpoint was saved, and have ", bytes_,
@@ -134,8 +137,10 @@ void TableStream::load_state(const StateTree& state) {
   }
   read_block();
   if (returned > static_cast<int64_t>(order_.size()))
-    throw CheckpointError(cat("[tables.stream] the files must have the rows that they had; the checkpoint continues "
-                              "after row ", returned, " of a block that has ", order_.size(), " now."));
+    throw CheckpointError(
+        cat("[tables.stream] the files must have the rows that they had; the checkpoint continues "
+            "after row ",
+            returned, " of a block that has ", order_.size(), " now."));
   returned_ = returned;
 }
 

@@ -96,7 +96,8 @@ TableSurvey survey_table(const TableDataModule::Options& options, bool with_labe
     const std::string_view text = read_class(rows, unknown.size(), blanks);
     const int64_t label = classes.add(text);
     if (classes.texts().size() > kMostCategories)
-      rows.fail(unknown.size(), cat("a classification has at most ", kMostCategories, " classes. Use task: regression."));
+      rows.fail(unknown.size(),
+                cat("a classification has at most ", kMostCategories, " classes. Use task: regression."));
     if (with_labels) survey.labels.push_back(label);
   }
   if (survey.rows == 0)
@@ -165,16 +166,18 @@ TableSchema fit_schema(const TableDataModule::Options& options, const TableSurve
     for (size_t i = 0; i < categories.size(); ++i) {
       categories[i].add(read_category(rows, first_category + i, blanks));
       if (categories[i].texts().size() > kMostCategories)
-        rows.fail(first_category + i, cat("a category has at most ", kMostCategories,
-                                          " different values. Set the column's type to ignore in data.init_args.types."));
+        rows.fail(first_category + i,
+                  cat("a category has at most ", kMostCategories,
+                      " different values. Set the column's type to ignore in data.init_args.types."));
     }
     if (schema.is_classification()) continue;
     for (size_t i = 0; i < schema.targets.size(); ++i)
       target_moments[i].add(read_target(rows, first_target + i, blanks));
   }
   if (used == 0)
-    throw DataError("[data.TableDataModule] the training part must have rows; it has none. Use more data, or other "
-                    "fractions.");
+    throw DataError(
+        "[data.TableDataModule] the training part must have rows; it has none. Use more data, or other "
+        "fractions.");
   for (size_t i = 0; i < schema.numbers.size(); ++i) {
     NumberFeature& number = schema.numbers[i];
     if (moments[i].count == 0)

@@ -58,15 +58,16 @@ CsvFile::CsvFile(std::filesystem::path path, char delimiter)
   for (const std::string_view name : fields()) {
     if (name.empty()) fail_line(record_line_, cat("has no name for column ", header_.size() + 1));
     if (!is_utf8(name)) fail_line(record_line_, cat("has a name that is not UTF-8 for column ", header_.size() + 1));
-    if (!names.emplace(name).second) fail_line(record_line_, cat("names the column '", escape_controls(name), "' twice"));
+    if (!names.emplace(name).second)
+      fail_line(record_line_, cat("names the column '", escape_controls(name), "' twice"));
     header_.emplace_back(name);
   }
   start_ = place();
 }
 
 void CsvFile::fail_line(int64_t line, const std::string& what) const {
-  throw DataError(cat("[tables.csv] a table must follow RFC 4180; line ", line, " of '", escape_controls(path_.string()),
-                      "' ", what, "."));
+  throw DataError(cat("[tables.csv] a table must follow RFC 4180; line ", line, " of '",
+                      escape_controls(path_.string()), "' ", what, "."));
 }
 
 void CsvFile::fail(size_t column, const std::string& what) const {
@@ -92,7 +93,8 @@ void CsvFile::fill() {
   block_.resize(held + std::max(kCsvBlockBytes, held));
   size_t done = held;
   while (done < block_.size()) {
-    const ssize_t got = ::pread(fd_.get(), block_.data() + done, block_.size() - done, block_start_ + static_cast<off_t>(done));
+    const ssize_t got =
+        ::pread(fd_.get(), block_.data() + done, block_.size() - done, block_start_ + static_cast<off_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw DataError(cat("[tables.csv] reading '", escape_controls(path_.string()), "' failed: ", std::strerror(errno),
@@ -129,7 +131,8 @@ bool CsvFile::next() {
     const size_t found = fields().size(), wanted = header_.size();
     if (found == wanted) return true;
     if (found == 1 && fields()[0].empty()) continue;
-    fail_line(record_line_, cat("has ", counted(static_cast<int64_t>(found), "field"), ", but the header has ", wanted));
+    fail_line(record_line_,
+              cat("has ", counted(static_cast<int64_t>(found), "field"), ", but the header has ", wanted));
   }
   return false;
 }

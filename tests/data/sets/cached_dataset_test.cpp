@@ -24,7 +24,8 @@ constexpr int64_t kSampleBytes = 40;
 
 Batch all_of(const Dataset& dataset) {
   const int64_t count = dataset.size();
-  Batch out({Batch::Entry{"x", at::empty({count}, at::kLong)}, Batch::Entry{"noise", at::empty({count, 4}, at::kDouble)}});
+  Batch out(
+      {Batch::Entry{"x", at::empty({count}, at::kLong)}, Batch::Entry{"noise", at::empty({count, 4}, at::kDouble)}});
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < count; ++i) indices.push_back(count - 1 - i);
   dataset.read(indices, 0, out, {.seed = 1});

@@ -37,7 +37,8 @@ void write_tar(const std::filesystem::path& path, const Files& files) {
     archive_entry_set_filetype(entry, name.ends_with('/') ? AE_IFDIR : AE_IFREG);
     archive_entry_set_size(entry, static_cast<int64_t>(bytes.size()));
     REQUIRE(archive_write_header(tar, entry) == ARCHIVE_OK);
-    if (!bytes.empty()) REQUIRE(archive_write_data(tar, bytes.data(), bytes.size()) == static_cast<la_ssize_t>(bytes.size()));
+    if (!bytes.empty())
+      REQUIRE(archive_write_data(tar, bytes.data(), bytes.size()) == static_cast<la_ssize_t>(bytes.size()));
     archive_entry_free(entry);
   }
   REQUIRE(archive_write_close(tar) == ARCHIVE_OK);
@@ -69,7 +70,8 @@ struct Shards {
     };
   }
   std::shared_ptr<IterableLoader> loader(int64_t rank = 0, int64_t world = 1, uint64_t seed = 3) const {
-    auto made = std::make_shared<IterableLoader>(std::make_shared<TarShards>(options), IterableLoaderOptions{.batch_size = 3});
+    auto made =
+        std::make_shared<IterableLoader>(std::make_shared<TarShards>(options), IterableLoaderOptions{.batch_size = 3});
     made->configure(seed, rank, world);
     return made;
   }
@@ -93,7 +95,8 @@ TEST_CASE("braces stand for ranges of numbers") {
   CHECK(expand_braces("a.tar") == std::vector<std::string>{"a.tar"});
   CHECK(expand_braces("a{08..10}.tar") == std::vector<std::string>{"a08.tar", "a09.tar", "a10.tar"});
   CHECK(expand_braces("{9..10}{0..1}") == std::vector<std::string>{"90", "91", "100", "101"});
-  for (const char* const bad : {"a{1..}", "a{..2}", "a{2..1}", "a{1,2}", "a{1..2", "a{-1..2}", "a{}", "{0..9999999}", "{0..9999}{0..9999}"})
+  for (const char* const bad :
+       {"a{1..}", "a{..2}", "a{2..1}", "a{1,2}", "a{1..2", "a{-1..2}", "a{}", "{0..9999999}", "{0..9999}{0..9999}"})
     CHECK_THROWS_AS(expand_braces(bad), ConfigError);
 }
 
@@ -179,7 +182,12 @@ TEST_CASE("F37: shards that are damaged, compressed or uneven are named") {
     options.shards = {(folder / "s.tar").string()};
     IterableLoader loader(std::make_shared<TarShards>(options), {.batch_size = 2});
     loader.configure(0, 0, 1);
-    return message_of<DataError>([&] { Batch batch; loader.start_epoch(0); while (loader.next(batch)) {} });
+    return message_of<DataError>([&] {
+      Batch batch;
+      loader.start_epoch(0);
+      while (loader.next(batch)) {
+      }
+    });
   };
   CHECK_THAT(error(), ContainsSubstring("s.tar' cannot be opened: No such file"));
   write_text(folder / "s.tar", std::string(2000, 'x'));

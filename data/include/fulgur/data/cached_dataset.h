@@ -21,8 +21,8 @@ struct CacheOptions {
 /// threads that need the same sample at once may both read it. The cache is not part of a checkpoint.
 class FULGUR_API CachedDataset : public Dataset {
  public:
-  /// Throws a ConfigError if there is no source or max_bytes is negative, and a DataError for entries that are no tensors
-  /// and for a folder in which the file cannot be made.
+  /// Throws a ConfigError if there is no source or max_bytes is negative, and a DataError for entries that are no
+  /// tensors and for a folder in which the file cannot be made.
   CachedDataset(std::shared_ptr<const Dataset> source, CacheOptions options = {});
   ~CachedDataset() override;
   int64_t size() const override;

@@ -28,13 +28,13 @@ struct TarShardsOptions {
   std::vector<std::string> shards = {};
   bool shuffle = true;           ///< the order of the shards, and of samples inside the buffer
   int64_t shuffle_buffer = 256;  ///< samples that are shuffled with each other; 1: the order of the shards only
-  /// Makes a sample of the bytes, on the thread that reads. Without it, batches have `key` (strings) and for each member
-  /// a list of uint8 tensors, one per sample.
+  /// Makes a sample of the bytes, on the thread that reads. Without it, batches have `key` (strings) and for each
+  /// member a list of uint8 tensors, one per sample.
   std::function<Sample(const TarSample&, const SampleContext&)> decode = {};
 };
 
-/// Samples of tar files (the format of WebDataset) as a stream. The order of the shards is a function of seed and epoch;
-/// rank r of w reads the shards r, r + w, … of this order. The samples of a rank are divided into blocks of
+/// Samples of tar files (the format of WebDataset) as a stream. The order of the shards is a function of seed and
+/// epoch; rank r of w reads the shards r, r + w, … of this order. The samples of a rank are divided into blocks of
 /// shuffle_buffer samples, each of which is shuffled. The state is the place of the current block in a shard and the
 /// number of its samples that were returned: a resume seeks to this place, and reads at most one block twice.
 ///
@@ -61,8 +61,8 @@ class FULGUR_API TarShards : public IterableDataset {
   std::unique_ptr<Impl> impl_;
 };
 
-/// `a{08..10}.tar` as `a08.tar`, `a09.tar`, `a10.tar`; several braces are combined. Throws a ConfigError for braces that
-/// are no range of whole numbers, and for more than a million results.
+/// `a{08..10}.tar` as `a08.tar`, `a09.tar`, `a10.tar`; several braces are combined. Throws a ConfigError for braces
+/// that are no range of whole numbers, and for more than a million results.
 FULGUR_API std::vector<std::string> expand_braces(const std::string& text);
 
 }  // namespace fulgur

@@ -7,8 +7,8 @@
 
 namespace fulgur {
 
-/// Forecasts series: an LSTM reads a window, and a Linear maps its last hidden state to all steps of the horizon at once.
-/// Reads `input` (N, window, num_inputs); `target` is (N, horizon, num_outputs) in the units of the data (see
+/// Forecasts series: an LSTM reads a window, and a Linear maps its last hidden state to all steps of the horizon at
+/// once. Reads `input` (N, window, num_inputs); `target` is (N, horizon, num_outputs) in the units of the data (see
 /// TabularModel). Parameters: those of LibTorch's LSTM under `lstm`, and `head`.
 class FULGUR_API LstmForecaster : public TabularModel {
  public:

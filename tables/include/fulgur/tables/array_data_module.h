@@ -15,7 +15,7 @@ namespace fulgur {
 /// `FILE.safetensors:NAME`.
 struct FULGUR_API ArraySet {
   std::string input = {};
-  std::string target = {};                    ///< empty: none
+  std::string target = {};                       ///< empty: none
   std::map<std::string, std::string> more = {};  ///< further entries of the batch, by name
   bool empty() const { return input.empty() && target.empty() && more.empty(); }
   void fields(Fields& f);
