@@ -205,9 +205,9 @@ TEST_CASE("options of the models for tables have their effects") {
     for (const auto& [name, value] : unique_parameters(model)) found[name] = value.sizes().vec();
     return found;
   };
-  const TabularMlp automatic({.num_numbers = 2, .cardinalities = {4, 1000000}, .hidden = {5}});
+  const TabularMlp automatic({.num_numbers = 2, .cardinalities = {4, 10000}, .hidden = {5}});
   CHECK(widths(automatic)["embedding0"] == std::vector<int64_t>{4, 3});
-  CHECK(widths(automatic)["embedding1"] == std::vector<int64_t>{1000000, 50});
+  CHECK(widths(automatic)["embedding1"] == std::vector<int64_t>{10000, 50});
   CHECK(widths(automatic)["layer0.weight"] == std::vector<int64_t>{5, 2 + 3 + 50});
   CHECK_FALSE(automatic.named_buffers().contains("norm0.running_mean"));
   TabularMlp normed({.num_numbers = 2, .cardinalities = {4}, .hidden = {5}, .batch_norm = true, .dropout = 0.5});

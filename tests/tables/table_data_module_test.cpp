@@ -146,7 +146,7 @@ TEST_CASE("types may be given, and blanks are filled as the options say") {
   Table other("a;y\n?;1\n3;2\n");
   other.options.delimiter = ";";
   other.options.standardize = false;
-  CHECK(sorted_training(*other.made()).categories.size(1) == 1);
+  CHECK(rows_of(*other.made(), RunningStage::train).categories.size(1) == 1);
   other.options.blank_values = {"?"};
   CHECK(at::equal(sorted_training(*other.made()).numbers, at::tensor({3.0F, 3.0F}).view({2, 1})));
 }
