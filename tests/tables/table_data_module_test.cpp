@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "fulgur/core/contracts/registry.h"
@@ -367,6 +369,39 @@ TEST_CASE("options of a table that contradict each other are named") {
              }),
              ContainsSubstring("stratify needs all classes in memory"));
   CHECK(Registry<DataModule>::instance().find("TableDataModule") != nullptr);
+}
+
+TEST_CASE("a table has the values that pandas and scikit-learn make of it") {
+  const auto folder = std::filesystem::path(__FILE__).parent_path() / "fixtures";
+  std::ifstream file(folder / "table.json");
+  const auto expected = nlohmann::json::parse(file);
+  const auto values = [&](const char* name) {
+    return at::tensor(expected.at(name).get<std::vector<double>>(), at::kDouble);
+  };
+  TableDataModule::Options options;
+  options.paths = {folder / "table.csv"};
+  options.target = {"price"};
+  options.split.val_fraction = options.split.test_fraction = 0;
+  const auto read = [&] {
+    TableDataModule data(options);
+    data.setup(TrainerFn::fit);
+    // The first number of each row is its number, so this is the order of the file.
+    return sorted_training(data);
+  };
+  for (const auto& [blanks, name] : {std::pair(Blanks::mean, "mean"), {Blanks::median, "median"}}) {
+    options.blank_numbers = blanks;
+    CHECK(at::allclose(read().numbers.to(at::kDouble).flatten(), values(name), 1e-6, 1e-6));
+  }
+  CHECK(at::equal(read().categories.to(at::kDouble).flatten(), values("categories")));
+  CHECK(at::allclose(read().target.to(at::kDouble), values("price"), 1e-6));
+  TableDataModule data(options);
+  data.setup(TrainerFn::fit);
+  const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::abs(b); };
+  CHECK(near(doubles(data.exported_values().at("target_mean"))[0], expected.at("price_mean")));
+  CHECK(near(doubles(data.exported_values().at("target_std"))[0], expected.at("price_std")));
+  options.target = {"kind"};
+  options.task = Task::classification;
+  CHECK(at::equal(read().target.to(at::kDouble), values("kind")));
 }
 
 TEST_CASE("California housing has its known columns") {
