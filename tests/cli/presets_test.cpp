@@ -243,10 +243,13 @@ TEST_CASE("california_housing.yaml learns a table, and a checkpoint keeps its co
   const std::string text = small_housing();
   write_text(folder / "housing.csv", text);
   // In another order of columns, and with a text that training never saw.
-  write_text(folder / "other.csv",
-             "ocean_proximity,median_house_value,longitude,latitude,housing_median_age,total_rooms,total_bedrooms,"
-             "population,households,median_income\nISLAND,200000,-120.25,35.5,20,1500,250,900,200,4.5\n"
-             "INLAND,150000,-121.25,36.5,30,1600,260,950,210,3.5\n");
+  write_text(
+      folder / "other.csv",
+      "ocean_proximity,median_house_value,longitude,latitude,housing_median_age,total_rooms,total_bedrooms,"
+      "population,households,median_income\n"
+      "ISLAND,200000,-120.25,35.5,20,1500,250,900,200,4.5\nINLAND,150000,-121.25,36.5,30,1600,260,950,210,3.5\n"
+      "INLAND,120000,-118.25,34.5,10,1700,,910,205,2.5\nISLAND,260000,-117.25,33.5,40,1800,270,920,215,6.5\n"
+      "NEAR OCEAN,240000,-119.25,38.5,25,1550,255,930,220,3.0\nINLAND,90000,-122.25,39.5,5,1650,265,940,225,1.0\n");
   const auto run = [&](const char* table, std::vector<std::string> arguments) {
     arguments.insert(arguments.end(),
                      {"--config", (configs() / "california_housing.yaml").string(), "--trainer.default_root_dir",
