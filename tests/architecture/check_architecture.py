@@ -22,6 +22,7 @@ MAY_INCLUDE = {
     "virtual_devices": {"core"},
     "simulated_cuda": set(),
     "checkpoint": {"core"},
+    "tables": {"core", "data", "checkpoint"},
     "callbacks": {"core", "checkpoint"},
     "loggers": {"core"},
     "trainer": {"core", "data", "text", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
@@ -34,10 +35,12 @@ MAY_INCLUDE = {
 # separate library with sub-folders.
 SUBFOLDERS = {
     "core": ["text", "system", "options", "state", "device", "contracts"],
+    "models": ["tabular"],
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "text": ["unicode", "words", "tokenizers", "training", "files", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
+    "tables": ["reading", "columns", "arrays"],
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],

@@ -42,5 +42,7 @@ TEST_CASE("the corpus of the logs of runs") { replay("run_log", fuzz::run_log); 
 TEST_CASE("the corpus of indexes of shards") { replay("shard_index", fuzz::shard_index); }
 TEST_CASE("the corpus of sweeps") { replay("sweep", fuzz::sweep); }
 TEST_CASE("the corpus of tokenizers") { replay("tokenizer", fuzz::tokenizer); }
+TEST_CASE("the corpus of CSV tables") { replay("csv_table", fuzz::csv_table); }
+TEST_CASE("the corpus of arrays of NumPy") { replay("npy_header", fuzz::npy_header); }
 
 }  // namespace corpus_test

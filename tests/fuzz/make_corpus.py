@@ -51,6 +51,17 @@ def pytorch():
     put("pytorch_pickle", "long", b"\x80\x02}X\x01\x00\x00\x00a\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01s.")
 
 
+def tables():
+    rows = b"id,colour,price\n1,red,2.5\n2,\"a \"\"b\"\",\n\",\n\n3,NA,-1e3\n"
+    for name, data in (("plain", rows), ("crlf", rows.replace(b"\n", b"\r\n")), ("mark", b"\xef\xbb\xbf" + rows[:-1]), ("ragged", rows + b"1,2\n"),
+                       ("open_quote", rows + b'4,"x'), ("stray_quote", rows + b'4,x"y",\n'), ("after_quote", rows + b'4,"x"y,\n'),
+                       ("nul", rows + b"4,\0,\n"), ("return", rows + b"4,\r,\n"), ("one_column", b"when\n2024-02-29T10:00:00.5+01:00\n\n")):
+        put("csv_table", name, data)
+    folder = os.path.join(ROOT, "tests", "tables", "fixtures")
+    for name in ("fortran", "version2", "scalar", "nothing", "big_endian", "complex", "fields"):
+        put("npy_header", name, read(folder, name + ".npy"))
+
+
 def idx():
     images = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4) + bytes(range(24))
     labels = struct.pack(">BBBBI", 0, 0, 8, 1, 5) + bytes(5)
@@ -146,6 +157,7 @@ if __name__ == "__main__":
     safetensors_header()
     pytorch()
     idx()
+    tables()
     config()
     run_log()
     shard_index()

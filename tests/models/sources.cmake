@@ -6,5 +6,6 @@ set(TEST_SOURCES
   mixing_test.cpp
   pretrained_test.cpp
   seq2seq_test.cpp
+  tabular_test.cpp
   vision_models_test.cpp
   vision_parity_test.cpp)
