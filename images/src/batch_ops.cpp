@@ -97,7 +97,8 @@ Tensor batch_color_jitter(const Tensor& images, const Tensor& parameters, bool h
   for (int64_t i = 0; i < 4; ++i) {
     const Tensor operation = number(i);
     const Tensor is_brightness = operation.eq(0), is_contrast = operation.eq(1), is_saturation = operation.eq(2);
-    Tensor factor = at::where(is_brightness, number(4), 1.0F);
+    // A scalar in at::where would be copied to the device, for which the host waits.
+    Tensor factor = number(4).masked_fill(is_brightness.logical_not(), 1);
     if (has_contrast) factor = at::where(is_contrast, number(5), factor);
     // The saturation of one channel does not exist.
     if (has_saturation && channels == 3) factor = at::where(is_saturation, number(6), factor);
@@ -107,7 +108,7 @@ Tensor batch_color_jitter(const Tensor& images, const Tensor& parameters, bool h
                                         : (values.narrow(1, 0, 1) * 0.2989 + values.narrow(1, 1, 1) * 0.587 +
                                            values.narrow(1, 2, 1) * 0.114)
                                               .floor_();
-      Tensor base = at::where(is_saturation, gray, 0.0F);
+      Tensor base = gray.masked_fill(is_saturation.logical_not(), 0);
       if (has_contrast) {
         // Sums of whole numbers are exact in any order.
         const Tensor mean = (gray.sum({1, 2, 3}, /*keepdim=*/true, at::kDouble) / pixels).to(at::kFloat);

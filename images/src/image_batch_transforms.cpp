@@ -1,17 +1,25 @@
 #include "fulgur/images/image_batch_transforms.h"
 
 #include <string>
+#include <typeinfo>
+#include <utility>
 
 #include "fulgur/core/text/class_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::images {
+namespace {
+
+std::string name_of(const ImageTransform* transform) {
+  return transform ? detail::class_name(typeid(*transform)) : "a null pointer";
+}
+
+}  // namespace
 
 SplitMix64 transform_random(const SampleContext& context, int64_t index, size_t place) {
-  const uint64_t sample = context.random(index).next();
-  // Places are mixed: SplitMix64 advances by additions, so sums would give overlapping sequences.
-  return SplitMix64(mix_bits(sample ^ mix_bits(static_cast<uint64_t>(place) + 1)));
+  const uint64_t of_sample = context.random(index).next();
+  return SplitMix64(mix_bits(of_sample + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(place));
 }
 
 ImageBatchTransforms::ImageBatchTransforms(std::vector<std::shared_ptr<const ImageTransform>> transforms,
@@ -21,8 +29,7 @@ ImageBatchTransforms::ImageBatchTransforms(std::vector<std::shared_ptr<const Ima
     const auto* const transform = dynamic_cast<const BatchImageTransform*>(owner.get());
     if (!transform)
       throw ConfigError(cat("[images.ImageBatchTransforms] a transform on the device must be able to run on batches; ",
-                            owner ? class_name(*owner) : std::string("null"),
-                            " cannot. Move it to the transforms on workers, before those on the device."));
+                            name_of(owner.get()), " cannot. Move it to the transforms on workers, before those on the device."));
     transform->check_batch(output_size_, channels);
     steps_.push_back({std::move(owner), transform, output_size_, parameter_count_});
     parameter_count_ += transform->parameter_count();

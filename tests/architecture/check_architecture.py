@@ -15,6 +15,7 @@ MAY_INCLUDE = {
     "optim": {"core"},
     "nn": {"core"},
     "metrics": {"core"},
+    "images": {"core", "data"},
     "models": {"core", "metrics", "nn"},
     "strategies": {"core", "nn"},
     "cuda": {"core", "strategies"},
@@ -38,6 +39,7 @@ SUBFOLDERS = {
     "checkpoint": ["io", "formats", "snapshot"],
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
+    "images": ["kernels"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [

@@ -48,7 +48,7 @@ Tensor padded(const Tensor& image, const Box& box, PaddingMode mode, const std::
         to[x] = from_x < 0 ? value : row[from_x * step];
       };
       for (int64_t x = 0; x < first; ++x) outside(x);
-      if (step == 1)
+      if (step == 1 && first < last)
         std::memcpy(to + first, row + box.left + first, static_cast<size_t>(last - first) * sizeof(T));
       else
         for (int64_t x = first; x < last; ++x) to[x] = row[(box.left + x) * step];
