@@ -3,7 +3,6 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "kernels/pixels.h"
-#include "kernels/tables.h"
 
 namespace fulgur::images {
 namespace {
@@ -22,6 +21,19 @@ FULGUR_VECTORIZED void blend_pixels(const uint8_t* image, const uint8_t* other, 
   for (int64_t i = 0; i < count; ++i)
     out[i] = static_cast<uint8_t>(
         clamp_pixel(static_cast<float>(image[i]) * factor + static_cast<float>(other[i]) * rest));
+}
+
+FULGUR_VECTORIZED void scale_pixels(const uint8_t* image, float factor, float offset, uint8_t* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<uint8_t>(clamp_pixel(static_cast<float>(image[i]) * factor + offset));
+}
+
+Tensor scaled(const Tensor& image, double factor, float offset) {
+  const Tensor from = planar(image);
+  Tensor out = new_image(from.size(0), size_of(from));
+  scale_pixels(from.const_data_ptr<uint8_t>(), static_cast<float>(factor), offset, out.data_ptr<uint8_t>(),
+               from.numel());
+  return out;
 }
 
 FULGUR_VECTORIZED int64_t sum_of_levels(const uint8_t* levels, int64_t count) {
@@ -47,21 +59,9 @@ std::vector<uint8_t>& gray_scratch() {
 
 }  // namespace
 
-Tensor with_table(const Tensor& image, const LevelTable& table) {
-  const Tensor from = planar(image);
-  Tensor out = new_image(from.size(0), size_of(from));
-  const uint8_t* const data = from.const_data_ptr<uint8_t>();
-  uint8_t* const to = out.data_ptr<uint8_t>();
-  for (int64_t i = 0; i < from.numel(); ++i) to[i] = table[data[i]];
-  return out;
-}
-
 Tensor adjust_brightness(const Tensor& image, double factor) {
   check_uint8(image, "images.adjust_brightness");
-  LevelTable table;
-  for (size_t i = 0; i < table.size(); ++i)
-    table[i] = static_cast<uint8_t>(clamp_pixel(static_cast<float>(i) * static_cast<float>(factor)));
-  return with_table(image, table);
+  return scaled(image, factor, 0);
 }
 
 Tensor adjust_contrast(const Tensor& image, double factor) {
@@ -70,11 +70,7 @@ Tensor adjust_contrast(const Tensor& image, double factor) {
   const int64_t count = from.size(1) * from.size(2);
   const int64_t sum = sum_of_levels(levels_of(from, gray_scratch()), count);
   const auto mean = static_cast<float>(static_cast<double>(sum) / static_cast<double>(count));
-  const float offset = mean * static_cast<float>(1 - factor);
-  LevelTable table;
-  for (size_t i = 0; i < table.size(); ++i)
-    table[i] = static_cast<uint8_t>(clamp_pixel(static_cast<float>(i) * static_cast<float>(factor) + offset));
-  return with_table(from, table);
+  return scaled(from, factor, mean * static_cast<float>(1 - factor));
 }
 
 Tensor adjust_saturation(const Tensor& image, double factor) {

@@ -1,12 +1,24 @@
 #include <algorithm>
+#include <array>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "kernels/pixels.h"
-#include "kernels/tables.h"
 
 namespace fulgur::images {
 namespace {
+
+// The new level of each level.
+using LevelTable = std::array<uint8_t, 256>;
+
+Tensor with_table(const Tensor& image, const LevelTable& table) {
+  const Tensor from = planar(image);
+  Tensor out = new_image(from.size(0), size_of(from));
+  const uint8_t* const data = from.const_data_ptr<uint8_t>();
+  uint8_t* const to = out.data_ptr<uint8_t>();
+  for (int64_t i = 0; i < from.numel(); ++i) to[i] = table[data[i]];
+  return out;
+}
 
 LevelTable same_levels() {
   LevelTable table;

@@ -9,6 +9,7 @@ namespace fulgur::images {
 namespace {
 
 constexpr int kFraction = 6;  // bits of a value between the two sums, beside the 8 of a level
+constexpr int32_t kWhite = 255 << kFraction;
 
 // out[i] = sum of weights[k] · rows[k][i] in 64ths of a level.
 FULGUR_VECTORIZED void sum_rows(const uint8_t* const* rows, const int16_t* weights, int64_t count, int bits,
@@ -60,11 +61,42 @@ FULGUR_VECTORIZED void take_channel(const int16_t* interleaved, int64_t channels
   for (int64_t i = 0; i < length; ++i) out[i] = interleaved[i * channels];
 }
 
+// out[i] = sum of weights[i][k] · row[first[i] + k] in 64ths of a level, which stay between black and white.
+FULGUR_VECTORIZED void sum_columns_in_64ths(const int16_t* row, const int32_t* first, const int16_t* weights,
+                                            int64_t count, int bits, int16_t* out, int64_t outputs) {
+  const int shift = bits - kFraction;
+  const int32_t half = 1 << (shift - 1);
+  for (int64_t i = 0; i < outputs; ++i) {
+    const int16_t *from = row + first[i], *weight = weights + i * count;
+    int32_t sum = 0;
+    for (int64_t k = 0; k < count; ++k) sum += static_cast<int32_t>(from[k]) * weight[k];
+    const int32_t value = (sum + half) >> shift;
+    out[i] = static_cast<int16_t>(value < 0 ? 0 : value > kWhite ? kWhite : value);
+  }
+}
+
+// out[i] = sum of weights[k] · rows[k][i], rows in 64ths, rounded to a level.
+FULGUR_VECTORIZED void sum_rows_of_64ths(const int16_t* rows, int64_t width, const int16_t* weights, int64_t count,
+                                         int bits, int32_t* sums, uint8_t* out) {
+  const int shift = bits + kFraction;
+  const int32_t half = 1 << (shift - 1);
+  for (int64_t i = 0; i < width; ++i) sums[i] = half;
+  for (int64_t k = 0; k < count; ++k) {
+    const int16_t* row = rows + k * width;
+    const int16_t weight = weights[k];
+    for (int64_t i = 0; i < width; ++i) sums[i] += static_cast<int32_t>(row[i]) * weight;
+  }
+  for (int64_t i = 0; i < width; ++i) {
+    const int32_t level = sums[i] >> shift;
+    out[i] = static_cast<uint8_t>(level < 0 ? 0 : level > 255 ? 255 : level);
+  }
+}
+
 // Reused by all images of a thread.
 struct ResampleScratch {
   std::vector<const uint8_t*> rows;
   std::vector<int32_t> sums;
-  std::vector<int16_t> interleaved, row;
+  std::vector<int16_t> interleaved, row, half_done;
   Taps down, across;
   std::vector<int32_t> row_places, column_places;
 };
@@ -87,6 +119,34 @@ Tensor nearest_pixels(const Tensor& image, const Box& box, ImageSize size) {
                            box.left * step;
       for (const int32_t x : scratch.column_places) *to++ = row[x * step];
     }
+  return out;
+}
+
+// Sums along rows first, kept between black and white, as Pillow and LibTorch compute bicubic: where the sums overshoot,
+// the order matters.
+Tensor clamped_sums(const Tensor& source, const Box& box, const Taps& rows, const Taps& columns) {
+  const int64_t channels = source.size(0), width = columns.outputs;
+  ResampleScratch& scratch = resample_scratch();
+  scratch.sums.resize(static_cast<size_t>(width));
+  scratch.row.assign(static_cast<size_t>(box.width + columns.count), 0);
+  scratch.half_done.resize(static_cast<size_t>(box.height * width));
+  Tensor out = new_image(channels, {rows.outputs, width});
+  uint8_t* to = out.data_ptr<uint8_t>();
+  const int64_t step = source.stride(2);
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t y = 0; y < box.height; ++y) {
+      const uint8_t* from = source.const_data_ptr<uint8_t>() + c * source.stride(0) + (box.top + y) * source.stride(1) +
+                            box.left * step;
+      for (int64_t x = 0; x < box.width; ++x) scratch.row[static_cast<size_t>(x)] = from[x * step];
+      sum_columns_in_64ths(scratch.row.data(), columns.first.data(), columns.weights.data(), columns.count,
+                           columns.bits, scratch.half_done.data() + y * width, width);
+    }
+    for (int64_t y = 0; y < rows.outputs; ++y, to += width) {
+      const auto i = static_cast<size_t>(y);
+      sum_rows_of_64ths(scratch.half_done.data() + rows.first[i] * width, width, rows.weights.data() + y * rows.count,
+                        rows.used[i], rows.bits, scratch.sums.data(), to);
+    }
+  }
   return out;
 }
 
@@ -144,7 +204,8 @@ Tensor resized_crop(const Tensor& image, const Box& box, ImageSize size, Interpo
   ResampleScratch& scratch = resample_scratch();
   resize_taps(box.height, size.height, interpolation, antialias, scratch.down);
   resize_taps(box.width, size.width, interpolation, antialias, scratch.across);
-  return weighted_sums(image, box, scratch.down, scratch.across);
+  return interpolation == Interpolation::bicubic ? clamped_sums(image, box, scratch.down, scratch.across)
+                                                 : weighted_sums(image, box, scratch.down, scratch.across);
 }
 
 Tensor resize(const Tensor& image, ImageSize size, Interpolation interpolation, bool antialias) {

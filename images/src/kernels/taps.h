@@ -26,7 +26,8 @@ void blur_taps(int64_t length, const std::vector<double>& kernel, Taps& taps);
 /// The inputs that `nearest` takes, as LibTorch computes them.
 void nearest_places(int64_t inputs, int64_t outputs, std::vector<int32_t>& places);
 
-/// The weighted sums along both axes of the part `box` of a uint8 image, rounded once.
+/// The weighted sums along both axes of the part `box` of a uint8 image, rounded once; for weights that are not
+/// negative, with which the order of the axes does not matter.
 Tensor weighted_sums(const Tensor& image, const Box& box, const Taps& rows, const Taps& columns);
 
 }  // namespace fulgur::images

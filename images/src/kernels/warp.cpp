@@ -66,9 +66,10 @@ void bilinear_row(const std::vector<WarpPlane>& planes, int64_t y, ImageSize siz
       for (const WarpPlane& plane : planes) plane.to[to] = static_cast<uint8_t>(plane.fill);
       continue;
     }
-    const double fx = std::floor(px), fy = std::floor(py);
-    const auto ix = static_cast<int64_t>(fx), iy = static_cast<int64_t>(fy);
-    const auto tx = static_cast<float>(px - fx), ty = static_cast<float>(py - fy);
+    // std::floor is slow without SSE 4.1; the places are greater than -1.
+    const int64_t ix = static_cast<int64_t>(px + 1) - 1, iy = static_cast<int64_t>(py + 1) - 1;
+    const auto tx = static_cast<float>(px - static_cast<double>(ix));
+    const auto ty = static_cast<float>(py - static_cast<double>(iy));
     const bool left = ix >= 0, right = ix + 1 < size.width, top = iy >= 0, bottom = iy + 1 < size.height;
     const float w00 = top && left ? (1 - tx) * (1 - ty) : 0, w01 = top && right ? tx * (1 - ty) : 0;
     const float w10 = bottom && left ? (1 - tx) * ty : 0, w11 = bottom && right ? tx * ty : 0;
