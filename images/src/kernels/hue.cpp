@@ -10,27 +10,29 @@ namespace {
 // A colour of `most` in all channels but for what the hue and the saturation take away (Smith 1978); `place` is 6 · hue
 // + 5, 3 or 1 for red, green or blue.
 inline float channel_value(float place, float most, float range) {
-  place = place >= 6 ? place - 6 : place;
-  float taken = place < 4 - place ? place : 4 - place;
+  place -= place >= 6 ? 6.0F : 0.0F;
+  const float other = 4 - place;
+  float taken = place < other ? place : other;
   taken = taken < 1 ? taken : 1.0F;
   taken = taken > 0 ? taken : 0.0F;
   return most - range * taken;
 }
 
-// Without branches, so that it is vectorized.
-FULGUR_VECTORIZED void shift_hue(const uint8_t* red, const uint8_t* green, const uint8_t* blue, float shift,
-                                 uint8_t* out_red, uint8_t* out_green, uint8_t* out_blue, int64_t count) {
+// Conditions choose among values that exist, so that g++ makes no branches and vectorizes the loop.
+FULGUR_VECTORIZED void shift_hue(const uint8_t* __restrict red, const uint8_t* __restrict green,
+                                 const uint8_t* __restrict blue, float shift,
+                                 uint8_t* __restrict out_red, uint8_t* __restrict out_green,
+                                 uint8_t* __restrict out_blue, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float r = static_cast<float>(red[i]), g = static_cast<float>(green[i]), b = static_cast<float>(blue[i]);
     const float more = r > g ? r : g, less = r < g ? r : g;
     const float most = more > b ? more : b, least = less < b ? less : b;
     const float range = most - least, part = 1 / (range > 0 ? range : 1.0F);
     const float from_green = 2 + (b - r) * part, from_blue = 4 + (r - g) * part;
-    float hue = most == g ? from_green : from_blue;
-    hue = most == r ? (g - b) * part : hue;
-    hue = hue + 6 * shift;  // in [-4, 8]
-    hue = hue < 0 ? hue + 6 : hue;
-    hue = hue >= 6 ? hue - 6 : hue;
+    const float from_red = (g - b) * part, from_others = most == g ? from_green : from_blue;
+    float hue = (most == r ? from_red : from_others) + 6 * shift;  // in [-4, 8]
+    hue += hue < 0 ? 6.0F : 0.0F;
+    hue -= hue >= 6 ? 6.0F : 0.0F;
     // torchvision multiplies values in [0, 1] by 255.999 and cuts.
     constexpr float kScale = 255.999F / 255;
     out_red[i] = static_cast<uint8_t>(channel_value(hue + 5, most, range) * kScale);
