@@ -49,7 +49,8 @@ Tensor augment(const Tensor& image, AugmentOperation operation, double magnitude
   const auto degrees = [](double tangent) { return std::atan(tangent) * 180 / std::numbers::pi; };
   AffineParameters moved;
   switch (operation) {
-    case AugmentOperation::identity: return image;
+    case AugmentOperation::identity:
+      return image;
     case AugmentOperation::shear_x:
       moved.shear_x = degrees(magnitude);
       moved.around_corner = true;
@@ -64,15 +65,24 @@ Tensor augment(const Tensor& image, AugmentOperation operation, double magnitude
     case AugmentOperation::translate_y:
       moved.translate_y = std::trunc(magnitude);
       return affine(image, moved, interpolation, fill);
-    case AugmentOperation::rotate: return rotate(image, magnitude, interpolation, fill);
-    case AugmentOperation::brightness: return adjust_brightness(image, 1 + magnitude);
-    case AugmentOperation::color: return adjust_saturation(image, 1 + magnitude);
-    case AugmentOperation::contrast: return adjust_contrast(image, 1 + magnitude);
-    case AugmentOperation::sharpness: return adjust_sharpness(image, 1 + magnitude);
-    case AugmentOperation::posterize: return posterize(image, static_cast<int64_t>(magnitude));
-    case AugmentOperation::solarize: return solarize(image, magnitude);
-    case AugmentOperation::autocontrast: return autocontrast(image);
-    case AugmentOperation::equalize: return equalize(image);
+    case AugmentOperation::rotate:
+      return rotate(image, magnitude, interpolation, fill);
+    case AugmentOperation::brightness:
+      return adjust_brightness(image, 1 + magnitude);
+    case AugmentOperation::color:
+      return adjust_saturation(image, 1 + magnitude);
+    case AugmentOperation::contrast:
+      return adjust_contrast(image, 1 + magnitude);
+    case AugmentOperation::sharpness:
+      return adjust_sharpness(image, 1 + magnitude);
+    case AugmentOperation::posterize:
+      return posterize(image, static_cast<int64_t>(magnitude));
+    case AugmentOperation::solarize:
+      return solarize(image, magnitude);
+    case AugmentOperation::autocontrast:
+      return autocontrast(image);
+    case AugmentOperation::equalize:
+      return equalize(image);
   }
   return image;
 }
@@ -96,17 +106,25 @@ double RandAugment::magnitude_of(AugmentOperation operation, ImageSize size) con
   const int64_t bin = options_.magnitude, bins = options_.num_magnitude_bins;
   switch (operation) {
     case AugmentOperation::shear_x:
-    case AugmentOperation::shear_y: return step_of(0, 0.3, bin, bins);
-    case AugmentOperation::translate_x: return step_of(0, 150.0 / 331 * static_cast<double>(size.width), bin, bins);
-    case AugmentOperation::translate_y: return step_of(0, 150.0 / 331 * static_cast<double>(size.height), bin, bins);
-    case AugmentOperation::rotate: return step_of(0, 30, bin, bins);
+    case AugmentOperation::shear_y:
+      return step_of(0, 0.3, bin, bins);
+    case AugmentOperation::translate_x:
+      return step_of(0, 150.0 / 331 * static_cast<double>(size.width), bin, bins);
+    case AugmentOperation::translate_y:
+      return step_of(0, 150.0 / 331 * static_cast<double>(size.height), bin, bins);
+    case AugmentOperation::rotate:
+      return step_of(0, 30, bin, bins);
     case AugmentOperation::brightness:
     case AugmentOperation::color:
     case AugmentOperation::contrast:
-    case AugmentOperation::sharpness: return step_of(0, 0.9, bin, bins);
-    case AugmentOperation::posterize: return posterize_bits(4, bin, bins);
-    case AugmentOperation::solarize: return step_of(255, 0, bin, bins);
-    default: return 0;
+    case AugmentOperation::sharpness:
+      return step_of(0, 0.9, bin, bins);
+    case AugmentOperation::posterize:
+      return posterize_bits(4, bin, bins);
+    case AugmentOperation::solarize:
+      return step_of(255, 0, bin, bins);
+    default:
+      return 0;
   }
 }
 
@@ -136,17 +154,24 @@ double TrivialAugmentWide::magnitude_of(AugmentOperation operation, int64_t bin)
   const int64_t bins = options_.num_magnitude_bins;
   switch (operation) {
     case AugmentOperation::shear_x:
-    case AugmentOperation::shear_y: return step_of(0, 0.99, bin, bins);
+    case AugmentOperation::shear_y:
+      return step_of(0, 0.99, bin, bins);
     case AugmentOperation::translate_x:
-    case AugmentOperation::translate_y: return step_of(0, 32, bin, bins);
-    case AugmentOperation::rotate: return step_of(0, 135, bin, bins);
+    case AugmentOperation::translate_y:
+      return step_of(0, 32, bin, bins);
+    case AugmentOperation::rotate:
+      return step_of(0, 135, bin, bins);
     case AugmentOperation::brightness:
     case AugmentOperation::color:
     case AugmentOperation::contrast:
-    case AugmentOperation::sharpness: return step_of(0, 0.99, bin, bins);
-    case AugmentOperation::posterize: return posterize_bits(6, bin, bins);
-    case AugmentOperation::solarize: return step_of(255, 0, bin, bins);
-    default: return 0;
+    case AugmentOperation::sharpness:
+      return step_of(0, 0.99, bin, bins);
+    case AugmentOperation::posterize:
+      return posterize_bits(6, bin, bins);
+    case AugmentOperation::solarize:
+      return step_of(255, 0, bin, bins);
+    default:
+      return 0;
   }
 }
 
@@ -158,8 +183,8 @@ Tensor TrivialAugmentWide::apply(const Tensor& image, SplitMix64& random) const 
   return augment(image, operation, magnitude, options_.interpolation, options_.fill.values);
 }
 
-[[maybe_unused]] static const bool registered_rand_augment = Registry<ImageTransform>::add<RandAugment>(
-    "RandAugment", "Applies random operations of equal magnitude.");
+[[maybe_unused]] static const bool registered_rand_augment =
+    Registry<ImageTransform>::add<RandAugment>("RandAugment", "Applies random operations of equal magnitude.");
 [[maybe_unused]] static const bool registered_trivial_augment_wide = Registry<ImageTransform>::add<TrivialAugmentWide>(
     "TrivialAugmentWide", "Applies one random operation of random magnitude.");
 

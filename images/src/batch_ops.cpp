@@ -87,8 +87,7 @@ Tensor batch_erase(const Tensor& images, const Tensor& parameters, c10::ArrayRef
 Tensor batch_color_jitter(const Tensor& images, const Tensor& parameters, bool has_contrast, bool has_saturation) {
   if (images.scalar_type() != at::kByte)
     throw ConfigError(cat("[images.ColorJitter] the transform takes uint8 images; got ",
-                          c10::toString(images.scalar_type()),
-                          ". Put it before ToFloat and Normalize in the list."));
+                          c10::toString(images.scalar_type()), ". Put it before ToFloat and Normalize in the list."));
   const int64_t channels = images.size(1);
   const auto pixels = static_cast<double>(images.size(2) * images.size(3));
   const bool has_gray = has_contrast || has_saturation;
@@ -104,10 +103,11 @@ Tensor batch_color_jitter(const Tensor& images, const Tensor& parameters, bool h
     if (has_saturation && channels == 3) factor = at::where(is_saturation, number(6), factor);
     Tensor changed = values * factor;
     if (has_gray) {
-      const Tensor gray = channels == 1 ? values
-                                        : (values.narrow(1, 0, 1) * 0.2989 + values.narrow(1, 1, 1) * 0.587 +
-                                           values.narrow(1, 2, 1) * 0.114)
-                                              .floor_();
+      const Tensor gray =
+          channels == 1
+              ? values
+              : (values.narrow(1, 0, 1) * 0.2989 + values.narrow(1, 1, 1) * 0.587 + values.narrow(1, 2, 1) * 0.114)
+                    .floor_();
       Tensor base = gray.masked_fill(is_saturation.logical_not(), 0);
       if (has_contrast) {
         // Sums of whole numbers are exact in any order.

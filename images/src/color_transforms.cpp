@@ -96,8 +96,7 @@ void GaussianBlur::Options::fields(Fields& f) {
   f(p, "p", "Probability that an image is blurred.").range(0, 1);
 }
 
-GaussianBlur::GaussianBlur(const Options& options)
-    : options_(detail::checked_options(options, "images.GaussianBlur")) {
+GaussianBlur::GaussianBlur(const Options& options) : options_(detail::checked_options(options, "images.GaussianBlur")) {
   if (options_.kernel_size % 2 == 0)
     throw ConfigError(cat("[images.GaussianBlur] kernel_size must be odd; got ", options_.kernel_size, "."));
   check_range(options_.sigma, 0, /*open=*/true, "images.GaussianBlur", "sigma");

@@ -75,10 +75,11 @@ void RandomCrop::draw(ImageSize size, SplitMix64& random, float* row) const {
   const int64_t spare_rows = size.height + top_ + bottom_ - size_.height;
   const int64_t spare_columns = size.width + left_ + right_ - size_.width;
   if (spare_rows < 0 || spare_columns < 0)
-    throw DataError(cat("[images.RandomCrop] an image with its padding must not be smaller than the part; the image "
-                        "is ",
-                        size.height, " x ", size.width, ", the part ", size_.height, " x ", size_.width,
-                        ". Put Resize before it, or set padding."));
+    throw DataError(
+        cat("[images.RandomCrop] an image with its padding must not be smaller than the part; the image "
+            "is ",
+            size.height, " x ", size.width, ", the part ", size_.height, " x ", size_.width,
+            ". Put Resize before it, or set padding."));
   row[0] = static_cast<float>(whole_up_to(random, spare_rows) - top_);
   row[1] = static_cast<float>(whole_up_to(random, spare_columns) - left_);
 }
@@ -98,10 +99,11 @@ Tensor RandomCrop::apply_batch(const Tensor& images, const Tensor& parameters) c
 void RandomCrop::check_batch(ImageSize size, int64_t channels) const {
   per_channel(options_.fill.values, channels, "images.RandomCrop", "fill");
   if (size.height + top_ + bottom_ < size_.height || size.width + left_ + right_ < size_.width)
-    throw ConfigError(cat("[images.RandomCrop] an image with its padding must not be smaller than the part; the images "
-                          "are ",
-                          size.height, " x ", size.width, ", the part ", size_.height, " x ", size_.width,
-                          ". Put Resize before it, or set padding."));
+    throw ConfigError(
+        cat("[images.RandomCrop] an image with its padding must not be smaller than the part; the images "
+            "are ",
+            size.height, " x ", size.width, ", the part ", size_.height, " x ", size_.width,
+            ". Put Resize before it, or set padding."));
   if (options_.padding_mode == PaddingMode::reflect &&
       (std::max(top_, bottom_) >= size.height || std::max(left_, right_) >= size.width))
     throw ConfigError(cat("[images.RandomCrop] a reflected padding must be smaller than the image; the images are ",

@@ -63,8 +63,8 @@ void check_range(const std::vector<double>& range, double lowest, bool open, con
 }
 
 void check_values(const OneOrMore<double>& values, const char* who, const char* option) {
-  if (values.values.empty() || !std::all_of(values.values.begin(), values.values.end(),
-                                            [](double value) { return std::isfinite(value); }))
+  if (values.values.empty() ||
+      !std::all_of(values.values.begin(), values.values.end(), [](double value) { return std::isfinite(value); }))
     throw ConfigError(cat("[", who, "] ", option, " must be a finite number, or a list of one per channel; got ",
                           values_text(values.values), "."));
 }

@@ -9,9 +9,7 @@ namespace fulgur::images {
 void RandomHorizontalFlip::Options::fields(Fields& f) {
   f(p, "p", "Probability that an image is flipped.").range(0, 1);
 }
-void RandomVerticalFlip::Options::fields(Fields& f) {
-  f(p, "p", "Probability that an image is flipped.").range(0, 1);
-}
+void RandomVerticalFlip::Options::fields(Fields& f) { f(p, "p", "Probability that an image is flipped.").range(0, 1); }
 
 RandomHorizontalFlip::RandomHorizontalFlip(const Options& options)
     : options_(detail::checked_options(options, "images.RandomHorizontalFlip")) {}

@@ -29,7 +29,8 @@ ImageBatchTransforms::ImageBatchTransforms(std::vector<std::shared_ptr<const Ima
     const auto* const transform = dynamic_cast<const BatchImageTransform*>(owner.get());
     if (!transform)
       throw ConfigError(cat("[images.ImageBatchTransforms] a transform on the device must be able to run on batches; ",
-                            name_of(owner.get()), " cannot. Move it to the transforms on workers, before those on the device."));
+                            name_of(owner.get()),
+                            " cannot. Move it to the transforms on workers, before those on the device."));
     transform->check_batch(output_size_, channels);
     steps_.push_back({std::move(owner), transform, output_size_, parameter_count_});
     parameter_count_ += transform->parameter_count();

@@ -25,8 +25,7 @@ ImageSize Resize::target(ImageSize size) const {
   const auto& wanted = options_.size.values;
   if (wanted.size() == 2) return {wanted[0], wanted[1]};
   const int64_t shorter = std::min(size.height, size.width), longer = std::max(size.height, size.width);
-  const auto long_side =
-      static_cast<int64_t>(static_cast<double>(wanted[0] * longer) / static_cast<double>(shorter));
+  const auto long_side = static_cast<int64_t>(static_cast<double>(wanted[0] * longer) / static_cast<double>(shorter));
   return size.height <= size.width ? ImageSize{wanted[0], long_side} : ImageSize{long_side, wanted[0]};
 }
 

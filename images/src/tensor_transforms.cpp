@@ -36,10 +36,10 @@ void Normalize::draw(ImageSize, SplitMix64&, float*) const {}
 
 Tensor Normalize::apply_batch(const Tensor& images, const Tensor&) const {
   const int64_t channels = images.size(1);
-  const Tensor mean = channel_values(images, per_channel(options_.mean.values, channels, "images.Normalize", "mean"),
-                                     at::kFloat);
-  const Tensor std = channel_values(images, per_channel(options_.std.values, channels, "images.Normalize", "std"),
-                                    at::kFloat);
+  const Tensor mean =
+      channel_values(images, per_channel(options_.mean.values, channels, "images.Normalize", "mean"), at::kFloat);
+  const Tensor std =
+      channel_values(images, per_channel(options_.std.values, channels, "images.Normalize", "std"), at::kFloat);
   return batch_to_float(images).sub(mean).div_(std);
 }
 

@@ -71,7 +71,8 @@ void check_equal(const Transforms& transforms, const Tensor& images) {
     CHECK(ImageSize{result.size(2), result.size(3)} == on_device.output_size());
     CHECK(images.equal(before));
     // The other layout of a run (`memory_format: channels_last`).
-    CHECK(on_device.apply(images.contiguous(at::MemoryFormat::ChannelsLast), drawn(on_device, context)).equal(expected));
+    CHECK(
+        on_device.apply(images.contiguous(at::MemoryFormat::ChannelsLast), drawn(on_device, context)).equal(expected));
   }
 }
 
@@ -83,24 +84,24 @@ TEST_CASE("each transform gives on a batch exactly what it gives on single image
     const char* options;
     bool takes_floats;
   };
-  for (const Case& one : std::vector<Case>{
-           {"RandomCrop", "{size: 14, padding: 3}", true},
-           {"RandomCrop", "{size: [16, 11], padding: [1, 2, 3, 4], fill: [10, 20, 30]}", true},
-           {"RandomCrop", "{size: 18, padding: 5, padding_mode: reflect}", true},
-           {"RandomCrop", "{size: 18, padding: 5, padding_mode: edge}", true},
-           {"RandomCrop", "{size: 9}", true},
-           {"RandomHorizontalFlip", "{}", true},
-           {"RandomVerticalFlip", "{p: 0.3}", true},
-           {"Cutout", "{length: 7, value: [1, 2, 3]}", true},
-           {"Cutout", "{length: 6, p: 0.5}", true},
-           {"RandomErasing", "{p: 0.8, value: 99}", true},
-           {"ColorJitter", "{brightness: 0.5}", false},
-           {"ColorJitter", "{contrast: 0.7}", false},
-           {"ColorJitter", "{saturation: 1.4}", false},
-           {"ColorJitter", "{brightness: 0.4, contrast: 0.4, saturation: 0.4}", false},
-           {"ToFloat", "{}", true},
-           {"Normalize", "{mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}", true},
-           {"Normalize", "{mean: 0.5, std: 0.2}", true}}) {
+  for (const Case& one :
+       std::vector<Case>{{"RandomCrop", "{size: 14, padding: 3}", true},
+                         {"RandomCrop", "{size: [16, 11], padding: [1, 2, 3, 4], fill: [10, 20, 30]}", true},
+                         {"RandomCrop", "{size: 18, padding: 5, padding_mode: reflect}", true},
+                         {"RandomCrop", "{size: 18, padding: 5, padding_mode: edge}", true},
+                         {"RandomCrop", "{size: 9}", true},
+                         {"RandomHorizontalFlip", "{}", true},
+                         {"RandomVerticalFlip", "{p: 0.3}", true},
+                         {"Cutout", "{length: 7, value: [1, 2, 3]}", true},
+                         {"Cutout", "{length: 6, p: 0.5}", true},
+                         {"RandomErasing", "{p: 0.8, value: 99}", true},
+                         {"ColorJitter", "{brightness: 0.5}", false},
+                         {"ColorJitter", "{contrast: 0.7}", false},
+                         {"ColorJitter", "{saturation: 1.4}", false},
+                         {"ColorJitter", "{brightness: 0.4, contrast: 0.4, saturation: 0.4}", false},
+                         {"ToFloat", "{}", true},
+                         {"Normalize", "{mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}", true},
+                         {"Normalize", "{mean: 0.5, std: 0.2}", true}}) {
     INFO(one.name << " " << one.options);
     const Transforms transforms = {transform_of(one.name, one.options)};
     check_equal(transforms, noise_batch(3, 16, 15));
@@ -174,9 +175,9 @@ TEST_CASE("transforms that cannot run on batches are named when the list is made
   CHECK_THAT(error("Normalize", "{mean: [0.1, 0.2], std: 1}", 3, {8, 8}), ContainsSubstring("one per channel"));
   CHECK_THAT(error("Cutout", "{length: 3, value: [1, 2]}", 3, {8, 8}), ContainsSubstring("one per channel"));
   CHECK_THAT(error("RandomErasing", "{value: [1, 2]}", 3, {8, 8}), ContainsSubstring("one per channel"));
-  const ImageBatchTransforms sizes({transform_of("RandomCrop", "{size: 10, padding: 1}"),
-                                    transform_of("RandomCrop", "{size: [10, 9]}")},
-                                   3, {8, 8}, 0);
+  const ImageBatchTransforms sizes(
+      {transform_of("RandomCrop", "{size: 10, padding: 1}"), transform_of("RandomCrop", "{size: [10, 9]}")}, 3, {8, 8},
+      0);
   CHECK(sizes.output_size() == ImageSize{10, 9});
   CHECK_THAT(test::message_of<ConfigError>([] {
                const ImageBatchTransforms made({nullptr}, 3, {8, 8}, 0);

@@ -49,9 +49,7 @@ TEST_CASE("resize with antialiasing is the weighted mean within 0.6 levels, for 
     const double scale_y = static_cast<double>(image.size(1)) / static_cast<double>(size.height);
     const double scale_x = static_cast<double>(image.size(2)) / static_cast<double>(size.width);
     for (int probe = 0; probe < 20; ++probe) {
-      const auto at = [&](int64_t count) {
-        return static_cast<int64_t>(random.below(static_cast<uint64_t>(count)));
-      };
+      const auto at = [&](int64_t count) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(count))); };
       const int64_t c = at(image.size(0)), y = at(size.height), x = at(size.width);
       const double expected = mean_of_triangle(image, c, (static_cast<double>(y) + 0.5) * scale_y,
                                                (static_cast<double>(x) + 0.5) * scale_x, scale_y, scale_x);
@@ -99,30 +97,41 @@ TEST_CASE("bicubic does not overflow at edges between black and white") {
 
 TEST_CASE("images and boxes that cannot be taken are errors that say why") {
   const Tensor image = test::noise_image(3, 8, 9);
-  CHECK_THAT(test::message_of<DataError>([&] { resize(image, {0, 4}, Interpolation::bilinear); }),
+  CHECK_THAT(test::message_of<DataError>([&] {
+               resize(image, {0, 4}, Interpolation::bilinear);
+             }),
              ContainsSubstring("must be from 1 to"));
-  CHECK_THAT(test::message_of<DataError>([&] { resize(image, {4, 1 << 20}, Interpolation::bilinear); }),
+  CHECK_THAT(test::message_of<DataError>([&] {
+               resize(image, {4, 1 << 20}, Interpolation::bilinear);
+             }),
              ContainsSubstring("must be from 1 to"));
-  CHECK_THAT(test::message_of<DataError>([&] { resized_crop(image, {5, 0, 4, 4}, {2, 2}, Interpolation::bilinear); }),
+  CHECK_THAT(test::message_of<DataError>([&] {
+               resized_crop(image, {5, 0, 4, 4}, {2, 2}, Interpolation::bilinear);
+             }),
              ContainsSubstring("inside the image"));
-  CHECK_THAT(test::message_of<ConfigError>([&] { resize(image.to(at::kFloat), {4, 4}, Interpolation::bilinear); }),
+  CHECK_THAT(test::message_of<ConfigError>([&] {
+               resize(image.to(at::kFloat), {4, 4}, Interpolation::bilinear);
+             }),
              ContainsSubstring("before ToFloat"));
   CHECK_THAT(test::message_of<ConfigError>([&] { horizontal_flip(image.to(at::kDouble)); }),
              ContainsSubstring("uint8 or float32"));
   CHECK_THAT(test::message_of<DataError>([&] { horizontal_flip(image[0]); }), ContainsSubstring("[8, 9]"));
   CHECK_THAT(test::message_of<DataError>([&] { adjust_hue(test::noise_image(4, 3, 3), 0.1); }),
              ContainsSubstring("1 or 3 channels"));
-  CHECK_THAT(test::message_of<DataError>([&] { window(image, {-8, 0, 16, 9}, PaddingMode::reflect); }),
+  CHECK_THAT(test::message_of<DataError>([&] {
+               window(image, {-8, 0, 16, 9}, PaddingMode::reflect);
+             }),
              ContainsSubstring("smaller than the image"));
   CHECK_THAT(test::message_of<DataError>([&] { gaussian_blur(test::noise_image(3, 4, 9), 9, 1); }),
              ContainsSubstring("half of kernel_size"));
-  CHECK_THAT(test::message_of<ConfigError>([&] { normalize(image, {0.5, 0.5}, {1}); }),
+  CHECK_THAT(test::message_of<ConfigError>([&] {
+               normalize(image, {0.5, 0.5}, {1});
+             }),
              ContainsSubstring("one per channel"));
   CHECK_THAT(test::message_of<ConfigError>([&] { rotate(image, 10, Interpolation::bicubic); }),
              ContainsSubstring("nearest or bilinear"));
-  CHECK_THAT(test::message_of<ConfigError>([&] {
-               affine(image, {.angle = std::numeric_limits<double>::quiet_NaN()}, Interpolation::nearest);
-             }),
+  CHECK_THAT(test::message_of<ConfigError>(
+                 [&] { affine(image, {.angle = std::numeric_limits<double>::quiet_NaN()}, Interpolation::nearest); }),
              ContainsSubstring("finite"));
   // Far outside, nothing is seen, and nothing overflows.
   const Tensor far = affine(image, {.translate_x = 1e15}, Interpolation::bilinear, std::array{7.0});

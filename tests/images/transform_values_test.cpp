@@ -119,19 +119,13 @@ const std::map<std::string, Operation>& operations() {
          return affine(image, affine_of(with), named<Interpolation>(with.at("interpolation")));
        }},
       {"brightness",
-       [](const Tensor& image, const json& with) {
-         return adjust_brightness(image, with.at("factor").get<double>());
-       }},
+       [](const Tensor& image, const json& with) { return adjust_brightness(image, with.at("factor").get<double>()); }},
       {"contrast",
        [](const Tensor& image, const json& with) { return adjust_contrast(image, with.at("factor").get<double>()); }},
       {"saturation",
-       [](const Tensor& image, const json& with) {
-         return adjust_saturation(image, with.at("factor").get<double>());
-       }},
+       [](const Tensor& image, const json& with) { return adjust_saturation(image, with.at("factor").get<double>()); }},
       {"sharpness",
-       [](const Tensor& image, const json& with) {
-         return adjust_sharpness(image, with.at("factor").get<double>());
-       }},
+       [](const Tensor& image, const json& with) { return adjust_sharpness(image, with.at("factor").get<double>()); }},
       {"hue", [](const Tensor& image, const json& with) { return adjust_hue(image, with.at("factor").get<double>()); }},
       {"grayscale",
        [](const Tensor& image, const json& with) { return to_grayscale(image, with.at("channels").get<int64_t>()); }},
@@ -146,10 +140,8 @@ const std::map<std::string, Operation>& operations() {
        [](const Tensor& image, const json& with) { return solarize(image, with.at("threshold").get<double>()); }},
       {"autocontrast", [](const Tensor& image, const json&) { return autocontrast(image); }},
       {"equalize", [](const Tensor& image, const json&) { return equalize(image); }},
-      {"erase",
-       [](const Tensor& image, const json& with) {
-         return erase(image, box_of(with.at("box")), numbers(with.at("fill")));
-       }},
+      {"erase", [](const Tensor& image,
+                   const json& with) { return erase(image, box_of(with.at("box")), numbers(with.at("fill"))); }},
       {"to_float", [](const Tensor& image, const json&) { return to_float(image); }},
       {"normalize",
        [](const Tensor& image, const json& with) {
@@ -198,8 +190,8 @@ TEST_CASE("operations on images have the values of torchvision, for planes and f
     CHECK(image.equal(before));
     CHECK(operations().at(operation)(interleaved(image), item.at("parameters")).equal(result));
     // A view into a larger image, as a crop makes it.
-    const Tensor inside = window(window(image, {-2, -3, image.size(1) + 4, image.size(2) + 5}),
-                                 {2, 3, image.size(1), image.size(2)});
+    const Tensor inside =
+        window(window(image, {-2, -3, image.size(1) + 4, image.size(2) + 5}), {2, 3, image.size(1), image.size(2)});
     CHECK_FALSE(inside.is_contiguous());
     CHECK(operations().at(operation)(inside, item.at("parameters")).equal(result));
   }

@@ -258,12 +258,12 @@ TEST_CASE("RandomCrop: every place is equally likely, and padding has its mode a
     CHECK(std::abs(row[0]) <= 2);
     CHECK(std::abs(row[1]) <= 3);
     CHECK(made("{size: [6, 7], padding: [3, 2]}", seed).equal(window(image, box)));
-    CHECK(made("{size: [6, 7], padding: [3, 2], fill: 9}", seed)
-              .equal(window(image, box, PaddingMode::constant, {9.0})));
+    CHECK(
+        made("{size: [6, 7], padding: [3, 2], fill: 9}", seed).equal(window(image, box, PaddingMode::constant, {9.0})));
     CHECK(made("{size: [6, 7], padding: [3, 2], padding_mode: reflect}", seed)
               .equal(window(image, box, PaddingMode::reflect)));
-    CHECK(made("{size: [6, 7], padding: [3, 2], padding_mode: edge}", seed)
-              .equal(window(image, box, PaddingMode::edge)));
+    CHECK(
+        made("{size: [6, 7], padding: [3, 2], padding_mode: edge}", seed).equal(window(image, box, PaddingMode::edge)));
   }
   CHECK_THAT(test::message_of<DataError>([&] { made("{size: 8}", 1); }), ContainsSubstring("6 x 7, the part 8 x 8"));
 }
@@ -371,7 +371,8 @@ TEST_CASE("Grayscale, RandomGrayscale and GaussianBlur follow their options") {
   CHECK(applied(*transform_of("Grayscale", "{num_output_channels: 3}"), image).equal(to_grayscale(image, 3)));
   const auto gray = transform_of("RandomGrayscale", "{p: 0.3}");
   int64_t without_color = 0;
-  for (uint64_t seed = 0; seed < 1000; ++seed) without_color += applied(*gray, image, seed).equal(to_grayscale(image, 3));
+  for (uint64_t seed = 0; seed < 1000; ++seed)
+    without_color += applied(*gray, image, seed).equal(to_grayscale(image, 3));
   CHECK(without_color == Approx(300).margin(60));
   CHECK(applied(*transform_of("GaussianBlur", "{kernel_size: 5, sigma: [1.5, 1.5]}"), image)
             .equal(gaussian_blur(image, 5, 1.5)));

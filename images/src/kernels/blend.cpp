@@ -19,8 +19,8 @@ FULGUR_VECTORIZED void gray_levels(const uint8_t* red, const uint8_t* green, con
 FULGUR_VECTORIZED void blend_pixels(const uint8_t* image, const uint8_t* other, float factor, float rest, uint8_t* out,
                                     int64_t count) {
   for (int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<uint8_t>(
-        clamp_pixel(static_cast<float>(image[i]) * factor + static_cast<float>(other[i]) * rest));
+    out[i] =
+        static_cast<uint8_t>(clamp_pixel(static_cast<float>(image[i]) * factor + static_cast<float>(other[i]) * rest));
 }
 
 FULGUR_VECTORIZED void scale_pixels(const uint8_t* image, float factor, float offset, uint8_t* out, int64_t count) {

@@ -13,8 +13,8 @@ namespace {
 FULGUR_VECTORIZED void sharpen_row(const uint8_t* above, const uint8_t* row, const uint8_t* below, float rest,
                                    uint8_t* out, int64_t width) {
   for (int64_t x = 1; x < width - 1; ++x) {
-    const int32_t around = above[x - 1] + above[x] + above[x + 1] + row[x - 1] + row[x + 1] + below[x - 1] + below[x] +
-                           below[x + 1];
+    const int32_t around =
+        above[x - 1] + above[x] + above[x + 1] + row[x - 1] + row[x + 1] + below[x - 1] + below[x] + below[x + 1];
     const int32_t blurred = (2 * (around + 5 * row[x]) + 13) / 26;
     const float value = static_cast<float>(row[x]) + static_cast<float>(blurred - row[x]) * rest;
     out[x] = static_cast<uint8_t>(clamp_pixel(value));
@@ -30,8 +30,9 @@ Tensor gaussian_blur(const Tensor& image, int64_t kernel_size, double sigma) {
                           kernel_size, " and ", sigma, "."));
   const int64_t half = kernel_size / 2, height = image.size(1), width = image.size(2);
   if (half >= height || half >= width)
-    throw DataError(cat("[images.gaussian_blur] half of kernel_size must be less than the image's height and width; got ",
-                        kernel_size, " for ", shape_text(image.sizes()), ". Use larger images or a smaller kernel."));
+    throw DataError(
+        cat("[images.gaussian_blur] half of kernel_size must be less than the image's height and width; got ",
+            kernel_size, " for ", shape_text(image.sizes()), ". Use larger images or a smaller kernel."));
   std::vector<double> kernel;
   double sum = 0;
   for (int64_t i = -half; i <= half; ++i) {

@@ -20,9 +20,8 @@ inline float channel_value(float place, float most, float range) {
 
 // Conditions choose among values that exist, so that g++ makes no branches and vectorizes the loop.
 FULGUR_VECTORIZED void shift_hue(const uint8_t* __restrict red, const uint8_t* __restrict green,
-                                 const uint8_t* __restrict blue, float shift,
-                                 uint8_t* __restrict out_red, uint8_t* __restrict out_green,
-                                 uint8_t* __restrict out_blue, int64_t count) {
+                                 const uint8_t* __restrict blue, float shift, uint8_t* __restrict out_red,
+                                 uint8_t* __restrict out_green, uint8_t* __restrict out_blue, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float r = static_cast<float>(red[i]), g = static_cast<float>(green[i]), b = static_cast<float>(blue[i]);
     const float more = r > g ? r : g, less = r < g ? r : g;

@@ -39,7 +39,6 @@ Tensor new_image(int64_t channels, ImageSize size, at::ScalarType dtype = at::kB
 /// One value per channel. Throws a ConfigError unless there are 1 or `channels` values.
 std::vector<double> per_channel(c10::ArrayRef<double> values, int64_t channels, const char* who, const char* option);
 
-
 /// NaN gives 0.
 inline float clamp_pixel(float value) { return value > 0 ? (value < 255 ? value : 255.0F) : 0.0F; }
 

@@ -115,15 +115,15 @@ Tensor nearest_pixels(const Tensor& image, const Box& box, ImageSize size) {
   const int64_t step = image.stride(2);
   for (int64_t c = 0; c < image.size(0); ++c)
     for (const int32_t y : scratch.row_places) {
-      const uint8_t* row = image.const_data_ptr<uint8_t>() + c * image.stride(0) + (box.top + y) * image.stride(1) +
-                           box.left * step;
+      const uint8_t* row =
+          image.const_data_ptr<uint8_t>() + c * image.stride(0) + (box.top + y) * image.stride(1) + box.left * step;
       for (const int32_t x : scratch.column_places) *to++ = row[x * step];
     }
   return out;
 }
 
-// Sums along rows first, kept between black and white, as Pillow and LibTorch compute bicubic: where the sums overshoot,
-// the order matters.
+// Sums along rows first, kept between black and white, as Pillow and LibTorch compute bicubic: where the sums
+// overshoot, the order matters.
 Tensor clamped_sums(const Tensor& source, const Box& box, const Taps& rows, const Taps& columns) {
   const int64_t channels = source.size(0), width = columns.outputs;
   ResampleScratch& scratch = resample_scratch();
@@ -135,8 +135,8 @@ Tensor clamped_sums(const Tensor& source, const Box& box, const Taps& rows, cons
   const int64_t step = source.stride(2);
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t y = 0; y < box.height; ++y) {
-      const uint8_t* from = source.const_data_ptr<uint8_t>() + c * source.stride(0) + (box.top + y) * source.stride(1) +
-                            box.left * step;
+      const uint8_t* from =
+          source.const_data_ptr<uint8_t>() + c * source.stride(0) + (box.top + y) * source.stride(1) + box.left * step;
       for (int64_t x = 0; x < box.width; ++x) scratch.row[static_cast<size_t>(x)] = from[x * step];
       sum_columns_in_64ths(scratch.row.data(), columns.first.data(), columns.weights.data(), columns.count,
                            columns.bits, scratch.half_done.data() + y * width, width);

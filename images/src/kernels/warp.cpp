@@ -97,8 +97,8 @@ Tensor warped(const Tensor& image, const InverseMap& m, Interpolation interpolat
   const Tensor from = planar(image);
   const ImageSize size = size_of(from);
   const double black = 0;
-  const auto fills = per_channel(fill.empty() ? c10::ArrayRef<double>(&black, 1) : fill, from.size(0), "images.affine",
-                                 "fill");
+  const auto fills =
+      per_channel(fill.empty() ? c10::ArrayRef<double>(&black, 1) : fill, from.size(0), "images.affine", "fill");
   Tensor out = new_image(from.size(0), size);
   std::vector<WarpPlane> planes;
   for (int64_t c = 0; c < from.size(0); ++c)

@@ -104,8 +104,8 @@ Tensor window(const Tensor& image, const Box& box, PaddingMode mode, c10::ArrayR
     check_reflection(box.left, box.width, width, "width");
   }
   const double black = 0;
-  const auto values = per_channel(fill.empty() ? c10::ArrayRef<double>(&black, 1) : fill, image.size(0),
-                                  "images.window", "fill");
+  const auto values =
+      per_channel(fill.empty() ? c10::ArrayRef<double>(&black, 1) : fill, image.size(0), "images.window", "fill");
   return image.scalar_type() == at::kByte ? padded<uint8_t>(image, box, mode, values)
                                           : padded<float>(image, box, mode, values);
 }
