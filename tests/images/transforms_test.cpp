@@ -320,8 +320,12 @@ TEST_CASE("RandomRotation and RandomAffine draw from their ranges") {
   CHECK(made("{degrees: [30, 30]}").equal(rotate(image, 30, Interpolation::nearest, {0.0})));
   CHECK(made("{degrees: [30, 30], interpolation: bilinear, fill: [1, 2, 3]}")
             .equal(rotate(image, 30, Interpolation::bilinear, {1.0, 2.0, 3.0})));
-  const auto shifted = applied(*transform_of("RandomAffine", "{degrees: 0, translate: [0.5, 0], fill: 50}"), image, 3);
-  CHECK(shifted.eq(50).any().item<bool>());
+  const RandomAffine moved({.degrees = 0, .translate = {0.5, 0}, .fill = 50.0});
+  SplitMix64 numbers(3);
+  const AffineParameters by = moved.draw_parameters({20, 20}, numbers);
+  REQUIRE(std::abs(by.translate_x) >= 1);
+  CHECK(applied(moved, image, 3).equal(affine(image, by, Interpolation::nearest, {50.0})));
+  CHECK_FALSE(applied(moved, image, 3).equal(affine(image, by, Interpolation::nearest, {0.0})));
   CHECK(applied(*transform_of("RandomAffine", "{degrees: 0, interpolation: bilinear}"), image, 3).equal(image));
 }
 
