@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "fulgur/core/options/fields.h"
 #include "fulgur/images/batch_image_transform.h"
 #include "fulgur/images/functional.h"
 
