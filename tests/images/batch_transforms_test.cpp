@@ -10,7 +10,9 @@
 #include "fulgur/images/geometry_transforms.h"
 #include "fulgur/images/image_batch_transforms.h"
 #include "images/transform_support.h"
+#include "support/device_counts.h"
 #include "support/expect_error.h"
+#include "support/gpu.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -184,6 +186,35 @@ TEST_CASE("transforms that cannot run on batches are named when the list is made
                static_cast<void>(made);
              }),
              ContainsSubstring("null"));
+}
+
+TEST_CASE("on a GPU, a batch is transformed as on the CPU, and the host does not wait", "[gpu]") {
+  test::require_gpus(1);
+  const at::Device device(at::kCUDA, 0);
+  const Transforms list = {transform_of("ColorJitter", "{brightness: 0.3, contrast: 0.3, saturation: 0.3}"),
+                           transform_of("RandomCrop", "{size: 14, padding: 2, fill: [1, 2, 3]}"),
+                           transform_of("RandomCrop", "{size: 14, padding: 2, padding_mode: reflect}"),
+                           transform_of("RandomHorizontalFlip"),
+                           transform_of("RandomVerticalFlip"),
+                           transform_of("Cutout", "{length: 5, value: 128}"),
+                           transform_of("Normalize", "{mean: [0.4, 0.5, 0.6], std: 0.2}"),
+                           transform_of("RandomErasing", "{p: 0.5}")};
+  const ImageBatchTransforms transforms(list, 3, {16, 15}, 0);
+  const Tensor images = noise_batch(3, 16, 15), rows = drawn(transforms, {.seed = 2});
+  const Tensor expected = transforms.apply(images, rows);
+  const Tensor there = images.to(device), parameters = rows.to(device);
+  const auto before = test::device_counts();
+  const Tensor result = transforms.apply(there, parameters);
+  const auto after = test::device_counts();
+  if (before) {
+    CHECK(after->waits == before->waits);
+    CHECK(after->copies_to_device == before->copies_to_device);
+    CHECK(after->copies_to_host == before->copies_to_host);
+    CHECK(after->launches > before->launches);
+  }
+  CHECK(result.device() == device);
+  // A GPU multiplies by 1 / 255.
+  CHECK(result.to(at::kCPU).allclose(expected, 1e-5, 1e-5));
 }
 
 }  // namespace batch_transforms_test
