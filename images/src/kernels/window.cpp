@@ -58,6 +58,14 @@ Tensor padded(const Tensor& image, const Box& box, PaddingMode mode, const std::
   return out;
 }
 
+FULGUR_VECTORIZED void reverse_row(const uint8_t* row, uint8_t* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = row[count - 1 - i];
+}
+
+FULGUR_VECTORIZED void reverse_row(const float* row, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = row[count - 1 - i];
+}
+
 template <class T>
 Tensor mirrored(const Tensor& image) {
   const int64_t height = image.size(1), width = image.size(2), step = image.stride(2);
@@ -67,7 +75,7 @@ Tensor mirrored(const Tensor& image) {
     for (int64_t y = 0; y < height; ++y, to += width) {
       const T* row = image.const_data_ptr<T>() + c * image.stride(0) + y * image.stride(1);
       if (step == 1)
-        std::reverse_copy(row, row + width, to);
+        reverse_row(row, to, width);
       else
         for (int64_t x = 0; x < width; ++x) to[x] = row[(width - 1 - x) * step];
     }
