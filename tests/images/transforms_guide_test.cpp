@@ -6,8 +6,34 @@ namespace transforms_guide_test {
 
 using namespace fulgur;
 
+// The example of the guide.
+class Darken : public fulgur::ImageTransform {
+ public:
+  struct Options {
+    double p = 0.5;
+    void fields(fulgur::Fields& f) { f(p, "p", "Probability that an image is darkened.").range(0, 1); }
+  };
+  explicit Darken(const Options& options) : options_(options) {}
+  fulgur::Tensor apply(const fulgur::Tensor& image, fulgur::SplitMix64& random) const override {
+    return random.uniform() < options_.p ? image.bitwise_right_shift(1) : image;
+  }
+
+ private:
+  Options options_;
+};
+FULGUR_REGISTER(fulgur::ImageTransform, Darken, "Halves all values with a probability.");
+
+TEST_CASE("the transform of the guide works, and the guide has its text") {
+  const Tensor image = test::noise_image(3, 4, 5);
+  CHECK(test::applied(*test::transform_of("Darken", "{p: 1}"), image).equal(image.floor_divide(2)));
+  CHECK(test::applied(*test::transform_of("Darken", "{p: 0}"), image).equal(image));
+  const std::string source = test::read_text(__FILE__), guide = test::guide("image_transforms.md");
+  const size_t begin = source.find("class Darken"), end = source.find("FULGUR_REGISTER(fulgur::ImageTransform");
+  CHECK(guide.find(source.substr(begin, end - begin)) != std::string::npos);
+}
+
 TEST_CASE("docs/image_transforms.md has a section for each transform, with a row for each option and no other") {
-  test::check_options_in_guide(test::guide("image_transforms.md"), "image_transform", "/images/");
+  test::check_options_in_guide(test::guide("image_transforms.md"), "image_transform", "/images/src/");
 }
 
 TEST_CASE("each example of docs/image_transforms.md is a list of transforms that can be made") {
