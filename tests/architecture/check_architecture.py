@@ -12,6 +12,7 @@ import sys
 MAY_INCLUDE = {
     "core": set(),
     "data": {"core"},
+    "images": {"core", "data"},
     "optim": {"core"},
     "nn": {"core"},
     "metrics": {"core"},
@@ -35,6 +36,7 @@ SUBFOLDERS = {
     "core": ["text", "system", "options", "state", "device", "contracts"],
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
+    "images": ["decoding", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
@@ -62,7 +64,7 @@ CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # Never in a public header: users would need these packages, or pay for them in every file.
-NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2|protozero|boost|curl)/|^(zlib|zip|xxhash|png)\.h$|^torch/all\.h$")
+NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2|protozero|boost|curl)/|^(zlib|zip|xxhash|png|jpeglib|webp/decode)\.h$|^torch/all\.h$")
 # Never at all: 12 s a file.
 NOT_ANYWHERE = re.compile(r"^torch/torch\.h$")
 # What needs CUDA's headers is libfulgur_cuda.so.

@@ -120,9 +120,9 @@ class JpegReader final : public ImageReader {
         jpeg_read_scanlines(&info_, &row, 1);
         put_row(row, kind_, stored_.width, y, places, channels_, out);
       }
+      // Also finds whether the end marker is there, and frees the memory of this image.
+      jpeg_finish_decompress(&info_);
     });
-    // Frees the memory of this image. What follows the last row does not matter.
-    jpeg_abort_decompress(&info_);
   }
 
  private:

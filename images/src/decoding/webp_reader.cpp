@@ -52,6 +52,11 @@ class WebpReader final : public ImageReader {
  public:
   ImageSize open(std::span<const uint8_t> bytes, const DecodeOptions& options) override {
     bytes_ = bytes;
+    // A decoder of a cut file may be content with what is there.
+    constexpr size_t kSizeAt = 4, kCountedFrom = 8;
+    const size_t said = kCountedFrom + webp_number(bytes.data() + kSizeAt);
+    if (said > bytes.size())
+      throw BadImage(cat("the file ends too early: its header says ", said, " bytes, and it has ", bytes.size()));
     WebPBitstreamFeatures features;
     check_webp(WebPGetFeatures(bytes.data(), bytes.size(), &features));
     if (features.has_animation != 0) throw BadImage("animated WebP files cannot be read");

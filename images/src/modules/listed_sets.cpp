@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "decoding/decode.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/images/stratified_split.h"
@@ -18,6 +19,7 @@ class ListedSets final : public ImageSets {
  public:
   ListedSets(std::string module, ImageLister lister, const ImageSplitOptions& split, const ImageReadingOptions& reading)
       : module_(std::move(module)), lister_(std::move(lister)), reading_(reading), seed_(split.split_seed) {
+    check_decode_options(reading_.dataset_options().decode);
     if (lister_.train.empty())
       throw ConfigError(cat("[images.", module_, "] train_", lister_.suffix, " must be a path; it is empty. Set it."));
     const auto refuse = [&](const char* part) {

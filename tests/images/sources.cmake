@@ -1,0 +1,12 @@
+set(TEST_SOURCES
+  cifar_test.cpp
+  decode_test.cpp
+  hostile_images_test.cpp
+  image_data_module_test.cpp
+  image_dataset_test.cpp
+  image_folder_test.cpp
+  image_pipeline_test.cpp
+  labelled_images_test.cpp
+  skipped_samples_test.cpp
+  stratified_split_test.cpp
+  trial_images_test.cpp)
