@@ -1,8 +1,10 @@
 #include <cstddef>
 #include <cstdio>
-// jpeglib.h needs the two above.
-#include <jerror.h>
+
+// It needs the two above, and jerror.h needs it.
 #include <jpeglib.h>
+
+#include <jerror.h>
 
 #include <algorithm>
 #include <array>
