@@ -76,7 +76,7 @@ TEST_CASE("a batch has images as uint8, labels, and files on request") {
     options.with_file = with_file;
     auto dataset = std::make_shared<ImageDataset>(small_images(5), options);
     const Batch prototype = dataset->prototype();
-    CHECK(prototype.entries() == (with_file ? 3 : 2));
+    CHECK(prototype.entries() == (with_file ? 3u : 2u));
     CHECK(prototype["image"].sizes() == at::IntArrayRef({1, 3, 14, 19}));
     CHECK(prototype["image"].scalar_type() == at::kByte);
     DataLoaderOptions how;
