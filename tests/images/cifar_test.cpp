@@ -140,7 +140,8 @@ TEST_CASE("missing and damaged CIFAR files are named") {
     Cifar10DataModule data(options_for(folder.path()));
     return message_of<DataError>([&] { data.setup(TrainerFn::fit); });
   };
-  CHECK_THAT(refused(), ContainsSubstring("data_batch_1.bin, data_batch_2.bin") && ContainsSubstring("cifar-10-batches-bin"));
+  CHECK_THAT(refused(),
+             ContainsSubstring("data_batch_1.bin, data_batch_2.bin") && ContainsSubstring("cifar-10-batches-bin"));
   write_cifar10(folder.path());
   std::filesystem::remove(folder / "data_batch_4.bin");
   CHECK_THAT(refused(), ContainsSubstring("data_batch_4.bin") && !ContainsSubstring("data_batch_5.bin"));

@@ -45,8 +45,8 @@ int64_t largest_difference(const Tensor& a, const Tensor& b) {
 DecodeOptions at_scale(int64_t denominator) {
   DecodeOptions options;
   options.enough = [denominator](ImageSize size) {
-    return std::optional(ImageSize{(size.height + denominator - 1) / denominator,
-                                   (size.width + denominator - 1) / denominator});
+    return std::optional(
+        ImageSize{(size.height + denominator - 1) / denominator, (size.width + denominator - 1) / denominator});
   };
   return options;
 }
@@ -141,12 +141,13 @@ TEST_CASE("grey and colour files become the wanted channels") {
   }
   DecodeOptions two;
   two.channels = 2;
-  CHECK_THAT(message_of<ConfigError>([&] { decode_image(image_fixture("grey.png"), two); }), ContainsSubstring("1 or 3"));
+  CHECK_THAT(message_of<ConfigError>([&] { decode_image(image_fixture("grey.png"), two); }),
+             ContainsSubstring("1 or 3"));
 }
 
 TEST_CASE("threads decode the same, also after a file that failed") {
-  const std::vector<std::string> names{"colour.jpg", "progressive.jpg", "cmyk.jpg", "interlaced.png", "palette.png",
-                                       "lossy.webp"};
+  const std::vector<std::string> names{"colour.jpg",     "progressive.jpg", "cmyk.jpg",
+                                       "interlaced.png", "palette.png",     "lossy.webp"};
   std::vector<Tensor> expected;
   for (const auto& name : names) expected.push_back(decode_image(image_fixture(name)));
   std::vector<int> wrong(3, 0);

@@ -18,10 +18,9 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 const std::vector<std::string>& all_images() {
-  static const std::vector<std::string> names{"colour.jpg",  "progressive.jpg", "grey.jpg",    "restart.jpg",
-                                              "cmyk.jpg",    "turned6.jpg",     "colour.png",  "interlaced.png",
-                                              "palette.png", "grey16.png",      "turned6.png", "lossy.webp",
-                                              "lossless.webp"};
+  static const std::vector<std::string> names{
+      "colour.jpg",     "progressive.jpg", "grey.jpg",   "restart.jpg", "cmyk.jpg",   "turned6.jpg",  "colour.png",
+      "interlaced.png", "palette.png",     "grey16.png", "turned6.png", "lossy.webp", "lossless.webp"};
   return names;
 }
 
@@ -96,9 +95,9 @@ TEST_CASE("each changed byte of the pixels of a PNG is found") {
 
 TEST_CASE("headers of huge images are refused before memory is used") {
   const int64_t before = peak_memory();
-  CHECK_THAT(message_of<DataError>([] { decode_image(image_fixture("bomb.png")); }),
-             ContainsSubstring("max_pixels = 100000000") && ContainsSubstring("30000x30000") &&
-                 ContainsSubstring("bomb.png"));
+  CHECK_THAT(
+      message_of<DataError>([] { decode_image(image_fixture("bomb.png")); }),
+      ContainsSubstring("max_pixels = 100000000") && ContainsSubstring("30000x30000") && ContainsSubstring("bomb.png"));
   CHECK_THAT(message_of<DataError>([] { decode_image(image_fixture("more_than_data.png")); }),
              ContainsSubstring("cannot hold them"));
   CHECK(peak_memory() - before < 32 << 20);
@@ -106,9 +105,11 @@ TEST_CASE("headers of huge images are refused before memory is used") {
   few.max_pixels = 37 * 23;
   CHECK(decode_image(image_fixture("colour.jpg"), few).defined());
   few.max_pixels = 37 * 23 - 1;
-  CHECK_THAT(message_of<DataError>([&] { decode_image(image_fixture("colour.jpg"), few); }), ContainsSubstring("37x23"));
+  CHECK_THAT(message_of<DataError>([&] { decode_image(image_fixture("colour.jpg"), few); }),
+             ContainsSubstring("37x23"));
   few.max_pixels = 21 * 17 - 1;
-  CHECK_THAT(message_of<DataError>([&] { decode_image(image_fixture("lossy.webp"), few); }), ContainsSubstring("21x17"));
+  CHECK_THAT(message_of<DataError>([&] { decode_image(image_fixture("lossy.webp"), few); }),
+             ContainsSubstring("21x17"));
   few.max_pixels = 0;
   CHECK_THROWS_AS(decode_image(image_fixture("colour.jpg"), few), ConfigError);
 }

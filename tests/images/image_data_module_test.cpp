@@ -198,7 +198,9 @@ TEST_CASE("a checkpoint's classes must be those of the data, in the same order")
     fresh.load_state(with_classes(names));
     CHECK_THROWS_AS(fresh.setup(TrainerFn::test), CheckpointError);
   }
-  CHECK_THAT(message_of<CheckpointError>([&] { trained.load_state(with_classes({"b", "a"})); }),
+  CHECK_THAT(message_of<CheckpointError>([&] {
+               trained.load_state(with_classes({"b", "a"}));
+             }),
              ContainsSubstring("class 0 is 'b' in the checkpoint and 'a' in the data"));
   CHECK(trained.classes() == Texts{"a", "b"});
 
@@ -334,7 +336,8 @@ TEST_CASE("options that contradict each other are refused") {
   auto options = options_for(folder.path());
   options.split.val_fraction = 0.1;  // of four images: none
   ImageFolderDataModule data(options);
-  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::fit); }), ContainsSubstring("validation has none of the 4"));
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::fit); }),
+             ContainsSubstring("validation has none of the 4"));
 }
 
 TEST_CASE("a config makes the data modules, with transforms by name") {
@@ -346,11 +349,11 @@ TEST_CASE("a config makes the data modules, with transforms by name") {
   Fields fields;
   spec.options().fields(fields);
   Problems problems;
-  for (const auto& [name, value] : std::map<std::string, ConfigNode>{
-           {"train_dir", ConfigNode::string(folder.path().string())},
-           {"val_fraction", ConfigNode::number(0.25)},
-           {"transforms", ConfigNode::list(std::move(transforms))},
-           {"on_bad_sample", ConfigNode::string("skip")}}) {
+  for (const auto& [name, value] :
+       std::map<std::string, ConfigNode>{{"train_dir", ConfigNode::string(folder.path().string())},
+                                         {"val_fraction", ConfigNode::number(0.25)},
+                                         {"transforms", ConfigNode::list(std::move(transforms))},
+                                         {"on_bad_sample", ConfigNode::string("skip")}}) {
     const Field* field = fields.find(name);
     REQUIRE(field != nullptr);
     field->read(value, problems, name);

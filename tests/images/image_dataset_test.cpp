@@ -164,8 +164,8 @@ TEST_CASE("the first image of another size is named, with what to do") {
     Batch batch;
     CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }),
                ContainsSubstring("sample 4") && ContainsSubstring("colour.jpg") && ContainsSubstring("[3, 23, 37]") &&
-                   ContainsSubstring("[3, 14, 19]") && ContainsSubstring("Resize") &&
-                   ContainsSubstring("CenterCrop") && ContainsSubstring("RandomResizedCrop"));
+                   ContainsSubstring("[3, 14, 19]") && ContainsSubstring("Resize") && ContainsSubstring("CenterCrop") &&
+                   ContainsSubstring("RandomResizedCrop"));
     // A collate function takes any size.
     how.collate = collate::stack_all_but({"image"});
     DataLoader ragged(std::make_shared<ImageDataset>(list, options), how);

@@ -29,8 +29,7 @@ TEST_CASE("files are listed by class, folder and name, as torchvision lists them
     make_file(folder / name);
   const ImageList list = list_image_folder(folder.path());
   CHECK(list.classes == Texts{"B", "a", "b"});
-  CHECK(list.files ==
-        Texts{"B/z.jpeg", "a/X.jpg", "a/x.jpg", "b/10.JPG", "b/2.jpg", "b/sub/1.png", "b/sub-a/1.webp"});
+  CHECK(list.files == Texts{"B/z.jpeg", "a/X.jpg", "a/x.jpg", "b/10.JPG", "b/2.jpg", "b/sub/1.png", "b/sub-a/1.webp"});
   CHECK(list.labels == std::vector<int64_t>{0, 1, 1, 2, 2, 2, 2});
   CHECK(list.path(1) == folder / "a/X.jpg");
   const ImageList part = list.select({6, 0});
@@ -80,7 +79,8 @@ TEST_CASE("classes without images are errors, unless they are allowed") {
   CHECK(list.labels == std::vector<int64_t>{0});
   std::filesystem::remove(folder / "a/1.jpg");
   CHECK_THROWS_AS(list_image_folder(folder.path(), allowing), DataError);
-  CHECK_THAT(message_of<DataError>([&] { list_image_folder(folder / "a"); }), ContainsSubstring("folder for each class"));
+  CHECK_THAT(message_of<DataError>([&] { list_image_folder(folder / "a"); }),
+             ContainsSubstring("folder for each class"));
   CHECK_THAT(message_of<DataError>([&] { list_image_folder(folder / "absent"); }), ContainsSubstring("No such file"));
   CHECK_THROWS_AS(list_images(folder.path()), DataError);
 }
@@ -91,7 +91,8 @@ TEST_CASE("given classes keep their numbers in a folder that lacks some of them"
   make_file(folder / "emu/1.jpg");
   ImageFolderOptions options;
   options.classes = {"ant", "cat", "emu"};
-  CHECK_THAT(message_of<DataError>([&] { list_image_folder(folder.path(), options); }), ContainsSubstring("none for ant"));
+  CHECK_THAT(message_of<DataError>([&] { list_image_folder(folder.path(), options); }),
+             ContainsSubstring("none for ant"));
   options.allow_empty = true;
   CHECK(list_image_folder(folder.path(), options).labels == std::vector<int64_t>{1, 2});
   make_file(folder / "cats/1.jpg");

@@ -62,7 +62,8 @@ TEST_CASE("each transform draws by seed, epoch, index and its place alone") {
   REQUIRE(longer.size() == 3);
   CHECK(std::vector<uint64_t>(longer.begin(), longer.begin() + 2) == first);
   std::set<uint64_t> all(longer.begin(), longer.end());
-  for (const auto& other : {of(two, context, 6), of(two, {.seed = 7, .epoch = 4}, 5), of(two, {.seed = 8, .epoch = 3}, 5)})
+  for (const auto& other :
+       {of(two, context, 6), of(two, {.seed = 7, .epoch = 4}, 5), of(two, {.seed = 8, .epoch = 3}, 5)})
     all.insert(other.begin(), other.end());
   CHECK(all.size() == 9);
   // `enough` knows what the first transform will draw.

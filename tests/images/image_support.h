@@ -36,7 +36,8 @@ inline void copy_fixture(const std::string& name, const std::filesystem::path& t
 
 /// (channels, H, W) of interleaved bytes.
 inline Tensor planes_of(const std::string& bytes, int64_t channels, int64_t height, int64_t width) {
-  if (static_cast<int64_t>(bytes.size()) != channels * height * width) throw std::runtime_error("wrong size of a fixture");
+  if (static_cast<int64_t>(bytes.size()) != channels * height * width)
+    throw std::runtime_error("wrong size of a fixture");
   Tensor image = at::empty({channels, height, width}, at::kByte);
   auto* to = image.mutable_data_ptr<uint8_t>();
   for (int64_t c = 0; c < channels; ++c)

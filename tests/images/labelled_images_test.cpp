@@ -100,13 +100,15 @@ TEST_CASE("mistakes are named with their line") {
   CHECK_THAT(lists.refused("file,label\n"), ContainsSubstring("no line but its header"));
   CHECK_THAT(lists.refused("fil,label\na,b\n"), ContainsSubstring("'file'") && ContainsSubstring("did you mean 'fil'"));
   CHECK_THAT(lists.refused("file,file,label\na,b,c\n"), ContainsSubstring("twice"));
-  CHECK_THAT(lists.refused("file,label\na,b\nc\n"), ContainsSubstring("line 3") && ContainsSubstring("header, 2; got 1"));
+  CHECK_THAT(lists.refused("file,label\na,b\nc\n"),
+             ContainsSubstring("line 3") && ContainsSubstring("header, 2; got 1"));
   CHECK_THAT(lists.refused("file,label\na,\"b\nc\",d\n"), ContainsSubstring("line 2") && ContainsSubstring("got 3"));
   CHECK_THAT(lists.refused("file,label\na,\"b\n"), ContainsSubstring("quote"));
   CHECK_THAT(lists.refused("file,label\n,b\n"), ContainsSubstring("must name a file"));
   CHECK_THAT(lists.refused("file,label\na,\n"), ContainsSubstring("must have a label"));
   CHECK_THAT(lists.refused("file,label\na,\xff\n"), ContainsSubstring("UTF-8"));
-  CHECK_THAT(lists.refused(std::string_view("file,label\na,b\0\n", 16)), ContainsSubstring("NUL") && ContainsSubstring("line 2"));
+  CHECK_THAT(lists.refused(std::string_view("file,label\na,b\0\n", 16)),
+             ContainsSubstring("NUL") && ContainsSubstring("line 2"));
   CHECK_THAT(lists.refused("file,label\na," + std::string(2 << 20, 'x') + "\n"), ContainsSubstring("1048576 bytes"));
   CHECK_THAT(lists.refused("{\"file\": \"a\", \"label\": 1}\n{\"file\": \n"),
              ContainsSubstring("line 2") && ContainsSubstring("JSON object"));

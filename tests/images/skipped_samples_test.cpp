@@ -36,8 +36,7 @@ class BadFolder {
   std::filesystem::path file(size_t index) const { return folder_ / list_.files[index]; }
   std::shared_ptr<ImageDataset> dataset(OnBadSample what, int64_t most = 100) const {
     ImageDatasetOptions options;
-    options.pipeline =
-        ImagePipeline({std::make_shared<TestCorner>(TestCorner::Options{.size = 6, .random = true})});
+    options.pipeline = ImagePipeline({std::make_shared<TestCorner>(TestCorner::Options{.size = 6, .random = true})});
     options.on_bad_sample = what;
     options.max_bad_samples = most;
     options.with_file = true;
@@ -162,7 +161,8 @@ TEST_CASE("a data set of bad samples alone has no replacement") {
   ImageDatasetOptions options;
   options.on_bad_sample = OnBadSample::skip;
   shown_lines([&] {
-    const ImageDataset dataset({.root = folder.path(), .files = {"1.png", "2.png"}, .labels = {}, .classes = {}}, options);
+    const ImageDataset dataset({.root = folder.path(), .files = {"1.png", "2.png"}, .labels = {}, .classes = {}},
+                               options);
     CHECK_THAT(message_of<DataError>([&] { dataset.prototype(); }), ContainsSubstring("none of 2 is"));
   });
 }

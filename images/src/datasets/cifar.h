@@ -23,8 +23,8 @@ struct CifarImages {
   std::vector<int64_t> labels;
 };
 
-/// The images of the files, one file after the other. Throws a DataError for a file that is absent, has part of a record
-/// or no record, or a label out of range.
+/// The images of the files, one file after the other. Throws a DataError for a file that is absent, has part of a
+/// record or no record, or a label out of range.
 CifarImages read_cifar(const std::vector<std::filesystem::path>& files, const CifarFormat& format);
 
 /// The lines of a file with a name per class, without empty ones. Throws a DataError if they are not `count`.

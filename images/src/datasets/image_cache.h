@@ -8,7 +8,8 @@
 
 namespace fulgur::detail {
 
-/// Decoded images in memory, up to a number of bytes; nothing is evicted, since each epoch reads all images. Thread-safe.
+/// Decoded images in memory, up to a number of bytes; nothing is evicted, since each epoch reads all images.
+/// Thread-safe.
 class ImageCache {
  public:
   ImageCache(int64_t images, int64_t most_bytes);

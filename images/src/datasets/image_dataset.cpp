@@ -69,10 +69,8 @@ struct ImageDataset::Impl {
       int64_t index;
     } const request{options.pipeline, context, random_index};
     // One reference: small enough for std::function to need no memory.
-    return source->image(index,
-                         [&request](ImageSize size) {
-                           return request.pipeline.enough(size, request.context, request.index);
-                         });
+    return source->image(
+        index, [&request](ImageSize size) { return request.pipeline.enough(size, request.context, request.index); });
   }
 
   /// Calls `use` with `index`, or, with `skip`, with the next sample for which it does not throw BadImage.
@@ -85,9 +83,8 @@ struct ImageDataset::Impl {
         return use(at);
       } catch (const BadImage& error) {
         if (options.on_bad_sample == OnBadSample::raise)
-          throw DataError(cat("[images.ImageDataset] each file must be an image that can be decoded; ",
-                              sample_text(at), ": ", error.what(),
-                              ". Replace or remove the file, or set on_bad_sample to skip."));
+          throw DataError(cat("[images.ImageDataset] each file must be an image that can be decoded; ", sample_text(at),
+                              ": ", error.what(), ". Replace or remove the file, or set on_bad_sample to skip."));
         bad.add(at, source->name(at), error.what());
       }
     }
@@ -108,7 +105,8 @@ struct ImageDataset::Impl {
     const Tensor target = std::get<Tensor>(to).select(0, row);
     if (options.pipeline.empty() && !cache && target.scalar_type() == at::kByte && target.is_contiguous() &&
         target.dim() == 3 && target.size(0) == source->channels()) {
-      const auto other = source->image_into(index, {target.size(1), target.size(2)}, target.mutable_data_ptr<uint8_t>());
+      const auto other =
+          source->image_into(index, {target.size(1), target.size(2)}, target.mutable_data_ptr<uint8_t>());
       if (other) refuse_shape(index, *other, target);
       return;
     }
@@ -135,11 +133,11 @@ struct ImageDataset::Impl {
       throw DataError(cat("[images.ImageDataset] the transforms must return the same dtype for all samples; ",
                           sample_text(index), " is ", at::toString(image.scalar_type()), ", the first one was ",
                           at::toString(target.scalar_type()), "."));
-    throw DataError(cat("[images.ImageDataset] all images of a data set must have one size (channels, height, width) "
-                        "after the transforms; ",
-                        sample_text(index), " has ", shape_text(image.sizes()), ", the first one had ",
-                        shape_text(target.sizes()),
-                        ". Add Resize with height and width, CenterCrop or RandomResizedCrop to the transforms."));
+    throw DataError(
+        cat("[images.ImageDataset] all images of a data set must have one size (channels, height, width) "
+            "after the transforms; ",
+            sample_text(index), " has ", shape_text(image.sizes()), ", the first one had ", shape_text(target.sizes()),
+            ". Add Resize with height and width, CenterCrop or RandomResizedCrop to the transforms."));
   }
 
   void write_label(int64_t index, Batch::Value& to, int64_t row) const {

@@ -63,7 +63,8 @@ class ImageWalk {
       const std::string folder = std::move(left.back());
       left.pop_back();
       struct stat status {};
-      if (::stat((root_ / folder).c_str(), &status) == 0 && !seen.emplace(status.st_dev, status.st_ino).second) continue;
+      if (::stat((root_ / folder).c_str(), &status) == 0 && !seen.emplace(status.st_dev, status.st_ino).second)
+        continue;
       std::vector<FolderEntry> entries = entries_of(root_ / folder);
       // The last one is taken first.
       std::ranges::reverse(entries);

@@ -74,6 +74,8 @@ std::unique_ptr<ImageSource> image_files(std::shared_ptr<const ImageList> list, 
   return std::make_unique<ImageFiles>(std::move(list), std::move(options));
 }
 
-std::unique_ptr<ImageSource> image_memory(Tensor images) { return std::make_unique<ImageMemorySource>(std::move(images)); }
+std::unique_ptr<ImageSource> image_memory(Tensor images) {
+  return std::make_unique<ImageMemorySource>(std::move(images));
+}
 
 }  // namespace fulgur::detail

@@ -58,8 +58,8 @@ class LabelledFile {
     try {
       text = read_regular_file(path_);
     } catch (const Error& error) {
-      throw DataError(cat("[images.read_labelled_images] the list of images must be a file that can be read. ",
-                          error.what()));
+      throw DataError(
+          cat("[images.read_labelled_images] the list of images must be a file that can be read. ", error.what()));
     }
     if (!text)
       throw DataError(cat("[images.read_labelled_images] the list of images must exist; ",
@@ -113,8 +113,8 @@ class LabelledFile {
   size_t column(const std::vector<std::string>& header, const std::string& name) const {
     const auto found = std::ranges::find(header, name);
     if (found == header.end())
-      fail(line_, cat("the first line must name the column '", name, "'; it has ", escape_controls(join_some(header, 20)),
-                      did_you_mean(name, header)));
+      fail(line_, cat("the first line must name the column '", name, "'; it has ",
+                      escape_controls(join_some(header, 20)), did_you_mean(name, header)));
     if (std::find(found + 1, header.end(), name) != header.end())
       fail(line_, cat("the first line must name the column '", name, "' once; it does so twice"));
     return static_cast<size_t>(found - header.begin());
@@ -152,7 +152,8 @@ class LabelledFile {
 };
 
 /// The classes of integer labels; nullopt if not all of them are integers.
-std::optional<std::vector<std::string>> numbered_classes(const LabelledFile& file, const std::vector<NamedImage>& images) {
+std::optional<std::vector<std::string>> numbered_classes(const LabelledFile& file,
+                                                         const std::vector<NamedImage>& images) {
   int64_t largest = 0;
   for (const NamedImage& image : images)
     if (!parse_whole<int64_t>(image.label)) return std::nullopt;
@@ -197,9 +198,9 @@ ImageList read_labelled_images(const std::filesystem::path& path, const Labelled
       if (const auto number = parse_whole<int64_t>(images[i].label); number && found == numbers.end())
         found = numbers.find(std::to_string(*number));
       if (found == numbers.end())
-        file.fail(file.line_of(i), cat("labels must be classes of the training data, of which there are ",
-                                       list.classes.size(), "; got '", escape_controls(images[i].label), "'",
-                                       did_you_mean(images[i].label, list.classes)));
+        file.fail(file.line_of(i),
+                  cat("labels must be classes of the training data, of which there are ", list.classes.size(),
+                      "; got '", escape_controls(images[i].label), "'", did_you_mean(images[i].label, list.classes)));
       list.labels.push_back(found->second);
     }
   }

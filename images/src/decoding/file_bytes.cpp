@@ -47,11 +47,9 @@ std::span<const uint8_t> image_file_bytes(const std::filesystem::path& path, uin
   if (file.get() < 0) fail_to_read(path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_to_read(path, errno);
-  if (!S_ISREG(status.st_mode))
-    throw BadImage(S_ISDIR(status.st_mode) ? "it is a folder" : "it is not a regular file");
+  if (!S_ISREG(status.st_mode)) throw BadImage(S_ISDIR(status.st_mode) ? "it is a folder" : "it is not a regular file");
   const auto size = static_cast<uint64_t>(status.st_size);
-  if (size > limit)
-    throw BadImage(cat("a file with at most max_pixels has at most ", limit, " bytes; it has ", size));
+  if (size > limit) throw BadImage(cat("a file with at most max_pixels has at most ", limit, " bytes; it has ", size));
   if (memory.size < size || memory.size > kKeptBufferBytes) {
     memory.size = 0;
     memory.bytes = std::make_unique_for_overwrite<uint8_t[]>(size);

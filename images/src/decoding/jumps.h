@@ -10,8 +10,8 @@ struct ErrorJump {
   char text[256] = "";
 };
 
-/// Calls `work`; false if a handler jumped out of it. `work` must have no variables with destructors and must not throw,
-/// since a jump skips both. Never inlined: the caller's variables would be clobbered.
+/// Calls `work`; false if a handler jumped out of it. `work` must have no variables with destructors and must not
+/// throw, since a jump skips both. Never inlined: the caller's variables would be clobbered.
 template <class Work>
 [[gnu::noinline]] bool without_errors(ErrorJump& jump, const Work& work) {
   if (setjmp(jump.target) != 0) return false;

@@ -59,10 +59,11 @@ class PngReader final : public ImageReader {
     check_pixels(stored_, options.max_pixels);
     // Deflate's best ratio is 1032: a larger image cannot be in these bytes.
     constexpr uint64_t kDeflateRatio = 1032;
-    const uint64_t needed = static_cast<uint64_t>(png_get_rowbytes(png_, info_)) * static_cast<uint64_t>(stored_.height);
+    const uint64_t needed =
+        static_cast<uint64_t>(png_get_rowbytes(png_, info_)) * static_cast<uint64_t>(stored_.height);
     if (needed / kDeflateRatio > bytes.size())
-      throw BadImage(cat("its header needs ", needed, " bytes of pixels; ", bytes.size(),
-                         " compressed bytes cannot hold them"));
+      throw BadImage(
+          cat("its header needs ", needed, " bytes of pixels; ", bytes.size(), " compressed bytes cannot hold them"));
     orientation_ = options.exif_orientation ? read_orientation() : 1;
     channels_ = options.channels;
     passes_ = 1;
@@ -77,8 +78,8 @@ class PngReader final : public ImageReader {
     samples_ = png_get_channels(png_, info_);
     row_bytes_ = png_get_rowbytes(png_, info_);
     if ((samples_ != 1 && samples_ != 3) || row_bytes_ != samples_ * static_cast<size_t>(stored_.width))
-      throw BadImage(cat("libpng must give 1 or 3 samples of 8 bits; it gives ", samples_, " in rows of ", row_bytes_,
-                         " bytes"));
+      throw BadImage(
+          cat("libpng must give 1 or 3 samples of 8 bits; it gives ", samples_, " in rows of ", row_bytes_, " bytes"));
     return upright_size(stored_, orientation_);
   }
 

@@ -35,7 +35,8 @@ class CifarSets final : public detail::ImageSets {
         val_size_(options.val_size),
         seed_(static_cast<uint64_t>(options.split_seed)) {
     if (data_dir_.empty())
-      throw ConfigError(cat("[images.", layout_.module, "] data_dir must name the folder of the binary files; it is "
+      throw ConfigError(cat("[images.", layout_.module,
+                            "] data_dir must name the folder of the binary files; it is "
                             "empty. Set data.init_args.data_dir."));
   }
 
@@ -113,15 +114,14 @@ class CifarSets final : public detail::ImageSets {
 
 std::unique_ptr<detail::ImageSets> cifar10_sets(const CifarOptions& given) {
   return std::make_unique<CifarSets>(
-      CifarLayout{.module = "Cifar10DataModule",
-                  .folder = "cifar-10-batches-bin",
-                  .train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
-                            "data_batch_5.bin"},
-                  .test = {"test_batch.bin"},
-                  .names = "",
-                  .known_names = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
-                                  "truck"},
-                  .format = {.label_bytes = 1, .label_at = 0, .classes = 10}},
+      CifarLayout{
+          .module = "Cifar10DataModule",
+          .folder = "cifar-10-batches-bin",
+          .train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+          .test = {"test_batch.bin"},
+          .names = "",
+          .known_names = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"},
+          .format = {.label_bytes = 1, .label_at = 0, .classes = 10}},
       detail::checked_options(given, "images.Cifar10DataModule"));
 }
 
@@ -144,8 +144,7 @@ std::unique_ptr<detail::ImageSets> cifar100_sets(const Cifar100DataModule::Optio
 
 void CifarOptions::fields(Fields& f) {
   f(data_dir, "data_dir", "Folder with the files of the binary version, or the one above it.").required();
-  f(val_size, "val_size", "Training images that are the validation set, as many of each class; 0: none.")
-      .range(0, 1e9);
+  f(val_size, "val_size", "Training images that are the validation set, as many of each class; 0: none.").range(0, 1e9);
   f(split_seed, "split_seed", "Which images val_size takes; independent of the run's seed.");
   batches.fields(f);
 }

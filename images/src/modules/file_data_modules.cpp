@@ -14,19 +14,20 @@ namespace {
 std::unique_ptr<detail::ImageSets> folder_sets(const ImageFolderDataModule::Options& given) {
   const auto options = detail::checked_options(given, "images.ImageFolderDataModule");
   ImageFolderOptions which{.suffixes = options.suffixes, .allow_empty = options.allow_empty, .classes = {}};
-  detail::ImageLister lister{.train = options.train_dir,
-                             .val = options.val_dir,
-                             .test = options.test_dir,
-                             .predict = options.predict_dir,
-                             .suffix = "dir",
-                             .classes = [root = options.train_dir] { return image_folder_classes(root); },
-                             .labelled =
-                                 [which](const std::filesystem::path& root, const std::vector<std::string>& classes) {
-                                   ImageFolderOptions with_classes = which;
-                                   with_classes.classes = classes;
-                                   return list_image_folder(root, with_classes);
-                                 },
-                             .unlabelled = [which](const std::filesystem::path& root) { return list_images(root, which); }};
+  detail::ImageLister lister{
+      .train = options.train_dir,
+      .val = options.val_dir,
+      .test = options.test_dir,
+      .predict = options.predict_dir,
+      .suffix = "dir",
+      .classes = [root = options.train_dir] { return image_folder_classes(root); },
+      .labelled =
+          [which](const std::filesystem::path& root, const std::vector<std::string>& classes) {
+            ImageFolderOptions with_classes = which;
+            with_classes.classes = classes;
+            return list_image_folder(root, with_classes);
+          },
+      .unlabelled = [which](const std::filesystem::path& root) { return list_images(root, which); }};
   return detail::listed_sets("ImageFolderDataModule", std::move(lister), options.split, options.reading);
 }
 
@@ -37,24 +38,25 @@ std::unique_ptr<detail::ImageSets> labelled_sets(const LabelledImagesDataModule:
                             .label_column = options.label_column,
                             .labels = true,
                             .classes = {}};
-  detail::ImageLister lister{.train = options.train_file,
-                             .val = options.val_file,
-                             .test = options.test_file,
-                             .predict = options.predict_file,
-                             .suffix = "file",
-                             .classes = [how, file = options.train_file] { return read_labelled_images(file, how).classes; },
-                             .labelled =
-                                 [how](const std::filesystem::path& file, const std::vector<std::string>& classes) {
-                                   LabelledImagesOptions with_classes = how;
-                                   with_classes.classes = classes;
-                                   return read_labelled_images(file, with_classes);
-                                 },
-                             .unlabelled =
-                                 [how](const std::filesystem::path& file) {
-                                   LabelledImagesOptions unlabelled = how;
-                                   unlabelled.labels = false;
-                                   return read_labelled_images(file, unlabelled);
-                                 }};
+  detail::ImageLister lister{
+      .train = options.train_file,
+      .val = options.val_file,
+      .test = options.test_file,
+      .predict = options.predict_file,
+      .suffix = "file",
+      .classes = [how, file = options.train_file] { return read_labelled_images(file, how).classes; },
+      .labelled =
+          [how](const std::filesystem::path& file, const std::vector<std::string>& classes) {
+            LabelledImagesOptions with_classes = how;
+            with_classes.classes = classes;
+            return read_labelled_images(file, with_classes);
+          },
+      .unlabelled =
+          [how](const std::filesystem::path& file) {
+            LabelledImagesOptions unlabelled = how;
+            unlabelled.labels = false;
+            return read_labelled_images(file, unlabelled);
+          }};
   return detail::listed_sets("LabelledImagesDataModule", std::move(lister), options.split, options.reading);
 }
 

@@ -78,7 +78,8 @@ struct ImageDataModule::Impl {
     if (!classes.empty()) return;
     auto found = sets->classes();
     if (!found && loaded.empty())
-      throw DataError(cat("[images.", name, "] the training data must exist, since they have the classes and no "
+      throw DataError(cat("[images.", name,
+                          "] the training data must exist, since they have the classes and no "
                           "checkpoint with classes was loaded; they do not. Check the paths."));
     if (found && !loaded.empty()) check_classes(loaded, *found);
     classes = found ? std::move(*found) : loaded;

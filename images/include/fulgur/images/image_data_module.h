@@ -47,15 +47,15 @@ struct FULGUR_API ImageReadingOptions {
 /// Base of the data modules for labelled images. Batches: `image` (N, C, H, W), uint8 or, after a transform that makes
 /// it so, float32; `label` (N) int64; for predict also `file`, with `file_names`.
 ///
-/// The names of the classes are saved in a checkpoint. A checkpoint cannot be evaluated or resumed with other classes or
-/// another order of them. With `on_bad_sample: skip`, the bad files of validation, test and predict are left out: they
-/// are found in `setup`, which decodes each file once.
+/// The names of the classes are saved in a checkpoint. A checkpoint cannot be evaluated or resumed with other classes
+/// or another order of them. With `on_bad_sample: skip`, the bad files of validation, test and predict are left out:
+/// they are found in `setup`, which decodes each file once.
 class FULGUR_API ImageDataModule : public DataModule {
  public:
   ~ImageDataModule() override;
 
-  /// Lists the files that `fn` needs, once. Throws a DataError as the functions that list them do, and a CheckpointError
-  /// if the classes differ from those of a state that was loaded.
+  /// Lists the files that `fn` needs, once. Throws a DataError as the functions that list them do, and a
+  /// CheckpointError if the classes differ from those of a state that was loaded.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   /// `num_classes`, `classes` (a list of names); `channels`, `height`, `width`, `num_features` of the first sample,

@@ -37,10 +37,10 @@ constexpr auto enum_names(OnBadSample) {
 
 /// How an ImageDataset reads.
 struct ImageDatasetOptions {
-  DecodeOptions decode = {};     ///< `decode.enough` is not used: the pipeline knows it
-  bool scaled_decode = true;     ///< decodes JPEG at 1/2, 1/4 or 1/8 if that is enough for the first transform
+  DecodeOptions decode = {};  ///< `decode.enough` is not used: the pipeline knows it
+  bool scaled_decode = true;  ///< decodes JPEG at 1/2, 1/4 or 1/8 if that is enough for the first transform
   ImagePipeline pipeline = {};
-  bool with_file = false;        ///< adds the entry `file`
+  bool with_file = false;  ///< adds the entry `file`
   OnBadSample on_bad_sample = OnBadSample::raise;
   int64_t max_bad_samples = 100;  ///< with skip: one bad sample more is a DataError that lists them
   int64_t cache_bytes = 0;        ///< keeps decoded images in memory, as many as fit; then `scaled_decode` is off

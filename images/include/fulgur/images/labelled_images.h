@@ -22,8 +22,8 @@ struct FULGUR_API LabelledImagesOptions {
 /// a file whose first character is `{` is JSONL. Other columns and keys are ignored.
 ///
 /// If every label is an integer, labels are classes 0 to the largest one, named by their numbers. Otherwise they are
-/// names, and the classes are sorted by the bytes of the names. Throws a DataError with the line for a missing column, a
-/// line with another number of columns, invalid JSON, an empty path, or a label that is empty, negative or unknown.
+/// names, and the classes are sorted by the bytes of the names. Throws a DataError with the line for a missing column,
+/// a line with another number of columns, invalid JSON, an empty path, or a label that is empty, negative or unknown.
 FULGUR_API ImageList read_labelled_images(const std::filesystem::path& file, const LabelledImagesOptions& options = {});
 
 }  // namespace fulgur
