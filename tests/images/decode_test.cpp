@@ -1,5 +1,6 @@
 #include "fulgur/images/decode_image.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/max.h>
 

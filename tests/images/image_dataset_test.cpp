@@ -1,6 +1,6 @@
 #include "fulgur/images/image_dataset.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>

@@ -71,7 +71,7 @@ class ListedSets final : public ImageSets {
   /// A part of the training data, which are listed once.
   ImageList part(SplitPart which, const std::vector<std::string>& classes) {
     if (!parts_) {
-      const ImageList all = lister_.labelled(lister_.train, classes);
+      ImageList all = lister_.labelled(lister_.train, classes);
       const auto size_of = [&](double fraction) {
         return static_cast<int64_t>(std::llround(fraction * static_cast<double>(all.size())));
       };
@@ -86,7 +86,7 @@ class ListedSets final : public ImageSets {
                               ". Change val_fraction or test_fraction."));
       parts_.emplace();
       if (val == 0 && test == 0) {
-        (*parts_)[kTrainPart] = all;
+        (*parts_)[kTrainPart] = std::move(all);
       } else {
         // The small parts first: their shares of the classes are the more exact.
         const auto indices = stratified_split(all.labels, {val, test, train}, static_cast<uint64_t>(seed_));
@@ -95,7 +95,8 @@ class ListedSets final : public ImageSets {
         (*parts_)[kTrainPart] = all.select(indices[2]);
       }
     }
-    return (*parts_)[which];
+    // The lists may be long, and those of training and validation are taken once.
+    return which == kTestPart ? (*parts_)[which] : std::move((*parts_)[which]);
   }
 
   std::string module_;
