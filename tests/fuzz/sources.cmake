@@ -1,1 +1,1 @@
-set(TEST_SOURCES config.cpp corpus_test.cpp idx.cpp pytorch.cpp run_log.cpp safetensors_header.cpp sweep.cpp)
+set(TEST_SOURCES config.cpp corpus_test.cpp idx.cpp images.cpp pytorch.cpp run_log.cpp safetensors_header.cpp sweep.cpp)

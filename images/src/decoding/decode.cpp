@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <optional>
+
 #include "decoding/file_bytes.h"
 #include "decoding/image_reader.h"
 #include "fulgur/core/text/errors.h"
@@ -30,9 +32,18 @@ void check_decode_options(const DecodeOptions& options) {
 }
 
 void decode_into(std::span<const uint8_t> bytes, const DecodeOptions& options, const ImageMemory& memory) {
+  ReaderOptions how{.channels = options.channels,
+                    .exif_orientation = options.exif_orientation,
+                    .max_pixels = options.max_pixels,
+                    .enough = {}};
+  if (options.enough)
+    how.enough = [&options](PixelSize size) {
+      const auto least = options.enough({size.height, size.width});
+      return least ? std::optional(PixelSize{least->height, least->width}) : std::nullopt;
+    };
   ImageReader& reader = reader_of(bytes);
-  const ImageSize size = reader.open(bytes, options);
-  reader.read(memory(size));
+  const PixelSize size = reader.open(bytes, how);
+  reader.read(memory({size.height, size.width}));
 }
 
 void decode_file_into(const std::filesystem::path& path, const DecodeOptions& options, const ImageMemory& memory) {

@@ -42,7 +42,7 @@ ImageReader& reader_of(std::span<const uint8_t> bytes) {
   throw BadImage(cat("it must be JPEG, PNG or WebP; it is ", kind_of_file(bytes)));
 }
 
-void check_pixels(ImageSize size, int64_t max_pixels) {
+void check_pixels(PixelSize size, int64_t max_pixels) {
   // Both are below 2^32, so the product may need 64 bits without a sign.
   const uint64_t pixels = static_cast<uint64_t>(size.height) * static_cast<uint64_t>(size.width);
   if (pixels > static_cast<uint64_t>(max_pixels))

@@ -85,18 +85,18 @@ class JpegReader final : public ImageReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  ImageSize open(std::span<const uint8_t> bytes, const DecodeOptions& options) override {
+  PixelSize open(std::span<const uint8_t> bytes, const ReaderOptions& options) override {
     jpeg_abort_decompress(&info_);  // the image before may not have been read to its end
     call([&] {
       jpeg_mem_src(&info_, bytes.data(), static_cast<unsigned long>(bytes.size()));
       jpeg_read_header(&info_, TRUE);
     });
-    const ImageSize full{static_cast<int64_t>(info_.image_height), static_cast<int64_t>(info_.image_width)};
+    const PixelSize full{static_cast<int64_t>(info_.image_height), static_cast<int64_t>(info_.image_width)};
     check_pixels(full, options.max_pixels);
     channels_ = options.channels;
     choose_kind();
     orientation_ = options.exif_orientation ? read_orientation() : 1;
-    const ImageSize upright = upright_size(full, orientation_);
+    const PixelSize upright = upright_size(full, orientation_);
     int64_t denominator = 1;
     if (const auto least = options.enough ? options.enough(upright) : std::nullopt)
       for (const int64_t by : {8, 4, 2})
@@ -163,7 +163,7 @@ class JpegReader final : public ImageReader {
   JpegErrors errors_{};
   jpeg_progress_mgr progress_{};
   std::vector<uint8_t> row_;
-  ImageSize stored_;
+  PixelSize stored_;
   PixelKind kind_ = PixelKind::rgb;
   int orientation_ = 1;
   int64_t channels_ = 3;

@@ -103,11 +103,11 @@ void put_colours(const uint8_t* row, int64_t width, int64_t step, int64_t plane,
 
 }  // namespace
 
-ImageSize upright_size(ImageSize stored, int orientation) {
-  return orientation >= 5 ? ImageSize{stored.width, stored.height} : stored;
+PixelSize upright_size(PixelSize stored, int orientation) {
+  return orientation >= 5 ? PixelSize{stored.width, stored.height} : stored;
 }
 
-PixelPlaces places_of(ImageSize stored, int orientation) {
+PixelPlaces places_of(PixelSize stored, int orientation) {
   const int64_t h = stored.height, w = stored.width, plane = h * w;
   switch (orientation) {
     case 2:  // mirrored

@@ -2,9 +2,13 @@
 
 #include <cstdint>
 
-#include "fulgur/images/image_transform.h"
-
 namespace fulgur::detail {
+
+/// Height and width in pixels.
+struct PixelSize {
+  int64_t height = 0, width = 0;
+  friend bool operator==(const PixelSize&, const PixelSize&) = default;
+};
 
 /// Where the pixels of an image that is stored in one orientation lie in the planes of the upright one.
 struct PixelPlaces {
@@ -15,10 +19,10 @@ struct PixelPlaces {
 };
 
 /// The size of the upright image: width and height change places for orientations 5 to 8.
-ImageSize upright_size(ImageSize stored, int orientation);
+PixelSize upright_size(PixelSize stored, int orientation);
 
 /// `orientation` as in EXIF, 1 to 8.
-PixelPlaces places_of(ImageSize stored, int orientation);
+PixelPlaces places_of(PixelSize stored, int orientation);
 
 /// The samples of one pixel, as decoders return them.
 enum class PixelKind {

@@ -42,7 +42,7 @@ class PngReader final : public ImageReader {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  ImageSize open(std::span<const uint8_t> bytes, const DecodeOptions& options) override {
+  PixelSize open(std::span<const uint8_t> bytes, const ReaderOptions& options) override {
     close();
     input_ = {bytes};
     call([&] {
@@ -142,7 +142,7 @@ class PngReader final : public ImageReader {
   PngInput input_;
   std::unique_ptr<uint8_t[]> buffer_;
   size_t buffer_bytes_ = 0;
-  ImageSize stored_;
+  PixelSize stored_;
   size_t samples_ = 3, row_bytes_ = 0;
   int passes_ = 1, orientation_ = 1;
   int64_t channels_ = 3;

@@ -50,7 +50,7 @@ std::span<const uint8_t> webp_exif(std::span<const uint8_t> bytes) {
 
 class WebpReader final : public ImageReader {
  public:
-  ImageSize open(std::span<const uint8_t> bytes, const DecodeOptions& options) override {
+  PixelSize open(std::span<const uint8_t> bytes, const ReaderOptions& options) override {
     bytes_ = bytes;
     // A decoder of a cut file may be content with what is there.
     constexpr size_t kSizeAt = 4, kCountedFrom = 8;
@@ -98,7 +98,7 @@ class WebpReader final : public ImageReader {
   std::span<const uint8_t> bytes_;
   std::unique_ptr<uint8_t[]> buffer_;
   size_t buffer_bytes_ = 0;
-  ImageSize stored_;
+  PixelSize stored_;
   int orientation_ = 1;
   int64_t channels_ = 3;
 };
