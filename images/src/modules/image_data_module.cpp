@@ -24,11 +24,6 @@ ImagePipeline pipeline_of(const std::vector<Spec<ImageTransform>>& specs) {
   return ImagePipeline(std::move(transforms));
 }
 
-/// Shape of a sample after the transforms.
-struct ImageShape {
-  int64_t channels, height, width;
-};
-
 std::vector<RunningStage> stages_of(TrainerFn fn) {
   switch (fn) {
     case TrainerFn::fit:
@@ -58,6 +53,11 @@ std::string class_difference(const std::vector<std::string>& saved, const std::v
 }  // namespace
 
 struct ImageDataModule::Impl {
+  /// Of a sample after the transforms.
+  struct Shape {
+    int64_t channels, height, width;
+  };
+
   std::string name;
   ImageBatchOptions options;
   std::unique_ptr<detail::ImageSets> sets;
@@ -65,7 +65,7 @@ struct ImageDataModule::Impl {
   std::vector<std::string> classes;  ///< of the data
   std::vector<std::string> loaded;   ///< of a checkpoint
   std::map<RunningStage, std::shared_ptr<const Dataset>> datasets;
-  mutable std::optional<ImageShape> shape;
+  mutable std::optional<Shape> shape;
 
   void check_classes(const std::vector<std::string>& saved, const std::vector<std::string>& found) const {
     if (saved == found) return;
@@ -103,12 +103,12 @@ struct ImageDataModule::Impl {
     return std::make_shared<SubsetDataset>(dataset, std::move(readable));
   }
 
-  const ImageShape* known_shape() const {
+  const Shape* known_shape() const {
     if (shape) return &*shape;
     for (const auto& [stage, dataset] : datasets) {
       if (!dataset || dataset->size() == 0) continue;
       const Tensor image = dataset->prototype()["image"];
-      shape = ImageShape{image.size(1), image.size(2), image.size(3)};
+      shape = Shape{image.size(1), image.size(2), image.size(3)};
       return &*shape;
     }
     return nullptr;
@@ -192,7 +192,7 @@ StateTree ImageDataModule::exported_values() const {
   for (const std::string& name : impl_->classes) names.emplace_back(name);
   StateTree values = StateTree::map(
       {{"num_classes", static_cast<int64_t>(impl_->classes.size())}, {"classes", StateTree(std::move(names))}});
-  if (const ImageShape* shape = impl_->known_shape()) {
+  if (const Impl::Shape* shape = impl_->known_shape()) {
     values["channels"] = shape->channels;
     values["height"] = shape->height;
     values["width"] = shape->width;
