@@ -1,1 +1,1 @@
-set(TEST_SOURCES command_line_test.cpp cuda_absent_test.cpp exchange_verbs_test.cpp history_verbs_test.cpp hostile_inputs_test.cpp kill_test.cpp presets_test.cpp process.cpp resume_config_test.cpp signals_test.cpp sweep_test.cpp tune_verbs_test.cpp verbs_test.cpp)
+set(TEST_SOURCES command_line_test.cpp cuda_absent_test.cpp exchange_verbs_test.cpp history_verbs_test.cpp hostile_inputs_test.cpp image_files_test.cpp kill_test.cpp presets_test.cpp process.cpp resume_config_test.cpp signals_test.cpp sweep_test.cpp tune_verbs_test.cpp verbs_test.cpp)

@@ -13,8 +13,10 @@ void images(std::string_view input) {
   const auto flags = static_cast<unsigned char>(input[0]);
   input.remove_prefix(1);
   constexpr int64_t kMostPixels = 1 << 16;
-  detail::ReaderOptions options{
-      .channels = (flags & 1) != 0 ? 1 : 3, .exif_orientation = (flags & 2) == 0, .max_pixels = kMostPixels, .enough = {}};
+  detail::ReaderOptions options{.channels = (flags & 1) != 0 ? 1 : 3,
+                                .exif_orientation = (flags & 2) == 0,
+                                .max_pixels = kMostPixels,
+                                .enough = {}};
   if ((flags & 4) != 0)
     options.enough = [flags](detail::PixelSize full) {
       expect(full.height > 0 && full.width > 0, "an image has pixels");
