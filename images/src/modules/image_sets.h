@@ -19,7 +19,7 @@ class ImageSets {
   virtual std::optional<std::vector<std::string>> classes() = 0;
   /// How samples are read, without `pipeline` and `with_file`.
   virtual ImageDatasetOptions reading() const = 0;
-  /// The data set of the stage, asked for once; null if there is none.
+  /// The data set of the stage, asked for once; null if the stage has no data.
   virtual std::shared_ptr<ImageDataset> dataset(RunningStage stage, const std::vector<std::string>& classes,
                                                 ImageDatasetOptions options) = 0;
 };
