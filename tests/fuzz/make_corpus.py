@@ -72,6 +72,15 @@ def idx():
         put("idx", name, bytes([dims]) + data)
 
 
+def images():
+    folder = os.path.join(ROOT, "tests", "images", "fixtures")
+    # The first byte has the options: 1 grey, 2 without orientation, 4 scaled.
+    for name, options in (("colour.jpg", 0), ("progressive.jpg", 4), ("restart.jpg", 1), ("ycck.jpg", 0), ("turned6.jpg", 4), ("palette.png", 1),
+                          ("interlaced.png", 0), ("grey16.png", 0), ("turned6.png", 2), ("grey2.png", 0), ("bomb.png", 0), ("lossy.webp", 0),
+                          ("lossless.webp", 1), ("turned8.webp", 0)):
+        put("images", name, bytes([options]) + read(folder, name))
+
+
 def config():
     folder = os.path.join(ROOT, "configs")
     for name in sorted(os.listdir(folder)):
@@ -158,6 +167,7 @@ if __name__ == "__main__":
     pytorch()
     idx()
     tables()
+    images()
     config()
     run_log()
     shard_index()

@@ -12,6 +12,7 @@ void safetensors_header(std::string_view input);
 void pytorch_pickle(std::string_view input);
 void pytorch_zip(std::string_view input);
 void idx(std::string_view input);
+void images(std::string_view input);
 void config(std::string_view input);
 void run_log(std::string_view input);
 void shard_index(std::string_view input);
