@@ -36,6 +36,43 @@ std::string snake_case(std::string_view name) {
   return text;
 }
 
+// `Precision (metrics.4, run.yaml:12:7)`
+std::string place_of_metric(const Spec<PredictionMetric>& spec, size_t index) {
+  const std::string where = spec.where.text();
+  return cat(spec.class_path(), " (metrics.", index, where.empty() ? "" : ", ", where, ")");
+}
+
+// What a metric says, without the part of the code that says it.
+std::string_view without_origin(std::string_view message) {
+  const size_t end = message.starts_with('[') ? message.find("] ") : std::string_view::npos;
+  return end == std::string_view::npos ? message : message.substr(end + 2);
+}
+
+// A metric that counts classes has those of the model.
+void give_classes(Spec<PredictionMetric>& spec, const std::string& place, int64_t num_classes) {
+  const ConfigNode written = spec.write();
+  const ConfigNode* options = written.find("init_args");
+  const ConfigNode* classes = options ? options->find("num_classes") : nullptr;
+  if (!classes) return;
+  const ConfigNode* task = options->find("task");
+  if (task && task->text() != "multiclass")
+    throw ConfigError(cat("[models.Classifier] ", place, ": a classifier predicts one of several classes, so task is ",
+                          "multiclass; got ", task->text(), ". Leave task out."));
+  if (classes->text() != "0") {
+    if (task && classes->text() != std::to_string(num_classes))
+      throw ConfigError(cat("[models.Classifier] ", place, ": num_classes must be that of the model, ", num_classes,
+                            "; got ", classes->text(), ". Leave num_classes out."));
+    return;
+  }
+  ConfigNode change = written;
+  change.get_or_add("init_args").set("num_classes", ConfigNode::integer(num_classes));
+  const Location where = spec.where;
+  Problems problems;
+  spec.read(change, problems, "metrics");
+  problems.throw_if_any();
+  spec.where = where;
+}
+
 }  // namespace
 
 Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing) {
@@ -79,26 +116,31 @@ void Classifier::augmentation_fields(Fields& f, double& label_smoothing, double&
 
 void Classifier::use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes) {
   metric_specs_ = std::move(metrics);
-  for (Spec<PredictionMetric>& spec : metric_specs_) {
-    const ConfigNode written = spec.write();
-    const ConfigNode* options = written.find("init_args");
-    const ConfigNode* classes = options ? options->find("num_classes") : nullptr;
-    if (!classes || classes->text() != "0") continue;
-    ConfigNode change = written;
-    change.get_or_add("init_args").set("num_classes", ConfigNode::integer(num_classes));
-    Problems problems;
-    spec.read(change, problems, "metrics");
-    problems.throw_if_any();
-  }
+  for (size_t i = 0; i < metric_specs_.size(); ++i)
+    give_classes(metric_specs_[i], place_of_metric(metric_specs_[i], i), num_classes);
   make_metrics();
 }
 
 Classifier::NamedMetrics Classifier::make_metrics() const {
   NamedMetrics made;
-  for (const Spec<PredictionMetric>& spec : metric_specs_)
-    if (!made.emplace(snake_case(spec.class_path()), spec.create()).second)
-      throw ConfigError(
-          cat("[models.Classifier] metrics: ", spec.class_path(), " is there twice. Name each class once."));
+  for (size_t i = 0; i < metric_specs_.size(); ++i) {
+    const Spec<PredictionMetric>& spec = metric_specs_[i];
+    const std::string place = place_of_metric(spec, i);
+    std::shared_ptr<PredictionMetric> metric;
+    try {
+      metric = spec.create();
+    } catch (const ConfigError& error) {
+      throw ConfigError(cat("[models.Classifier] ", place, ": ", without_origin(error.what())));
+    }
+    const std::string name = metric->given_name().value_or(snake_case(spec.class_path()));
+    if (name == "loss" || name == "acc")
+      throw ConfigError(cat("[models.Classifier] ", place, ": the model itself logs val_", name,
+                            ". Give the metric another name, beside class_path: name: my_", name, "."));
+    const auto [same, is_new] = made.try_emplace(name, NamedMetric{std::move(metric), place});
+    if (!is_new)
+      throw ConfigError(cat("[models.Classifier] two metrics are logged as val_", name, ": ", same->second.place,
+                            " and ", place, ". Give one of them a name, beside class_path: name: ", name, "_2."));
+  }
   return made;
 }
 
@@ -110,9 +152,16 @@ Tensor Classifier::evaluate(const Batch& batch, const std::string& stage, int64_
   if (metric_specs_.empty()) return logits;
   const auto [metrics, is_new] = metrics_.try_emplace({stage, loader_idx});
   if (is_new) metrics->second = make_metrics();
-  for (const auto& [name, metric] : metrics->second) {
-    metric->update(logits, batch[1]);
-    log(cat(stage, "_", name), *metric);
+  for (const auto& [name, made] : metrics->second) {
+    try {
+      made.metric->update(logits, batch[1]);
+    } catch (const Error& error) {
+      throw Error(cat("[models.Classifier] ", made.place, ": ", without_origin(error.what()),
+                      " The predictions are the logits, the targets are the labels of the classes. Correct the options "
+                      "of the metric, or remove it from metrics."),
+                  error.code());
+    }
+    log(cat(stage, "_", name), *made.metric);
   }
   return logits;
 }
