@@ -255,6 +255,7 @@ struct RunState {
   std::map<RunningStage, StageLoaders> stages;
   std::optional<PlannedBatches> batch_sizes;
   int64_t last_batch_size = 0;       ///< of the last epoch that began with planned batches; 0: none
+  int64_t last_window = 0;           ///< planned batches of the last window that began in this process; 0: none
   int64_t own_batch_size_saved = 0;  ///< `PlannedBatches::own` in the checkpoint that was loaded; 0: unknown
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.

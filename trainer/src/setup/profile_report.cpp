@@ -44,6 +44,9 @@ RunTraits traits_of(const RunState& run) {
                    .num_workers = {},
                    .accumulate_grad_batches = run.options.accumulate_grad_batches,
                    .precision = run.strategy->precision().name(),
+                   .has_images = std::ranges::any_of(
+                       unique_parameters(*run.model),
+                       [](const NamedParameter& parameter) { return parameter.value.dim() == 4; }),
                    .channels_last = run.options.channels_last,
                    .high_matmul_precision = run.options.float32_matmul_precision.value_or("highest") != "highest",
                    .compresses_gradients = false,
