@@ -278,8 +278,9 @@ TEST_CASE("intervals") {
     lengths.fields(fields);
     Problems problems;
     fields.read(ConfigNode::map({{name, ConfigNode::scalar(text)}}), problems, "");
-    const std::string report = problems.report();
-    return report.substr(std::min(report.size(), report.rfind("write ")));
+    REQUIRE(problems.items().size() == 1);
+    const std::string message = problems.items().front().message;
+    return message.substr(std::min(message.size(), message.rfind("write ")));
   };
   CHECK(hint("any", "0.5") == "write the unit too: 0.5dur is this part of the run");
   CHECK(hint("any", "20") == "write the unit too: 20ep, 20st, 20sa, 20tok, 20s, 20min or 20h");
