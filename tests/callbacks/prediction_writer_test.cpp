@@ -205,10 +205,9 @@ TEST_CASE("PredictionWriter: a folder with predictions of another run is refused
 TEST_CASE("PredictionWriter: a folder that cannot be created is refused, with what to do") {
   const TemporaryFolder folder;
   write_text(folder / "file", "no folder");
-  CHECK_THAT(
-      message_of<ConfigError>([&] { predict(folder, {writer(WriteInterval::batch, folder / "file" / "out")}); }),
-      ContainsSubstring("output_dir must be a folder that can be created; ") &&
-          ContainsSubstring("Choose another folder."));
+  CHECK_THAT(message_of<ConfigError>([&] { predict(folder, {writer(WriteInterval::batch, folder / "file" / "out")}); }),
+             ContainsSubstring("output_dir must be a folder that can be created; ") &&
+                 ContainsSubstring("Choose another folder."));
 }
 
 TEST_CASE("PredictionWriter: fast_dev_run and barebones check the outputs and leave nothing behind") {

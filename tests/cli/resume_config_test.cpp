@@ -66,8 +66,9 @@ TEST_CASE(
 
 TEST_CASE("F16 what the run has decided for auto is no difference") {
   const Stopped run;
-  const Finished end = trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--resume", "--trainer.max_steps", "20"},
-                               {.folder = run.folder.path()});
+  const Finished end =
+      trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--resume", "--trainer.max_steps", "20"},
+              {.folder = run.folder.path()});
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run continues with 20"));

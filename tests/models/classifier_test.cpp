@@ -196,14 +196,14 @@ TEST_CASE("a metric that does not fit the classifier is named with its place and
   MlpClassifier::Options options{.in_features = 6, .hidden = {}, .num_classes = 3};
   options.metrics = {Spec<PredictionMetric>("MeanSquaredError")};
   TensorDataModule::Sets sets;
-  sets.val = Batch(
-      {Batch::Entry{"x", at::randn({20, 6})}, Batch::Entry{"label", at::arange(20, at::kLong).remainder_(3)}});
+  sets.val =
+      Batch({Batch::Entry{"x", at::randn({20, 6})}, Batch::Entry{"label", at::arange(20, at::kLong).remainder_(3)}});
   const auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8});
   const test::TemporaryFolder folder;
-  CHECK_THAT(message_of<Error>(
-                 [&] { Trainer(test::quiet(folder)).validate(std::make_shared<MlpClassifier>(options), data); }),
-             ContainsSubstring("] MeanSquaredError (metrics.0): predictions and targets must have the same shape") &&
-                 ContainsSubstring("remove it from metrics"));
+  CHECK_THAT(
+      message_of<Error>([&] { Trainer(test::quiet(folder)).validate(std::make_shared<MlpClassifier>(options), data); }),
+      ContainsSubstring("] MeanSquaredError (metrics.0): predictions and targets must have the same shape") &&
+          ContainsSubstring("remove it from metrics"));
 }
 
 TEST_CASE("the order in memory does not change the results of the convolutions") {

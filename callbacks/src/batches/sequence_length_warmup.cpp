@@ -137,12 +137,18 @@ void SequenceLengthWarmup::refuse_long_start(const Batch& batch, int64_t full) c
   const std::string& key = options_.keys.front();
   const auto entry = std::ranges::find(batch, key, [](const Batch::Entry& each) { return each.first; });
   throw wrong_warmup(cat("start must not be longer than the sequences of the first batch; start ", options_.start,
-                         " is longer than dimension ", options_.dim, " of '", escape_controls(key), "' (", full,
-                         " of ", shape_text(std::get<Tensor>(entry->second).sizes()),
+                         " is longer than dimension ", options_.dim, " of '", escape_controls(key), "' (", full, " of ",
+                         shape_text(std::get<Tensor>(entry->second).sizes()),
                          "). Set a smaller start, or keys and dim to those of the sequences."));
 }
 
 void SequenceLengthWarmup::on_train_end(RunContext& run) {
+  if (longest_ > 0 && !run.log_dir().empty() &&
+      position_in(options_.duration.unit, run).value_or(0) < options_.duration.value)
+    log::warn("sequence_length_warmup.not_ended",
+              cat("SequenceLengthWarmup: the fit has ended after ", counted(run.progress().global_step, "step"),
+                  ", before the warm-up of ", options_.duration.text(), " did: the last sequences had a length of ",
+                  length_));
   if (!options_.end || longest_ == 0 || *options_.end <= longest_ || run.log_dir().empty()) return;
   log::warn("sequence_length_warmup.long_end",
             cat("SequenceLengthWarmup: end is ", *options_.end, ", but no sequence was longer than ", longest_,

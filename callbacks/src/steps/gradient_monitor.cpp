@@ -384,8 +384,8 @@ void GradientMonitor::warn_of_nothing_logged(RunContext& run) const {
   if (has_logged_ || resumed_at_ || now.global_step == 0 || run.log_dir().empty()) return;
   if (filter().begins_after({.step = now.global_step, .epoch = now.epochs.started})) return;  // the run says so
   log::warn("gradient_monitor.nothing_logged",
-            cat("GradientMonitor: no norms were logged in ", counted(now.global_step, "step"), ": its own `every: ",
-                options_.every.text(), "` ",
+            cat("GradientMonitor: no norms were logged in ", counted(now.global_step, "step"),
+                ": its own `every: ", options_.every.text(), "` ",
                 filter().is_set() ? cat("was due in no step in which it was called (", filter().text(), ")")
                                   : std::string("was never due"),
                 ". Set a shorter one under init_args, such as every: 1st"));

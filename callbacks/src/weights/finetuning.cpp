@@ -236,11 +236,12 @@ void Finetuning::refuse_to_freeze_all(RunContext& run) const {
   if (std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& parameter) { return parameter.value.requires_grad(); }))
     return;
-  throw wrong_finetuning(cat("freeze must leave a parameter to train; no parameter requires a gradient, since it "
-                             "freezes ",
-                             frozen().size(), " of ", parameters.size(),
-                             ". Leave out the patterns of those to train, such as the last layer's, or unfreeze them "
-                             "at 0ep."));
+  throw wrong_finetuning(
+      cat("freeze must leave a parameter to train; no parameter requires a gradient, since it "
+          "freezes ",
+          frozen().size(), " of ", parameters.size(),
+          ". Leave out the patterns of those to train, such as the last layer's, or unfreeze them "
+          "at 0ep."));
 }
 
 void Finetuning::on_train_end(RunContext& run) {

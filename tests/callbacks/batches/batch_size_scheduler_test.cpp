@@ -281,6 +281,23 @@ TEST_CASE("BatchSizeScheduler: a size beyond the data is reported, and the real 
   CHECK(lines.count("batch size: 40 samples instead of 4 in epoch 1") == 1);
 }
 
+TEST_CASE("BatchSizeScheduler: positions that the fit did not reach are reported") {
+  const auto reports = [](const Options& options, const char* text) {
+    const LogLines lines;
+    train(options);
+    CHECK(lines.count(text) == 1);
+    return lines.count("[batch_size_scheduler.not_reached]");
+  };
+  // Three epochs of 10, 5 and 5 steps.
+  CHECK(reports(at({{"1ep", 8}, {"6ep", 20}}),
+                "after 20 steps in 3 epochs, before the batch size became 20 (at 6ep)") == 1);
+  CHECK(reports(at({{"1ep", 8}, {"2.5ep", 20}}), "before the batch size became 20 (at 2.5ep)") == 1);
+  CHECK(reports(at({{"1ep", 8}, {"2ep", 20}}), "stopped: ") == 0);
+  CHECK(reports(at({{"4st", 8}, {"90st", 20}}, BatchSizeBy::accumulation),
+                "before the batch size became 20 (at 90st)") == 1);
+  CHECK(reports(at({{"2.5ep", 20}}, BatchSizeBy::accumulation), "stopped: ") == 0);
+}
+
 TEST_CASE("BatchSizeScheduler: by accumulation, each new length of a window is reported") {
   const LogLines lines;
   train(at({{"4st", 12}, {"8st", 20}}, BatchSizeBy::accumulation));

@@ -254,6 +254,18 @@ TEST_CASE("SequenceLengthWarmup: an end that no sequence reaches is reported") {
   CHECK(reports({}) == 0);
 }
 
+TEST_CASE("SequenceLengthWarmup: a fit that ends before the warm-up says so") {
+  const auto reports = [](const char* duration) {
+    const LogLines lines;
+    train(growing(duration));
+    const size_t count = lines.count("[sequence_length_warmup.not_ended]");
+    CHECK(lines.count("after 10 steps, before the warm-up of 30st did: the last sequences had a length of 8") == count);
+    return count;
+  };
+  CHECK(reports("30st") == 1);
+  CHECK(reports("10st") == 0);
+}
+
 TEST_CASE("SequenceLengthWarmup: invalid options are errors") {
   const auto error = [](const std::function<void(Options&)>& change) {
     Options options = growing("6st");

@@ -311,17 +311,18 @@ TEST_CASE("Finetuning: positions that the fit did not reach are reported") {
     Settings settings;
     settings.module = std::make_shared<Grouped>();
     settings.change = [&](TrainerOptions&, TrainerComponents& components) {
-      components.add(std::make_shared<Finetuning>(
-          Options{.freeze = {"first.*"},
-                  .unfreeze = {{.pattern = "first.bias", .at = length(first)},
-                               {.pattern = "first.weight", .at = length(second)}}}));
+      components.add(
+          std::make_shared<Finetuning>(Options{.freeze = {"first.*"},
+                                               .unfreeze = {{.pattern = "first.bias", .at = length(first)},
+                                                            {.pattern = "first.weight", .at = length(second)}}}));
     };
     fit(folder, settings, &lines);
     return lines;
   };
   // Six epochs.
-  CHECK_THAT(lines_of("2ep", "50ep"), ContainsSubstring("after 60 steps in 6 epochs, before it unfroze 'first.weight' at "
-                                                        "50ep. Those parameters were not trained"));
+  CHECK_THAT(lines_of("2ep", "50ep"),
+             ContainsSubstring("after 60 steps in 6 epochs, before it unfroze 'first.weight' at "
+                               "50ep. Those parameters were not trained"));
   CHECK_THAT(lines_of("2ep", "5ep"), !ContainsSubstring("finetuning.not_unfrozen"));
 }
 

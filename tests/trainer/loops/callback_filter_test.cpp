@@ -137,7 +137,8 @@ TEST_CASE("a filter that selects no step or epoch of the fit is reported, unless
   CHECK(reports({}) == 0);
 
   const TemporaryFolder folder;
-  fit({}, [](TrainerOptions& options, TrainerComponents&) { options.max_epochs = 1; }, {}, folder);
+  fit(
+      {}, [](TrainerOptions& options, TrainerComponents&) { options.max_epochs = 1; }, {}, folder);
   CHECK(reports(once("1ep"), "last", folder) == 0);
   const LogLines trial;
   fit(once("9ep"), [](TrainerOptions& options, TrainerComponents&) { options.fast_dev_run.batches = 2; });

@@ -226,8 +226,9 @@ TEST_CASE("kineto: a run that ends before the first recorded step says so") {
     CHECK(files.empty() == (wait == 300));
     return lines;
   };
-  CHECK(lines_of(300).find("kineto wrote no trace: it records from step 302 on (after skip_first, wait and warmup), and "
-                           "this process made only 10 steps") != std::string::npos);
+  CHECK(
+      lines_of(300).find("kineto wrote no trace: it records from step 302 on (after skip_first, wait and warmup), and "
+                         "this process made only 10 steps") != std::string::npos);
   CHECK(lines_of(2).find("wrote no trace") == std::string::npos);
 }
 

@@ -47,9 +47,10 @@ void explain_out_of_memory(const RunState& run) {
                           "; keep no outputs on the device"));
   // Micro-batches divide a batch that is on the device.
   if (reads)
-    return log::error(cat("to use less memory: this happened while a training batch was copied to the device. Use a "
-                          "smaller batch_size, with accumulate_grad_batches",
-                          mixed));
+    return log::error(
+        cat("to use less memory: this happened while a training batch was copied to the device. Use a "
+            "smaller batch_size, with accumulate_grad_batches",
+            mixed));
   log::error(cat("to use less memory: ", run.options.auto_micro_batch ? "" : "auto_micro_batch: true, or ",
                  "a smaller batch with accumulate_grad_batches", mixed, "; activation checkpointing (docs/memory.md)"));
 }

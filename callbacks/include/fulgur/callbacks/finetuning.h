@@ -46,8 +46,8 @@ class FULGUR_API Finetuning final : public Callback, public FollowsWeights {
   void setup(RunContext& run, TrainerFn fn) override;
   void teardown(RunContext& run, TrainerFn fn) override;
   /// Throws a ConfigError, with similar names, for a pattern that matches no parameter, if no parameter is left to
-  /// train, if no optimizer has a parameter that is unfrozen, if a parameter group with a new rate has other parameters too or a schedule that does not follow
-  /// the rates of groups, and if the run cannot measure a position.
+  /// train, if no optimizer has a parameter that is unfrozen, if a parameter group with a new rate has other parameters
+  /// too or a schedule that does not follow the rates of groups, and if the run cannot measure a position.
   void on_train_start(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;

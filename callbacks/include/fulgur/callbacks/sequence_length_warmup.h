@@ -42,11 +42,12 @@ class FULGUR_API SequenceLengthWarmup final : public Callback, public ShapesBatc
   /// Logs `sequence_length`.
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
 
-  /// Warns if `end` was longer than all sequences, in a run that has a folder.
+  /// Warns if the warm-up did not end, or if `end` was longer than all sequences, in a run that has a folder.
   void on_train_end(RunContext& run) override;
 
   /// Throws a ConfigError if the batch has no tensor with a name of `keys` and dimension `dim`, if their lengths
-  /// differ, if those of the first batch of a fit are shorter than `start`, and, with `segment`, if it has other entries with rows, or if no length divides that of the sequences.
+  /// differ, if those of the first batch of a fit are shorter than `start`, and, with `segment`, if it has other
+  /// entries with rows, or if no length divides that of the sequences.
   Batch shape_batch(RunContext& run, Batch batch) override;
 
   /// The length for sequences of `full` elements when a part of the duration (0 to 1, or more) is over.
