@@ -111,10 +111,10 @@ void GradientAccumulationScheduler::on_train_end(RunContext& run) {
   for (const Change& change : changes_)
     if (change.from >= end) late.push_back(cat(change.factor, " (at ", Interval{change.from, unit_}.text(), ")"));
   if (!late.empty())
-    log::warn("gradient_accumulation_scheduler.not_reached",
-              cat("GradientAccumulationScheduler: the fit has ended after ", counted(steps, "step"), " in ",
-                  counted(run.progress().epochs.completed, "epoch"), ", before the batches per step became ",
-                  join(late)));
+    log::warn(
+        "gradient_accumulation_scheduler.not_reached",
+        cat("GradientAccumulationScheduler: the fit has ended after ", counted(steps, "step"), " in ",
+            counted(run.progress().epochs.completed, "epoch"), ", before the batches per step became ", join(late)));
 }
 
 void GradientAccumulationScheduler::apply(RunContext& run) {

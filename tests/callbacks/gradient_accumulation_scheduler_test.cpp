@@ -69,7 +69,8 @@ TEST_CASE("GradientAccumulationScheduler: positions that the fit did not reach a
     CHECK(lines.count(text) == 1);
     return lines.count("[gradient_accumulation_scheduler.not_reached]");
   };
-  CHECK(reports({{"1", 2}, {"4", 5}}, "after 15 steps in 2 epochs, before the batches per step became 5 (at 4ep)") == 1);
+  CHECK(reports({{"1", 2}, {"4", 5}}, "after 15 steps in 2 epochs, before the batches per step became 5 (at 4ep)") ==
+        1);
   CHECK(reports({{"12st", 2}, {"90st", 4}}, "before the batches per step became 4 (at 90st)") == 1);
   CHECK(reports({{"1", 2}}, "stopped: ") == 0);
 }
