@@ -67,7 +67,7 @@ void Classifier::augmentation_fields(Fields& f, double& label_smoothing, double&
 }
 
 void Classifier::use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes) {
-  metrics_.use(std::move(metrics), num_classes, "Classifier");
+  metrics_.use(std::move(metrics), num_classes, {.component = "Classifier", .logs = {"loss", "acc"}});
 }
 
 Tensor Classifier::evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx) {

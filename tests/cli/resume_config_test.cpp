@@ -64,6 +64,17 @@ TEST_CASE(
   CHECK(says(end.err, "20 steps"));
 }
 
+TEST_CASE("F16 what the run has decided for auto is no difference") {
+  const Stopped run;
+  const Finished end =
+      trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--resume", "--trainer.max_steps", "20"},
+              {.folder = run.folder.path()});
+  INFO(end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run continues with 20"));
+  CHECK_FALSE(says(end.err, ": auto in the checkpoint"));
+}
+
 TEST_CASE("a seed that was drawn is that of the run in every process that resumes it") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);

@@ -129,6 +129,15 @@ void throw_if_registration_failed() {
 }
 
 namespace {
+std::string misplaced_option(const std::string& name, const std::string& key, const ConfigNode& value,
+                             const Fields& common) {
+  const std::string where = cat("options of a component belong under init_args: {", key, ": ",
+                                value.is_scalar() ? escape_controls(value.text()) : std::string("…"), "}");
+  // Other classes of this kind have the key here.
+  if (common.find(key) != nullptr) return cat("unknown key; ", name, " has its own `", key, "`, and ", where);
+  return cat("unknown key; ", where);
+}
+
 /// `, every, from`: what may stand beside class_path and init_args.
 std::string common_keys(const Fields& common) {
   std::string out;
@@ -204,7 +213,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
     if (key == "class_path" || key == "init_args") continue;
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
     if (made.fields.find(key) != nullptr) {
-      problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");
+      problems.add(where_key, join_path(path, key), misplaced_option(info->name, key, value, common_fields));
     } else if (common_fields.find(key) != nullptr) {
       common_args.set(key, value);
     } else {

@@ -43,6 +43,16 @@ std::string table_of(const Fields& fields) {
   return out;
 }
 
+/// The options that every component of this kind has beside `class_path`, unless the class has one of that name.
+std::string common_table(const ComponentRegistry& registry, const Fields& own) {
+  std::unique_ptr<AnyOptions> options = registry.make_common_options();
+  if (!options) return {};
+  const OptionFields common(std::move(options));
+  const bool is_hidden = std::ranges::any_of(common.fields.all(), [&](const Field& f) { return own.find(f.name); });
+  return cat("\n  Beside class_path", is_hidden ? ", unless the class has an option of that name" : "", ":\n",
+             table_of(common.fields));
+}
+
 /// Doc and options of the components of that name, of every kind.
 std::string describe(const std::string& name) {
   std::string out;
@@ -56,6 +66,7 @@ std::string describe(const std::string& name) {
     if (!out.empty()) out += "\n";
     out += cat(info->name, " (", kind, ")\n  ", info->doc, "\n\n");
     out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields);
+    out += common_table(registry, made.fields);
   }
   if (!out.empty()) return out;
   throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",

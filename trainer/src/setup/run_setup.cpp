@@ -292,16 +292,17 @@ void log_exceptions(std::string_view when, Function function) noexcept {
 void RunSetup::on_exception(const std::exception& error) noexcept {
   if (!run_.model || !run_.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
+  const bool out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
   const bool in_loops = run_.counters.batches_total.ready > 0;
+  const bool in_first_read = out_of_memory && run_.position.reading;
   const bool is_on_all_ranks =
       dynamic_cast<const Interrupted*>(&error) || (in_loops && dynamic_cast<const MonitorError*>(&error));
   run_.failed_alone = run_.world_size() > 1 && !is_on_all_ranks;
   // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run_.in_hook() && !dynamic_cast<const Error*>(&error);
-  const bool out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
   // That a trial runs out of memory is its result.
   const bool is_reported = !(run_.components.is_trial && out_of_memory) && !dynamic_cast<const Interrupted*>(&error);
-  if ((in_loops || !run_.position.failed_in.empty() || in_hook) && is_reported)
+  if ((in_loops || !run_.position.failed_in.empty() || in_hook || in_first_read) && is_reported)
     log_exceptions(kWhen, [&] { report_failure(run_, error); });
   if (out_of_memory && is_reported) log_exceptions(kWhen, [&] { explain_out_of_memory(run_); });
   if (run_.fn == TrainerFn::fit && in_loops) log_exceptions(kWhen, [&] { rewind_to_batch_start(run_, services_); });

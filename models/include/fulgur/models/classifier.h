@@ -30,10 +30,11 @@ class FULGUR_API Classifier : public LightningModule {
 
  protected:
   static constexpr const char* kMetricsDoc =
-      "Further metrics that validation and test log, such as FBeta, which becomes val_f_beta and test_f_beta.";
-  /// Metrics of the logits that validation and test also log: `val_f_beta` and `test_f_beta` for FBeta. Their
-  /// `num_classes` is set if it is 0. Throws a ConfigError for options that do not fit together, or for two metrics of
-  /// one class.
+      "Further metrics that validation and test log, such as FBeta, which becomes val_f_beta and test_f_beta unless it "
+      "has a name.";
+  /// Metrics of the logits that validation and test also log: `val_f_beta` and `test_f_beta` for FBeta, or under the
+  /// name that the config gives. Their `num_classes` is set if it is 0. Throws a ConfigError for options that do not
+  /// fit together or to the model, for two metrics with one name, and for a name that the model itself logs.
   void use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes);
 
   /// How training changes its samples and labels; validation and test do not. Zeros change nothing.
