@@ -291,7 +291,8 @@ void add_sweep(CLI::App& app, SweepArguments& out) {
   CLI::App* sweep =
       app.add_subcommand("sweep", "Train a config with many values of its options, and compare them")->fallthrough();
   sweep->footer(kFooter);
-  sweep->add_option("--sweep", out.file, "YAML file: method, metric, space, …")->type_name("FILE");
+  CLI::Option* file = sweep->add_option("--sweep", out.file, "YAML file: method, metric, space, …");
+  file->type_name("FILE");
   sweep->add_option("--dir", out.dir, "Folder of the sweep; sweeps/NAME if not given, for NAME.yaml")->type_name("DIR");
   sweep->add_option("--jobs", out.jobs, "Trials that run at the same time")
       ->type_name("N")
@@ -308,7 +309,7 @@ void add_sweep(CLI::App& app, SweepArguments& out) {
   CLI::Option* show = sweep->add_option("--show", out.show, "Print the table of a sweep, and write its page");
   CLI::Option* collect = sweep->add_option("--collect", out.collect, "The same, with the results of an array job");
   trial->type_name("I");
-  show->type_name("DIR")->excludes(collect)->excludes(trial);
+  show->type_name("DIR")->excludes(collect)->excludes(trial)->excludes(file);
   collect->type_name("DIR")->excludes(trial);
 }
 

@@ -86,13 +86,19 @@ std::optional<int64_t> length_of(const history::SweepSpec& spec, const Config& c
   return config.trainer.max_steps > 0 ? std::optional(config.trainer.max_steps) : std::nullopt;
 }
 
+ConfigNode sweep_nodes(const fs::path& file) {
+  Problems problems;
+  ConfigNode node = load_yaml_file(file, problems);
+  problems.throw_if_any();
+  return node;
+}
+
 CheckedSweep check_sweep(const CommandLine& command) {
   check_options(command);
   const fs::path& file = *command.sweep.file;
-  Problems problems;
-  const ConfigNode node = load_yaml_file(file, problems);
-  problems.throw_if_any();
+  const ConfigNode node = sweep_nodes(file);
   const history::SweepSpec spec = history::read_sweep(node);
+  Problems problems;
   const ConfigNode written = merge_config(command.sources, problems);
   problems.throw_if_any();
   // The trials do not depend on halving, which needs a config; the config may be incomplete without a trial's values.
@@ -114,23 +120,38 @@ CheckedSweep check_sweep(const CommandLine& command) {
   return checked;
 }
 
-// Takes the records of the sweep that began in the folder.
+void check_same_sweep(const fs::path& folder, const SweepState& saved, const SweepState& given) {
+  const std::string differences = history::sweep_differences(saved, given);
+  if (!differences.empty())
+    throw ConfigError(
+        cat("[cli.sweep] ", escape_controls(folder.string()),
+            " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
+}
+
+// Takes the records of the sweep that began in the folder. With another metric they are read again.
 bool take_records(CheckedSweep& checked) {
   auto saved = read_state(checked.folder);
   if (!saved) return false;
-  const std::string differences = history::sweep_differences(*saved, checked.state);
-  if (!differences.empty())
-    throw ConfigError(
-        cat("[cli.sweep] ", escape_controls(checked.folder.string()),
-            " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
+  check_same_sweep(checked.folder, *saved, checked.state);
+  if (history::is_ranked_otherwise(*saved, checked.state))
+    history::rank_again(checked.plan, checked.folder, saved->trials);
   checked.state.trials = std::move(saved->trials);
   checked.state.threads = saved->threads;
   return true;
 }
 
-ExitCode collect(const fs::path& folder) {
+// `file`: may change the metric, mode and value of the sweep.
+ExitCode collect(const fs::path& folder, const std::optional<fs::path>& file) {
   SweepState state = require_state(folder);
   const RunLock lock(folder);
+  if (file) {
+    SweepState given = state;
+    given.sweep = to_yaml(sweep_nodes(*file));
+    static_cast<void>(history::plan_of(given));  // an error here is one of the file
+    check_same_sweep(folder, state, given);
+    if (history::is_ranked_otherwise(state, given)) history::rank_again(history::plan_of(given), folder, state.trials);
+    state.sweep = given.sweep;
+  }
   const SweepPlan plan = history::plan_of(state);
   for (size_t i = 0; i < state.trials.size(); ++i)
     state.trials[i] = history::collected_trial(plan, folder, static_cast<int64_t>(i), state.trials[i]);
@@ -153,11 +174,12 @@ ExitCode run_sweep(const CommandLine& command, const std::string& program) {
     show_results(*command.sweep.show, history::plan_of(state), state);
     return ExitCode::ok;
   }
-  if (command.sweep.collect) return collect(*command.sweep.collect);
+  if (command.sweep.collect) return collect(*command.sweep.collect, command.sweep.file);
   CheckedSweep checked = check_sweep(command);
   const RunLock lock(checked.folder);
   SweepState& state = checked.state;
   if (take_records(checked)) history::continue_sweep(checked.plan, state.trials, command.sweep.retry_failed);
+  check_metric(state.trials);
   TrialSlots slots = slots_of(command.sweep, process_environment());
   // The number of threads changes the last bits of a result, so it does not change if the sweep continues.
   if (!state.threads) state.threads = slots.threads;
