@@ -9,6 +9,7 @@
 #include "fulgur/core/text/text_table.h"
 #include "json_values.h"
 #include "reading/config_keys.h"
+#include "reading/shown_differences.h"
 
 namespace fulgur::history {
 namespace {
@@ -79,14 +80,9 @@ std::vector<TextRow> rows_of(const Pair& runs) {
   add("best", best_cell(0), best_cell(1), same_monitor ? change_text(best_of(a), best_of(b)) : "");
   for (const std::string& name : metrics_of_both(runs))
     add_number(cat("last ", escape_controls(name)), last_of(a, name), last_of(b, name));
-  const auto keys = different_keys({&a.config, &b.config});
-  for (const std::string& key : keys) {
-    const auto text = [&](const Run& run) {
-      const std::string* const found = find_key(run.config, key);
-      return found ? escape_controls(*found) : std::string("-");
-    };
-    add(escape_controls(key), text(a), text(b));
-  }
+  const ShownDifferences differences = shown_differences({&a.config, &b.config});
+  for (const ShownDifferences::Entry& entry : differences.entries)
+    add(escape_controls(entry.key), escape_controls(entry.texts[0]), escape_controls(entry.texts[1]));
   return rows;
 }
 
