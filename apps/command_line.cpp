@@ -234,7 +234,7 @@ void add_history(CLI::App& app, CommandLine& out) {
   compare->add_option("run", out.runs, "Two run folders")->required()->type_name("RUN")->expected(2);
   compare->add_flag("--json", out.json, "Print the comparison as JSON");
   CLI::App* report = app.add_subcommand("report", "Write an HTML page that shows runs")->fallthrough();
-  report->add_option("run", out.runs, "Run folders")->required()->type_name("RUN")->expected(1, -1);
+  report->add_option("run", out.runs, "Run folders, or folders with runs, of which all are shown")->required()->type_name("RUN")->expected(1, -1);
   report->add_option("--output", out.output, "File to write; report.html in this folder if not given")
       ->type_name("FILE");
   report->add_flag("--quiet", out.quiet, "Do not print the name of the file");

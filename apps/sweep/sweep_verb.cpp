@@ -112,6 +112,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
                        {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};
   checked.plan = history::plan_sweep(spec, checked.state.length);
   checked.state.trials.resize(checked.plan.trials.size());
+  for (const fs::path& plugin : command.plugins) checked.state.plugins.push_back(plugin.string());
   std::error_code error;
   fs::create_directories(checked.folder, error);
   if (error)

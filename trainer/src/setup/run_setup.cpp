@@ -238,6 +238,9 @@ void RunSetup::save_config() {
   std::error_code error;
   fs::remove(temporary, error);  // a process that died may have left it; a fifo in its place would block
   std::ofstream file(temporary);
+  file << run_layout::kVerbLine << name_of(run_.fn) << '\n';
+  if (const auto& plugins = run_.components.plugins; !plugins.empty())
+    file << run_layout::kPluginsLine << escape_controls(join(plugins)) << '\n';
   file << to_yaml(run_.description.config, {.comments = true});
   file.close();
   if (file) fs::rename(temporary, path, error);

@@ -44,6 +44,7 @@ struct SweepState {
   std::optional<int64_t> length;  ///< of the whole run, for halving
   std::vector<TrialRecord> trials;
   std::optional<int64_t> threads = {};  ///< of each trial, since the first start; unknown before it
+  std::vector<std::string> plugins = {};  ///< with which the config can be read
 };
 
 FULGUR_API std::string sweep_json(const SweepState& state);

@@ -81,6 +81,9 @@ struct FULGUR_API Config {
   /// Not an option: `TrainerComponents::profile_steps`.
   int64_t profile_steps = 0;
 
+  /// Not an option: `TrainerComponents::plugins`.
+  std::vector<std::string> plugins = {};
+
   /// The start of the run, if a resume has replaced it in this config; not an option. The run saves this one, so that
   /// the saved config describes the whole run.
   std::optional<WrittenStart> written_start;
