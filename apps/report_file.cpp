@@ -113,14 +113,14 @@ std::string with_failure(const std::filesystem::path& path, ExitCode code, std::
   return json_text(json);
 }
 
-void check_report_path(const std::filesystem::path& path) {
+void check_report_path(const std::filesystem::path& path, std::string_view option) {
   const std::filesystem::path temporary = detail::unused_sibling(path);
   const bool good = !std::filesystem::is_directory(path) && std::ofstream(temporary).good();
   const int error = errno;
   std::error_code ignored;
   std::filesystem::remove(temporary, ignored);
   if (!good) {
-    throw ConfigError(cat("[cli] --report needs a path where a file can be created; got '", path, "' (",
+    throw ConfigError(cat("[cli] ", option, " needs a path where a file can be created; got '", path, "' (",
                           std::filesystem::is_directory(path) ? "a folder" : std::strerror(error), ")"));
   }
 }

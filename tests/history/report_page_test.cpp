@@ -102,7 +102,7 @@ TEST_CASE("small tables in media are shown, with their texts escaped") {
   std::filesystem::create_directories(run.folder / "media/val_samples");
   std::filesystem::create_directories(run.folder / "media/wide");
   // A matrix of 31 classes fits, and one of 32 does not.
-  std::string matrix = "label \\ prediction", wide = "a";
+  std::string matrix = "\"rows: label, columns: prediction\"", wide = "a";
   for (int i = 0; i < 31; ++i) matrix += ",c" + std::to_string(i);
   for (int i = 0; i < 32; ++i) wide += ",c" + std::to_string(i);
   run.put("media/matrix_1.csv", matrix + "\n");
@@ -122,7 +122,7 @@ TEST_CASE("small tables in media are shown, with their texts escaped") {
   CHECK_THAT(page, ContainsSubstring("wide/step=1.csv is not shown: it has 33 columns, and a page shows at most 32."));
   CHECK_THAT(page, ContainsSubstring("long_1.csv is not shown: it has more than 64 rows."));
   CHECK_THAT(page, ContainsSubstring("broken_1.csv is not shown: it is damaged."));
-  CHECK_THAT(page, ContainsSubstring("<th>label \\ prediction</th>") && ContainsSubstring("<th>c30</th>"));
+  CHECK_THAT(page, ContainsSubstring("<th>rows: label, columns: prediction</th>") && ContainsSubstring("<th>c30</th>"));
   CHECK_THAT(page, !ContainsSubstring("more are not shown"));
 }
 

@@ -39,10 +39,10 @@ TEST_CASE("a pixel of a large matrix shows the largest share of its cells") {
 }
 
 TEST_CASE("the table of a matrix says what its rows and columns are") {
-  const auto records = fulgur::detail::draw_matrix("matrix", at::eye(2, at::kLong), "label \\ prediction");
+  const auto records = fulgur::detail::draw_matrix("matrix", at::eye(2, at::kLong), "rows: label, columns: prediction");
   REQUIRE(records.size() == 2);
   const auto& table = std::get<TableRecord>(records.back());
-  CHECK(table.columns == std::vector<std::string>{"label \\ prediction", "0", "1"});
+  CHECK(table.columns == std::vector<std::string>{"rows: label, columns: prediction", "0", "1"});
   CHECK(table.rows.size() == 2);
 }
 
