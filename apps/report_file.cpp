@@ -57,6 +57,7 @@ std::string report_json(const std::string& verb, const FitReport& report) {
     json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
   json["captured_batches"] = report.captured_batches;
   json["not_captured"] = report.not_captured ? Json(*report.not_captured) : Json(nullptr);
+  json["logger_losses"] = report.logger_losses;
   json["run_dir"] = path_of(report.run_dir);
   json["last_checkpoint"] = path_of(report.last_checkpoint);
   json["best_checkpoint"] = path_of(report.best_checkpoint);

@@ -1,5 +1,6 @@
 // `tune lr` and `tune batch_size`: what they print and write, and that what they suggest works.
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 

@@ -24,6 +24,7 @@ struct Trainer::Impl {
   // The checkpoints of this trainer's last fit, for `last` and `best` in the same process.
   detail::LatestCheckpoints latest;
   std::optional<FitReport> last_fit;
+  std::vector<std::string> logger_losses;  // of the last run
   std::atomic<bool> running = false;
 };
 
@@ -157,7 +158,9 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::share
     setup.start();
     body(setup.state(), setup.services(), setup.checkpoint());
   };
-  return guarded(setup, impl->running, whole, failed);
+  const std::optional<int> signal = guarded(setup, impl->running, whole, failed);
+  impl->logger_losses = setup.logger_losses();
+  return signal;
 }
 
 using ChosenCheckpoint = std::optional<fs::path>;
@@ -188,6 +191,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       },
       failed);
   FitReport& report = result.report;
+  report.logger_losses = impl->logger_losses;
   report.exit_code = result.nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
   impl->last_fit = report;
   return report;

@@ -324,6 +324,14 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
     mark_failed(run_.run_dir, error);
 }
 
+std::vector<std::string> RunSetup::logger_losses() const {
+  std::vector<std::string> losses;
+  for (const auto& logger : started_loggers_)
+    if (const auto* const thread = dynamic_cast<const LoggerThread*>(logger.get()))
+      if (std::string lost = thread->losses(); !lost.empty()) losses.push_back(std::move(lost));
+  return losses;
+}
+
 void RunSetup::finish(RunStatus status) noexcept {
   if (finished_) return;
   finished_ = true;

@@ -35,6 +35,8 @@ class RunSetup {
   const std::optional<std::filesystem::path>& checkpoint() const { return resume_->checkpoint; }
   /// Closes loggers and tears down, once; failures are only reported.
   void finish(RunStatus status) noexcept;
+  /// After `finish`: for each logger that has lost something, what it has reported.
+  std::vector<std::string> logger_losses() const;
   /// First half of the handling of every exception and signal: notifies callbacks and the data module, and writes
   /// checkpoints that they request.
   void on_exception(const std::exception& error) noexcept;
