@@ -62,16 +62,17 @@ void check_trial(const Config& config) {
     fail("the metric of a trial is read from its log, and the config has no CsvLogger and no JsonlLogger. Add one.");
 }
 
-ConfigSources sources_of(const CommandLine& command, const history::SweepTrial& trial) {
+ConfigSources sources_of(const CommandLine& command, const SweepPlan& plan, const history::SweepTrial& trial) {
   ConfigSources sources = command.sources;
   sources.overrides.insert(sources.overrides.end(), trial.overrides.begin(), trial.overrides.end());
+  for (const history::SweepAxis& axis : plan.spec.space.axes) sources.places[axis.key] = axis.where;
   return sources;
 }
 
 void check_trials(const CommandLine& command, const SweepPlan& plan) {
   for (const history::SweepTrial& trial : plan.trials) {
     try {
-      check_trial(load_config(sources_of(command, trial)));
+      check_trial(load_config(sources_of(command, plan, trial)));
     } catch (const ConfigError& error) {
       throw ConfigError(cat("[cli.sweep] trial ", trial.index, " (", history::trial_text(plan, trial),
                             ") cannot start: ", error.what()));
@@ -106,7 +107,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   whole.halving.reset();
   const SweepPlan trials = history::plan_sweep(whole, std::nullopt);
   check_trials(command, trials);
-  const Config config = load_config(sources_of(command, trials.trials.front()));
+  const Config config = load_config(sources_of(command, trials, trials.trials.front()));
   CheckedSweep checked{command.sweep.dir.value_or(fs::path("sweeps") / file.stem()),
                        {},
                        {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};

@@ -42,8 +42,8 @@ std::vector<Run> read_runs(const std::filesystem::path& root) {
 }
 
 std::string Run::status_text() const {
-  const std::string status(status_name(this->status));
-  return is_fit() ? status : verb + ", " + status;
+  const std::string name(status_name(status));
+  return is_fit() ? name : verb + ", " + name;
 }
 
 std::optional<double> Run::steps_per_s() const {

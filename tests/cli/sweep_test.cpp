@@ -483,6 +483,8 @@ TEST_CASE("sweep: mistakes are found before anything starts") {
   };
   const std::string start = "method: grid\nmetric: val_loss\n";
   refused(start + "space: {optimizer.init_args.lrr: [0.1]}", "did you mean 'lr'?");
+  refused(start + "space: {optimizer.init_args.lrr: [0.1]}", "s.yaml:3:9: optimizer.init_args.lrr: unknown key");
+  refused(start + "space: {optimizer.lr: [0.1, -1]}", "s.yaml:3:9: optimizer.init_args.lr: ");
   refused(start + "space: {optimizer.lr: [0.1, -1]}", "[cli.sweep] trial 1 (lr=-1) cannot start");
   refused(start + "spase: {optimizer.lr: [0.1]}", "did you mean 'space'?");
   refused(kGrid, "checkpoint", {"--trainer.enable_checkpointing", "false"});

@@ -95,6 +95,7 @@ struct FULGUR_API ConfigSources {
   std::vector<std::pair<std::string, std::string>>
       overrides;  ///< values by key, such as `3` for `trainer.max_epochs`, in order; a key may end in `+`
   std::vector<std::pair<std::string, std::string>> environment;  ///< values by name; only `FULGUR_…__…` are read
+  std::map<std::string, Location> places = {};  ///< of overrides that a file contains, by key, for messages
 };
 
 /// Merges files, environment and command line in this order (later wins) and resolves short forms and `+=`; `${…}` is
