@@ -97,7 +97,9 @@ std::string failure_json(const std::string& verb, ExitCode code, std::string_vie
   Json json = start(verb, code);
   json["error"] = std::string(error);
   if (fit) add_reached(json, *fit);
-  json["run_dir"] = path_of(run_dir);
+  // The folder of a fit that a mistake in its config has ended before its first batch is removed.
+  std::error_code none;
+  json["run_dir"] = std::filesystem::exists(run_dir, none) ? path_of(run_dir) : Json(nullptr);
   json["last_checkpoint"] = path_of(target(run_layout::kLast));
   json["best_checkpoint"] = path_of(target(run_layout::kBest));
   return json_text(json);

@@ -239,6 +239,41 @@ TEST_CASE("F40 wrong configs exit 2 with place, path and hint, all in one go") {
   CHECK(check("\xEF\xBB\xBFtrainer: {max_epochs: 1}\r\n").exit_code == 0);
 }
 
+TEST_CASE("a mistake in an override is one message") {
+  for (const char* key : {"--trainer.logger.0.name", "--trainer.callbacks.0.patience", "--trainer.callbacks.patience"}) {
+    const Finished finished = trainer({"config", key, "3"});
+    INFO(key << finished.err);
+    CHECK(finished.exit_code == 2);
+    CHECK(says(finished.err, "the list is empty"));
+    CHECK_FALSE(says(finished.err, "got null"));
+    CHECK_FALSE(says(finished.err, "problems"));
+  }
+}
+
+TEST_CASE("names of other libraries lead to the components") {
+  const auto [key, name, near] = GENERATE(std::tuple{"--trainer.callbacks+", "EMA", "WeightAveraging"},
+                                          std::tuple{"--trainer.callbacks+", "EMACallback", "WeightAveraging"},
+                                          std::tuple{"--model.metrics+", "F1Score", "FBeta"},
+                                          std::tuple{"--model.metrics+", "MulticlassF1Score", "FBeta"},
+                                          std::tuple{"--model.metrics+", "MulticlassAccuracy", "Accuracy"},
+                                          std::tuple{"--model.metrics+", "JaccardIndex", "IoU"});
+  const Finished finished = trainer({"config", "--model", "MlpClassifier", key, name});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, std::string("; did you mean '") + near + "'?"));
+}
+
+TEST_CASE("F1 and EMA are found in the list of components") {
+  const std::string all = trainer({"list"}).out;
+  for (const char* line : {"  FBeta", "  IoU", "  WeightAveraging"}) {
+    const size_t at = all.find(line);
+    REQUIRE(at != std::string::npos);
+    const std::string text = all.substr(at, all.find('\n', at) - at);
+    INFO(text);
+    CHECK((says(text, "F1") || says(text, "Jaccard") || says(text, "EMA")));
+  }
+}
+
 TEST_CASE("F41 hostile YAML exits 2") {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i <= 9; ++i) {

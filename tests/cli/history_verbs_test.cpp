@@ -70,6 +70,21 @@ TEST_CASE("runs: a failed run that is resumed and finishes is no longer a failed
   CHECK(says(runs({"runs"}).out, "version_0  finished"));
 }
 
+TEST_CASE("runs: a fit that a mistake in its config ends before its first batch leaves no run") {
+  const Runs runs;
+  const std::vector<std::string> mistake{"--trainer.callbacks+=Finetuning", "--trainer.callbacks.freeze", "[\"no.such.*\"]"};
+  const Finished failed = runs.fit(mistake);
+  INFO(failed.err);
+  REQUIRE(failed.exit_code == 2);
+  CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0"));
+  // A run that is resumed keeps its folder.
+  REQUIRE(runs.fit({"--trainer.stop_after", "1ep"}).exit_code == 0);
+  std::vector<std::string> resumed = mistake;
+  resumed.insert(resumed.end(), {"--resume", "--allow-config-change"});
+  CHECK(runs.fit(resumed).exit_code != 0);
+  CHECK(fs::exists(runs / "fulgur_logs/version_0/checkpoints/last.ckpt"));
+}
+
 TEST_CASE("runs: a run that a signal stops is interrupted, and one that trains is running") {
   const Runs runs;
   Running fit({"fit", "-c", "c.yaml", "--trainer.max_epochs", "1000000"}, {.folder = runs.path()});

@@ -66,7 +66,9 @@ class RunSetup {
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   bool finished_ = false;
   bool set_up_ = false;
-  bool owns_folder_ = false;  ///< the files in the run folder are those of this run
+  bool owns_folder_ = false;      ///< the files in the run folder are those of this run
+  bool made_folder_ = false;      ///< this run has created its folder
+  bool discards_folder_ = false;  ///< nothing has begun in it
 };
 
 }  // namespace fulgur::detail
