@@ -159,9 +159,9 @@ std::string value_name(const CLI::Option& option) {
 struct OtherName {
   const char *name, *verb;
 };
-constexpr OtherName kOtherNames[] = {{"train", "fit"},       {"resume", "fit --resume"}, {"evaluate", "validate"},
-                                     {"eval", "validate"},   {"val", "validate"},        {"infer", "predict"},
-                                     {"lr_find", "tune lr"}, {"scale_batch_size", "tune batch_size"}};
+constexpr OtherName kOtherNames[] = {
+    {"train", "fit"},    {"resume", "fit --resume"}, {"evaluate", "validate"}, {"eval", "validate"},
+    {"val", "validate"}, {"infer", "predict"},       {"lr_find", "tune lr"},   {"scale_batch_size", "tune batch_size"}};
 
 /// What was probably meant by an argument that has no place.
 std::string hint_for_extra(const std::string& extra, const CLI::App& app) {
@@ -211,7 +211,8 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
     return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
                as_sentence(hint_for_extra(extras.front(), app)), usage);
   const std::string argument = argument_message(error, app);
-  return argument.empty() ? cat("[cli] ", escape_controls(error.what())) : cat("[cli] ", escape_controls(argument), usage);
+  return argument.empty() ? cat("[cli] ", escape_controls(error.what()))
+                          : cat("[cli] ", escape_controls(argument), usage);
 }
 
 /// The help of a verb, including the program's options that apply to it.
@@ -288,7 +289,10 @@ void add_history(CLI::App& app, CommandLine& out) {
   compare->add_option("run", out.runs, "Two run folders")->required()->type_name("RUN")->expected(2);
   compare->add_flag("--json", out.json, "Print the comparison as JSON");
   CLI::App* report = app.add_subcommand("report", "Write an HTML page that shows runs")->fallthrough();
-  report->add_option("run", out.runs, "Run folders, or folders with runs, of which all are shown")->required()->type_name("RUN")->expected(1, -1);
+  report->add_option("run", out.runs, "Run folders, or folders with runs, of which all are shown")
+      ->required()
+      ->type_name("RUN")
+      ->expected(1, -1);
   report->add_option("--output", out.output, "File to write; report.html in this folder if not given")
       ->type_name("FILE");
   report->add_flag("--quiet", out.quiet, "Do not print the name of the file");
@@ -458,7 +462,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
         "two");
   if (out.verb == "tune" && values.argument != "lr" && values.argument != "batch_size")
     throw ConfigError(cat("[cli.tune] tune finds a learning rate or a batch size; got '",
-                          escape_controls(values.argument.value_or("").substr(0, 200)), "'. Use tune lr or tune batch_size."));
+                          escape_controls(values.argument.value_or("").substr(0, 200)),
+                          "'. Use tune lr or tune batch_size."));
   out.argument = values.argument;
   out.sources.files.assign(values.files.begin(), values.files.end());
   out.plugins.assign(values.plugins.begin(), values.plugins.end());

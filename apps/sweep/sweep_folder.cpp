@@ -62,9 +62,9 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   write_report(folder / "sweep.html", history::sweep_page(plan, trials, folder, config, command));
   std::error_code ignored;
   if (config)
-    write_report(best_yaml,
-                 state.plugins.empty() ? *config
-                                       : cat(run_layout::kPluginsLine, escape_controls(join(state.plugins)), "\n", *config));
+    write_report(best_yaml, state.plugins.empty()
+                                ? *config
+                                : cat(run_layout::kPluginsLine, escape_controls(join(state.plugins)), "\n", *config));
   else
     std::filesystem::remove(best_yaml, ignored);  // that of an earlier call
   std::string text = history::sweep_table(plan, trials, style_of_stdout());

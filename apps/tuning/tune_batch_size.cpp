@@ -30,7 +30,8 @@ const char* result_of(BatchTrial result) {
 std::string peak_of(const BatchTrialReport& report) {
   if (report.peak_bytes == 0) return "-";
   const double mib = static_cast<double>(report.peak_bytes) / (1 << 20);
-  return cat(format_fixed(mib, mib < 10 ? 1 : 0), " MiB (", report.device, report.device == "cpu" ? ", resident)" : ")");
+  return cat(format_fixed(mib, mib < 10 ? 1 : 0), " MiB (", report.device,
+             report.device == "cpu" ? ", resident)" : ")");
 }
 
 std::string trials_table(const std::vector<TriedBatchSize>& trials) {
@@ -50,7 +51,8 @@ std::string rates_for(const Config& config, double ratio) {
                " (linear scaling) or ", csv_number(four_digits(std::sqrt(ratio))), " (square-root scaling)\n");
   const auto options = [&](double factor) {
     std::string text;
-    for (const RateOption& rate : rates) text += cat(" --", rate.key, "=", csv_number(four_digits(rate.value * factor)));
+    for (const RateOption& rate : rates)
+      text += cat(" --", rate.key, "=", csv_number(four_digits(rate.value * factor)));
     return text;
   };
   return cat("learning rate for it, linear scaling:     ", options(ratio).substr(1),

@@ -71,8 +71,8 @@ std::string curve_table(const LrCurve& curve, const LrSuggestion& suggestion) {
   for (size_t i = 0; i < count; ++i) {
     if (i % every != 0 && i + 1 != count && suggestion.index != i) continue;
     const LrPoint& point = curve.points[i];
-    TextRow row{cat(static_cast<int64_t>(i + 1)), csv_number(four_digits(point.lr)), csv_number(four_digits(point.loss)),
-                csv_number(four_digits(point.smoothed))};
+    TextRow row{cat(static_cast<int64_t>(i + 1)), csv_number(four_digits(point.lr)),
+                csv_number(four_digits(point.loss)), csv_number(four_digits(point.smoothed))};
     if (suggestion.index == i) row.emplace_back("<- steepest descent");
     rows.push_back(std::move(row));
   }
@@ -82,8 +82,9 @@ std::string curve_table(const LrCurve& curve, const LrSuggestion& suggestion) {
 // How to train with the suggested rate of the first parameter group.
 std::string overrides_for(const Config& config, double lr, double initial_lr) {
   const std::vector<RateOption> rates = rates_of(config);
-  if (rates.empty()) return cat("the module sets its learning rates in code: multiply them by ",
-                                csv_number(four_digits(lr / initial_lr)), "\n");
+  if (rates.empty())
+    return cat("the module sets its learning rates in code: multiply them by ",
+               csv_number(four_digits(lr / initial_lr)), "\n");
   std::string text = "use it with:";
   for (size_t i = 0; i < rates.size(); ++i)
     text += cat(" --", rates[i].key, "=", csv_number(four_digits(i == 0 ? lr : rates[i].value * (lr / initial_lr))));

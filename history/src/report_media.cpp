@@ -80,7 +80,8 @@ Figure small_table(const std::string& bytes) {
     const auto fields = read_csv_row(bytes, position);
     if (!fields) return {.html = "", .reason = "it is damaged"};
     if (fields->size() > kMostColumns)
-      return {.html = "", .reason = cat("it has ", fields->size(), " columns, and a page shows at most ", kMostColumns)};
+      return {.html = "",
+              .reason = cat("it has ", fields->size(), " columns, and a page shows at most ", kMostColumns)};
     if (count > kMostRows) return {.html = "", .reason = cat("it has more than ", kMostRows, " rows")};
     const char* const cell = count == 0 ? "th" : "td";
     rows += "<tr>";
@@ -141,8 +142,7 @@ std::string media_section(const std::vector<RunCurves>& runs) {
     }
   }
   if (figures.empty() && not_shown.empty()) return "";
-  return cat("<section><h2>Media</h2><div class=\"grid\">\n", figures, "</div>",
-             not_shown,
+  return cat("<section><h2>Media</h2><div class=\"grid\">\n", figures, "</div>", not_shown,
              beyond > 0
                  ? cat("<p class=\"note\">", beyond, " more are not shown: a page has at most ", kMostFigures, ".</p>")
                  : "",

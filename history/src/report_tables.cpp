@@ -54,8 +54,8 @@ std::string summary_section(const std::vector<RunCurves>& runs) {
     const auto best = run.best();
     const std::string status(status_name(run.status));
     rows += cat(
-        "<tr><td class=\"wide\">", shown_html(run.name), "</td><td class=\"", status, "\">", run.status_text(), "</td><td>",
-        run.is_fit() ? cat(run.epochs) : "-", "</td><td>", run.steps, "</td><td class=\"wide\">",
+        "<tr><td class=\"wide\">", shown_html(run.name), "</td><td class=\"", status, "\">", run.status_text(),
+        "</td><td>", run.is_fit() ? cat(run.epochs) : "-", "</td><td>", run.steps, "</td><td class=\"wide\">",
         best ? shown_html(cat(run.monitor->metric, " = ", value_text(best->first), " at step ", best->second)) : "-",
         "</td><td>", duration_text(run.duration_s), "</td><td>", value_text(run.steps_per_s()), "</td></tr>\n");
     if (!run.reason.empty())
@@ -128,7 +128,7 @@ std::string config_section(const std::vector<RunCurves>& runs) {
       rows += html_row(cells);
     }
     out += entries.empty() ? "<section><h2>Options that differ</h2><p>The configs are the same.</p></section>\n"
-                        : table_section("Options that differ", rows, left_out(entries.size(), shown, "options"));
+                           : table_section("Options that differ", rows, left_out(entries.size(), shown, "options"));
   }
   std::string all;
   for (size_t r = 0; r < std::min(runs.size(), kMostConfigs); ++r) {

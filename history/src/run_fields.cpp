@@ -163,7 +163,7 @@ bool matches(const Run& run, const Condition& condition) {
   const auto& classes = field->classes;
   const bool equal = field->number && wanted ? *field->number == *wanted
                      : classes.empty()       ? field->text == condition.value
-                                             : std::find(classes.begin(), classes.end(), condition.value) != classes.end();
+                                       : std::find(classes.begin(), classes.end(), condition.value) != classes.end();
   if (op == "=") return equal;
   if (op == "!=") return !equal;
   const auto holds = [&](const auto& a, const auto& b) {

@@ -61,9 +61,7 @@ std::string best_text(const Run& run) {
 }
 
 // What a table has no room for: where a run is, and what it shows.
-bool is_minor(std::string_view key) {
-  return key == "trainer.default_root_dir" || key.starts_with("trainer.enable_");
-}
+bool is_minor(std::string_view key) { return key == "trainer.default_root_dir" || key.starts_with("trainer.enable_"); }
 
 std::vector<std::string> differences_text(const std::vector<Run>& runs) {
   std::vector<const ConfigKeys*> configs;

@@ -126,7 +126,8 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"fit", "--gpus=2"}, "accelerator: cuda"},
       std::pair{std::vector<std::string>{"fti"}, "did you mean 'fit'?"},
       std::pair{std::vector<std::string>{"fit", "test"}, "unexpected argument 'test'"},
-      std::pair{std::vector<std::string>{"fit", "c.yaml"}, "unexpected argument 'c.yaml'; did you mean '--config c.yaml'?"},
+      std::pair{std::vector<std::string>{"fit", "c.yaml"},
+                "unexpected argument 'c.yaml'; did you mean '--config c.yaml'?"},
       std::pair{std::vector<std::string>{"fit", "-x"}, "unexpected argument '-x'"},
       std::pair{std::vector<std::string>{"fit", "--trainer.max_epoch", "3"},
                 "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"},
@@ -136,9 +137,11 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"config", "--print_config=coments"}, "takes comments and skip_null"},
       std::pair{std::vector<std::string>{"list", "callbacks"}, "did you mean 'callback'?"},
       std::pair{std::vector<std::string>{"describe", "MlpClasifier"}, "did you mean 'MlpClassifier'?"},
-      std::pair{std::vector<std::string>{"describe"}, "describe` needs NAME (Name of the component); got none. `trainer"},
+      std::pair{std::vector<std::string>{"describe"},
+                "describe` needs NAME (Name of the component); got none. `trainer"},
       std::pair{std::vector<std::string>{"tune"}, "tune` needs WHAT (lr or batch_size); got none."},
-      std::pair{std::vector<std::string>{"tune", "learning_rate"}, "got 'learning_rate'. Use tune lr or tune batch_size."},
+      std::pair{std::vector<std::string>{"tune", "learning_rate"},
+                "got 'learning_rate'. Use tune lr or tune batch_size."},
       std::pair{std::vector<std::string>{"compare", "a"}, "compare` needs RUN (Two run folders); got 1."},
       std::pair{std::vector<std::string>{"report"}, "report` needs RUN ("},
       std::pair{std::vector<std::string>{"fit", "--profile"}, "--profile needs a value: --profile STEPS. "},
@@ -240,7 +243,8 @@ TEST_CASE("F40 wrong configs exit 2 with place, path and hint, all in one go") {
 }
 
 TEST_CASE("a mistake in an override is one message") {
-  for (const char* key : {"--trainer.logger.0.name", "--trainer.callbacks.0.patience", "--trainer.callbacks.patience"}) {
+  for (const char* key :
+       {"--trainer.logger.0.name", "--trainer.callbacks.0.patience", "--trainer.callbacks.patience"}) {
     const Finished finished = trainer({"config", key, "3"});
     INFO(key << finished.err);
     CHECK(finished.exit_code == 2);

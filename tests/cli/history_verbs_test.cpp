@@ -72,7 +72,8 @@ TEST_CASE("runs: a failed run that is resumed and finishes is no longer a failed
 
 TEST_CASE("runs: a fit that a mistake in its config ends before its first batch leaves no run") {
   const Runs runs;
-  const std::vector<std::string> mistake{"--trainer.callbacks+=Finetuning", "--trainer.callbacks.freeze", "[\"no.such.*\"]"};
+  const std::vector<std::string> mistake{"--trainer.callbacks+=Finetuning", "--trainer.callbacks.freeze",
+                                         "[\"no.such.*\"]"};
   const Finished failed = runs.fit(mistake);
   INFO(failed.err);
   REQUIRE(failed.exit_code == 2);

@@ -385,7 +385,8 @@ TEST_CASE("a fit from a checkpoint at the end of its run says that there is noth
     CHECK(end.exit_code == 0);
     return end.err;
   };
-  const std::string line = "there is nothing to train. Raise the limit, or begin a new run with its weights: --load.loops false";
+  const std::string line =
+      "there is nothing to train. Raise the limit, or begin a new run with its weights: --load.loops false";
   CHECK(says(fit({}), line));
   CHECK_FALSE(says(fit({"--load.loops", "false"}), "nothing to train"));
   CHECK_FALSE(says(fit({"--trainer.max_steps", "20"}), "nothing to train"));

@@ -427,7 +427,9 @@ TEST_CASE("sweep: finished trials are ranked again by another metric, also by --
   const Sweeps sweeps("method: grid\nmetric: val_loss" + space);
   const Finished first = sweeps();
   REQUIRE(first.exit_code == 0);
-  const auto best_of = [](const Finished& end) { return end.out.substr(std::min(end.out.find("best: "), end.out.size()), 13); };
+  const auto best_of = [](const Finished& end) {
+    return end.out.substr(std::min(end.out.find("best: "), end.out.size()), 13);
+  };
   CHECK(best_of(first) == "best: trial 0");
   write_text(sweeps / "s.yaml", "method: grid\nmetric: val_loss\nmode: max\nvalue: last" + space);
   const Finished worst = sweeps();

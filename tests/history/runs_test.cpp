@@ -242,7 +242,8 @@ TEST_CASE("a filter that no run can fulfil is an error with its reason") {
   const auto refused = [&](const std::string& filter) {
     return message_of<fulgur::ConfigError>([&] { root.selected({.filter = filter}); });
   };
-  CHECK_THAT(refused("val_acc>>0.77"), ContainsSubstring("an operator is one of = != < <= > >= ~; got 'val_acc>>0.77'"));
+  CHECK_THAT(refused("val_acc>>0.77"),
+             ContainsSubstring("an operator is one of = != < <= > >= ~; got 'val_acc>>0.77'"));
   CHECK_THAT(refused("lr==0.1"), ContainsSubstring("an operator is one of"));
   CHECK_THAT(refused("val_acc=good"), ContainsSubstring("'val_acc' is a number, and is compared with a number"));
   CHECK_THAT(refused("val_acc>good"), ContainsSubstring("'val_acc' is a number"));
@@ -293,9 +294,10 @@ TEST_CASE("the table shows a component that only some runs have by its class and
               "]}\noptimizer: {class_path: SGD, init_args: {lr: 0.1, momentum: 0.9, nesterov: false}}\n")
       .csv(kTable);
   root.run("version_1")
-      .config("trainer: {enable_progress_bar: false, default_root_dir: b, callbacks: [{class_path: EarlyStopping, "
-              "init_args: {monitor: val_loss, min_delta: 0.5, strict: true, stopping_threshold: null}}, " +
-              checkpoint + "]}\noptimizer: {class_path: OfAPlugIn, init_args: {size: 3}}\n")
+      .config(
+          "trainer: {enable_progress_bar: false, default_root_dir: b, callbacks: [{class_path: EarlyStopping, "
+          "init_args: {monitor: val_loss, min_delta: 0.5, strict: true, stopping_threshold: null}}, " +
+          checkpoint + "]}\noptimizer: {class_path: OfAPlugIn, init_args: {size: 3}}\n")
       .csv(kTable);
   root.run("version_2").config("trainer: {callbacks: []}\noptimizer: null\n").csv(kTable);
   const auto runs = read_runs(root.path());

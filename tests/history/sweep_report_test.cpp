@@ -103,7 +103,8 @@ TEST_CASE("sweep state: the metric, its mode and value may change, unless halvin
     CHECK(is_ranked_otherwise(saved, given));
   }
   saved.trials[0].at_rungs = {0.5};
-  CHECK_THAT(sweep_differences(saved, given), ContainsSubstring("sweep: value: not set in the sweep's folder, last now"));
+  CHECK_THAT(sweep_differences(saved, given),
+             ContainsSubstring("sweep: value: not set in the sweep's folder, last now"));
 }
 
 TEST_CASE("sweep: ranked again, trials that lacked the former metric are completed, or continue at their rung") {

@@ -49,7 +49,8 @@ constexpr NameElsewhere kNamesElsewhere[] = {{"F1", "FBeta"},
                                              {"EMAWeightAveraging", "WeightAveraging"},
                                              {"ExponentialMovingAverage", "WeightAveraging"}};
 
-/// The component that another library calls `name`, with `Binary` and the like before it or not; empty if there is none.
+/// The component that another library calls `name`, with `Binary` and the like before it or not; empty if there is
+/// none.
 std::string component_of_elsewhere(const ComponentRegistry& registry, std::string_view name) {
   for (const std::string_view task : {"Binary", "Multiclass", "Multilabel"})
     if (name.starts_with(task)) {

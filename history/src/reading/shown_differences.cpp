@@ -55,9 +55,8 @@ std::vector<std::string> differing_components(const std::vector<ConfigKeys>& con
       if (++counts[place] == 1) order.push_back(place);
       classes[place].insert(text);
     }
-  std::erase_if(order, [&](const std::string& place) {
-    return classes[place].size() == 1 && counts[place] == configs.size();
-  });
+  std::erase_if(
+      order, [&](const std::string& place) { return classes[place].size() == 1 && counts[place] == configs.size(); });
   std::vector<std::string> outermost;
   for (const std::string& place : order)
     if (std::none_of(order.begin(), order.end(), [&](const std::string& other) { return is_below(place, other); }))
@@ -106,9 +105,8 @@ ShownDifferences shown_differences(const std::vector<const ConfigKeys*>& configs
     shown.entries.push_back(std::move(entry));
   };
   for (const std::string& key : different_keys(pointers)) {
-    const auto component = std::find_if(components.begin(), components.end(), [&](const std::string& place) {
-      return key == place || is_below(key, place);
-    });
+    const auto component = std::find_if(components.begin(), components.end(),
+                                        [&](const std::string& place) { return key == place || is_below(key, place); });
     if (component != components.end()) {
       add_component(*component);
       continue;

@@ -9,9 +9,9 @@ namespace fulgur::history {
 
 /// What differs between configs, as it is shown to a person.
 ///
-/// Components of a list are named by their class (`trainer.callbacks[EarlyStopping]`), so that one more of them moves no
-/// other. A component that only some of the configs have, or that is of another class in some, is one entry: its class
-/// and its options that do not have their defaults, `EarlyStopping(monitor=val_acc, patience=5)`.
+/// Components of a list are named by their class (`trainer.callbacks[EarlyStopping]`), so that one more of them moves
+/// no other. A component that only some of the configs have, or that is of another class in some, is one entry: its
+/// class and its options that do not have their defaults, `EarlyStopping(monitor=val_acc, patience=5)`.
 struct ShownDifferences {
   struct Entry {
     std::string key;

@@ -121,8 +121,9 @@ void remove_unused_folder(const fs::path& run_dir) noexcept {
     std::error_code error;
     for (fs::recursive_directory_iterator file(run_dir, error), end; !error && file != end; file.increment(error)) {
       const std::string name = file->path().filename().string();
-      const bool is_usual = std::ranges::find(kNames, name) != std::end(kNames) ||
-                            std::ranges::any_of(kBegins, [&](std::string_view begin) { return name.starts_with(begin); });
+      const bool is_usual =
+          std::ranges::find(kNames, name) != std::end(kNames) ||
+          std::ranges::any_of(kBegins, [&](std::string_view begin) { return name.starts_with(begin); });
       if (!is_usual) return;
     }
     if (!error) fs::remove_all(run_dir, error);

@@ -166,9 +166,9 @@ std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& ser
 // A checkpoint at the end of its run: without a line, the result would look like that of a training.
 void print_nothing_to_train(const RunState& run) {
   const std::string reason = run.stop_reason.value_or("");
-  run.print(cat("the run of the checkpoint is finished (", reason, ", ", counted(run.counters.epochs.completed, "epoch"),
-                ", ", counted(run.counters.global_step, "step"), "): there is nothing to train. ",
-                is_of_limit(reason) ? "Raise the limit, or begin" : "Begin",
+  run.print(cat("the run of the checkpoint is finished (", reason, ", ",
+                counted(run.counters.epochs.completed, "epoch"), ", ", counted(run.counters.global_step, "step"),
+                "): there is nothing to train. ", is_of_limit(reason) ? "Raise the limit, or begin" : "Begin",
                 " a new run with its weights: --load.loops false"));
 }
 

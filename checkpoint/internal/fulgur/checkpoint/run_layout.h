@@ -10,7 +10,7 @@ inline constexpr const char* kBest = "best.ckpt";           ///< link to the bes
 inline constexpr const char* kConfig = "config.yaml";       ///< the resolved config
 /// Comments at the start of the config: the verb of the run, and the plug-ins that it needs.
 inline constexpr const char *kVerbLine = "# verb: ", *kPluginsLine = "# needs --plugin: ";
-inline constexpr const char* kFinished = "finished.json";   ///< only in the folder of a run that is finished
-inline constexpr const char* kFailed = "failed.json";       ///< only in the folder of a fit that an exception has ended
+inline constexpr const char* kFinished = "finished.json";  ///< only in the folder of a run that is finished
+inline constexpr const char* kFailed = "failed.json";      ///< only in the folder of a fit that an exception has ended
 
 }  // namespace fulgur::run_layout

@@ -49,7 +49,7 @@ using ConfigKeys = std::vector<std::pair<std::string, std::string>>;
 
 struct FULGUR_API Run {
   std::filesystem::path folder;
-  std::string name;  ///< for display
+  std::string name;          ///< for display
   std::string verb = "fit";  ///< or validate, test, predict, which have no epochs
   RunStatus status = RunStatus::interrupted;
   std::string reason;  ///< why it stopped or failed, if known
@@ -88,8 +88,8 @@ FULGUR_API std::vector<std::filesystem::path> find_runs(const std::filesystem::p
 /// run that began last. Throws a ConfigError if there is no run.
 FULGUR_API std::filesystem::path newest_run(const std::filesystem::path& folder);
 
-/// Returns `folder` if it is a run folder, and otherwise the runs that find_runs finds. Throws a ConfigError if there is
-/// none.
+/// Returns `folder` if it is a run folder, and otherwise the runs that find_runs finds. Throws a ConfigError if there
+/// is none.
 FULGUR_API std::vector<std::filesystem::path> runs_at(const std::filesystem::path& folder);
 
 /// Reads the runs that find_runs finds; their names are their paths below `root`. Damage is noted.

@@ -43,7 +43,7 @@ struct SweepState {
   std::string sweep, config;      ///< as YAML
   std::optional<int64_t> length;  ///< of the whole run, for halving
   std::vector<TrialRecord> trials;
-  std::optional<int64_t> threads = {};  ///< of each trial, since the first start; unknown before it
+  std::optional<int64_t> threads = {};    ///< of each trial, since the first start; unknown before it
   std::vector<std::string> plugins = {};  ///< with which the config can be read
 };
 
@@ -63,8 +63,8 @@ FULGUR_API std::string sweep_differences(const SweepState& saved, const SweepSta
 /// Whether `metric`, `mode` or `value` differs.
 FULGUR_API bool is_ranked_otherwise(const SweepState& saved, const SweepState& given);
 
-/// Reads the records of all trials again, after the metric of the sweep or its mode has changed. Trials that failed only
-/// because they lacked the former metric become completed or interrupted. Throws as read_trial does.
+/// Reads the records of all trials again, after the metric of the sweep or its mode has changed. Trials that failed
+/// only because they lacked the former metric become completed or interrupted. Throws as read_trial does.
 FULGUR_API void rank_again(const SweepPlan& plan, const std::filesystem::path& sweep_folder,
                            std::vector<TrialRecord>& trials);
 
