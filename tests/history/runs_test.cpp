@@ -170,6 +170,34 @@ TEST_CASE("a damaged config is an error that names the place") {
   CHECK_THAT(message_of<fulgur::DataError>([&] { read_run(written.folder); }), ContainsSubstring("config.yaml"));
 }
 
+TEST_CASE("a folder of another verb than fit is finished if it has the values or the predictions") {
+  const Root root;
+  const auto test = root.run("version_0"), predict = root.run("version_1"), fit = root.run("version_2");
+  test.config("# verb: test\ntrainer: {max_epochs: 2}\n");
+  CHECK(read_run(test.folder).status_text() == "test, interrupted");
+  test.csv("step,epoch,test_acc\n10,1,0.9\n");
+  CHECK(read_run(test.folder).verb == "test");
+  CHECK(read_run(test.folder).status == RunStatus::finished);
+  CHECK(read_run(test.folder).status_text() == "test, finished");
+  predict.config("# verb: predict\n# needs --plugin: a.so\ntrainer: {max_epochs: 2}\n");
+  CHECK(read_run(predict.folder).status_text() == "predict, interrupted");
+  predict.put("predictions.jsonl", "{}\n");
+  CHECK(read_run(predict.folder).status_text() == "predict, finished");
+  // Rows of a fit do not finish it.
+  fit.config("# verb: fit\ntrainer: {max_epochs: 2}\n").csv(kTable);
+  CHECK(read_run(fit.folder).status_text() == "interrupted");
+}
+
+TEST_CASE("a folder stands for the runs below it") {
+  const Root root;
+  for (const char* name : {"b/version_10", "b/version_9"}) root.run(name).csv("step,epoch\n");
+  using Paths = std::vector<std::filesystem::path>;
+  CHECK(runs_at(root.path()) == Paths{root / "b/version_9", root / "b/version_10"});
+  CHECK(runs_at(root / "b/version_9") == Paths{root / "b/version_9"});
+  std::filesystem::create_directories(root / "empty");
+  CHECK_THAT(message_of<fulgur::ConfigError>([&] { runs_at(root / "empty"); }), ContainsSubstring("no run below"));
+}
+
 TEST_CASE("what is not a run folder is refused") {
   const Root root;
   write_text(root / "file", "");
