@@ -42,8 +42,8 @@ std::vector<Run> read_runs(const std::filesystem::path& root) {
 }
 
 std::string Run::status_text() const {
-  const std::string name(status_name(status));
-  return is_fit() ? name : verb + ", " + name;
+  const std::string text(status_name(status));
+  return is_fit() ? text : verb + ", " + text;
 }
 
 std::optional<double> Run::steps_per_s() const {
