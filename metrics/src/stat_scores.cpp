@@ -163,7 +163,8 @@ Tensor Dice::score(const Counts& counts) const {
     Registry<PredictionMetric>::add<Recall>("Recall", "Share of the targets of a class that are found."),
     Registry<PredictionMetric>::add<Specificity>(
         "Specificity", "Share of the samples of other classes that are not taken for this one."),
-    Registry<PredictionMetric>::add<FBeta>("FBeta", "Weighted harmonic mean of precision and recall."),
+    Registry<PredictionMetric>::add<FBeta>(
+        "FBeta", "Weighted harmonic mean of precision and recall: the F1 score, unless beta is set."),
     Registry<PredictionMetric>::add<IoU>("IoU", "Intersection over union (Jaccard index)."),
     Registry<PredictionMetric>::add<Dice>("Dice", "The Dice coefficient over all samples."),
 };

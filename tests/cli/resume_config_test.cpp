@@ -386,6 +386,23 @@ TEST_CASE("a finished run says so and exits 0; a second process in its folder is
   CHECK(says(second.err, "pid"));
 }
 
+TEST_CASE("a fit from a checkpoint at the end of its run says that there is nothing to train") {
+  const Stopped run;
+  const auto fit = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"fit", "-c", "c.yaml", "--ckpt_path", "last"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished end = trainer(arguments, {.folder = run.folder.path()});
+    INFO(end.err);
+    CHECK(end.exit_code == 0);
+    return end.err;
+  };
+  const std::string line =
+      "there is nothing to train. Raise the limit, or begin a new run with its weights: --load.loops false";
+  CHECK(says(fit({}), line));
+  CHECK_FALSE(says(fit({"--load.loops", "false"}), "nothing to train"));
+  CHECK_FALSE(says(fit({"--trainer.max_steps", "20"}), "nothing to train"));
+}
+
 TEST_CASE("verify needed tests a checkpoint whose optimizer is damaged; whole does not") {
   const Stopped run;
   const fs::path file = run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt/optimizer.safetensors";

@@ -28,6 +28,7 @@ struct Trainer::Impl {
   std::optional<FitReport> last_fit;
   // The modules that runs have prepared.
   std::set<std::weak_ptr<LightningModule>, std::owner_less<std::weak_ptr<LightningModule>>> modules;
+  std::vector<std::string> logger_losses;  // of the last run
   std::atomic<bool> running = false;
 };
 
@@ -107,6 +108,7 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
   components.verified_checkpoint = config.verified_checkpoint;
   components.begins_again = config.begins_again;
   components.profile_steps = config.profile_steps;
+  components.plugins = config.plugins;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,
@@ -163,7 +165,9 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::share
     setup.start();
     body(setup.state(), setup.services(), setup.checkpoint());
   };
-  return guarded(setup, impl->running, whole, failed);
+  const std::optional<int> signal = guarded(setup, impl->running, whole, failed);
+  impl->logger_losses = setup.logger_losses();
+  return signal;
 }
 
 using ChosenCheckpoint = std::optional<fs::path>;
@@ -194,6 +198,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       },
       failed);
   FitReport& report = result.report;
+  report.logger_losses = impl->logger_losses;
   report.exit_code = result.nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
   impl->last_fit = report;
   return report;

@@ -12,7 +12,7 @@ using namespace fulgur;
 namespace {
 
 Tensor picture_of(const Tensor& matrix) {
-  return std::get<ImageRecord>(fulgur::detail::draw_matrix("matrix", matrix).front()).pixels;
+  return std::get<ImageRecord>(fulgur::detail::draw_matrix("matrix", matrix, "").front()).pixels;
 }
 
 }  // namespace
@@ -36,6 +36,14 @@ TEST_CASE("a pixel of a large matrix shows the largest share of its cells") {
   CHECK(pixels[0][0][3].item<int64_t>() == 64);  // 255 · (1 - 3/4), rounded
   CHECK(pixels[2][0][4].item<int64_t>() == 255);
   CHECK((pixels != 255).sum().item<int64_t>() == 3);
+}
+
+TEST_CASE("the table of a matrix says what its rows and columns are") {
+  const auto records = fulgur::detail::draw_matrix("matrix", at::eye(2, at::kLong), "rows: label, columns: prediction");
+  REQUIRE(records.size() == 2);
+  const auto& table = std::get<TableRecord>(records.back());
+  CHECK(table.columns == std::vector<std::string>{"rows: label, columns: prediction", "0", "1"});
+  CHECK(table.rows.size() == 2);
 }
 
 }  // namespace matrix_media_test

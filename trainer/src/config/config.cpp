@@ -138,7 +138,10 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
     else
       overrider.apply(root, *config::key_of_variable(name), value, where);
   }
-  for (const auto& [key, value] : sources.overrides) overrider.apply(root, key, value, {"command line", 0, 0});
+  for (const auto& [key, value] : sources.overrides) {
+    const auto place = sources.places.find(key);
+    overrider.apply(root, key, value, place != sources.places.end() ? place->second : Location{"command line", 0, 0});
+  }
   return root;
 }
 

@@ -6,6 +6,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
 #include "fulgur/trainer/config.h"
+#include "fulgur/trainer/default_options.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur {
@@ -74,6 +75,19 @@ std::string describe(const std::string& name) {
 }
 
 }  // namespace
+
+std::optional<ConfigNode> detail::default_options(std::string_view class_path) {
+  for (const std::string& kind : registry_kinds()) {
+    const ComponentInfo* const info = component_registry(kind).find(class_path);
+    if (info == nullptr) continue;
+    std::vector<ConfigNode::Entry> entries;
+    const OptionFields made(info->make_options());
+    for (const Field& field : made.fields.all())
+      entries.emplace_back(field.name, field.required ? ConfigNode::null() : field.write());
+    return ConfigNode::map(std::move(entries));
+  }
+  return std::nullopt;
+}
 
 std::string describe_component(const std::string& name) {
   if (name == "config") return "The top keys of a config\n\n" + table_of(*FieldTraits<Config>::type().object());

@@ -32,8 +32,8 @@ Tensor matrix_picture(const Tensor& numbers) {
   return gray.repeat_interleave(cell, 0).repeat_interleave(cell, 1).expand({3, -1, -1}).contiguous();
 }
 
-TableRecord matrix_table(const std::string& name, const Tensor& numbers, bool integers) {
-  TableRecord table{.name = name, .columns = {""}, .rows = {}};
+TableRecord matrix_table(const std::string& name, const Tensor& numbers, const std::string& axes, bool integers) {
+  TableRecord table{.name = name, .columns = {axes}, .rows = {}};
   for (int64_t column = 0; column < numbers.size(1); ++column) table.columns.push_back(cat(column));
   const auto value = numbers.accessor<double, 2>();
   for (int64_t row = 0; row < numbers.size(0); ++row) {
@@ -52,11 +52,11 @@ TableRecord matrix_table(const std::string& name, const Tensor& numbers, bool in
 
 }  // namespace
 
-std::vector<MediaRecord> draw_matrix(const std::string& name, const Tensor& values) {
+std::vector<MediaRecord> draw_matrix(const std::string& name, const Tensor& values, const std::string& axes) {
   const at::NoGradGuard no_grad;
   const Tensor numbers = values.to(at::kCPU, at::kDouble);
   return {ImageRecord{name, matrix_picture(numbers)},
-          matrix_table(name, numbers, !c10::isFloatingType(values.scalar_type()))};
+          matrix_table(name, numbers, axes, !c10::isFloatingType(values.scalar_type()))};
 }
 
 }  // namespace fulgur::detail

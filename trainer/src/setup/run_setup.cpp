@@ -134,6 +134,7 @@ void RunSetup::choose_run_folder(ResumePlan& resume) {
       name.version.reset();
     run_.run_dir = resume.run_dir ? *resume.run_dir : take_run_folder(run_.options.default_root_dir, name);
     run_.run_dir = fs::absolute(run_.run_dir).lexically_normal();
+    made_folder_ = !resume.run_dir;
     if (!resume.lock) resume.lock.emplace(run_.run_dir);
     std::error_code error;
     if (run_.fn == TrainerFn::fit && run_.checkpoints_allowed)
@@ -241,6 +242,9 @@ void RunSetup::save_config() {
   std::error_code error;
   fs::remove(temporary, error);  // a process that died may have left it; a fifo in its place would block
   std::ofstream file(temporary);
+  file << run_layout::kVerbLine << name_of(run_.fn) << '\n';
+  if (const auto& plugins = run_.components.plugins; !plugins.empty())
+    file << run_layout::kPluginsLine << escape_controls(join(plugins)) << '\n';
   file << to_yaml(run_.description.config, {.comments = true});
   file.close();
   if (file) fs::rename(temporary, path, error);
@@ -323,6 +327,15 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   log_exceptions(kWhen, [&] { services_.checkpoints.wait_for_save(); });
   if (run_.fn == TrainerFn::fit && owns_folder_ && !dynamic_cast<const Interrupted*>(&error))
     mark_failed(run_.run_dir, error);
+  discards_folder_ = made_folder_ && !in_loops && dynamic_cast<const ConfigError*>(&error);
+}
+
+std::vector<std::string> RunSetup::logger_losses() const {
+  std::vector<std::string> losses;
+  for (const auto& logger : started_loggers_)
+    if (const auto* const thread = dynamic_cast<const LoggerThread*>(logger.get()))
+      if (std::string lost = thread->losses(); !lost.empty()) losses.push_back(std::move(lost));
+  return losses;
 }
 
 void RunSetup::finish(RunStatus status) noexcept {
@@ -355,6 +368,7 @@ void RunSetup::finish(RunStatus status) noexcept {
   for (const auto& [replica, context] : run_.replicas) ComponentAccess::set_run(*replica, nullptr);
   if (hardware_) hardware_->current_device.reset();
   if (resume_) resume_->lock.reset();
+  if (discards_folder_ && run_.fn == TrainerFn::fit) remove_unused_folder(run_.run_dir);
 }
 
 }  // namespace fulgur::detail

@@ -34,6 +34,9 @@ class FULGUR_API Metric : public Stateful {
   virtual Tensor compute() const = 0;
   /// For each value of a vector, what is appended to the name of the logged value: `_0`, `_1`, … unless overridden.
   virtual std::vector<std::string> value_names(int64_t count) const;
+  /// Of a matrix: what its rows and columns are, for the first cell of its table, such as `rows: label, columns:
+  /// prediction`.
+  virtual std::string matrix_axes() const { return {}; }
   /// Forgets all batches.
   virtual void reset();
   /// Number of updates since the last reset, those of merged states included.
