@@ -126,6 +126,8 @@ std::string hint_of_plugins(const ConfigSources& sources, const Problems& proble
   std::string hint;
   constexpr int kLines = 2;  // of comments before the config
   for (const std::filesystem::path& path : sources.files) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;  // a pipe can be read only once
     std::ifstream file(path);
     std::string line;
     for (int i = 0; i < kLines && std::getline(file, line); ++i)
