@@ -187,6 +187,14 @@ std::string argument_message(const CLI::ParseError& error, const CLI::App& app) 
     return cat(name, " takes ", join(split_text(text.substr(list, text.size() - 1 - list), ','), " or "), "; got '",
                text.substr(name.size() + 2, choice - name.size() - 2), "'. ");
   }
+  constexpr std::string_view kRange = " not in range ", kValue = ": Value ", kConvert = "Could not convert: ";
+  const auto range = text.find(kRange), value = text.find(kValue);
+  if (range != std::string::npos && value < range)
+    return cat(text.substr(0, value), " must be in the range ", text.substr(range + kRange.size()), "; got '",
+               text.substr(value + kValue.size(), range - value - kValue.size()), "'. ");
+  if (const auto equals = text.find(" = "); text.starts_with(kConvert) && equals != std::string::npos)
+    return cat(text.substr(kConvert.size(), equals - kConvert.size()), " does not take the value '",
+               text.substr(equals + 3), "'. ");
   const bool lacks_some = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
   if (!lacks_some && !dynamic_cast<const CLI::RequiredError*>(&error)) return "";
   std::vector<const CLI::App*> apps{&app};

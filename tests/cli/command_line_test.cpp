@@ -152,6 +152,9 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"fit", "--profile"}, "--profile needs a value: --profile STEPS. "},
       std::pair{std::vector<std::string>{"export", "a", "--format", "onnx"},
                 "--format takes safetensors or pt; got 'onnx'."},
+      std::pair{std::vector<std::string>{"sweep", "--jobs", "0"}, "--jobs must be in the range "},
+      std::pair{std::vector<std::string>{"sweep", "--jobs", "0"}, "; got '0'."},
+      std::pair{std::vector<std::string>{"tune", "lr", "--steps", "ten"}, "--steps does not take the value 'ten'."},
       std::pair{std::vector<std::string>{"fit", "plain.yaml"}, "did you mean '--config plain.yaml'?"},
       std::pair{std::vector<std::string>{"train", "--config", "x.yaml"}, "did you mean 'fit'?"},
       std::pair{std::vector<std::string>{"evaluate"}, "did you mean 'validate'?"},
@@ -337,6 +340,17 @@ TEST_CASE("a plug-in that cannot be loaded exits 2 with the reason") {
   CHECK(says(damaged.err, "--plugin"));
   CHECK(says(damaged.err, "no.so"));
   CHECK(trainer({"--plugin", "missing.so", "list"}).exit_code == 2);
+}
+
+TEST_CASE("a saved config that needs a plug-in says so if one of its classes is unknown") {
+  const std::string saved = "# verb: fit\n# needs --plugin: build/my.so\n";
+  const Finished unknown = check(saved + "model: MyOwnModel\n");
+  INFO(unknown.err);
+  CHECK(unknown.exit_code == 2);
+  CHECK(says(unknown.err, "unknown model 'MyOwnModel'"));
+  CHECK(says(unknown.err, "c.yaml was saved by a run with --plugin build/my.so\n"));
+  CHECK_FALSE(says(check(saved + "trainer: {max_epoch: 3}\n").err, "was saved by"));
+  CHECK_FALSE(says(check("model: MyOwnModel\n").err, "was saved by"));
 }
 
 TEST_CASE("list, describe and schema") {

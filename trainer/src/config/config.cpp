@@ -1,10 +1,12 @@
 #include "fulgur/trainer/config.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "config/config_tree.h"
 #include "config/links.h"
 #include "config/renamed_options.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
@@ -116,6 +118,27 @@ Config read_typed(ConfigNode node, Problems& problems) {
   return config;
 }
 
+// The plug-ins that saved configs name in a comment, if a class is unknown; empty otherwise.
+std::string hint_of_plugins(const ConfigSources& sources, const Problems& problems) {
+  if (std::ranges::none_of(problems.items(), [](const Problem& problem) {
+        return problem.message.starts_with("unknown ") && !problem.message.starts_with("unknown key");
+      }))
+    return "";
+  std::string hint;
+  constexpr int kLines = 2;  // of comments before the config
+  for (const std::filesystem::path& path : sources.files) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;  // a pipe can be read only once
+    std::ifstream file(path);
+    std::string line;
+    for (int i = 0; i < kLines && std::getline(file, line); ++i)
+      if (line.starts_with(run_layout::kPluginsLine))
+        hint += cat("\n", path, " was saved by a run with --plugin ",
+                    escape_controls(line.substr(std::string_view(run_layout::kPluginsLine).size())));
+  }
+  return hint;
+}
+
 }  // namespace
 
 ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
@@ -153,6 +176,13 @@ Config load_config(const ConfigSources& sources) {
       std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
+  if (const std::string hint = hint_of_plugins(sources, problems); !hint.empty()) {
+    try {
+      problems.throw_if_any();
+    } catch (const ConfigError& error) {
+      throw ConfigError(cat(error.what(), hint));
+    }
+  }
   problems.throw_if_any();
   warn_of_ignored_variables(sources, config);
   if (!sources.files.empty()) {

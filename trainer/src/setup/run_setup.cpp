@@ -327,7 +327,8 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   log_exceptions(kWhen, [&] { services_.checkpoints.wait_for_save(); });
   if (run_.fn == TrainerFn::fit && owns_folder_ && !dynamic_cast<const Interrupted*>(&error))
     mark_failed(run_.run_dir, error);
-  discards_folder_ = made_folder_ && !in_loops && dynamic_cast<const ConfigError*>(&error);
+  // Other ranks have logs in the folder.
+  discards_folder_ = made_folder_ && run_.world_size() == 1 && !in_loops && dynamic_cast<const ConfigError*>(&error);
 }
 
 std::vector<std::string> RunSetup::logger_losses() const {
