@@ -122,17 +122,19 @@ std::vector<std::string> expand_braces(const std::string& text) {
   const size_t dots = inside.find("..");
   const std::string first = inside.substr(0, std::min(dots, inside.size()));
   const std::string last = dots == std::string::npos ? "" : inside.substr(dots + 2);
-  const auto begin = all_digits(first) ? parse_whole<int64_t>(first) : std::nullopt;
-  const auto end = all_digits(last) ? parse_whole<int64_t>(last) : std::nullopt;
-  if (!begin || !end || *end < *begin)
+  const auto number_in = [](const std::string& digits) {
+    return all_digits(digits) ? parse_whole<int64_t>(digits).value_or(-1) : -1;
+  };
+  const int64_t begin = number_in(first), end = number_in(last);
+  if (begin < 0 || end < begin)
     throw ConfigError(
         cat("[data.TarShards] braces must contain a range such as {000..012}; got '", escape_controls(text), "'."));
   const std::vector<std::string> rests = expand_braces(text.substr(close + 1));
-  if (static_cast<uint64_t>(*end - *begin) >= kMostShards / rests.size())
+  if (static_cast<uint64_t>(end - begin) >= kMostShards / rests.size())
     throw ConfigError(cat("[data.TarShards] braces may stand for at most ", kMostShards, " files; '",
                           escape_controls(text), "' stands for more."));
   std::vector<std::string> expanded;
-  for (int64_t number = *begin; number <= *end; ++number) {
+  for (int64_t number = begin; number <= end; ++number) {
     std::string digits = std::to_string(number);
     if (digits.size() < first.size()) digits.insert(0, first.size() - digits.size(), '0');
     for (const std::string& rest : rests) expanded.push_back(cat(text.substr(0, open), digits, rest));
