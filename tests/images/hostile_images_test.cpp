@@ -140,7 +140,7 @@ TEST_CASE("files that are no images are named with what they look like") {
 }
 
 TEST_CASE("EXIF data of any form give an orientation from 1 to 8") {
-  const auto orientation = [](const std::string& exif) { return detail::exif_orientation(as_bytes(exif)); };
+  const auto orientation = [](const std::string& exif) { return fulgur::detail::exif_orientation(as_bytes(exif)); };
   const std::string little("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0", 22);
   const std::string big("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x03\0\0", 22);
   CHECK(orientation(little) == 6);
