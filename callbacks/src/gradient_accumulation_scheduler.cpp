@@ -96,7 +96,8 @@ void GradientAccumulationScheduler::on_train_start(RunContext& run) {
   if (!run.module().automatic_optimization())
     throw wrong(
         "a module with manual optimization makes its own steps, which scheduling cannot change. Remove the callback.");
-  apply(run);
+  // A resumed run has the factor of its checkpoint; no filter covers this hook.
+  if (fresh || passes_last_step(run.progress())) apply(run);
 }
 
 void GradientAccumulationScheduler::on_train_epoch_start(RunContext& run) { apply(run); }

@@ -83,12 +83,7 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
   require(!stop_after || fn != TrainerFn::fit || saves_checkpoints,
           "[trainer.stop_after] a fit that is to be continued needs checkpoints, and enable_checkpointing is false or "
           "barebones is true. Turn checkpoints on, or remove stop_after.");
-  require(scale_lr == ScaleLr::none || base_batch_size, "[trainer.scale_lr] ", enum_text(scale_lr),
-          " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none.");
-  require(
-      scale_lr != ScaleLr::none || !base_batch_size,
-      "[trainer.base_batch_size] this option has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
-      "out.");
+  check_scale_lr();
   if (fn == TrainerFn::fit && auto_micro_batch) {
     require(!cuda_graph,
             "[trainer.auto_micro_batch] a step that cuda_graph captures cannot be repeated with smaller batches. Set "
