@@ -9,6 +9,7 @@
 #include "fulgur/history/sweep_schedule.h"
 #include "fulgur/history/sweep_state.h"
 #include "fulgur/trainer/config.h"
+#include "sweep/environment_values.h"
 #include "sweep/sweep_folder.h"
 #include "sweep/sweep_runner.h"
 #include "sweep/trial_process.h"
@@ -106,6 +107,8 @@ CheckedSweep check_sweep(const CommandLine& command) {
                        {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};
   checked.plan = history::plan_sweep(spec, checked.state.length);
   checked.state.trials.resize(checked.plan.trials.size());
+  checked.state.environment = environment_values(written);
+  checked.state.environment.merge(environment_values(node));
   std::error_code error;
   fs::create_directories(checked.folder, error);
   if (error)

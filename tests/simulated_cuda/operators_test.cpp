@@ -169,7 +169,8 @@ TEST_CASE("operations that save other tensors on CUDA give the CPU's results", "
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     check_same({x.to(type)}, [](const Tensors& in) { return Tensors{in[0].softmax(1, at::kFloat)}; });
     check_same({x.to(type)}, [](const Tensors& in) { return Tensors{in[0].log_softmax(1, at::kFloat)}; });
-    check_same({x.to(type)}, [](const Tensors& in) { return Tensors{in[0].softmax(1)}; }, 1e-2);
+    check_same(
+        {x.to(type)}, [](const Tensors& in) { return Tensors{in[0].softmax(1)}; }, 1e-2);
   }
   // CUDA keeps what it normalizes by in float32.
   const Tensor half = x.to(at::kHalf).to(kGpu);

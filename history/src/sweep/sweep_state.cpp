@@ -1,6 +1,7 @@
 #include "fulgur/history/sweep_state.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/text/errors.h"
@@ -102,6 +103,7 @@ std::string sweep_json(const SweepState& state) {
                    {"config", state.config},
                    {"length", state.length ? OrderedJson(*state.length) : OrderedJson(nullptr)},
                    {"threads", state.threads ? OrderedJson(*state.threads) : OrderedJson(nullptr)},
+                   {"environment", state.environment},
                    {"trials", OrderedJson::array()}};
   for (const TrialRecord& record : state.trials) json["trials"].push_back(json_of_record(record));
   return json_text(json);
@@ -119,6 +121,7 @@ SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& 
     if (!json.at("length").is_null()) state.length = json.at("length").get<int64_t>();
     if (const auto threads = json.find("threads"); threads != json.end() && !threads->is_null())
       state.threads = threads->get<int64_t>();
+    state.environment = json.value("environment", std::map<std::string, std::string>());  // older files lack it
     if (state.threads.value_or(1) < 1) throw DataError("the number of threads is below 1");
     for (const SavedJson& record : json.at("trials")) state.trials.push_back(record_of(record));
     const size_t expected = plan_of(state).trials.size();
@@ -140,6 +143,9 @@ SweepPlan plan_of(const SweepState& state) {
 std::string sweep_differences(const SweepState& saved, const SweepState& given) {
   std::string lines = lines_of_differences(saved.sweep, given.sweep, "sweep");
   lines += lines_of_differences(saved.config, given.config, "config");
+  for (const auto& [name, hash] : saved.environment)
+    if (const auto now = given.environment.find(name); now != given.environment.end() && now->second != hash)
+      lines += cat("\nconfig: ${env:", escape_controls(name), "} had another value when the sweep began");
   if (lines.empty() && saved.length != given.length)
     lines = cat("\nconfig: the length of the run: ", saved.length.value_or(0), " in the sweep's folder, ",
                 given.length.value_or(0), " now");

@@ -291,8 +291,8 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run_.counters.batches_total.ready > 0;
   // A signal before the setup ends the meeting of the ranks, which are not connected yet.
-  const bool is_on_all_ranks = (set_up_ && dynamic_cast<const Interrupted*>(&error)) ||
-                               (in_loops && dynamic_cast<const MonitorError*>(&error));
+  const bool is_on_all_ranks =
+      (set_up_ && dynamic_cast<const Interrupted*>(&error)) || (in_loops && dynamic_cast<const MonitorError*>(&error));
   run_.failed_alone = run_.world_size() > 1 && !is_on_all_ranks;
   // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run_.in_hook() && !dynamic_cast<const Error*>(&error);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,6 +44,8 @@ struct SweepState {
   std::optional<int64_t> length;  ///< of the whole run, for halving
   std::vector<TrialRecord> trials;
   std::optional<int64_t> threads = {};  ///< of each trial, since the first start; unknown before it
+  /// Hashes of the environment variables to which the config refers, by name; empty in files of earlier versions.
+  std::map<std::string, std::string> environment = {};
 };
 
 FULGUR_API std::string sweep_json(const SweepState& state);
