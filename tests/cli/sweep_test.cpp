@@ -424,6 +424,8 @@ TEST_CASE("sweep: mistakes are found before anything starts") {
   refused(start + "spase: {optimizer.lr: [0.1]}", "did you mean 'space'?");
   refused(kGrid, "checkpoint", {"--trainer.enable_checkpointing", "false"});
   refused(kGrid, "CsvLogger", {"--trainer.logger", "false"});
+  refused(kGrid, "cannot start: trials must not share the folder of OnExceptionCheckpoint",
+          {"--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath", "crashed"});
   refused(kGrid, "--ckpt_path", {"--ckpt_path", "x.ckpt"});
   refused(kGrid, "--report", {"--report", "r.json"});
   refused(kGrid, "--jobs", {"--jobs", "0"});
