@@ -93,18 +93,21 @@ TEST_CASE("GradientAccumulationScheduler: a resumed fit continues with the facto
 }
 
 TEST_CASE("GradientAccumulationScheduler: a resume outside of its filter keeps the factor of the checkpoint") {
-  const Scheduling scheduling{{"3", 5}};
+  const Scheduling scheduling{{"2", 5}};
   CallbackFilter filter;
   filter.until = Interval::parse("2ep");
   const auto five = [](TrainerOptions& o) { o.max_epochs = 5; };
   const auto whole = train(scheduling, five, {}, filter);
   CHECK(whole.report.global_step == 50);
-  const auto first = train(
-      scheduling, [&](TrainerOptions& o) { o.max_epochs = 5, o.max_steps = 35; }, {}, filter);
-  REQUIRE(first.report.global_step == 35);
-  const auto second = train(scheduling, five, first.report.last_checkpoint->string(), filter);
-  CHECK(second.report.global_step == 50);
-  CHECK(same_weights(second.weights, whole.weights));
+  for (const int64_t stop : {20, 30, 35}) {
+    CAPTURE(stop);
+    const auto first = train(
+        scheduling, [&](TrainerOptions& o) { o.max_epochs = 5, o.max_steps = stop; }, {}, filter);
+    REQUIRE(first.report.global_step == stop);
+    const auto second = train(scheduling, five, first.report.last_checkpoint->string(), filter);
+    CHECK(second.report.global_step == 50);
+    CHECK(same_weights(second.weights, whole.weights));
+  }
 }
 
 TEST_CASE("GradientAccumulationScheduler: invalid options are errors") {

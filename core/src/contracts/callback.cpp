@@ -26,8 +26,9 @@ void Callback::set_common_options(const CallbackFilter& filter) {
 }
 
 CallbackFilter::Position Callback::last_position(const Progress& progress) {
-  return {.step = progress.global_step,
-          .epoch = progress.in_epoch() ? progress.epoch + 1 : std::max<int64_t>(progress.epoch, 1)};
+  // An epoch may have begun without a batch.
+  const bool in_epoch = progress.in_epoch() && progress.batches.completed > 0;
+  return {.step = progress.global_step, .epoch = in_epoch ? progress.epoch + 1 : std::max<int64_t>(progress.epoch, 1)};
 }
 
 std::string Callback::state_key() const { return detail::class_name(typeid(*this)); }
