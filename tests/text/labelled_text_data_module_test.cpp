@@ -101,10 +101,9 @@ std::vector<std::string> names_of(const StateTree& list) {
 TEST_CASE("texts of CSV and JSON lines become padded tokens, a mask and labels") {
   const std::vector<std::pair<Row, int64_t>> expected{
       {ids_of("the time"), 1}, {ids_of("about, now"), 0}, {ids_of("first"), 1}, {ids_of("they"), 0}};
-  const Files csv,
-      json("a.jsonl",
-           "{\"text\":\"the time\",\"label\":\"spam\"}\n{\"label\":\"ham\",\"text\":\"about, now\",\"x\":1}\n\n"
-           "{\"text\":\"first\",\"label\":\"spam\"}\r\n{\"text\":\"they\",\"label\":\"ham\"}");
+  const Files csv, json("a.jsonl",
+                        "{\"text\":\"the time\",\"label\":\"spam\"}\n{\"label\":\"ham\",\"text\":\"about, now\",\"x\":1}\n\n"
+                        "{\"text\":\"first\",\"label\":\"spam\"}\r\n{\"text\":\"they\",\"label\":\"ham\"}");
   for (const Files* files : {&csv, &json}) {
     const auto data = files->made();
     CHECK(data->classes() == std::vector<std::string>{"ham", "spam"});
@@ -118,8 +117,7 @@ TEST_CASE("texts of CSV and JSON lines become padded tokens, a mask and labels")
 }
 
 TEST_CASE("labels that are numbers are sorted as numbers") {
-  const Files files("a.jsonl",
-                    "{\"text\":\"the\",\"label\":10}\n{\"text\":\"of\",\"label\":9}\n{\"text\":\"and\",\"label\":-1}");
+  const Files files("a.jsonl", "{\"text\":\"the\",\"label\":10}\n{\"text\":\"of\",\"label\":9}\n{\"text\":\"and\",\"label\":-1}");
   const auto data = files.made();
   CHECK(data->classes() == std::vector<std::string>{"-1", "9", "10"});
   CHECK(data->exported_values().at("num_classes").as_int() == 3);
