@@ -153,15 +153,78 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
   return rest;
 }
 
-/// CLI11's message without its internal details.
-std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
+/// What an option takes, such as `FILE`, without its range.
+std::string value_name(const CLI::Option& option) {
+  const std::string name = option.get_type_name();
+  return name.substr(0, name.find_first_of(": "));
+}
+
+/// Names that other programs give to the verbs.
+struct OtherName {
+  const char *name, *verb;
+};
+constexpr OtherName kOtherNames[] = {
+    {"train", "fit"},    {"resume", "fit --resume"}, {"evaluate", "validate"}, {"eval", "validate"},
+    {"val", "validate"}, {"infer", "predict"},       {"lr_find", "tune lr"},   {"scale_batch_size", "tune batch_size"}};
+
+/// What was probably meant by an argument that has no place.
+std::string hint_for_extra(const std::string& extra, const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
     verbs.push_back(verb->get_name());
+  if (extra.ends_with(".yaml") || extra.ends_with(".yml"))
+    return cat("; did you mean '--config ", escape_controls(extra), "'?");
+  for (const auto& [name, verb] : kOtherNames)
+    if (extra == name && app.get_subcommands().empty()) return cat("; did you mean '", verb, "'?");
+  return did_you_mean(extra, verbs);
+}
+
+/// A mistake that concerns an argument without a name, or the value of an option; empty if it is another one.
+std::string argument_message(const CLI::ParseError& error, const CLI::App& app) {
+  const std::string text = error.what();
+  const std::string name = text.substr(0, text.find(": "));
+  const auto choice = text.find(" not in {");
+  if (dynamic_cast<const CLI::ValidationError*>(&error) && choice != std::string::npos && text.ends_with('}')) {
+    const size_t list = choice + std::string_view(" not in {").size();
+    return cat(name, " takes ", join(split_text(text.substr(list, text.size() - 1 - list), ','), " or "), "; got '",
+               text.substr(name.size() + 2, choice - name.size() - 2), "'. ");
+  }
+  constexpr std::string_view kRange = " not in range ", kValue = ": Value ", kConvert = "Could not convert: ";
+  const auto range = text.find(kRange), value = text.find(kValue);
+  if (range != std::string::npos && value < range)
+    return cat(text.substr(0, value), " must be in the range ", text.substr(range + kRange.size()), "; got '",
+               text.substr(value + kValue.size(), range - value - kValue.size()), "'. ");
+  if (const auto equals = text.find(" = "); text.starts_with(kConvert) && equals != std::string::npos)
+    return cat(text.substr(kConvert.size(), equals - kConvert.size()), " does not take the value '",
+               text.substr(equals + 3), "'. ");
+  const bool lacks_some = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  if (!lacks_some && !dynamic_cast<const CLI::RequiredError*>(&error)) return "";
+  std::vector<const CLI::App*> apps{&app};
+  for (const CLI::App* verb : app.get_subcommands()) apps.push_back(verb);
+  for (const CLI::App* place : apps) {
+    for (const CLI::Option* option : place->get_options()) {
+      if (!option->get_positional() && lacks_some && option->get_name() == name)
+        return cat(name, " needs a value: ", name, " ", value_name(*option), ". ");
+      const bool is_missing = option->get_required() && option->count() == 0;
+      if (option->get_positional() && (lacks_some ? option->get_name() == name : is_missing))
+        return cat("`", program_name(), " ", place->get_name(), "` needs ", value_name(*option), " (",
+                   option->get_description(), "); got ",
+                   lacks_some ? text.substr(text.rfind(' ') + 1) : std::string("none"), ". ");
+    }
+  }
+  return "";
+}
+
+/// CLI11's message without its internal details.
+std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
-  if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
-  return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
-             as_sentence(did_you_mean(extras.front(), verbs)), "`", program_name(), " --help` shows the usage.");
+  const std::string usage = cat("`", program_name(), " --help` shows the usage.");
+  if (!extras.empty())
+    return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
+               as_sentence(hint_for_extra(extras.front(), app)), usage);
+  const std::string argument = argument_message(error, app);
+  return argument.empty() ? cat("[cli] ", escape_controls(error.what()))
+                          : cat("[cli] ", escape_controls(argument), usage);
 }
 
 /// The help of a verb, including the program's options that apply to it.
@@ -238,7 +301,10 @@ void add_history(CLI::App& app, CommandLine& out) {
   compare->add_option("run", out.runs, "Two run folders")->required()->type_name("RUN")->expected(2);
   compare->add_flag("--json", out.json, "Print the comparison as JSON");
   CLI::App* report = app.add_subcommand("report", "Write an HTML page that shows runs")->fallthrough();
-  report->add_option("run", out.runs, "Run folders")->required()->type_name("RUN")->expected(1, -1);
+  report->add_option("run", out.runs, "Run folders, or folders with runs, of which all are shown")
+      ->required()
+      ->type_name("RUN")
+      ->expected(1, -1);
   report->add_option("--output", out.output, "File to write; report.html in this folder if not given")
       ->type_name("FILE");
   report->add_flag("--quiet", out.quiet, "Do not print the name of the file");
@@ -260,14 +326,10 @@ void add_tune(CLI::App& app, CommandLine& out, std::optional<std::string>& argum
   CLI::App* verb = app.add_subcommand("tune", "Find a learning rate (lr) or a batch size (batch_size) for a config")
                        ->fallthrough()
                        ->footer(kFooter);
-  verb->add_option("what", argument, "lr or batch_size")
-      ->required()
-      ->check(CLI::IsMember({"lr", "batch_size"}))
-      ->type_name("WHAT");
+  verb->add_option("what", argument, "lr or batch_size")->required()->type_name("WHAT");
   verb->add_option("--mode", tune.mode,
                    "lr: exponential (default) or linear, how the rate grows; batch_size: power (default) doubles the "
                    "batch, binsearch then looks for the exact size")
-      ->check(CLI::IsMember({"exponential", "linear", "power", "binsearch"}))
       ->type_name("MODE");
   verb->add_option("--min_lr", tune.min_lr, "lr: the first learning rate; 1e-8 if not given")->type_name("RATE");
   verb->add_option("--max_lr", tune.max_lr, "lr: the last learning rate; 1 if not given")->type_name("RATE");
@@ -295,7 +357,8 @@ void add_sweep(CLI::App& app, SweepArguments& out) {
   CLI::App* sweep =
       app.add_subcommand("sweep", "Train a config with many values of its options, and compare them")->fallthrough();
   sweep->footer(kFooter);
-  sweep->add_option("--sweep", out.file, "YAML file: method, metric, space, …")->type_name("FILE");
+  CLI::Option* file = sweep->add_option("--sweep", out.file, "YAML file: method, metric, space, …");
+  file->type_name("FILE");
   sweep->add_option("--dir", out.dir, "Folder of the sweep; sweeps/NAME if not given, for NAME.yaml")->type_name("DIR");
   sweep->add_option("--jobs", out.jobs, "Trials that run at the same time")
       ->type_name("N")
@@ -312,7 +375,7 @@ void add_sweep(CLI::App& app, SweepArguments& out) {
   CLI::Option* show = sweep->add_option("--show", out.show, "Print the table of a sweep, and write its page");
   CLI::Option* collect = sweep->add_option("--collect", out.collect, "The same, with the results of an array job");
   trial->type_name("I");
-  show->type_name("DIR")->excludes(collect)->excludes(trial);
+  show->type_name("DIR")->excludes(collect)->excludes(trial)->excludes(file);
   collect->type_name("DIR")->excludes(trial);
 }
 
@@ -338,8 +401,10 @@ void add_tokenize(CLI::App& app, CommandLine& out) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   verb->add_option("--jsonl", tokenize.jsonl, "The inputs are JSON lines, with the text in this field")
       ->type_name("FIELD");
-  verb->add_option("--separator", tokenize.separator,
-                   "Token between documents, and at the end of each; <|endoftext|> if the tokenizer has it; '': none")
+  // A function, since CLI11 takes an empty text for no value of an optional.
+  verb->add_option_function<std::string>(
+          "--separator", [&tokenize](const std::string& token) { tokenize.separator = token; },
+          "Token between documents, and at the end of each; <|endoftext|> if the tokenizer has it; '': none")
       ->type_name("TOKEN");
   verb->add_option("--val_fraction", tokenize.val_fraction, "Fraction of the tokens, at the end, for validation")
       ->type_name("PART");
@@ -386,8 +451,8 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
   CLI::App* describe =
       app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
-  list->add_option("kind", values.argument, "callback, model, data, …");
-  describe->add_option("name", values.argument, "Name of the component")->required();
+  list->add_option("kind", values.argument, "callback, model, data, …")->type_name("KIND");
+  describe->add_option("name", values.argument, "Name of the component")->required()->type_name("NAME");
   add_exchange(app, out, values.argument);
   add_history(app, out);
   add_tune(app, out, values.argument);
@@ -440,6 +505,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     throw ConfigError(
         "[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the "
         "two");
+  if (out.verb == "tune" && values.argument != "lr" && values.argument != "batch_size")
+    throw ConfigError(cat("[cli.tune] tune finds a learning rate or a batch size; got '",
+                          escape_controls(values.argument.value_or("").substr(0, 200)),
+                          "'. Use tune lr or tune batch_size."));
   out.argument = values.argument;
   out.sources.files.assign(values.files.begin(), values.files.end());
   out.plugins.assign(values.plugins.begin(), values.plugins.end());

@@ -57,6 +57,7 @@ std::string report_json(const std::string& verb, const FitReport& report) {
     json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
   json["captured_batches"] = report.captured_batches;
   json["not_captured"] = report.not_captured ? Json(*report.not_captured) : Json(nullptr);
+  json["logger_losses"] = report.logger_losses;
   json["run_dir"] = path_of(report.run_dir);
   json["last_checkpoint"] = path_of(report.last_checkpoint);
   json["best_checkpoint"] = path_of(report.best_checkpoint);
@@ -96,7 +97,9 @@ std::string failure_json(const std::string& verb, ExitCode code, std::string_vie
   Json json = start(verb, code);
   json["error"] = std::string(error);
   if (fit) add_reached(json, *fit);
-  json["run_dir"] = path_of(run_dir);
+  // The folder of a fit that a mistake in its config has ended before its first batch is removed.
+  std::error_code none;
+  json["run_dir"] = std::filesystem::exists(run_dir, none) ? path_of(run_dir) : Json(nullptr);
   json["last_checkpoint"] = path_of(target(run_layout::kLast));
   json["best_checkpoint"] = path_of(target(run_layout::kBest));
   return json_text(json);
@@ -113,14 +116,14 @@ std::string with_failure(const std::filesystem::path& path, ExitCode code, std::
   return json_text(json);
 }
 
-void check_report_path(const std::filesystem::path& path) {
+void check_report_path(const std::filesystem::path& path, std::string_view option) {
   const std::filesystem::path temporary = detail::unused_sibling(path);
   const bool good = !std::filesystem::is_directory(path) && std::ofstream(temporary).good();
   const int error = errno;
   std::error_code ignored;
   std::filesystem::remove(temporary, ignored);
   if (!good) {
-    throw ConfigError(cat("[cli] --report needs a path where a file can be created; got '", path, "' (",
+    throw ConfigError(cat("[cli] ", option, " needs a path where a file can be created; got '", path, "' (",
                           std::filesystem::is_directory(path) ? "a folder" : std::strerror(error), ")"));
   }
 }

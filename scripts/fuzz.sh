@@ -13,7 +13,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$(repository_root)"
 
-all=(safetensors_header pytorch_pickle pytorch_zip idx config run_log sweep tokenizer)
+all=(config csv_table idx images npy_header pytorch_pickle pytorch_zip run_log safetensors_header shard_index sweep tokenizer)
 seconds=60
 targets=()
 while [ $# -gt 0 ]; do
@@ -35,9 +35,13 @@ sources_of() {
   case "$1" in
     safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;
     pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp checkpoint/src/io/{durable_file,system_calls}.cpp ;;
+    images) echo tests/fuzz/images.cpp images/src/decoding/{exif,image_reader,jpeg_reader,pixel_rows,png_reader,webp_reader}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
     config) echo tests/fuzz/config.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
     run_log) echo tests/fuzz/run_log.cpp history/src/reading/{json_row,row_reader}.cpp core/src/text/csv_format.cpp ;;
+    shard_index) echo tests/fuzz/shard_index.cpp checkpoint/src/formats/shard_index.cpp ;;
+    csv_table) echo tests/fuzz/csv_table.cpp tables/src/reading/csv_file.cpp tables/src/columns/cell_text.cpp core/src/text/csv_format.cpp ;;
+    npy_header) echo tests/fuzz/npy_header.cpp tables/src/arrays/npy_header.cpp ;;
     sweep) echo tests/fuzz/sweep.cpp history/src/sweep/{points,sweep_schedule,sweep_spec,sweep_state,sweep_trials}.cpp history/src/reading/config_keys.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp core/src/system/regular_file.cpp trainer/src/config/yaml.cpp ;;
     tokenizer) echo tests/fuzz/tokenizer.cpp text/src/read_tokenizer.cpp text/src/{tokenizers/added_tokens,tokenizers/byte_bpe,tokenizers/byte_characters,tokenizers/composed_tokenizer,tokenizers/parts_json,tokenizers/word_piece,unicode/characters,words/bert_words,words/gpt2_words}.cpp core/src/system/regular_file.cpp ;;
   esac
@@ -45,14 +49,14 @@ sources_of() {
 
 # shellcheck disable=SC2054
 flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wall -Wextra
-  -Icore/include -Icore/internal -Icore/src -Ihistory/include -Ihistory/internal -Ihistory/src -Itests -Icheckpoint/include -Icheckpoint/internal -Icheckpoint/src -Idata/src -Itrainer/include -Itrainer/src -Itests/fuzz -Itext/include -Itext/src)
+  -Icore/include -Icore/internal -Icore/src -Ihistory/include -Ihistory/internal -Ihistory/src -Itests -Icheckpoint/include -Icheckpoint/internal -Icheckpoint/src -Idata/src -Itables/include -Itables/src -Iimages/src -Itrainer/include -Itrainer/src -Itests/fuzz -Itext/include -Itext/src)
 mkdir -p build/fuzz
 failed=()
 for target in "${targets[@]}"; do
   say "building $target"
   # shellcheck disable=SC2046
   "$cxx" "${flags[@]}" -DFULGUR_FUZZ_TARGET="$target" tests/fuzz/libfuzzer_main.cpp $(sources_of "$target") "${core[@]}" \
-    -lzip -lz -lyaml-cpp -lutf8proc -o "build/fuzz/$target"
+    -lzip -lz -lyaml-cpp -lutf8proc -ljpeg -lpng -lwebp -o "build/fuzz/$target"
   mkdir -p "build/fuzz/corpus/$target"
   dictionary=()
   [ ! -e "tests/fuzz/$target.dict" ] || dictionary=(-dict="tests/fuzz/$target.dict")

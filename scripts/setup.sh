@@ -19,7 +19,7 @@ case "${1:-}" in
 esac
 
 packages=(g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
-  libyaml-cpp-dev libspdlog-dev libfmt-dev libcli11-dev libgloo-dev nlohmann-json3-dev zlib1g-dev libzip-dev libpng-dev libutf8proc-dev libcurl4-openssl-dev libxxhash-dev
+  libyaml-cpp-dev libspdlog-dev libfmt-dev libcli11-dev libgloo-dev nlohmann-json3-dev zlib1g-dev libzip-dev libarchive-dev libpng-dev libutf8proc-dev libjpeg-dev libwebp-dev libcurl4-openssl-dev libxxhash-dev
   libprotozero-dev libboost-dev openmpi-bin
   dataset-fashion-mnist)
 
@@ -32,7 +32,7 @@ if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
   catch2_is_v3 || missing+=("catch2 (>= 3)")
 else
   for tool in g++ cmake ninja ccache git python3; do command -v "$tool" >/dev/null || missing+=("$tool"); done
-  for h in yaml-cpp/yaml.h spdlog/spdlog.h CLI/CLI.hpp gloo/config.h nlohmann/json.hpp zlib.h zip.h png.h utf8proc.h curl/curl.h xxhash.h protozero/pbf_builder.hpp boost/crc.hpp \
+  for h in yaml-cpp/yaml.h spdlog/spdlog.h CLI/CLI.hpp gloo/config.h nlohmann/json.hpp zlib.h zip.h archive.h png.h utf8proc.h jpeglib.h webp/decode.h curl/curl.h xxhash.h protozero/pbf_builder.hpp boost/crc.hpp \
     catch2/catch_all.hpp; do
     found=0
     for d in /usr/include /usr/local/include; do [ -e "$d/$h" ] && found=1; done

@@ -63,7 +63,12 @@ ExitCode report_runs(const CommandLine& command) {
   if (std::filesystem::is_directory(output, error))
     throw ConfigError(cat("[cli.report] --output names a file; got ", escape_controls(output.string()),
                           ", which is a folder. Give a file name, such as report.html."));
-  const std::string page = history::report_page({command.runs.begin(), command.runs.end()});
+  std::vector<std::filesystem::path> folders;
+  for (const std::string& folder : command.runs) {
+    const auto runs = history::runs_at(folder);
+    folders.insert(folders.end(), runs.begin(), runs.end());
+  }
+  const std::string page = history::report_page(folders);
   write_report(output, page);
   if (!command.quiet) print(escape_controls(output.string()) + "\n");
   return ExitCode::ok;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "fulgur/core/system/unique_fd.h"
 #include "fulgur/core/text/errors.h"
@@ -40,6 +41,15 @@ bool is_stop_code(int code) {
 bool asks_to_end(int signal) { return signal == SIGTERM || signal == SIGINT || signal == SIGHUP; }
 
 }  // namespace
+
+void check_metric(const std::vector<TrialRecord>& trials) {
+  const auto trial = history::trial_without_metric(trials);
+  if (!trial) return;
+  throw ConfigError(cat("[cli.sweep] the sweep ends, since no trial has a value of its metric; trial ", *trial, ": ",
+                        as_sentence(trials[*trial].reason),
+                        "Correct the metric in the sweep file: the same command then keeps what is trained, and "
+                        "continues."));
+}
 
 SweepRunner::SweepRunner(const CommandLine& command, const std::string& program, const history::SweepPlan& plan,
                          std::vector<TrialRecord>& trials, std::filesystem::path folder, TrialSlots slots,
@@ -182,6 +192,7 @@ void SweepRunner::finish(size_t trial, const detail::ProcessEnd& end, const std:
   } catch (const Error& error) {
     record.status = TrialStatus::failed;
     record.reason = first_line(error.what());
+    record.lacks_metric = false;
   }
   if (record.status == TrialStatus::interrupted) set_aside_.insert(trial);
   save_();
@@ -190,10 +201,12 @@ void SweepRunner::finish(size_t trial, const detail::ProcessEnd& end, const std:
                 failed         ? cat(", ", escape_controls(record.reason))
                 : record.value ? cat(", ", escape_controls(plan_.spec.metric), " = ", *record.value)
                                : std::string()));
+  check_metric(trials_);
 }
 
 void SweepRunner::judge(TrialRecord& record, TrialStatus found, const detail::ProcessEnd& end,
                         const std::string& words) const {
+  const bool lacks_metric = std::exchange(record.lacks_metric, false);
   const auto fail = [&](std::string reason) {
     record.status = TrialStatus::failed;
     record.reason = std::move(reason);
@@ -212,14 +225,19 @@ void SweepRunner::judge(TrialRecord& record, TrialStatus found, const detail::Pr
   }
   if (found == TrialStatus::completed || found == TrialStatus::failed) {
     record.status = found;
+    record.lacks_metric = lacks_metric;
     return;
   }
   const auto rung = history::rung_of(plan_, record);
   const int64_t reached = plan_.spec.halving && plan_.spec.halving->min_epochs ? record.epochs : record.steps;
   if (!rung || reached < *rung) return fail("the fit has ended, but its run is not finished; see log.txt");
-  if (!record.value)
-    return fail(cat("the metric '", plan_.spec.metric, "' has no finite value at rung ", *rung,
-                    ". Validate earlier, or raise the length of the first rung"));
+  if (!record.value) {
+    record.lacks_metric = lacks_metric;
+    const std::string logged =
+        lacks_metric ? cat("; ", history::logged_instead(plan_.spec, folder_ / record.run)) : std::string();
+    return fail(cat("the metric '", plan_.spec.metric, "' has no finite value at rung ", *rung, as_sentence(logged),
+                    "Validate earlier, or raise the length of the first rung"));
+  }
   record.status = TrialStatus::paused;
   record.at_rungs.resize(static_cast<size_t>(record.target));
   record.at_rungs.push_back(record.value);

@@ -17,6 +17,10 @@
 
 namespace fulgur::cli {
 
+/// Throws a ConfigError if a trial has failed because its run has not logged the metric, and no trial has a value of
+/// it.
+void check_metric(const std::vector<history::TrialRecord>& trials);
+
 /// Starts the trials of a sweep as processes of this program, until none is left or a signal ends the sweep. None
 /// outlives this process.
 class SweepRunner {
@@ -31,8 +35,8 @@ class SweepRunner {
     int signal = 0;        ///< that ended it; 0: none
     bool at_once = false;  ///< by a second signal
   };
-  /// Throws what went wrong with the sweep itself, such as a full disk, after the running trials have saved and ended
-  /// as after SIGTERM.
+  /// Throws what went wrong with the sweep itself, such as a full disk or a metric that no trial logs, after the
+  /// running trials have saved and ended as after SIGTERM.
   End run();
 
  private:

@@ -65,9 +65,10 @@ void check_trial(const Config& config) {
     fail("the metric of a trial is read from its log, and the config has no CsvLogger and no JsonlLogger. Add one.");
 }
 
-ConfigSources sources_of(const CommandLine& command, const history::SweepTrial& trial) {
+ConfigSources sources_of(const CommandLine& command, const SweepPlan& plan, const history::SweepTrial& trial) {
   ConfigSources sources = command.sources;
   sources.overrides.insert(sources.overrides.end(), trial.overrides.begin(), trial.overrides.end());
+  for (const history::SweepAxis& axis : plan.spec.space.axes) sources.places[axis.key] = axis.where;
   return sources;
 }
 
@@ -92,7 +93,7 @@ void check_trials(const CommandLine& command, const SweepPlan& plan) {
   std::set<std::string> crash_folders;
   for (const history::SweepTrial& trial : plan.trials) {
     try {
-      const Config config = load_config(sources_of(command, trial));
+      const Config config = load_config(sources_of(command, plan, trial));
       check_trial(config);
       check_crash_folder(config, crash_folders);
     } catch (const ConfigError& error) {
@@ -109,13 +110,19 @@ std::optional<int64_t> length_of(const history::SweepSpec& spec, const Config& c
   return config.trainer.max_steps > 0 ? std::optional(config.trainer.max_steps) : std::nullopt;
 }
 
+ConfigNode sweep_nodes(const fs::path& file) {
+  Problems problems;
+  ConfigNode node = load_yaml_file(file, problems);
+  problems.throw_if_any();
+  return node;
+}
+
 CheckedSweep check_sweep(const CommandLine& command) {
   check_options(command);
   const fs::path& file = *command.sweep.file;
-  Problems problems;
-  const ConfigNode node = load_yaml_file(file, problems);
-  problems.throw_if_any();
+  const ConfigNode node = sweep_nodes(file);
   const history::SweepSpec spec = history::read_sweep(node);
+  Problems problems;
   const ConfigNode written = merge_config(command.sources, problems);
   problems.throw_if_any();
   // The trials do not depend on halving, which needs a config; the config may be incomplete without a trial's values.
@@ -123,7 +130,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   whole.halving.reset();
   const SweepPlan trials = history::plan_sweep(whole, std::nullopt);
   check_trials(command, trials);
-  const Config config = load_config(sources_of(command, trials.trials.front()));
+  const Config config = load_config(sources_of(command, trials, trials.trials.front()));
   CheckedSweep checked{command.sweep.dir.value_or(fs::path("sweeps") / file.stem()),
                        {},
                        {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};
@@ -131,6 +138,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   checked.state.trials.resize(checked.plan.trials.size());
   checked.state.environment = environment_values(written);
   checked.state.environment.merge(environment_values(node));
+  for (const fs::path& plugin : command.plugins) checked.state.plugins.push_back(plugin.string());
   std::error_code error;
   fs::create_directories(checked.folder, error);
   if (error)
@@ -139,23 +147,38 @@ CheckedSweep check_sweep(const CommandLine& command) {
   return checked;
 }
 
-// Takes the records of the sweep that began in the folder.
+void check_same_sweep(const fs::path& folder, const SweepState& saved, const SweepState& given) {
+  const std::string differences = history::sweep_differences(saved, given);
+  if (!differences.empty())
+    throw ConfigError(
+        cat("[cli.sweep] ", escape_controls(folder.string()),
+            " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
+}
+
+// Takes the records of the sweep that began in the folder. With another metric they are read again.
 bool take_records(CheckedSweep& checked) {
   auto saved = read_state(checked.folder);
   if (!saved) return false;
-  const std::string differences = history::sweep_differences(*saved, checked.state);
-  if (!differences.empty())
-    throw ConfigError(
-        cat("[cli.sweep] ", escape_controls(checked.folder.string()),
-            " has a sweep that differs from this one. Choose another --dir, or undo the change:", differences));
+  check_same_sweep(checked.folder, *saved, checked.state);
+  if (history::is_ranked_otherwise(*saved, checked.state))
+    history::rank_again(checked.plan, checked.folder, saved->trials);
   checked.state.trials = std::move(saved->trials);
   checked.state.threads = saved->threads;
   return true;
 }
 
-ExitCode collect(const fs::path& folder) {
+// `file`: may change the metric, mode and value of the sweep.
+ExitCode collect(const fs::path& folder, const std::optional<fs::path>& file) {
   SweepState state = require_state(folder);
   const RunLock lock(folder);
+  if (file) {
+    SweepState given = state;
+    given.sweep = to_yaml(sweep_nodes(*file));
+    static_cast<void>(history::plan_of(given));  // an error here is one of the file
+    check_same_sweep(folder, state, given);
+    if (history::is_ranked_otherwise(state, given)) history::rank_again(history::plan_of(given), folder, state.trials);
+    state.sweep = given.sweep;
+  }
   const SweepPlan plan = history::plan_of(state);
   for (size_t i = 0; i < state.trials.size(); ++i)
     state.trials[i] = history::collected_trial(plan, folder, static_cast<int64_t>(i), state.trials[i]);
@@ -178,11 +201,12 @@ ExitCode run_sweep(const CommandLine& command, const std::string& program) {
     show_results(*command.sweep.show, history::plan_of(state), state);
     return ExitCode::ok;
   }
-  if (command.sweep.collect) return collect(*command.sweep.collect);
+  if (command.sweep.collect) return collect(*command.sweep.collect, command.sweep.file);
   CheckedSweep checked = check_sweep(command);
   const RunLock lock(checked.folder);
   SweepState& state = checked.state;
   if (take_records(checked)) history::continue_sweep(checked.plan, state.trials, command.sweep.retry_failed);
+  check_metric(state.trials);
   TrialSlots slots = slots_of(command.sweep, process_environment());
   // The number of threads changes the last bits of a result, so it does not change if the sweep continues.
   if (!state.threads) state.threads = slots.threads;

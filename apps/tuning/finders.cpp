@@ -50,11 +50,11 @@ ExitCode find_lr(Config& config, LearningRateFinder::Options& finder, bool sever
   if (!suggestion.lr) {
     log::warn("cli.no_lr_suggestion",
               cat("LearningRateFinder: no suggestion is possible: ", suggestion.reason,
-                  ". The run has the learning rate of its config, ", csv_number(test.initial_lr)));
+                  ". The run has the learning rate of its config, ", csv_number(four_digits(test.initial_lr))));
     return ExitCode::ok;
   }
-  log::info(cat("LearningRateFinder: learning rate ", csv_number(*suggestion.lr), " instead of ",
-                csv_number(test.initial_lr)));
+  log::info(cat("LearningRateFinder: learning rate ", csv_number(four_digits(*suggestion.lr)), " instead of ",
+                csv_number(four_digits(test.initial_lr))));
   set_rates(config, *finder.found);
   return ExitCode::ok;
 }

@@ -29,7 +29,9 @@ const char* result_of(BatchTrial result) {
 
 std::string peak_of(const BatchTrialReport& report) {
   if (report.peak_bytes == 0) return "-";
-  return cat(report.peak_bytes, " bytes (", report.device, report.device == "cpu" ? ", resident)" : ")");
+  const double mib = static_cast<double>(report.peak_bytes) / (1 << 20);
+  return cat(format_fixed(mib, mib < 10 ? 1 : 0), " MiB (", report.device,
+             report.device == "cpu" ? ", resident)" : ")");
 }
 
 std::string trials_table(const std::vector<TriedBatchSize>& trials) {
@@ -45,11 +47,12 @@ std::string rates_for(const Config& config, double ratio) {
     return cat("trainer.scale_lr: ", enum_text(config.trainer.scale_lr), " sets the learning rate for it\n");
   const std::vector<RateOption> rates = rates_of(config);
   if (rates.empty())
-    return cat("the module sets its learning rates in code: multiply them by ", csv_number(ratio),
-               " (linear scaling) or ", csv_number(std::sqrt(ratio)), " (square-root scaling)\n");
+    return cat("the module sets its learning rates in code: multiply them by ", csv_number(four_digits(ratio)),
+               " (linear scaling) or ", csv_number(four_digits(std::sqrt(ratio))), " (square-root scaling)\n");
   const auto options = [&](double factor) {
     std::string text;
-    for (const RateOption& rate : rates) text += cat(" --", rate.key, "=", csv_number(rate.value * factor));
+    for (const RateOption& rate : rates)
+      text += cat(" --", rate.key, "=", csv_number(four_digits(rate.value * factor)));
     return text;
   };
   return cat("learning rate for it, linear scaling:     ", options(ratio).substr(1),

@@ -58,7 +58,7 @@ std::string page_of(const LrCurve& curve, const LrSuggestion& suggestion, LrTest
   }
   std::vector<history::PlottedCurve> curves{loss, smoothed};
   if (suggestion.lr)
-    curves.push_back({.name = cat("suggestion: ", *suggestion.lr),
+    curves.push_back({.name = cat("suggestion: ", four_digits(*suggestion.lr)),
                       .points = {{x_of(*suggestion.lr), low}, {x_of(*suggestion.lr), high}},
                       .dashed = true});
   return history::curve_page("Learning-rate range test", by_log ? "log10(lr)" : "lr", curves, {summary});
@@ -71,8 +71,8 @@ std::string curve_table(const LrCurve& curve, const LrSuggestion& suggestion) {
   for (size_t i = 0; i < count; ++i) {
     if (i % every != 0 && i + 1 != count && suggestion.index != i) continue;
     const LrPoint& point = curve.points[i];
-    TextRow row{cat(static_cast<int64_t>(i + 1)), csv_number(point.lr), csv_number(point.loss),
-                csv_number(point.smoothed)};
+    TextRow row{cat(static_cast<int64_t>(i + 1)), csv_number(four_digits(point.lr)),
+                csv_number(four_digits(point.loss)), csv_number(four_digits(point.smoothed))};
     if (suggestion.index == i) row.emplace_back("<- steepest descent");
     rows.push_back(std::move(row));
   }
@@ -82,10 +82,12 @@ std::string curve_table(const LrCurve& curve, const LrSuggestion& suggestion) {
 // How to train with the suggested rate of the first parameter group.
 std::string overrides_for(const Config& config, double lr, double initial_lr) {
   const std::vector<RateOption> rates = rates_of(config);
-  if (rates.empty()) return cat("the module sets its learning rates in code: multiply them by ", lr / initial_lr, "\n");
+  if (rates.empty())
+    return cat("the module sets its learning rates in code: multiply them by ",
+               csv_number(four_digits(lr / initial_lr)), "\n");
   std::string text = "use it with:";
   for (size_t i = 0; i < rates.size(); ++i)
-    text += cat(" --", rates[i].key, "=", csv_number(i == 0 ? lr : rates[i].value * (lr / initial_lr)));
+    text += cat(" --", rates[i].key, "=", csv_number(four_digits(i == 0 ? lr : rates[i].value * (lr / initial_lr))));
   if (config.trainer.scale_lr != ScaleLr::none) text += " --trainer.scale_lr=none --trainer.base_batch_size=null";
   return text + "\n";
 }
@@ -124,7 +126,8 @@ ExitCode tune_lr(const CommandLine& command, const Config& config, bool several,
   const LrRangeTest::Options options = lr_options_of(command.tune);
   const std::string name = command.output ? command.output->string() : "lr_range_test";
   const std::string csv = name + ".csv", html = name + ".html";
-  if (first_rank) check_report_path(csv);
+  if (first_rank)
+    for (const std::string& file : {csv, html}) check_report_path(file, "--output");
   const LrTestReport test = test_lr(config, options, several);
   if (test.exit_code != ExitCode::ok || !first_rank) return test.exit_code;
 
@@ -132,12 +135,14 @@ ExitCode tune_lr(const CommandLine& command, const Config& config, bool several,
   const LrSuggestion suggestion = suggest_lr(curve);
   const std::string summary =
       cat(counted(static_cast<int64_t>(curve.points.size()), "step"), ", then ", end_of(curve), "; ",
-          suggestion.lr ? cat("suggested learning rate: ", csv_number(*suggestion.lr))
+          suggestion.lr ? cat("suggested learning rate: ", csv_number(four_digits(*suggestion.lr)))
                         : cat("no suggestion is possible: ", suggestion.reason));
   write_report(csv, csv_of(curve));
   write_report(html, page_of(curve, suggestion, options.mode, summary));
   if (command.report) write_report(*command.report, lr_report(curve, suggestion, csv, html));
   std::string text = curve_table(curve, suggestion) + summary + "\n";
+  if (!suggestion.lr && options.steps < kFewestLrSteps)
+    text += cat("a test needs at least --steps ", kFewestLrSteps, "; ", options.steps, " were requested\n");
   if (suggestion.lr) text += overrides_for(config, *suggestion.lr, test.initial_lr);
   text += cat("curve: ", escape_controls(csv), ", ", escape_controls(html), "\n");
   print(text);

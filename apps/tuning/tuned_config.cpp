@@ -1,6 +1,7 @@
 #include "tuning/tuned_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 
@@ -72,6 +73,12 @@ Config trial_config(Config config) {
   // The trial begins at step 0, with the weights of the checkpoint.
   config.load.weights_only = config.ckpt_path.has_value();
   return config;
+}
+
+double four_digits(double rate) {
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, rate, std::chars_format::general, 4);
+  return parse_whole<double>(std::string_view(text, end)).value_or(rate);
 }
 
 std::vector<RateOption> rates_of(const Config& config) {

@@ -33,6 +33,9 @@ struct RateOption {
   double value = 0;
 };
 
+/// The rate with four digits, as it is shown and suggested: the search is not more exact.
+double four_digits(double rate);
+
 /// The learning rates of the config's optimizer, `lr` first; those of the model's options if the module plans its
 /// optimizer; empty if there is none, since the rate is set in code.
 std::vector<RateOption> rates_of(const Config& config);

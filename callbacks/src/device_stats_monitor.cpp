@@ -41,7 +41,8 @@ void DeviceStatsMonitor::log(RunContext& run, const char* key, double value, con
 }
 
 void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
-  if (!run.meters().is_logging_step()) return;
+  // Steps that the filter selects may have no row: the values are then in the next one.
+  if (!filter().selects_steps() && !run.meters().is_logging_step()) return;
   const std::vector<at::Device> devices = run.devices();
   for (const at::Device& device : devices) {
     const auto memory = of_device_ ? device_memory(device) : std::nullopt;

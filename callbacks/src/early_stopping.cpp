@@ -69,6 +69,7 @@ void EarlyStopping::setup(RunContext&, TrainerFn fn) {
   if (fn != TrainerFn::fit) return;
   *rule_ = detail::EarlyStoppingRule(options_);
   stopped_epoch_ = 0;
+  has_checked_ = false;
   reason_ = EarlyStoppingReason::not_stopped;
   message_.clear();
 }
@@ -97,7 +98,23 @@ void EarlyStopping::on_validation_end(RunContext& run) {
   if (enabled(run) && !checks_at_train_epoch_end(run)) check(run);
 }
 
+// A filter may leave out all ends of epochs and validations.
+void EarlyStopping::on_train_end(RunContext& run) {
+  const Progress& now = run.progress();
+  if (has_checked_ || !enabled(run) || now.global_step == 0 || run.log_dir().empty()) return;
+  // An earlier process of the run may have checked, and the run reports filters that begin after its end.
+  if (!std::isinf(best_score()) || filter().begins_after({.step = now.global_step, .epoch = now.epochs.started}))
+    return;
+  const char* const when = checks_at_train_epoch_end(run) ? "end of a training epoch" : "validation";
+  log::warn("early_stopping.never_checks",
+            cat("EarlyStopping: ", options_.monitor, " was never checked in ", counted(now.global_step, "step"),
+                filter().is_set() ? cat(": its filter (", filter().text(), ") selects no ", when,
+                                        ", which belongs to the last step before it. Write the filter in epochs")
+                                  : cat(": there was no ", when)));
+}
+
 void EarlyStopping::check(RunContext& run) {
+  has_checked_ = true;
   const std::optional<double> current = run.monitored_metric(options_.monitor);
   if (!current) {
     if (options_.strict) refuse_monitor(run);

@@ -6,6 +6,7 @@
 #include "fulgur/core/contracts/interval_trigger.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -102,6 +103,20 @@ void GradientAccumulationScheduler::on_train_start(RunContext& run) {
 
 void GradientAccumulationScheduler::on_train_epoch_start(RunContext& run) { apply(run); }
 void GradientAccumulationScheduler::on_train_batch_start(RunContext& run, const Batch&, int64_t) { apply(run); }
+
+void GradientAccumulationScheduler::on_train_end(RunContext& run) {
+  const int64_t steps = run.progress().global_step;
+  if (steps == 0 || run.log_dir().empty()) return;
+  const double end = position(run);
+  std::vector<std::string> late;
+  for (const Change& change : changes_)
+    if (change.from >= end) late.push_back(cat(change.factor, " (at ", Interval{change.from, unit_}.text(), ")"));
+  if (!late.empty())
+    log::warn(
+        "gradient_accumulation_scheduler.not_reached",
+        cat("GradientAccumulationScheduler: the fit has ended after ", counted(steps, "step"), " in ",
+            counted(run.progress().epochs.completed, "epoch"), ", before the batches per step became ", join(late)));
+}
 
 void GradientAccumulationScheduler::apply(RunContext& run) {
   const int64_t factor = factor_at(position(run));

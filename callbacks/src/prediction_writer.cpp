@@ -33,6 +33,13 @@ bool has_predictions(const fs::path& folder) {
   return false;
 }
 
+// All ranks look before any of them writes.
+void refuse_predictions(RunContext& run, const fs::path& folder, bool here) {
+  if (run.collectives().any(here && has_predictions(folder)))
+    throw ConfigError(cat("[callbacks.PredictionWriter] output_dir must not have predictions of another run; ", folder,
+                          " has some. Remove them, or choose another folder."));
+}
+
 [[noreturn]] void refuse_output(const std::string& text) { throw Error(cat("[callbacks.PredictionWriter] ", text)); }
 
 // The outputs on the CPU, checked.
@@ -99,6 +106,12 @@ PredictionWriter::PredictionWriter(Options options) : options_(std::move(options
 
 PredictionWriter::~PredictionWriter() = default;
 
+void PredictionWriter::setup(RunContext& run, TrainerFn fn) {
+  // Before the data is read. The run folder is not known yet; a run without loggers may be one that writes nothing.
+  if (fn != TrainerFn::predict || !options_.output_dir || run.fast_dev_run()) return;
+  refuse_predictions(run, *options_.output_dir, !run.loggers().empty());
+}
+
 void PredictionWriter::on_predict_start(RunContext& run) {
   // fast_dev_run and barebones have no run folder, and leave nothing behind.
   is_trial_ = run.log_dir().empty();
@@ -106,15 +119,13 @@ void PredictionWriter::on_predict_start(RunContext& run) {
   if (is_trial_) return;
   kept_.assign(static_cast<size_t>(run.extent().num_loaders(RunningStage::predict)), {});
   folder_ = options_.output_dir ? *options_.output_dir : run.log_dir() / "predictions";
-  // All ranks look before any of them writes.
-  if (run.collectives().any(has_predictions(folder_)))
-    throw ConfigError(cat("[callbacks.PredictionWriter] output_dir must not have predictions of another run; ", folder_,
-                          " has some. Remove them, or choose another folder."));
+  refuse_predictions(run, folder_, true);
   std::error_code error;
   fs::create_directories(folder_, error);
-  if (error)
-    throw CheckpointError(
-        cat("[callbacks.PredictionWriter] ", folder_, " could not be created: ", error.message(), "."));
+  if (run.collectives().any(static_cast<bool>(error)))
+    throw ConfigError(cat("[callbacks.PredictionWriter] output_dir must be a folder that can be created; ", folder_,
+                          error ? cat(": ", error.message()) : std::string(" cannot be created on another rank"),
+                          ". Choose another folder."));
 }
 
 void PredictionWriter::on_predict_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch,

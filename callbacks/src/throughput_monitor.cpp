@@ -56,7 +56,7 @@ struct ThroughputMonitor::Measuring {
   Window window;
   std::optional<Window> ended;  // not logged yet: the device may not have reached its end
   std::optional<DeviceClock::Moment> span_began;
-  bool open = false, began = false;
+  bool open = false, began = false, has_logged = false;
   int64_t batches = 0, samples = 0, tokens = 0;
   double data_wait_s = 0;
 };
@@ -105,6 +105,7 @@ void ThroughputMonitor::on_train_batch_end(RunContext& run, const StepOutput&, c
   if (!std::exchange(m.began, true)) return m.begin(run);
   if (run.progress().batches_total.processed - m.batches < options_.window_size) return;
   Window window = m.end(run);
+  m.has_logged |= !m.waits_for_device || m.ended;
   if (!m.waits_for_device)
     log(run, window);
   else if (const auto before = std::exchange(m.ended, std::move(window)))
@@ -122,7 +123,14 @@ void ThroughputMonitor::on_validation_end(RunContext&) {
   measuring_->open = true;
 }
 
-void ThroughputMonitor::on_train_end(RunContext&) { measuring_.reset(); }
+void ThroughputMonitor::on_train_end(RunContext& run) {
+  if (measuring_ && measuring_->began && !measuring_->has_logged && !run.log_dir().empty())
+    log::warn("throughput_monitor.no_window",
+              cat("ThroughputMonitor: no rate was logged, since the training of this process ended before ",
+                  measuring_->waits_for_device ? "the second window of " : "the first window of ",
+                  counted(options_.window_size, "batch", "batches"), " did. Set a smaller window_size"));
+  measuring_.reset();
+}
 
 void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   double seconds = 0, host_seconds = 0;

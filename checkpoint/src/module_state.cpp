@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fulgur/core/text/matches_pattern.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -64,6 +65,32 @@ void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>
   }
 }
 
+// Which names are ignored; notes which patterns have matched.
+class IgnoredNames {
+ public:
+  explicit IgnoredNames(const std::vector<std::string>& patterns) : patterns_(patterns), used_(patterns.size()) {}
+  bool has(const std::string& name) {
+    bool matches = false;
+    for (size_t i = 0; i < patterns_.size(); ++i) {
+      if (!matches_pattern(patterns_[i], name)) continue;
+      matches = used_[i] = true;
+    }
+    return matches;
+  }
+  void check_used(const NamedTensors& of_module) const {
+    for (size_t i = 0; i < patterns_.size(); ++i)
+      if (!used_[i])
+        throw CheckpointError(
+            cat("[checkpoint.load_module_state] ignore: neither the module nor the checkpoint has a tensor that '",
+                escape_controls(patterns_[i]), "' matches. Names in the module are such as '",
+                of_module.empty() ? "" : of_module.back().first, "'."));
+  }
+
+ private:
+  const std::vector<std::string>& patterns_;
+  std::vector<bool> used_;
+};
+
 }  // namespace
 
 NamedTensors module_state(const torch::nn::Module& module) {
@@ -92,8 +119,15 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
   std::vector<std::string> wrong;
   std::vector<std::pair<Tensor, const Tensor*>> copies;
   std::set<std::string> known;
-  for (const auto& [name, target] : module_state(module)) {
+  IgnoredNames ignored(options.ignore);
+  std::erase_if(given, [&](const auto& item) { return ignored.has(item.first); });
+  const NamedTensors of_module = module_state(module);
+  for (const auto& [name, target] : of_module) {
     known.insert(name);
+    if (ignored.has(name)) {
+      report.ignored.push_back(name);
+      continue;
+    }
     const auto found = given.find(name);
     if (found == given.end()) {
       wrong.push_back(cat("missing: ", name, " (the module has ", describe(target), ")"));
@@ -119,6 +153,7 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
     wrong.push_back(cat("unexpected: ", escape_controls(name), " (the checkpoint has ", describe(*tensor), ")"));
     report.unexpected.push_back(name);
   }
+  ignored.check_used(of_module);
   report.differences = first_of(wrong, "\n");
   if (options.strict && !wrong.empty())
     throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ",

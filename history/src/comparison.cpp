@@ -9,6 +9,7 @@
 #include "fulgur/core/text/text_table.h"
 #include "json_values.h"
 #include "reading/config_keys.h"
+#include "reading/shown_differences.h"
 
 namespace fulgur::history {
 namespace {
@@ -63,8 +64,9 @@ std::vector<TextRow> rows_of(const Pair& runs) {
   const auto add_number = [&](std::string name, const std::optional<double>& x, const std::optional<double>& y) {
     add(std::move(name), value_text(x), value_text(y), change_text(x, y));
   };
-  add("status", std::string(status_name(a.status)), std::string(status_name(b.status)));
-  add("epochs", cat(a.epochs), cat(b.epochs));
+  add("status", a.status_text(), b.status_text());
+  const auto epochs_of = [](const Run& run) { return run.is_fit() ? cat(run.epochs) : std::string("-"); };
+  if (a.is_fit() || b.is_fit()) add("epochs", epochs_of(a), epochs_of(b));
   add("steps", cat(a.steps), cat(b.steps));
   add("time", duration_text(a.duration_s), duration_text(b.duration_s), change_text(a.duration_s, b.duration_s));
   add_number("steps/s", a.steps_per_s(), b.steps_per_s());
@@ -79,14 +81,9 @@ std::vector<TextRow> rows_of(const Pair& runs) {
   add("best", best_cell(0), best_cell(1), same_monitor ? change_text(best_of(a), best_of(b)) : "");
   for (const std::string& name : metrics_of_both(runs))
     add_number(cat("last ", escape_controls(name)), last_of(a, name), last_of(b, name));
-  const auto keys = different_keys({&a.config, &b.config});
-  for (const std::string& key : keys) {
-    const auto text = [&](const Run& run) {
-      const std::string* const found = find_key(run.config, key);
-      return found ? escape_controls(*found) : std::string("-");
-    };
-    add(escape_controls(key), text(a), text(b));
-  }
+  const ShownDifferences differences = shown_differences({&a.config, &b.config});
+  for (const ShownDifferences::Entry& entry : differences.entries)
+    add(escape_controls(entry.key), escape_controls(entry.texts[0]), escape_controls(entry.texts[1]));
   return rows;
 }
 
@@ -109,6 +106,9 @@ std::string comparison_text(const Run& a, const Run& b, const TextStyle& style) 
     line.erase(line.find_last_not_of(' ') + 1);
     text += (style.columns ? cut(line, *style.columns) : line) + "\n";
   }
+  for (const Run* run : {&a, &b})
+    if (const std::string why = why_no_log(*run); !why.empty())
+      text += cat(escape_controls(run->name), ": ", escape_controls(why), "\n");
   if (different_keys({&a.config, &b.config}).empty()) text += "The configs are the same.\n";
   return text;
 }

@@ -30,6 +30,7 @@ inline std::string json_text(const OrderedJson& json) {
 inline OrderedJson json_of_run(const Run& run) {
   OrderedJson json{{"name", run.name},
                    {"folder", run.folder.string()},
+                   {"verb", run.verb},
                    {"status", status_name(run.status)},
                    {"reason", run.reason},
                    {"epochs", run.epochs},

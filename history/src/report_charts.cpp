@@ -9,6 +9,7 @@
 #include "drawing/html.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
+#include "reading/config_keys.h"
 
 namespace fulgur::history {
 namespace {
@@ -106,6 +107,9 @@ class Sections {
       out += "</div></section>\n";
     }
     if (out.empty()) out = "<section><h2>Curves</h2><p>No metrics have been logged yet.</p></section>\n";
+    for (const RunCurves& run : runs_)
+      if (const std::string why = why_no_log(run.run); !why.empty())
+        out += cat("<p class=\"note\">", html_escaped(shown_name(run.run.name)), ": ", html_escaped(why), ".</p>\n");
     if (left_out_ > 0)
       out += cat("<p class=\"note\">", left_out_, " more metrics are not shown: a page has at most ", kMostCharts,
                  " charts with ", kMostLines, " lines.</p>\n");

@@ -20,7 +20,7 @@ constexpr size_t kMostFigures = 24, kMostFiles = 100'000;
 constexpr uintmax_t kMostBytes = 500'000, kMostTextBytes = 20'000;
 
 constexpr const char* kTable = ".csv";
-constexpr size_t kMostRows = 64, kMostColumns = 8;
+constexpr size_t kMostRows = 64, kMostColumns = 32;
 
 struct MediaFile {
   fs::path path;
@@ -67,62 +67,85 @@ std::map<std::string, MediaFile> newest_media(const fs::path& folder) {
   return newest;
 }
 
-// A CSV file as a table; empty if it is too large for a page, or damaged.
-std::string small_table(const std::string& bytes) {
+/// A figure, or why there is none.
+struct Figure {
+  std::string html, reason;
+};
+
+// A CSV file as a table.
+Figure small_table(const std::string& bytes) {
   std::string rows;
   size_t count = 0;
   for (size_t position = 0; position < bytes.size(); ++count) {
     const auto fields = read_csv_row(bytes, position);
-    if (!fields || fields->size() > kMostColumns || count > kMostRows) return "";
+    if (!fields) return {.html = "", .reason = "it is damaged"};
+    if (fields->size() > kMostColumns)
+      return {.html = "",
+              .reason = cat("it has ", fields->size(), " columns, and a page shows at most ", kMostColumns)};
+    if (count > kMostRows) return {.html = "", .reason = cat("it has more than ", kMostRows, " rows")};
     const char* const cell = count == 0 ? "th" : "td";
     rows += "<tr>";
     for (const std::string& field : *fields) rows += cat("<", cell, ">", html_escaped(field), "</", cell, ">");
     rows += "</tr>\n";
   }
-  return rows.empty() ? "" : cat("<table>", rows, "</table>");
+  if (rows.empty()) return {.html = "", .reason = "it is empty"};
+  return {.html = cat("<table>", rows, "</table>"), .reason = ""};
 }
 
-std::string figure_of(const MediaFile& file, const std::string& caption, uintmax_t& bytes_left) {
+Figure figure_of(const MediaFile& file, const std::string& caption, uintmax_t& bytes_left) {
   std::error_code error;
   const uintmax_t size = fs::file_size(file.path, error);
   const char* const type = image_type(file.path);
-  if (error || size > bytes_left || (!type && size > kMostTextBytes)) return "";
+  if (!error && !type && size > kMostTextBytes)
+    return {.html = "", .reason = cat("it has more than ", kMostTextBytes / 1000, " kB")};
+  if (!error && size > bytes_left)
+    return {.html = "", .reason = cat("the media of a page have at most ", kMostBytes / 1000, " kB")};
   std::optional<std::string> bytes;
   try {
     bytes = read_regular_file(file.path);
   } catch (const Error&) {
   }
   // The file may have grown since.
-  if (!bytes || bytes->size() > bytes_left) return "";
-  const std::string body = type ? cat("<img alt=\"", caption, "\" src=\"", data_url(type, *bytes), "\">")
-                           : file.path.extension() == kTable ? small_table(*bytes)
-                                                             : cat("<pre>", html_escaped(*bytes), "</pre>");
-  if (body.empty()) return "";
+  if (error || !bytes || bytes->size() > bytes_left) return {.html = "", .reason = "it cannot be read"};
+  Figure body;
+  if (type)
+    body.html = cat("<img alt=\"", caption, "\" src=\"", data_url(type, *bytes), "\">");
+  else if (file.path.extension() == kTable)
+    body = small_table(*bytes);
+  else
+    body.html = cat("<pre>", html_escaped(*bytes), "</pre>");
+  if (body.html.empty()) return body;
   bytes_left -= bytes->size();
-  return cat("<figure><figcaption>", caption, "</figcaption>", body, "</figure>\n");
+  return {.html = cat("<figure><figcaption>", caption, "</figcaption>", body.html, "</figure>\n"), .reason = ""};
 }
 
 }  // namespace
 
 std::string media_section(const std::vector<RunCurves>& runs) {
-  std::string figures;
-  size_t shown = 0, not_shown = 0;
+  std::string figures, not_shown;
+  size_t shown = 0, refused = 0, beyond = 0;  // beyond: the page has no room for it, nor for why
   uintmax_t bytes_left = kMostBytes;
   for (const RunCurves& run : runs) {
     for (const auto& [name, file] : newest_media(run.run.folder / "media")) {
       const std::string below = file.path.lexically_relative(run.run.folder / "media").string();
       const std::string caption =
           html_escaped(runs.size() > 1 ? cat(shown_name(run.run.name), ": ", shown_name(below)) : shown_name(below));
-      const std::string figure = shown < kMostFigures ? figure_of(file, caption, bytes_left) : "";
-      figure.empty() ? ++not_shown : ++shown;
-      figures += figure;
+      if (shown == kMostFigures || refused == kMostFigures) {
+        ++beyond;
+        continue;
+      }
+      const Figure figure = figure_of(file, caption, bytes_left);
+      figure.html.empty() ? ++refused : ++shown;
+      if (figure.html.empty())
+        not_shown += cat("<p class=\"note\">", caption, " is not shown: ", figure.reason, ".</p>");
+      figures += figure.html;
     }
   }
-  if (figures.empty() && not_shown == 0) return "";
-  return cat("<section><h2>Media</h2><div class=\"grid\">\n", figures, "</div>",
-             not_shown > 0 ? cat("<p class=\"note\">", not_shown, " more are not shown: a page has at most ",
-                                 kMostFigures, ", of ", kMostBytes / 1000, " kB.</p>")
-                           : "",
+  if (figures.empty() && not_shown.empty()) return "";
+  return cat("<section><h2>Media</h2><div class=\"grid\">\n", figures, "</div>", not_shown,
+             beyond > 0
+                 ? cat("<p class=\"note\">", beyond, " more are not shown: a page has at most ", kMostFigures, ".</p>")
+                 : "",
              "</section>\n");
 }
 

@@ -6,6 +6,7 @@
 #include "drawing/number_text.h"
 #include "fulgur/core/text/text.h"
 #include "reading/config_keys.h"
+#include "reading/shown_differences.h"
 #include "report_charts.h"
 
 namespace fulgur::history {
@@ -53,8 +54,8 @@ std::string summary_section(const std::vector<RunCurves>& runs) {
     const auto best = run.best();
     const std::string status(status_name(run.status));
     rows += cat(
-        "<tr><td class=\"wide\">", shown_html(run.name), "</td><td class=\"", status, "\">", status, "</td><td>",
-        run.epochs, "</td><td>", run.steps, "</td><td class=\"wide\">",
+        "<tr><td class=\"wide\">", shown_html(run.name), "</td><td class=\"", status, "\">", run.status_text(),
+        "</td><td>", run.is_fit() ? cat(run.epochs) : "-", "</td><td>", run.steps, "</td><td class=\"wide\">",
         best ? shown_html(cat(run.monitor->metric, " = ", value_text(best->first), " at step ", best->second)) : "-",
         "</td><td>", duration_text(run.duration_s), "</td><td>", value_text(run.steps_per_s()), "</td></tr>\n");
     if (!run.reason.empty())
@@ -117,19 +118,17 @@ std::string config_section(const std::vector<RunCurves>& runs) {
   std::vector<const ConfigKeys*> configs;
   for (const RunCurves& run : runs) configs.push_back(&run.run.config);
   if (runs.size() > 1) {
-    const auto keys = different_keys(configs);
+    const ShownDifferences differences = shown_differences(configs);
+    const auto& entries = differences.entries;
     std::string rows = head_row(names_with("option", runs));
-    const size_t shown = std::min(keys.size(), std::max<size_t>(kMostKeys / runs.size(), 10));
+    const size_t shown = std::min(entries.size(), std::max<size_t>(kMostKeys / runs.size(), 10));
     for (size_t i = 0; i < shown; ++i) {
-      std::vector<std::string> cells{keys[i]};
-      for (const ConfigKeys* config : configs) {
-        const std::string* const text = find_key(*config, keys[i]);
-        cells.push_back(text ? *text : "-");
-      }
+      std::vector<std::string> cells{entries[i].key};
+      cells.insert(cells.end(), entries[i].texts.begin(), entries[i].texts.end());
       rows += html_row(cells);
     }
-    out += keys.empty() ? "<section><h2>Options that differ</h2><p>The configs are the same.</p></section>\n"
-                        : table_section("Options that differ", rows, left_out(keys.size(), shown, "options"));
+    out += entries.empty() ? "<section><h2>Options that differ</h2><p>The configs are the same.</p></section>\n"
+                           : table_section("Options that differ", rows, left_out(entries.size(), shown, "options"));
   }
   std::string all;
   for (size_t r = 0; r < std::min(runs.size(), kMostConfigs); ++r) {

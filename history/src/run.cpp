@@ -41,6 +41,11 @@ std::vector<Run> read_runs(const std::filesystem::path& root) {
   return runs;
 }
 
+std::string Run::status_text() const {
+  const std::string text(status_name(status));
+  return is_fit() ? text : verb + ", " + text;
+}
+
 std::optional<double> Run::steps_per_s() const {
   if (!duration_s || *duration_s <= 0 || steps == 0) return std::nullopt;
   return static_cast<double>(steps) / *duration_s;

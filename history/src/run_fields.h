@@ -13,6 +13,7 @@ namespace fulgur::history {
 struct RunField {
   std::string text;
   std::optional<double> number;
+  std::vector<std::string> classes = {};  ///< of a key that names components: their classes, which the text lists
 };
 
 /// nullopt if the run has no value of the key.
@@ -28,6 +29,10 @@ struct Condition {
 
 /// Throws a ConfigError if the expression cannot be read.
 std::vector<Condition> parse_filter(const std::string& expression);
+
+/// Throws a ConfigError if no value of these runs can fulfil the condition since it is of another type: a number and a
+/// text, or an unknown status.
+void check_condition(const std::vector<Run>& runs, const Condition& condition);
 
 /// False if the run has no value of the key.
 bool matches(const Run& run, const Condition& condition);

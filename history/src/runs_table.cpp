@@ -8,6 +8,7 @@
 #include "fulgur/core/text/text_table.h"
 #include "json_values.h"
 #include "reading/config_keys.h"
+#include "reading/shown_differences.h"
 #include "run_fields.h"
 
 namespace fulgur::history {
@@ -59,17 +60,25 @@ std::string best_text(const Run& run) {
   return best ? cat(escape_controls(run.monitor->metric), "=", value_text(best->first)) : "-";
 }
 
+// What a table has no room for: where a run is, and what it shows.
+bool is_minor(std::string_view key) { return key == "trainer.default_root_dir" || key.starts_with("trainer.enable_"); }
+
 std::vector<std::string> differences_text(const std::vector<Run>& runs) {
   std::vector<const ConfigKeys*> configs;
   for (const Run& run : runs) configs.push_back(&run.config);
-  const auto keys = different_keys(configs);
+  auto [entries] = shown_differences(configs);
+  std::erase_if(entries, [](const auto& entry) { return is_minor(entry.key); });
+  std::vector<std::string> keys;
+  for (const auto& entry : entries) keys.push_back(entry.key);
   const auto names = short_names(keys);
   std::vector<std::string> texts;
-  for (const Run& run : runs) {
+  for (size_t run = 0; run < runs.size(); ++run) {
     std::vector<std::string> parts;
-    for (size_t i = 0; i < keys.size(); ++i)
-      if (const std::string* text = find_key(run.config, keys[i]))
-        parts.push_back(cat(escape_controls(names[i]), "=", escape_controls(*text)));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const std::string& text = entries[i].texts[run];
+      if (text == "-") continue;
+      parts.push_back(escape_controls(entries[i].is_listed ? text : cat(names[i], "=", text)));
+    }
     texts.push_back(join(parts, " "));
   }
   return texts;
@@ -116,10 +125,13 @@ const char* colour_of(RunStatus status) {
 }  // namespace
 
 std::vector<Run> select_runs(std::vector<Run> runs, const RunsQuery& query) {
-  for (const Condition& condition : parse_filter(query.filter)) {
+  const std::vector<Condition> conditions = parse_filter(query.filter);
+  for (const Condition& condition : conditions) {
     check_run_key(runs, condition.key);
-    std::erase_if(runs, [&](const Run& run) { return !matches(run, condition); });
+    check_condition(runs, condition);
   }
+  for (const Condition& condition : conditions)
+    std::erase_if(runs, [&](const Run& run) { return !matches(run, condition); });
   sort_runs(runs, query.sort);
   return runs;
 }

@@ -185,9 +185,10 @@ struct RunWatcher::Impl {
       const auto limit = limit_in(run.config, key);
       return limit ? cat("/", *limit) : std::string();
     };
-    std::vector<std::string> parts = {escape_controls(run.name), std::string(status_name(run.status)),
-                                      cat("epoch ", run.epochs, of("trainer.max_epochs")),
-                                      cat("step ", run.steps, of("trainer.max_steps")), duration_text(seconds())};
+    std::vector<std::string> parts = {escape_controls(run.name), run.status_text()};
+    if (run.is_fit()) parts.push_back(cat("epoch ", run.epochs, of("trainer.max_epochs")));
+    parts.push_back(cat("step ", run.steps, run.is_fit() ? of("trainer.max_steps") : ""));
+    if (run.is_fit()) parts.push_back(duration_text(seconds()));
     if (waits) parts.emplace_back("it may be restarted");
     const auto done = share_done();
     if (done && *done > 0 && run.status == RunStatus::running)
@@ -206,6 +207,7 @@ bool RunWatcher::poll() {
   // Between two polls of a free lock, a short part of the run may have trained.
   if (held != (impl_->run.status == RunStatus::running) || impl_->free_since) impl_->read_files_again();
   impl_->read_rows(!held);
+  judge_evaluation(impl_->run);
   return !impl_->has_ended(held);
 }
 
@@ -247,6 +249,7 @@ std::string RunWatcher::summary() const {
     text +=
         cat(" · best ", escape_controls(run.monitor->metric), "=", value_text(best->first), " at step ", best->second);
   if (!run.reason.empty()) text += cat(" · ", escape_controls(run.reason));
+  if (const std::string why = why_no_log(run); !why.empty()) text += cat(" · ", escape_controls(why));
   return text;
 }
 

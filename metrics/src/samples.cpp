@@ -26,7 +26,8 @@ int64_t columns_of(const Classification& options) { return options.task == Task:
 void check_batch(const Classification& options, const Tensor& prediction, const Tensor& target) {
   const auto refuse = [&](std::string_view wanted) {
     throw Error(cat("[metrics.update] a ", enum_text(options.task), " metric needs ", wanted, "; got predictions ",
-                    shape_text(prediction.sizes()), " and targets ", shape_text(target.sizes()), "."));
+                    shape_text(prediction.sizes()), " and targets ", shape_text(target.sizes()),
+                    ". Are task and num_classes right?"));
   };
   if (target.is_floating_point()) refuse("integer targets");
   if (options.task != Task::multiclass) {

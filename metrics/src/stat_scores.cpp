@@ -45,8 +45,9 @@ StatScores::StatScores(const Options& options, Average average)
       samples_(add_state("samples", no_counts(options))) {
   check_options("a metric that counts predictions", common(options));
   if (options.top_k > 1 && (options.task != Task::multiclass || options.top_k > options.num_classes))
-    throw ConfigError(cat("[metrics.options] top_k is for multiclass, and at most num_classes; got ", options.top_k,
-                          " for ", enum_text(options.task), "."));
+    throw ConfigError(cat("[metrics.options] top_k is for multiclass, and at most num_classes; got top_k ",
+                          options.top_k, " for ", enum_text(options.task), " with num_classes ", options.num_classes,
+                          ". Lower top_k."));
 }
 
 void StatScores::update(const Tensor& prediction, const Tensor& target) {
@@ -167,7 +168,8 @@ Tensor Dice::score(const Counts& counts) const {
     Registry<PredictionMetric>::add<Recall>("Recall", "Share of the targets of a class that are found."),
     Registry<PredictionMetric>::add<Specificity>(
         "Specificity", "Share of the samples of other classes that are not taken for this one."),
-    Registry<PredictionMetric>::add<FBeta>("FBeta", "Weighted harmonic mean of precision and recall."),
+    Registry<PredictionMetric>::add<FBeta>(
+        "FBeta", "Weighted harmonic mean of precision and recall: the F1 score, unless beta is set."),
     Registry<PredictionMetric>::add<IoU>("IoU", "Intersection over union (Jaccard index)."),
     Registry<PredictionMetric>::add<Dice>("Dice", "The Dice coefficient over all samples."),
 };

@@ -25,17 +25,6 @@ constexpr int64_t kIgnoredLabel = -100;
   throw DataError(cat("[models.classification_loss] labels must be in [0, num_classes = ", classes, ")."));
 }
 
-// FBeta: f_beta; IoU: iou.
-std::string snake_case(std::string_view name) {
-  const auto is_upper = [&](size_t i) { return name[i] >= 'A' && name[i] <= 'Z'; };
-  std::string text;
-  for (size_t i = 0; i < name.size(); ++i) {
-    if (i > 0 && i + 1 < name.size() && is_upper(i) && !is_upper(i + 1)) text += '_';
-    text += is_upper(i) ? static_cast<char>(name[i] - 'A' + 'a') : name[i];
-  }
-  return text;
-}
-
 }  // namespace
 
 Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing) {
@@ -78,28 +67,7 @@ void Classifier::augmentation_fields(Fields& f, double& label_smoothing, double&
 }
 
 void Classifier::use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes) {
-  metric_specs_ = std::move(metrics);
-  for (Spec<PredictionMetric>& spec : metric_specs_) {
-    const ConfigNode written = spec.write();
-    const ConfigNode* options = written.find("init_args");
-    const ConfigNode* classes = options ? options->find("num_classes") : nullptr;
-    if (!classes || classes->text() != "0") continue;
-    ConfigNode change = written;
-    change.get_or_add("init_args").set("num_classes", ConfigNode::integer(num_classes));
-    Problems problems;
-    spec.read(change, problems, "metrics");
-    problems.throw_if_any();
-  }
-  make_metrics();
-}
-
-Classifier::NamedMetrics Classifier::make_metrics() const {
-  NamedMetrics made;
-  for (const Spec<PredictionMetric>& spec : metric_specs_)
-    if (!made.emplace(snake_case(spec.class_path()), spec.create()).second)
-      throw ConfigError(
-          cat("[models.Classifier] metrics: ", spec.class_path(), " is there twice. Name each class once."));
-  return made;
+  metrics_.use(std::move(metrics), num_classes, {.component = "Classifier", .logs = {"loss", "acc"}});
 }
 
 Tensor Classifier::evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx) {
@@ -107,13 +75,7 @@ Tensor Classifier::evaluate(const Batch& batch, const std::string& stage, int64_
   log(stage + "_loss", classification_loss(logits, batch[1]), {.prog_bar = true});
   // In double: the mean over batches is then exact to the last digit shown.
   log(stage + "_acc", logits.argmax(1).eq(batch[1]).to(at::kDouble).mean(), {.prog_bar = true});
-  if (metric_specs_.empty()) return logits;
-  const auto [metrics, is_new] = metrics_.try_emplace({stage, loader_idx});
-  if (is_new) metrics->second = make_metrics();
-  for (const auto& [name, metric] : metrics->second) {
-    metric->update(logits, batch[1]);
-    log(cat(stage, "_", name), *metric);
-  }
+  metrics_.update(*this, stage, loader_idx, logits, batch[1]);
   return logits;
 }
 

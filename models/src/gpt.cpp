@@ -14,24 +14,12 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/checkpoint.h"
 #include "option_bounds.h"
+#include "parts/checkpoint_interval.h"
 
 namespace fulgur {
 namespace {
 
 constexpr int64_t kIgnoredToken = -100;
-
-/// 0: none, 1: all, N: the first of every N.
-int64_t checkpoint_interval(const std::string& text) {
-  constexpr std::string_view kEvery = "every_";
-  if (text == "none") return 0;
-  if (text == "all") return 1;
-  if (text.starts_with(kEvery))
-    if (const auto every = parse_whole<int64_t>(std::string_view(text).substr(kEvery.size())); every && *every >= 2)
-      return *every;
-  throw ConfigError(
-      cat("[models.GPT] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '",
-          escape_controls(text), "'."));
-}
 
 void check_tokens(const Tensor& tokens, int64_t block_size) {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
@@ -64,21 +52,24 @@ void GPT::Options::fields(Fields& f) {
       .at_least(0)
       .less_than(1);
   f(bias, "bias", "Whether linear layers and norms have biases.");
-  f(activation_checkpointing, "activation_checkpointing",
-    "Blocks whose activations are recomputed in backward instead of stored: none, all, or every_N (every_2): the first "
-    "of every N.");
+  f(activation, "activation",
+    "Function inside the fully connected part of a block: gelu, or gelu_tanh, its approximation in GPT-2's weights.");
+  f(activation_checkpointing, "activation_checkpointing", detail::kCheckpointingDoc);
 }
 
 GPT::GPT(const Options& options)
     : options_(detail::checked_options(options, "models.GPT")),
-      checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
+      checkpoint_every_(detail::checkpoint_interval(options.activation_checkpointing, "GPT")) {
   const auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
   wte_ = transformer->register_module("wte", torch::nn::Embedding(options.vocab_size, options.n_embd));
   wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));
   const auto blocks = transformer->register_module("h", std::make_shared<torch::nn::ModuleListImpl>());
   for (int64_t i = 0; i < options.n_layer; ++i) {
-    blocks_.push_back(
-        std::make_shared<GptBlock>(GptBlockOptions{options.n_embd, options.n_head, options.dropout, options.bias}));
+    blocks_.push_back(std::make_shared<GptBlock>(GptBlockOptions{.n_embd = options.n_embd,
+                                                                 .n_head = options.n_head,
+                                                                 .dropout = options.dropout,
+                                                                 .bias = options.bias,
+                                                                 .activation = options.activation}));
     blocks->push_back(blocks_.back());
   }
   ln_f_ = transformer->register_module(
@@ -112,8 +103,7 @@ Tensor GPT::forward(const Tensor& tokens) {
   }
   if (options_.dropout > 0) x = at::dropout(x, options_.dropout, is_training());
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    const bool checkpointed = checkpoint_every_ > 0 && static_cast<int64_t>(i) % checkpoint_every_ == 0;
-    x = checkpointed ? nn::checkpoint(blocks_[i], x) : blocks_[i]->forward(x);
+    x = detail::is_checkpointed(i, checkpoint_every_) ? nn::checkpoint(blocks_[i], x) : blocks_[i]->forward(x);
   }
   return lm_head_(ln_f_->forward(x));
 }

@@ -39,12 +39,15 @@ Tensor CausalSelfAttention::forward(const Tensor& input) {
   return drop(c_proj(mixed.transpose(1, 2).reshape({samples, length, width})), options_.dropout, is_training());
 }
 
-GptMlp::GptMlp(const GptBlockOptions& options) : dropout_(options.dropout) {
+GptMlp::GptMlp(const GptBlockOptions& options) : dropout_(options.dropout), activation_(options.activation) {
   c_fc = register_module("c_fc", linear(options.n_embd, 4 * options.n_embd, options.bias));
   c_proj = register_module("c_proj", linear(4 * options.n_embd, options.n_embd, options.bias));
 }
 
-Tensor GptMlp::forward(const Tensor& input) { return drop(c_proj(at::gelu(c_fc(input))), dropout_, is_training()); }
+Tensor GptMlp::forward(const Tensor& input) {
+  const char* const approximation = activation_ == GptActivation::gelu_tanh ? "tanh" : "none";
+  return drop(c_proj(at::gelu(c_fc(input), approximation)), dropout_, is_training());
+}
 
 GptBlock::GptBlock(const GptBlockOptions& options) {
   attn_ = std::make_shared<CausalSelfAttention>(options);

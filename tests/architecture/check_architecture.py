@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "core": set(),
     "data": {"core"},
     "text": {"core", "data"},
+    "images": {"core", "data"},
     "optim": {"core"},
     "nn": {"core"},
     "metrics": {"core"},
@@ -22,6 +23,7 @@ MAY_INCLUDE = {
     "virtual_devices": {"core"},
     "simulated_cuda": set(),
     "checkpoint": {"core"},
+    "tables": {"core", "data", "checkpoint"},
     "callbacks": {"core", "checkpoint"},
     "loggers": {"core"},
     "trainer": {"core", "data", "text", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
@@ -37,10 +39,13 @@ SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "text": ["unicode", "words", "tokenizers", "training", "files", "modules"],
+    "images": ["kernels", "decoding", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
+    "tables": ["reading", "columns", "arrays"],
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
+    "models": ["parts", "vision", "generative", "tabular"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",
@@ -64,7 +69,7 @@ CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # Never in a public header: users would need these packages, or pay for them in every file.
-NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2|protozero|boost|curl)/|^(zlib|zip|xxhash|png|utf8proc)\.h$|^torch/all\.h$")
+NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2|protozero|boost|curl)/|^(zlib|zip|xxhash|png|utf8proc|jpeglib|webp/decode)\.h$|^torch/all\.h$")
 # Never at all: 12 s a file.
 NOT_ANYWHERE = re.compile(r"^torch/torch\.h$")
 # What needs CUDA's headers is libfulgur_cuda.so.

@@ -25,7 +25,8 @@ struct Staying : SelfPlanned {
 };
 
 // Ten steps, of which every fifth is logged.
-std::shared_ptr<MemoryLogger> train(DeviceStatsMonitor::Options options, bool on_fake_device = false) {
+std::shared_ptr<MemoryLogger> train(DeviceStatsMonitor::Options options, bool on_fake_device = false,
+                                    const CallbackFilter& filter = {}) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.enable_checkpointing = false;
@@ -34,7 +35,9 @@ std::shared_ptr<MemoryLogger> train(DeviceStatsMonitor::Options options, bool on
   const auto logger = std::make_shared<MemoryLogger>();
   TrainerComponents components;
   components.loggers = {logger};
-  components.add(std::make_shared<DeviceStatsMonitor>(std::move(options)));
+  const auto monitor = std::make_shared<DeviceStatsMonitor>(std::move(options));
+  monitor->set_common_options(filter);
+  components.add(monitor);
   if (on_fake_device) components.strategy = std::make_shared<OnFakeDevice>();
   Trainer(trainer_options, components).fit(std::make_shared<Staying>(), regression_data());
   return logger;
@@ -43,6 +46,23 @@ std::shared_ptr<MemoryLogger> train(DeviceStatsMonitor::Options options, bool on
 bool has(const MemoryLogger& logger, const std::string& key) { return !logger.values(kPrefix + key).empty(); }
 
 }  // namespace
+
+TEST_CASE("device stats: steps that a filter selects are measured, although no row is due, and are in the next row") {
+  const auto steps = [](const char* every, const char* once, const char* from) {
+    CallbackFilter filter;
+    if (every) filter.every = Interval::parse(every);
+    if (once) filter.once = Interval::parse(once);
+    if (from) filter.from = Interval::parse(from);
+    std::vector<int64_t> all;
+    for (const auto& [step, value] : train({}, false, filter)->values(kPrefix + "resident_bytes")) all.push_back(step);
+    return all;
+  };
+  CHECK(steps("3st", nullptr, nullptr) == std::vector<int64_t>{5, 10});
+  CHECK(steps(nullptr, "7st", nullptr) == std::vector<int64_t>{10});
+  CHECK(steps(nullptr, "3st", nullptr) == std::vector<int64_t>{5});
+  // Other filters leave the steps to the rows.
+  CHECK(steps(nullptr, nullptr, "6st") == std::vector<int64_t>{10});
+}
 
 TEST_CASE("device stats on the CPU: load and memory of the process in each row that is written") {
   const auto logger = train({});

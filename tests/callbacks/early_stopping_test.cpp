@@ -200,6 +200,31 @@ TEST_CASE("EarlyStopping: when it checks") {
   CHECK(log.count("[early_stopping.never_checks]") == 1);
 }
 
+TEST_CASE("EarlyStopping: a fit in which its filter selects no check says so") {
+  // Two steps an epoch, three epochs.
+  const auto lines_of = [](const char* every, const char* from, const char* id) {
+    const auto filtered = std::make_shared<EarlyStopping>([] {
+      EarlyStopping::Options options = watch_score();
+      options.mode = MonitorMode::max;
+      return options;
+    }());
+    CallbackFilter filter;
+    if (every) filter.every = Interval::parse(every);
+    if (from) filter.from = Interval::parse(from);
+    filtered->set_common_options(filter);
+    TrainerComponents components;
+    components.add(filtered);
+    const LogLines lines;
+    CHECK(train(watch_score(), {3, 2, 1}, {}, components).report.epochs == 3);
+    return lines.count(id);
+  };
+  CHECK(lines_of("5st", nullptr, "its filter (every: 5st) selects no end of a training epoch") == 1);
+  CHECK(lines_of("5st", nullptr, "[early_stopping.never_checks]") == 1);
+  CHECK(lines_of("2st", nullptr, "[early_stopping.never_checks]") == 0);
+  CHECK(lines_of(nullptr, "90st", "[early_stopping.never_checks]") == 0);
+  CHECK(lines_of(nullptr, "90st", "(from: 90st)") == 1);
+}
+
 TEST_CASE("EarlyStopping does nothing in the sanity check, a trial run and outside fit") {
   EarlyStopping::Options options = watch_score();
   // The sanity check logs a score that nothing improves on.

@@ -6,6 +6,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "callbacks/scored.h"
 #include "support/expect_error.h"
 
 namespace gradient_accumulation_scheduler_test {
@@ -60,6 +61,19 @@ TEST_CASE("GradientAccumulationScheduler: batches of a step by epoch") {
   CHECK(steps({{"10", 2}}, 1) == 10);
   CHECK(steps({{"1ep", 2}}, 2) == 10 + 5);
   CHECK(steps({{"0.5ep", 5}}, 1) == 5 + 1);
+}
+
+TEST_CASE("GradientAccumulationScheduler: positions that the fit did not reach are reported") {
+  const auto reports = [](const Scheduling& scheduling, const char* text) {
+    const LogLines lines;
+    steps(scheduling, 2);
+    CHECK(lines.count(text) == 1);
+    return lines.count("[gradient_accumulation_scheduler.not_reached]");
+  };
+  CHECK(reports({{"1", 2}, {"4", 5}}, "after 15 steps in 2 epochs, before the batches per step became 5 (at 4ep)") ==
+        1);
+  CHECK(reports({{"12st", 2}, {"90st", 4}}, "before the batches per step became 4 (at 90st)") == 1);
+  CHECK(reports({{"1", 2}}, "stopped: ") == 0);
 }
 
 TEST_CASE("GradientAccumulationScheduler: by intervals of any unit") {

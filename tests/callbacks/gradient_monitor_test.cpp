@@ -197,6 +197,23 @@ TEST_CASE("GradientMonitor: every says which steps are logged, by the number tha
   CHECK(run.logger->values("update_ratio/first") == expected.at("update_ratio/first"));
 }
 
+TEST_CASE("GradientMonitor: a fit in which no step is logged says so, with the filter if it has one") {
+  const auto reported = [](const char* every, const char* once, const char* why) {
+    const LogLines lines;
+    train({.every = *Interval::parse(every)}, [&](TrainerOptions&, TrainerComponents& components) {
+      CallbackFilter filter;
+      if (once) filter.once = Interval::parse(once);
+      components.callbacks.front()->set_common_options(filter);
+    });
+    CHECK(lines.count(why) == lines.count("[gradient_monitor.nothing_logged]"));
+    return lines.count("[gradient_monitor.nothing_logged]");
+  };
+  CHECK(reported("50st", nullptr, "its own `every: 50st` was never due. ") == 1);
+  CHECK(reported("50st", "5st", "its own `every: 50st` was due in no step in which it was called (once: 5st). ") == 1);
+  CHECK(reported("3st", nullptr, "its own `every: 3st`") == 0);
+  CHECK(reported("1st", "5st", "its own `every: 1st`") == 0);
+}
+
 TEST_CASE("GradientMonitor: each kind of value can be left out, and the separator can be chosen") {
   const Run run = train({.every = *Interval::parse("1st"),
                          .weight_norms = false,

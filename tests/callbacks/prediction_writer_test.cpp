@@ -198,7 +198,16 @@ TEST_CASE("PredictionWriter: a folder with predictions of another run is refused
   CHECK_THAT(message_of<ConfigError>([&] { predict(folder, {writer(WriteInterval::batch, folder / "out")}); }),
              ContainsSubstring("must not have predictions of another run"));
   CHECK(names_in(folder / "out").size() == 1);
+  CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_1"));  // it is refused before there is a run folder
   CHECK(read_text(folder / "out" / "predictions-rank00-loader00.safetensors") == before);
+}
+
+TEST_CASE("PredictionWriter: a folder that cannot be created is refused, with what to do") {
+  const TemporaryFolder folder;
+  write_text(folder / "file", "no folder");
+  CHECK_THAT(message_of<ConfigError>([&] { predict(folder, {writer(WriteInterval::batch, folder / "file" / "out")}); }),
+             ContainsSubstring("output_dir must be a folder that can be created; ") &&
+                 ContainsSubstring("Choose another folder."));
 }
 
 TEST_CASE("PredictionWriter: fast_dev_run and barebones check the outputs and leave nothing behind") {

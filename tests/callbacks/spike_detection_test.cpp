@@ -121,6 +121,8 @@ TEST_CASE("SpikeDetection warn: the spike is reported once and counted, and trai
   CHECK(run.detection->spikes() == 2);
   CHECK(run.count("SpikeDetection: the loss is ") == 1);
   CHECK(run.count("in step 6; the mean of the last 5 steps is ") == 1);
+  CHECK(run.count(cat(", and a spike is at least ")) == 1);
+  CHECK(run.count(cat(" (rtol ", kRtol, "). Further spikes are only counted, as loss_spikes")) == 1);
   const auto logged = run.logger->values("loss_spikes");
   REQUIRE(logged.size() == 15);
   CHECK(logged.front() == std::pair<int64_t, double>(6, 1));
@@ -194,6 +196,16 @@ TEST_CASE("SpikeDetection stop: the run ends after the spike, and says why") {
   CHECK(run.report.global_step == 6);
   CHECK_THAT(run.report.stop_reason, ContainsSubstring("SpikeDetection: the loss is ") &&
                                          ContainsSubstring("in step 6; the mean of the last 5 steps is "));
+  CHECK(run.count("SpikeDetection: the loss is ") == 1);
+}
+
+TEST_CASE("SpikeDetection: a fit whose losses are all in the warm-up says so") {
+  SpikeDetection::Options options = with(SpikeAction::warn);
+  options.warmup = 5000;
+  const Run run = fit({.at = {6}, .options = options});
+  CHECK(run.detection->spikes() == 0);
+  CHECK(run.count("all 20 losses of the fit are in its warmup of 5000 steps") == 1);
+  CHECK(fit({.at = {6}, .options = with(SpikeAction::warn)}).count("[spike_detection.only_warmup]") == 0);
 }
 
 TEST_CASE("SpikeDetection: patience spikes in a row are needed for the action") {

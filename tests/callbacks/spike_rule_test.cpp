@@ -29,6 +29,13 @@ std::string judged(const SpikeDetection::Options& options, const std::vector<dou
 
 }  // namespace
 
+TEST_CASE("SpikeRule: the range names the mean and the bounds, all of which a spike reaches") {
+  SpikeRule rule({.warmup = 4, .atol = 1.0, .rtol = 2.0});
+  CHECK(judged(rule, {1, 3, 1, 3, 100}) == "----A");
+  CHECK(rule.range() ==
+        "the mean of the last 4 steps is 2.0, and a spike is at least 3.0 (atol 1.0) and 6.0 (rtol 2.0)");
+}
+
 TEST_CASE("SpikeRule: a spike is as far above the mean as rtol, atol and z say, all of them that are set") {
   // The mean of the four is 2, their standard deviation is 2 / sqrt(3) = 1.1547.
   const std::vector<double> before{1, 3, 1, 3};

@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <thread>
 
+#include "callbacks/scored.h"
 #include "fulgur/core/device/device_clock.h"
 #include "fulgur/core/text/log.h"
 #include "peak_flops.h"
@@ -110,6 +111,16 @@ TEST_CASE(
   CHECK_FALSE(logged.has("device/tokens_per_sec"));
   CHECK_FALSE(logged.has("device/flops_per_sec"));
   CHECK_FALSE(logged.has("global/batches_per_sec"));
+}
+
+TEST_CASE("throughput: a fit that ends before its first window does says so") {
+  const auto reports = [](int64_t window) {
+    const LogLines lines;
+    train({.window_size = window}, std::make_shared<Timed>());
+    return lines.count("[throughput_monitor.no_window]");
+  };
+  CHECK(reports(100) == 1);
+  CHECK(reports(3) == 0);
 }
 
 TEST_CASE("throughput: a row has the mean of the windows that ended since the last one") {

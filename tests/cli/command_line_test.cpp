@@ -131,7 +131,8 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"fit", "--gpus=2"}, "accelerator: cuda"},
       std::pair{std::vector<std::string>{"fti"}, "did you mean 'fit'?"},
       std::pair{std::vector<std::string>{"fit", "test"}, "unexpected argument 'test'"},
-      std::pair{std::vector<std::string>{"fit", "c.yaml"}, "unexpected argument 'c.yaml'"},
+      std::pair{std::vector<std::string>{"fit", "c.yaml"},
+                "unexpected argument 'c.yaml'; did you mean '--config c.yaml'?"},
       std::pair{std::vector<std::string>{"fit", "-x"}, "unexpected argument '-x'"},
       std::pair{std::vector<std::string>{"fit", "--trainer.max_epoch", "3"},
                 "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"},
@@ -141,7 +142,22 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"config", "--print_config=coments"}, "takes comments and skip_null"},
       std::pair{std::vector<std::string>{"list", "callbacks"}, "did you mean 'callback'?"},
       std::pair{std::vector<std::string>{"describe", "MlpClasifier"}, "did you mean 'MlpClassifier'?"},
-      std::pair{std::vector<std::string>{"describe"}, "name is required"},
+      std::pair{std::vector<std::string>{"describe"},
+                "describe` needs NAME (Name of the component); got none. `trainer"},
+      std::pair{std::vector<std::string>{"tune"}, "tune` needs WHAT (lr or batch_size); got none."},
+      std::pair{std::vector<std::string>{"tune", "learning_rate"},
+                "got 'learning_rate'. Use tune lr or tune batch_size."},
+      std::pair{std::vector<std::string>{"compare", "a"}, "compare` needs RUN (Two run folders); got 1."},
+      std::pair{std::vector<std::string>{"report"}, "report` needs RUN ("},
+      std::pair{std::vector<std::string>{"fit", "--profile"}, "--profile needs a value: --profile STEPS. "},
+      std::pair{std::vector<std::string>{"export", "a", "--format", "onnx"},
+                "--format takes safetensors or pt; got 'onnx'."},
+      std::pair{std::vector<std::string>{"sweep", "--jobs", "0"}, "--jobs must be in the range "},
+      std::pair{std::vector<std::string>{"sweep", "--jobs", "0"}, "; got '0'."},
+      std::pair{std::vector<std::string>{"tune", "lr", "--steps", "ten"}, "--steps does not take the value 'ten'."},
+      std::pair{std::vector<std::string>{"fit", "plain.yaml"}, "did you mean '--config plain.yaml'?"},
+      std::pair{std::vector<std::string>{"train", "--config", "x.yaml"}, "did you mean 'fit'?"},
+      std::pair{std::vector<std::string>{"evaluate"}, "did you mean 'validate'?"},
       std::pair{std::vector<std::string>{"fit"}, "fit needs a model"},
       std::pair{std::vector<std::string>{"fit", "--config", "/nowhere/c.yaml"}, "/nowhere/c.yaml: cannot be opened"},
       std::pair{std::vector<std::string>{"config", "--config", "trainer.max_epochs=2"},
@@ -234,6 +250,42 @@ TEST_CASE("F40 wrong configs exit 2 with place, path and hint, all in one go") {
   CHECK(check("\xEF\xBB\xBFtrainer: {max_epochs: 1}\r\n").exit_code == 0);
 }
 
+TEST_CASE("a mistake in an override is one message") {
+  for (const char* key :
+       {"--trainer.logger.0.name", "--trainer.callbacks.0.patience", "--trainer.callbacks.patience"}) {
+    const Finished finished = trainer({"config", key, "3"});
+    INFO(key << finished.err);
+    CHECK(finished.exit_code == 2);
+    CHECK(says(finished.err, "the list is empty"));
+    CHECK_FALSE(says(finished.err, "got null"));
+    CHECK_FALSE(says(finished.err, "problems"));
+  }
+}
+
+TEST_CASE("names of other libraries lead to the components") {
+  const auto [key, name, near] = GENERATE(std::tuple{"--trainer.callbacks+", "EMA", "WeightAveraging"},
+                                          std::tuple{"--trainer.callbacks+", "EMACallback", "WeightAveraging"},
+                                          std::tuple{"--model.metrics+", "F1Score", "FBeta"},
+                                          std::tuple{"--model.metrics+", "MulticlassF1Score", "FBeta"},
+                                          std::tuple{"--model.metrics+", "MulticlassAccuracy", "Accuracy"},
+                                          std::tuple{"--model.metrics+", "JaccardIndex", "IoU"});
+  const Finished finished = trainer({"config", "--model", "MlpClassifier", key, name});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, std::string("; did you mean '") + near + "'?"));
+}
+
+TEST_CASE("F1 and EMA are found in the list of components") {
+  const std::string all = trainer({"list"}).out;
+  for (const char* line : {"  FBeta", "  IoU", "  WeightAveraging"}) {
+    const size_t at = all.find(line);
+    REQUIRE(at != std::string::npos);
+    const std::string text = all.substr(at, all.find('\n', at) - at);
+    INFO(text);
+    CHECK((says(text, "F1") || says(text, "Jaccard") || says(text, "EMA")));
+  }
+}
+
 TEST_CASE("F41 hostile YAML exits 2") {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i <= 9; ++i) {
@@ -288,6 +340,17 @@ TEST_CASE("a plug-in that cannot be loaded exits 2 with the reason") {
   CHECK(says(damaged.err, "--plugin"));
   CHECK(says(damaged.err, "no.so"));
   CHECK(trainer({"--plugin", "missing.so", "list"}).exit_code == 2);
+}
+
+TEST_CASE("a saved config that needs a plug-in says so if one of its classes is unknown") {
+  const std::string saved = "# verb: fit\n# needs --plugin: build/my.so\n";
+  const Finished unknown = check(saved + "model: MyOwnModel\n");
+  INFO(unknown.err);
+  CHECK(unknown.exit_code == 2);
+  CHECK(says(unknown.err, "unknown model 'MyOwnModel'"));
+  CHECK(says(unknown.err, "c.yaml was saved by a run with --plugin build/my.so\n"));
+  CHECK_FALSE(says(check(saved + "trainer: {max_epoch: 3}\n").err, "was saved by"));
+  CHECK_FALSE(says(check("model: MyOwnModel\n").err, "was saved by"));
 }
 
 TEST_CASE("list, describe and schema") {

@@ -70,6 +70,22 @@ TEST_CASE("runs: a failed run that is resumed and finishes is no longer a failed
   CHECK(says(runs({"runs"}).out, "version_0  finished"));
 }
 
+TEST_CASE("runs: a fit that a mistake in its config ends before its first batch leaves no run") {
+  const Runs runs;
+  const std::vector<std::string> mistake{"--trainer.callbacks+=Finetuning", "--trainer.callbacks.freeze",
+                                         "[\"no.such.*\"]"};
+  const Finished failed = runs.fit(mistake);
+  INFO(failed.err);
+  REQUIRE(failed.exit_code == 2);
+  CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0"));
+  // A run that is resumed keeps its folder.
+  REQUIRE(runs.fit({"--trainer.stop_after", "1ep"}).exit_code == 0);
+  std::vector<std::string> resumed = mistake;
+  resumed.insert(resumed.end(), {"--resume", "--allow-config-change"});
+  CHECK(runs.fit(resumed).exit_code != 0);
+  CHECK(fs::exists(runs / "fulgur_logs/version_0/checkpoints/last.ckpt"));
+}
+
 TEST_CASE("runs: a run that a signal stops is interrupted, and one that trains is running") {
   const Runs runs;
   Running fit({"fit", "-c", "c.yaml", "--trainer.max_epochs", "1000000"}, {.folder = runs.path()});
@@ -140,10 +156,53 @@ TEST_CASE("report: one page for several runs, without references to other files"
   CHECK_FALSE(says(page, "http://"));
   CHECK_FALSE(says(page, "https://"));
   CHECK(runs({"report"}).exit_code == 2);
-  CHECK(runs({"report", "fulgur_logs"}).exit_code == 2);
+  fs::create_directories(runs / "empty");
+  CHECK(runs({"report", "empty"}).exit_code == 2);
+  CHECK(runs({"report", "nowhere"}).exit_code == 2);
+  // A folder stands for all its runs.
+  REQUIRE(runs({"report", "fulgur_logs", "--output", "q.html"}).exit_code == 0);
+  CHECK(read_text(runs / "q.html") == page);
   CHECK(runs({"report", "fulgur_logs/version_0", "--output", "fulgur_logs"}).exit_code == 2);
   write_text(runs / "fulgur_logs/version_1/metrics.csv", "step,epoch,loss\n1,0,x\n");
   CHECK(runs({"report", "fulgur_logs/version_1"}).exit_code == 3);
+}
+
+TEST_CASE("compare and report: a test or a predict run is no fit, and is finished if it has its result") {
+  const Runs runs;
+  REQUIRE(runs.fit().exit_code == 0);
+  const std::vector<std::string> weights{"-c", "c.yaml", "--ckpt_path", "fulgur_logs/version_0/checkpoints/last.ckpt"};
+  for (const std::string verb : {"test", "predict"}) {
+    std::vector<std::string> arguments{verb};
+    arguments.insert(arguments.end(), weights.begin(), weights.end());
+    const Finished end = runs(arguments);
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+  }
+  CHECK(read_text(runs / "fulgur_logs/version_1/config.yaml").starts_with("# verb: test\n"));
+  const Finished text = runs({"compare", "fulgur_logs/version_1", "fulgur_logs/version_2"});
+  INFO(text.out << text.err);
+  REQUIRE(text.exit_code == 0);
+  CHECK(says(text.out, "test, finished"));
+  CHECK(says(text.out, "predict, finished"));
+  CHECK_FALSE(says(text.out, "interrupted"));
+  CHECK_FALSE(says(text.out, "epochs"));
+  const Finished json = runs({"compare", "fulgur_logs/version_0", "fulgur_logs/version_1", "--json"});
+  CHECK(Json::parse(json.out)["a"]["verb"] == "fit");
+  CHECK(Json::parse(json.out)["b"]["verb"] == "test");
+  CHECK(Json::parse(json.out)["b"]["status"] == "finished");
+  REQUIRE(runs({"report", "fulgur_logs/version_1"}).exit_code == 0);
+  CHECK(says(read_text(runs / "report.html"), "test, finished"));
+  CHECK(runs({"watch", "fulgur_logs/version_1", "--quiet"}).out.starts_with("version_1 · test, finished · step "));
+}
+
+TEST_CASE("compare, report and watch say why a run has no metrics") {
+  const Runs runs;
+  REQUIRE(runs.fit({"--trainer.logger", "TensorBoardLogger"}).exit_code == 0);
+  const std::string why = "the run has no log that can be read, only TensorBoardLogger: metrics are read from";
+  CHECK(says(runs({"compare", "fulgur_logs/version_0", "fulgur_logs/version_0"}).out, "version_0: " + why));
+  CHECK(says(runs({"watch", "fulgur_logs/version_0"}).out, why));
+  REQUIRE(runs({"report", "fulgur_logs/version_0"}).exit_code == 0);
+  CHECK(says(read_text(runs / "report.html"), why));
 }
 
 TEST_CASE("watch: one line for each row of another process's run, until it ends") {

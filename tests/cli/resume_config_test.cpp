@@ -64,6 +64,17 @@ TEST_CASE(
   CHECK(says(end.err, "20 steps"));
 }
 
+TEST_CASE("F16 what the run has decided for auto is no difference") {
+  const Stopped run;
+  const Finished end =
+      trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--resume", "--trainer.max_steps", "20"},
+              {.folder = run.folder.path()});
+  INFO(end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run continues with 20"));
+  CHECK_FALSE(says(end.err, ": auto in the checkpoint"));
+}
+
 TEST_CASE("a seed that was drawn is that of the run in every process that resumes it") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
@@ -373,6 +384,23 @@ TEST_CASE("a finished run says so and exits 0; a second process in its folder is
   INFO(second.err);
   CHECK(second.exit_code == 2);
   CHECK(says(second.err, "pid"));
+}
+
+TEST_CASE("a fit from a checkpoint at the end of its run says that there is nothing to train") {
+  const Stopped run;
+  const auto fit = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"fit", "-c", "c.yaml", "--ckpt_path", "last"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished end = trainer(arguments, {.folder = run.folder.path()});
+    INFO(end.err);
+    CHECK(end.exit_code == 0);
+    return end.err;
+  };
+  const std::string line =
+      "there is nothing to train. Raise the limit, or begin a new run with its weights: --load.loops false";
+  CHECK(says(fit({}), line));
+  CHECK_FALSE(says(fit({"--load.loops", "false"}), "nothing to train"));
+  CHECK_FALSE(says(fit({"--trainer.max_steps", "20"}), "nothing to train"));
 }
 
 TEST_CASE("verify needed tests a checkpoint whose optimizer is damaged; whole does not") {

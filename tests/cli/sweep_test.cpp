@@ -398,14 +398,79 @@ space: {optimizer.lr: [0.1, 1e30]}
   CHECK_FALSE(says(retried.err, "trial 0 starts"));
 }
 
-TEST_CASE("sweep: a metric that no trial logs") {
-  const Sweeps sweeps("method: grid\nmetric: val_los\nspace: {optimizer.lr: [0.1]}\n");
+TEST_CASE("sweep: a metric that the first trial does not log ends the sweep, which continues with the right one") {
+  const std::string space = "\nspace: {optimizer.lr: [0.1, 0.01, 0.2]}\n";
+  const Sweeps sweeps("method: grid\nmetric: val_los" + space);
   const Finished end = sweeps();
   INFO(end.err);
-  CHECK(end.exit_code == 1);
-  CHECK(says(end.out, "'val_los' was not logged"));
-  CHECK(says(end.out, "did you mean 'val_loss'?"));
+  CHECK(end.exit_code == 2);
+  CHECK(says(end.err, "trial 0: the metric 'val_los' was not logged"));
+  CHECK(says(end.err, "did you mean 'val_loss'? Correct the metric in the sweep file"));
+  CHECK(sweeps.statuses() == std::vector<std::string>{"failed", "pending", "pending"});
   CHECK_FALSE(fs::exists(sweeps / "sweeps/s/best.yaml"));
+  // With the wrong name the same command trains nothing more.
+  const Finished same = sweeps();
+  CHECK(same.exit_code == 2);
+  CHECK_FALSE(says(same.err, "starts"));
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: val_loss" + space);
+  const Finished corrected = sweeps();
+  INFO(corrected.out << corrected.err);
+  CHECK(corrected.exit_code == 0);
+  CHECK_FALSE(says(corrected.err, "trial 0 "));
+  CHECK(says(corrected.err, "trial 2 starts"));
+  CHECK(sweeps.statuses() == std::vector<std::string>(3, "completed"));
+  CHECK(fs::exists(sweeps / "sweeps/s/best.yaml"));
+}
+
+TEST_CASE("sweep: finished trials are ranked again by another metric, also by --collect") {
+  const std::string space = "\nspace: {optimizer.lr: [0.1, 1e-6]}\n";
+  const Sweeps sweeps("method: grid\nmetric: val_loss" + space);
+  const Finished first = sweeps();
+  REQUIRE(first.exit_code == 0);
+  const auto best_of = [](const Finished& end) {
+    return end.out.substr(std::min(end.out.find("best: "), end.out.size()), 13);
+  };
+  CHECK(best_of(first) == "best: trial 0");
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: val_loss\nmode: max\nvalue: last" + space);
+  const Finished worst = sweeps();
+  INFO(worst.err);
+  CHECK(worst.exit_code == 0);
+  CHECK_FALSE(says(worst.err, "starts"));
+  CHECK(best_of(worst) == "best: trial 1");
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: train_loss" + space);
+  const Finished collected = sweeps.verb({"sweep", "--collect", "sweeps/s", "--sweep", "s.yaml"});
+  INFO(collected.err);
+  CHECK(collected.exit_code == 0);
+  CHECK(best_of(collected) == "best: trial 0");
+  CHECK(says(collected.out, "train_loss"));
+  CHECK(says(sweeps.state()["sweep"].get<std::string>(), "train_loss"));
+  // Other changes are refused, and --show changes nothing.
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1, 1e-5]}\n");
+  const Finished other = sweeps.verb({"sweep", "--collect", "sweeps/s", "--sweep", "s.yaml"});
+  CHECK(other.exit_code == 2);
+  CHECK(says(other.err, "sweep: space.optimizer.lr"));
+  CHECK(sweeps.verb({"sweep", "--show", "sweeps/s", "--sweep", "s.yaml"}).exit_code == 2);
+}
+
+TEST_CASE("sweep: with halving, a metric that is not logged ends the sweep at the first rung") {
+  const std::string rest = "\nspace: {optimizer.lr: [0.1, 0.01]}\nhalving: {factor: 2, min_epochs: 1}\n";
+  const Sweeps sweeps("method: grid\nmetric: val_los" + rest), quiet("method: grid\nmetric: val_loss" + rest);
+  const Finished end = sweeps();
+  INFO(end.err);
+  CHECK(end.exit_code == 2);
+  CHECK(says(end.err, "did you mean 'val_loss'?"));
+  CHECK(sweeps.statuses() == std::vector<std::string>{"failed", "pending"});
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: val_loss" + rest);
+  const Finished corrected = sweeps();
+  INFO(corrected.out << corrected.err);
+  CHECK(corrected.exit_code == 0);
+  REQUIRE(quiet().exit_code == 0);
+  CHECK(without_times(sweeps.rows()) == without_times(quiet.rows()));
+  // Points were stopped by this metric.
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: train_loss" + rest);
+  const Finished changed = sweeps();
+  CHECK(changed.exit_code == 2);
+  CHECK(says(changed.err, "sweep: metric: val_loss in the sweep's folder, train_loss now"));
 }
 
 TEST_CASE("sweep: mistakes are found before anything starts") {
@@ -420,6 +485,8 @@ TEST_CASE("sweep: mistakes are found before anything starts") {
   };
   const std::string start = "method: grid\nmetric: val_loss\n";
   refused(start + "space: {optimizer.init_args.lrr: [0.1]}", "did you mean 'lr'?");
+  refused(start + "space: {optimizer.init_args.lrr: [0.1]}", "s.yaml:3:9: optimizer.init_args.lrr: unknown key");
+  refused(start + "space: {optimizer.lr: [0.1, -1]}", "s.yaml:3:9: optimizer.init_args.lr: ");
   refused(start + "space: {optimizer.lr: [0.1, -1]}", "[cli.sweep] trial 1 (lr=-1) cannot start");
   refused(start + "spase: {optimizer.lr: [0.1]}", "did you mean 'space'?");
   refused(kGrid, "checkpoint", {"--trainer.enable_checkpointing", "false"});

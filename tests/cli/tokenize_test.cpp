@@ -51,7 +51,8 @@ TEST_CASE("tokenize writes a folder from files and patterns") {
   CHECK(quiet.err.empty());
   CHECK(texts.info("v")["documents"] == 1);
   CHECK(texts.info("v")["separator"].is_null());
-  REQUIRE(texts({"--tokenizer", "bpe.json", "--input", "b.txt", "--output", "w", "--val_fraction", "0.3"}).exit_code == 0);
+  REQUIRE(texts({"--tokenizer", "bpe.json", "--input", "b.txt", "--output", "w", "--val_fraction", "0.3"}).exit_code ==
+          0);
   CHECK(texts.info("w")["train_tokens"] < texts.info("w")["tokens"]);
 }
 
@@ -147,8 +148,9 @@ TEST_CASE("a full disk and signals leave no folder") {
 TEST_CASE("a GPT trains on token files, is stopped and resumed exactly") {
   const Texts texts;
   fs::copy_file(kFixtures / "corpus.txt", texts / "corpus.txt");
-  REQUIRE(texts({"--tokenizer", "bpe.json", "--input", "corpus.txt", "--output", "t", "--val_fraction", "0.2"}).exit_code ==
-          0);
+  REQUIRE(
+      texts({"--tokenizer", "bpe.json", "--input", "corpus.txt", "--output", "t", "--val_fraction", "0.2"}).exit_code ==
+      0);
   write_text(texts / "c.yaml", R"(
 seed_everything: 1
 trainer: {max_epochs: 1, num_threads: 1, limit_train_batches: 4, enable_model_summary: false, enable_progress_bar: false}
@@ -170,8 +172,8 @@ optimizer: {class_path: SGD, init_args: {lr: 0.1}}
   CHECK(fit({"--trainer.default_root_dir", "parts", "--resume"}) == whole);
   // Another tokenizer does not fit the checkpoint.
   REQUIRE(texts({"--train", "bpe", "--vocab_size", "300", "--input", "corpus.txt", "--output", "u"}).exit_code == 0);
-  const Finished other = trainer({"validate", "-c", "c.yaml", "--ckpt_path", "whole/fulgur_logs/version_0/checkpoints/last.ckpt",
-                                  "--data.init_args.paths", "[u]"},
+  const Finished other = trainer({"validate", "-c", "c.yaml", "--ckpt_path",
+                                  "whole/fulgur_logs/version_0/checkpoints/last.ckpt", "--data.init_args.paths", "[u]"},
                                  {.folder = texts.path()});
   CHECK(other.exit_code == 4);
 }

@@ -1,5 +1,6 @@
 // `tune lr` and `tune batch_size`: what they print and write, and that what they suggest works.
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -88,6 +89,11 @@ TEST_CASE("tune lr: prints a suggestion and how to use it, and writes only the c
   const auto lr = report["suggestion"].get<double>();
   CHECK(lr > 1e-8);
   CHECK(lr < 10);
+  // It is printed with four digits.
+  const size_t shown = finished.out.find("suggested learning rate: ") + 25;
+  const std::string digits = finished.out.substr(shown, finished.out.find('\n', shown) - shown);
+  CHECK(std::abs(std::stod(digits) / lr - 1) < 1e-3);
+  CHECK(digits.size() <= 9);
   const std::string csv = read_text(tune / "lr_range_test.csv");
   CHECK(csv.starts_with("step,lr,loss,smoothed_loss\n1,1e-08,"));
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 1 + report["steps"].get<int64_t>());
@@ -123,6 +129,7 @@ TEST_CASE("tune lr: too few steps for a suggestion are said") {
   INFO(finished.out << finished.err);
   CHECK(finished.exit_code == 0);
   CHECK(says(finished.out, "no suggestion is possible: the curve has 5 finite steps"));
+  CHECK(says(finished.out, "a test needs at least --steps 14; 5 were requested"));
   CHECK_FALSE(says(finished.out, "--optimizer.lr="));
   CHECK(says(read_text(tune / "lr_range_test.csv"), "\n2,0.02,"));
 }
@@ -154,7 +161,10 @@ TEST_CASE("tune: options of the other one, and values out of their range, are re
   refused("batch_size", {"--init", "0"}, "init must be at least 1; got 0");
   refused("batch_size", {"--steps_per_trial", "0"}, "--steps_per_trial must be at least 1; got 0");
   refused("batch_size", {"--margin", "1"}, "margin");
-  refused("momentum", {}, "momentum");
+  refused("lr", {"--mode", "binary"}, "--mode of tune lr is exponential or linear; got binary");
+  refused("batch_size", {"--mode", "binary"}, "--mode of tune batch_size is power or binsearch; got binary");
+  refused("momentum", {}, "got 'momentum'. Use tune lr or tune batch_size");
+  refused("lr", {"--output", "nodir/lr"}, "--output needs a path where a file can be created; got 'nodir/lr.csv'");
 }
 
 TEST_CASE("tune batch_size: without a limit of memory it ends at the size of the data") {
@@ -163,6 +173,7 @@ TEST_CASE("tune batch_size: without a limit of memory it ends at the size of the
   INFO(finished.out << finished.err);
   REQUIRE(finished.exit_code == 0);
   CHECK(says(finished.out, "128         no batch of this size in the data"));
+  CHECK(says(finished.out, " MiB (cpu, resident)"));
   CHECK(says(finished.out, "suggested batch size: 64 (the data has no batch of 128 samples)"));
   CHECK(says(finished.out, "use it with: --data.batch_size=64"));
   // The config has lr 0.1 for batches of 16.

@@ -263,6 +263,30 @@ TEST_CASE("intervals") {
     CHECK_FALSE(Interval::parse(text));
   }
   CHECK(says(read("every", "10"), "write the unit too: 10ep"));
+  // All units in which the number can be written; a fraction is a part of the run if that is allowed.
+  struct Lengths {
+    Interval any = {}, counted = {}, whole = {};
+    void fields(Fields& f) {
+      f(any, "any", "");
+      f(counted, "counted", "").units({"ep", "st", "tok"});
+      f(whole, "whole", "").units({"st"});
+    }
+  };
+  const auto hint = [](const char* name, const char* text) {
+    Lengths lengths;
+    Fields fields;
+    lengths.fields(fields);
+    Problems problems;
+    fields.read(ConfigNode::map({{name, ConfigNode::scalar(text)}}), problems, "");
+    REQUIRE(problems.items().size() == 1);
+    const std::string message = problems.items().front().message;
+    return message.substr(std::min(message.size(), message.rfind("write ")));
+  };
+  CHECK(hint("any", "0.5") == "write the unit too: 0.5dur is this part of the run");
+  CHECK(hint("any", "20") == "write the unit too: 20ep, 20st, 20sa, 20tok, 20s, 20min or 20h");
+  CHECK(hint("counted", "20") == "write the unit too: 20ep, 20st or 20tok");
+  CHECK(hint("counted", "0.5") == "write the unit too: 0.5ep");
+  CHECK(hint("whole", "0.5") == "write a number and a unit, such as 10st");
 }
 
 namespace {

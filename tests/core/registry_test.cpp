@@ -98,7 +98,7 @@ TEST_CASE("options of a component are checked at once") {
   CHECK(read_report(dog(ConfigNode::list())).find("expected a map of options") != std::string::npos);
   ConfigNode beside = dog(ConfigNode::map());
   beside.set("legs", ConfigNode::integer(2));
-  CHECK(read_report(beside) == "pet.legs: unknown key; options of a component belong under init_args");
+  CHECK(read_report(beside) == "pet.legs: unknown key; options of a component belong under init_args: {legs: 2}");
 }
 
 TEST_CASE("a map without class_path needs a class that was already chosen") {

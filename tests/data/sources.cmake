@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  sets/cached_dataset_test.cpp
   changing_data_test.cpp
   combined_test.cpp
   concat_dataset_test.cpp
@@ -13,7 +14,9 @@ set(TEST_SOURCES
   reversal_test.cpp
   sample_dataset_test.cpp
   samplers_test.cpp
+  sets/splits_test.cpp
   subset_dataset_test.cpp
+  sets/tar_shards_test.cpp
   tensor_dataset_test.cpp
   text_data_module_test.cpp
   text_vocabulary_test.cpp

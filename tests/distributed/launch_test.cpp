@@ -171,6 +171,36 @@ TEST_CASE("launched: what all ranks say is shown once, and the launcher's last l
   CHECK(std::filesystem::exists(last_checkpoint(folder.path()) / "state.json"));
 }
 
+TEST_CASE("the plug-ins of a run are in its saved config, and in the command that trains the best trial of a sweep") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, accelerator: cpu, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, hidden: [8]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, num_classes: 3, shape: [4], batch_size: 16}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)");
+  write_text(folder / "s.yaml", "method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  const std::string plugin = FULGUR_PROBE_PLUGIN, comment = "# needs --plugin: " + plugin + "\n";
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--plugin", plugin});
+    return trainer(arguments, {.folder = folder.path()});
+  };
+  const Finished fit = run({"fit", "-c", "c.yaml"});
+  INFO(fit.err);
+  REQUIRE(fit.exit_code == 0);
+  CHECK(read_text(folder / "fulgur_logs/version_0/config.yaml").starts_with("# verb: fit\n" + comment));
+  const Finished sweep = run({"sweep", "-c", "c.yaml", "--sweep", "s.yaml"});
+  INFO(sweep.out << sweep.err);
+  REQUIRE(sweep.exit_code == 0);
+  const std::string command = " fit --config sweeps/s/best.yaml --plugin " + plugin + "\n";
+  CHECK(says(sweep.out, command));
+  CHECK(read_text(folder / "sweeps/s/best.yaml").starts_with(comment));
+  // The plug-ins are known without the command line of the sweep, too.
+  CHECK(says(trainer({"sweep", "--show", "sweeps/s"}, {.folder = folder.path()}).out, command));
+  CHECK(run({"fit", "--config", "sweeps/s/best.yaml"}).exit_code == 0);
+}
+
 TEST_CASE("a model whose layers have no inputs is refused with the option that is 0") {
   const TemporaryFolder folder;
   const Finished run = trainer({"fit", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeWidth", "--model.hidden", "0",

@@ -37,9 +37,13 @@ TEST_CASE("the corpus of the safetensors header") { replay("safetensors_header",
 TEST_CASE("the corpus of the pickle of .pt files") { replay("pytorch_pickle", fuzz::pytorch_pickle); }
 TEST_CASE("the corpus of .pt files") { replay("pytorch_zip", fuzz::pytorch_zip); }
 TEST_CASE("the corpus of the idx reader") { replay("idx", fuzz::idx); }
+TEST_CASE("the corpus of the image readers") { replay("images", fuzz::images); }
 TEST_CASE("the corpus of the config loader") { replay("config", fuzz::config); }
 TEST_CASE("the corpus of the logs of runs") { replay("run_log", fuzz::run_log); }
+TEST_CASE("the corpus of indexes of shards") { replay("shard_index", fuzz::shard_index); }
 TEST_CASE("the corpus of sweeps") { replay("sweep", fuzz::sweep); }
 TEST_CASE("the corpus of tokenizers") { replay("tokenizer", fuzz::tokenizer); }
+TEST_CASE("the corpus of CSV tables") { replay("csv_table", fuzz::csv_table); }
+TEST_CASE("the corpus of arrays of NumPy") { replay("npy_header", fuzz::npy_header); }
 
 }  // namespace corpus_test

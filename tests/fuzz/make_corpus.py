@@ -51,6 +51,17 @@ def pytorch():
     put("pytorch_pickle", "long", b"\x80\x02}X\x01\x00\x00\x00a\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01s.")
 
 
+def tables():
+    rows = b"id,colour,price\n1,red,2.5\n2,\"a \"\"b\"\",\n\",\n\n3,NA,-1e3\n"
+    for name, data in (("plain", rows), ("crlf", rows.replace(b"\n", b"\r\n")), ("mark", b"\xef\xbb\xbf" + rows[:-1]), ("ragged", rows + b"1,2\n"),
+                       ("open_quote", rows + b'4,"x'), ("stray_quote", rows + b'4,x"y",\n'), ("after_quote", rows + b'4,"x"y,\n'),
+                       ("nul", rows + b"4,\0,\n"), ("return", rows + b"4,\r,\n"), ("one_column", b"when\n2024-02-29T10:00:00.5+01:00\n\n")):
+        put("csv_table", name, data)
+    folder = os.path.join(ROOT, "tests", "tables", "fixtures")
+    for name in ("fortran", "version2", "scalar", "nothing", "big_endian", "complex", "fields"):
+        put("npy_header", name, read(folder, name + ".npy"))
+
+
 def idx():
     images = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4) + bytes(range(24))
     labels = struct.pack(">BBBBI", 0, 0, 8, 1, 5) + bytes(5)
@@ -59,6 +70,15 @@ def idx():
                              ("gzip", 3, gzip.compress(images, mtime=0)), ("gzip_cut", 1, gzip.compress(labels, mtime=0)[:-6]),
                              ("gzip_zeros", 1, gzip.compress(struct.pack(">BBBBI", 0, 0, 8, 1, 900_000) + bytes(900_000), mtime=0))):
         put("idx", name, bytes([dims]) + data)
+
+
+def images():
+    folder = os.path.join(ROOT, "tests", "images", "fixtures")
+    # The first byte has the options: 1 grey, 2 without orientation, 4 scaled.
+    for name, options in (("colour.jpg", 0), ("progressive.jpg", 4), ("restart.jpg", 1), ("ycck.jpg", 0), ("turned6.jpg", 4), ("palette.png", 1),
+                          ("interlaced.png", 0), ("grey16.png", 0), ("turned6.png", 2), ("grey2.png", 0), ("bomb.png", 0), ("lossy.webp", 0),
+                          ("lossless.webp", 1), ("turned8.webp", 0)):
+        put("images", name, bytes([options]) + read(folder, name))
 
 
 def config():
@@ -132,11 +152,24 @@ def tokenizer():
     put("tokenizer", "unknown", b'{"model":{"type":"Unigram","vocab":[["a",-1.5]]}}')
 
 
+def shard_index():
+    put("shard_index", "two", b'{"metadata":{"total_size":8},"weight_map":{"a.weight":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}')
+    put("shard_index", "empty", b'{"weight_map":{}}')
+    put("shard_index", "other_folder", b'{"weight_map":{"a":"../a.safetensors"}}')
+    put("shard_index", "number", b'{"weight_map":{"a":1}}')
+    put("shard_index", "list", b'[{"weight_map":{"a":"a.safetensors"}}]')
+    put("shard_index", "nul", b'{"weight_map":{"a":"a\\u0000.safetensors"}}')
+    put("shard_index", "twice", b'{"weight_map":{"a":"a.bin","a":"b.bin"},"weight_map":{"c":"c.bin"}}')
+
+
 if __name__ == "__main__":
     safetensors_header()
     pytorch()
     idx()
+    tables()
+    images()
     config()
     run_log()
+    shard_index()
     sweep()
     tokenizer()

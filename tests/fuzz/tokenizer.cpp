@@ -18,7 +18,10 @@ void tokenizer(std::string_view input) {
   }
   expect(tokenizer_from_json(read->json(), "again")->fingerprint() == read->fingerprint(),
          "what is written is read as the same tokenizer");
-  for (const std::string_view text : {"", "ab  a", "\xc3\x84b\xcc\x81 [x] <s>\tba", "\xe4\xbd\xa0'll 1.", "\xff"}) {
+  for (const std::string_view text : {"", "ab  a",
+                                      "\xc3\x84"
+                                      "b\xcc\x81 [x] <s>\tba",
+                                      "\xe4\xbd\xa0'll 1.", "\xff"}) {
     try {
       const auto ids = read->encode(text);
       for (const int32_t id : ids) expect(id >= 0 && id < read->vocab_size(), "ids are in the vocabulary");

@@ -47,6 +47,25 @@ TEST_CASE("two runs are compared by options, metrics, time and throughput") {
   }
 }
 
+TEST_CASE("a callback that one run has more is one line, and moves no other") {
+  const TemporaryFolder folder;
+  WrittenRun first(folder / "first"), second(folder / "second");
+  const std::string stopping = "{class_path: EarlyStopping, init_args: {monitor: val_loss, patience: PATIENCE}}";
+  const auto config = [&](const std::string& before, const std::string& patience) {
+    std::string text = stopping;
+    text.replace(text.find("PATIENCE"), 8, patience);
+    return "trainer: {callbacks: [" + before + text + "]}\n";
+  };
+  first.config(config("", "4")).csv("step,epoch\n");
+  second.config(config("{class_path: LearningRateMonitor, init_args: {}}, ", "5")).csv("step,epoch\n");
+  const std::string text = comparison_text(read_run(first.folder), read_run(second.folder), {});
+  CAPTURE(text);
+  CHECK_THAT(text, ContainsSubstring("trainer.callbacks[LearningRateMonitor]"));
+  CHECK_THAT(text, ContainsSubstring("trainer.callbacks[EarlyStopping].init_args.patience  4"));
+  CHECK_THAT(text, !ContainsSubstring("monitor"));
+  CHECK_THAT(text, !ContainsSubstring("class_path"));
+}
+
 TEST_CASE("equal configs are said to be equal, and the better run of two equal ones is neither") {
   const Two two;
   const std::string text = comparison_text(two.a, two.a, {});

@@ -101,10 +101,15 @@ TEST_CASE("small tables in media are shown, with their texts escaped") {
   const WrittenRun run(folder / "version_0");
   std::filesystem::create_directories(run.folder / "media/val_samples");
   std::filesystem::create_directories(run.folder / "media/wide");
+  // A matrix of 31 classes fits, and one of 32 does not.
+  std::string matrix = "\"rows: label, columns: prediction\"", wide = "a";
+  for (int i = 0; i < 31; ++i) matrix += ",c" + std::to_string(i);
+  for (int i = 0; i < 32; ++i) wide += ",c" + std::to_string(i);
+  run.put("media/matrix_1.csv", matrix + "\n");
   run.put("media/val_samples/step=9.csv", "label,stale_prediction\n1,2\n")
       .put("media/val_samples/step=10.csv", "label,\"predic,tion\"\n7,<b>\n")
       .put("media/val_samples/step=10.png", "png")
-      .put("media/wide/step=1.csv", "a,b,c,d,e,f,g,h,i\n1,2,3,4,5,6,7,8,9\n");
+      .put("media/wide/step=1.csv", wide);
   std::string long_table = "a\n";
   for (int i = 0; i < 65; ++i) long_table += "x\n";
   run.put("media/long_1.csv", long_table).put("media/broken_1.csv", "a\n\"open\n");
@@ -114,7 +119,19 @@ TEST_CASE("small tables in media are shown, with their texts escaped") {
   CHECK_THAT(page, !ContainsSubstring("stale_prediction"));
   // Both files of the name, and three tables that are not shown.
   CHECK_THAT(page, ContainsSubstring("val_samples/step=10.png"));
-  CHECK_THAT(page, ContainsSubstring("3 more are not shown"));
+  CHECK_THAT(page, ContainsSubstring("wide/step=1.csv is not shown: it has 33 columns, and a page shows at most 32."));
+  CHECK_THAT(page, ContainsSubstring("long_1.csv is not shown: it has more than 64 rows."));
+  CHECK_THAT(page, ContainsSubstring("broken_1.csv is not shown: it is damaged."));
+  CHECK_THAT(page, ContainsSubstring("<th>rows: label, columns: prediction</th>") && ContainsSubstring("<th>c30</th>"));
+  CHECK_THAT(page, !ContainsSubstring("more are not shown"));
+}
+
+TEST_CASE("a page has at most 24 figures, and says how many more there are") {
+  const TemporaryFolder folder;
+  const WrittenRun run(folder / "version_0");
+  std::filesystem::create_directories(run.folder / "media");
+  for (char name = 'a'; name <= 'z'; ++name) run.put(std::string("media/") + name + ".txt", "x");
+  CHECK_THAT(report_page({run.folder}), ContainsSubstring("2 more are not shown: a page has at most 24."));
 }
 
 TEST_CASE("a page stays small for many rows and many metrics") {

@@ -170,6 +170,34 @@ TEST_CASE("a damaged config is an error that names the place") {
   CHECK_THAT(message_of<fulgur::DataError>([&] { read_run(written.folder); }), ContainsSubstring("config.yaml"));
 }
 
+TEST_CASE("a folder of another verb than fit is finished if it has the values or the predictions") {
+  const Root root;
+  const auto test = root.run("version_0"), predict = root.run("version_1"), fit = root.run("version_2");
+  test.config("# verb: test\ntrainer: {max_epochs: 2}\n");
+  CHECK(read_run(test.folder).status_text() == "test, interrupted");
+  test.csv("step,epoch,test_acc\n10,1,0.9\n");
+  CHECK(read_run(test.folder).verb == "test");
+  CHECK(read_run(test.folder).status == RunStatus::finished);
+  CHECK(read_run(test.folder).status_text() == "test, finished");
+  predict.config("# verb: predict\n# needs --plugin: a.so\ntrainer: {max_epochs: 2}\n");
+  CHECK(read_run(predict.folder).status_text() == "predict, interrupted");
+  predict.put("predictions.jsonl", "{}\n");
+  CHECK(read_run(predict.folder).status_text() == "predict, finished");
+  // Rows of a fit do not finish it.
+  fit.config("# verb: fit\ntrainer: {max_epochs: 2}\n").csv(kTable);
+  CHECK(read_run(fit.folder).status_text() == "interrupted");
+}
+
+TEST_CASE("a folder stands for the runs below it") {
+  const Root root;
+  for (const char* name : {"b/version_10", "b/version_9"}) root.run(name).csv("step,epoch\n");
+  using Paths = std::vector<std::filesystem::path>;
+  CHECK(runs_at(root.path()) == Paths{root / "b/version_9", root / "b/version_10"});
+  CHECK(runs_at(root / "b/version_9") == Paths{root / "b/version_9"});
+  std::filesystem::create_directories(root / "empty");
+  CHECK_THAT(message_of<fulgur::ConfigError>([&] { runs_at(root / "empty"); }), ContainsSubstring("no run below"));
+}
+
 TEST_CASE("what is not a run folder is refused") {
   const Root root;
   write_text(root / "file", "");
@@ -233,6 +261,42 @@ TEST_CASE("a filter selects runs by their properties, metrics and options") {
   for (const char* wrong : {"steps", "=3", "steps>", "steps>1 and ", "steps 3"})
     CHECK_THROWS_AS(root.selected({.filter = wrong}), fulgur::ConfigError);
   CHECK_THROWS_AS(root.selected({.filter = "no_such>1"}), fulgur::ConfigError);
+  // The second condition is not one of the runs that the first one leaves.
+  CHECK(root.selected({.filter = "steps<=5 and val_acc>0"}).empty());
+}
+
+TEST_CASE("a filter that no run can fulfil is an error with its reason") {
+  const ThreeRuns root;
+  const auto refused = [&](const std::string& filter) {
+    return message_of<fulgur::ConfigError>([&] { root.selected({.filter = filter}); });
+  };
+  CHECK_THAT(refused("val_acc>>0.77"),
+             ContainsSubstring("an operator is one of = != < <= > >= ~; got 'val_acc>>0.77'"));
+  CHECK_THAT(refused("lr==0.1"), ContainsSubstring("an operator is one of"));
+  CHECK_THAT(refused("val_acc=good"), ContainsSubstring("'val_acc' is a number, and is compared with a number"));
+  CHECK_THAT(refused("val_acc>good"), ContainsSubstring("'val_acc' is a number"));
+  CHECK_THAT(refused("monitor>3"), ContainsSubstring("'monitor' is a text in these runs"));
+  CHECK_THAT(refused("status=done"),
+             ContainsSubstring("the status of a run is one of running, finished, failed, interrupted"));
+  CHECK_THAT(refused("status=finishd"), ContainsSubstring("did you mean 'finished'?"));
+  CHECK_THAT(refused("status=finished or val_acc>0.7"), ContainsSubstring("joined by 'and', and not by 'or'"));
+  // A text may contain the word, and `null` is no text.
+  CHECK(root.selected({.filter = "reason~this or that"}).empty());
+  CHECK(root.selected({.filter = "lr=null"}).empty());
+}
+
+TEST_CASE("a filter by components finds their classes") {
+  const ThreeRuns root;
+  root.run("version_3").config("model: {class_path: GPT, init_args: {}}\n").csv("step,epoch,train_loss\n5,0,4\n");
+  using Names = std::vector<std::string>;
+  const Names with_stopping{"version_0", "version_1", "version_2"};
+  CHECK(root.selected({.filter = "callbacks~Stopp"}) == with_stopping);
+  CHECK(root.selected({.filter = "callbacks=ModelCheckpoint"}) == with_stopping);
+  CHECK(root.selected({.filter = "callbacks!=ModelCheckpoint"}).empty());
+  CHECK(root.selected({.filter = "class_path~Early"}) == with_stopping);
+  CHECK(root.selected({.filter = "class_path~GPT"}) == Names{"version_3"});
+  CHECK(root.selected({.filter = "model!=MlpClassifier"}) == Names{"version_3"});
+  CHECK(root.selected({.filter = "callbacks~Spike"}).empty());
 }
 
 TEST_CASE("the table shows the options that differ, and fits into the terminal") {
@@ -248,6 +312,35 @@ TEST_CASE("the table shows the options that differ, and fits into the terminal")
       CHECK(fulgur::columns_of(narrow.substr(begin, end - begin)) <= columns);
   }
   CHECK_THAT(runs_table(runs, {.columns = 100, .colour = true}), ContainsSubstring("\x1b[32mfinished\x1b[0m"));
+}
+
+TEST_CASE("the table shows a component that only some runs have by its class and its options without defaults") {
+  const Root root;
+  const std::string checkpoint = "{class_path: ModelCheckpoint, init_args: {monitor: val_acc, mode: max}}";
+  root.run("version_0")
+      .config("trainer: {enable_progress_bar: true, default_root_dir: a, callbacks: [" + checkpoint +
+              "]}\noptimizer: {class_path: SGD, init_args: {lr: 0.1, momentum: 0.9, nesterov: false}}\n")
+      .csv(kTable);
+  root.run("version_1")
+      .config(
+          "trainer: {enable_progress_bar: false, default_root_dir: b, callbacks: [{class_path: EarlyStopping, "
+          "init_args: {monitor: val_loss, min_delta: 0.5, strict: true, stopping_threshold: null}}, " +
+          checkpoint + "]}\noptimizer: {class_path: OfAPlugIn, init_args: {size: 3}}\n")
+      .csv(kTable);
+  root.run("version_2").config("trainer: {callbacks: []}\noptimizer: null\n").csv(kTable);
+  const auto runs = read_runs(root.path());
+  const std::string two = runs_table({runs[0], runs[1]}, {});
+  CAPTURE(two);
+  CHECK_THAT(two, ContainsSubstring("  optimizer=SGD(lr=0.1, momentum=0.9)\n"));
+  CHECK_THAT(two, ContainsSubstring("  optimizer=OfAPlugIn(size=3) EarlyStopping(monitor=val_loss, min_delta=0.5)\n"));
+  CHECK_THAT(two, !ContainsSubstring("ModelCheckpoint"));
+  CHECK_THAT(two, !ContainsSubstring("enable"));
+  CHECK_THAT(two, !ContainsSubstring("root_dir"));
+  const std::string all = runs_table(runs, {});
+  CAPTURE(all);
+  CHECK_THAT(all, ContainsSubstring("ModelCheckpoint(monitor=val_acc, mode=max)"));
+  CHECK_THAT(all, ContainsSubstring("  optimizer=null\n"));
+  CHECK_THAT(all, !ContainsSubstring("callbacks=[]"));
 }
 
 TEST_CASE("control characters of a run's files do not reach the terminal") {

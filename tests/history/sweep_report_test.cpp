@@ -5,6 +5,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/history/sweep_report.h"
+#include "fulgur/history/sweep_schedule.h"
 #include "fulgur/history/sweep_state.h"
 #include "history/sweep_plan.h"
 #include "history/written_run.h"
@@ -48,6 +49,7 @@ TEST_CASE("sweep state: written and read back, with numbers to the bit") {
   state.trials[0].at_rungs = {0.1, std::nullopt};
   state.trials[0].target = 2;
   state.threads = 3;
+  state.plugins = {"a.so", "b c.so"};
   state.trials[0].run = "trial_0000/fulgur_logs/version_0";
   const SweepState read = parse_sweep_json(sweep_json(state), "sweep.json");
   CHECK(sweep_json(read) == sweep_json(state));
@@ -55,6 +57,7 @@ TEST_CASE("sweep state: written and read back, with numbers to the bit") {
   CHECK(read.trials[0].at_rungs == std::vector<std::optional<double>>{0.1, std::nullopt});
   CHECK(read.trials[0].target == 2);
   CHECK(read.threads == 3);
+  CHECK(read.plugins == state.plugins);
   CHECK(read.trials[1].reason == state.trials[1].reason);
   CHECK(read.trials[2].status == TrialStatus::pending);
 }
@@ -88,6 +91,49 @@ TEST_CASE("sweep state: what differs from the sweep of the folder") {
   given = saved;
   given.length = 8;
   CHECK_THAT(sweep_differences(saved, given), ContainsSubstring("9 in the sweep's folder, 8 now"));
+}
+
+TEST_CASE("sweep state: the metric, its mode and value may change, unless halving has compared trials by them") {
+  SweepState saved{kSweep, "a: {x: 1}\n", std::nullopt, {{}, {}, {}}};
+  SweepState given = saved;
+  CHECK_FALSE(is_ranked_otherwise(saved, given));
+  given.sweep = std::string(kSweep) + "mode: min\n";  // the default
+  CHECK_FALSE(is_ranked_otherwise(saved, given));
+  for (const std::string& change : {std::string("mode: max\n"), std::string("value: last\n")}) {
+    given.sweep = kSweep + change;
+    CHECK(sweep_differences(saved, given).empty());
+    CHECK(is_ranked_otherwise(saved, given));
+  }
+  saved.trials[0].at_rungs = {0.5};
+  CHECK_THAT(sweep_differences(saved, given),
+             ContainsSubstring("sweep: value: not set in the sweep's folder, last now"));
+}
+
+TEST_CASE("sweep: ranked again, trials that lacked the former metric are completed, or continue at their rung") {
+  const TemporaryFolder folder;
+  WrittenRun(folder / "trial_0000/fulgur_logs/version_0").csv("step,epoch,val_loss\n5,0,3\n").finished(1, 5, 1);
+  WrittenRun(folder / "trial_0001/fulgur_logs/version_0").csv("step,epoch,acc\n5,0,3\n").finished(1, 5, 1);
+  WrittenRun(folder / "trial_0002/fulgur_logs/version_0").csv("step,epoch,val_loss\n5,0,3\n").checkpoint(0, 5, 1);
+  std::vector<TrialRecord> trials(3, failed("the metric 'val_los' was not logged"));
+  for (size_t i = 0; i < 3; ++i) {
+    trials[i].lacks_metric = true;
+    trials[i].run = cat("trial_000", i, "/fulgur_logs/version_0");
+  }
+  CHECK(trial_without_metric(trials) == 0u);
+  rank_again(plan_of_text(kSweep), folder.path(), trials);
+  CHECK(trials[0].status == TrialStatus::completed);
+  CHECK(trials[0].value == 3.0);
+  CHECK(trials[1].status == TrialStatus::failed);
+  CHECK(trials[1].lacks_metric);
+  CHECK_THAT(trials[1].reason, ContainsSubstring("'val_loss' was not logged; the run logged acc"));
+  CHECK_FALSE(trial_without_metric(trials));  // a trial has a value: the name is right
+  CHECK(trials[2].status == TrialStatus::failed);
+  rank_again(plan_of_text(cat(kSweep, "halving: {min_epochs: 1}\n"), 9), folder.path(), trials);
+  CHECK(trials[2].status == TrialStatus::interrupted);
+  CHECK(trials[2].reason.empty());
+  // It is part of the file.
+  const SweepState state{kSweep, "", std::nullopt, trials};
+  CHECK(parse_sweep_json(sweep_json(state), "sweep.json").trials[1].lacks_metric);
 }
 
 TEST_CASE("sweep state: keys of a grid in another order are another sweep, and of a random one the same") {

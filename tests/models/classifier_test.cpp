@@ -137,10 +137,73 @@ TEST_CASE("the classifiers log further metrics of validation and test, under the
   }
 }
 
-TEST_CASE("two metrics of one class are an error") {
-  MlpClassifier::Options options;
-  options.metrics = {Spec<PredictionMetric>("FBeta"), Spec<PredictionMetric>("FBeta")};
-  CHECK_THAT(message_of<ConfigError>([&] { MlpClassifier{options}; }), ContainsSubstring("FBeta is there twice"));
+TEST_CASE("a name lets a metric be used twice; two metrics of one name are an error") {
+  seed_everything(4);
+  const auto built = [](const std::string& metrics) {
+    MlpClassifier::Options options{.in_features = 6, .hidden = {}, .num_classes = 3};
+    Fields fields;
+    options.fields(fields);
+    Problems problems;
+    fields.read(parse_yaml("metrics: [" + metrics + "]", "run.yaml", problems), problems, "");
+    problems.throw_if_any();
+    return std::make_shared<MlpClassifier>(options);
+  };
+  const auto module = built("Accuracy, {class_path: Accuracy, name: top2, init_args: {top_k: 2}}");
+  const Batch samples(
+      {Batch::Entry{"x", at::randn({20, 6})}, Batch::Entry{"label", at::arange(20, at::kLong).remainder_(3)}});
+  TensorDataModule::Sets sets;
+  sets.val = samples;
+  const test::TemporaryFolder folder;
+  const EvalReport report =
+      Trainer(test::quiet(folder))
+          .validate(module, std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8}));
+  module->eval();
+  const Tensor logits = module->forward(samples[0]);
+  const Tensor among = std::get<1>(logits.topk(2, 1)).eq(samples[1].unsqueeze(1)).any(1);
+  CHECK(report.metric("val_top2") == among.to(at::kDouble).mean().item<double>());
+  CHECK(report.metric("val_accuracy") == logits.argmax(1).eq(samples[1]).to(at::kDouble).mean().item<double>());
+  CHECK(report.metric("val_accuracy") < report.metric("val_top2"));
+
+  const auto error = [&](const std::string& metrics) { return message_of<ConfigError>([&] { built(metrics); }); };
+  CHECK_THAT(error("FBeta, IoU, FBeta"),
+             ContainsSubstring("two metrics are logged as val_f_beta: FBeta (metrics.0, run.yaml:1:11) and FBeta "
+                               "(metrics.2, run.yaml:1:23). Give one of them a name, beside class_path: name: "));
+  CHECK_THAT(error("{class_path: FBeta, name: iou}, IoU"), ContainsSubstring("two metrics are logged as val_iou"));
+  CHECK_THAT(error("{class_path: FBeta, name: acc}"), ContainsSubstring("the model itself logs val_acc"));
+  CHECK_THAT(error("{class_path: FBeta, name: ''}"), ContainsSubstring("must not be empty"));
+}
+
+TEST_CASE("a metric that does not fit the classifier is named with its place and the way out") {
+  const auto error = [](const std::string& metric) {
+    MlpClassifier::Options options{.in_features = 6, .hidden = {}, .num_classes = 3};
+    Fields fields;
+    options.fields(fields);
+    Problems problems;
+    fields.read(parse_yaml("metrics: [IoU, " + metric + "]", "run.yaml", problems), problems, "");
+    problems.throw_if_any();
+    return message_of<ConfigError>([&] { MlpClassifier{options}; });
+  };
+  CHECK_THAT(error("{class_path: Precision, init_args: {num_classes: 7}}"),
+             ContainsSubstring("] Precision (metrics.1, run.yaml:1:") &&
+                 ContainsSubstring("): num_classes must be that of the model, 3; got 7. Leave num_classes out."));
+  CHECK_THAT(error("{class_path: Auroc, init_args: {task: binary}}"),
+             ContainsSubstring("] Auroc (metrics.1, run.yaml:1:") &&
+                 ContainsSubstring("so task is multiclass; got binary. Leave task out."));
+  CHECK_THAT(error("{class_path: Accuracy, init_args: {top_k: 5}}"),
+             ContainsSubstring("] Accuracy (metrics.1, run.yaml:1:") &&
+                 ContainsSubstring("got top_k 5 for multiclass with num_classes 3. Lower top_k."));
+
+  MlpClassifier::Options options{.in_features = 6, .hidden = {}, .num_classes = 3};
+  options.metrics = {Spec<PredictionMetric>("MeanSquaredError")};
+  TensorDataModule::Sets sets;
+  sets.val =
+      Batch({Batch::Entry{"x", at::randn({20, 6})}, Batch::Entry{"label", at::arange(20, at::kLong).remainder_(3)}});
+  const auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8});
+  const test::TemporaryFolder folder;
+  CHECK_THAT(
+      message_of<Error>([&] { Trainer(test::quiet(folder)).validate(std::make_shared<MlpClassifier>(options), data); }),
+      ContainsSubstring("] MeanSquaredError (metrics.0): predictions and targets must have the same shape") &&
+          ContainsSubstring("remove it from metrics"));
 }
 
 TEST_CASE("the order in memory does not change the results of the convolutions") {

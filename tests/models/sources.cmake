@@ -1,6 +1,11 @@
 set(TEST_SOURCES
   autoencoder_test.cpp
   classifier_test.cpp
+  generative_test.cpp
   gpt_test.cpp
   mixing_test.cpp
-  seq2seq_test.cpp)
+  pretrained_test.cpp
+  seq2seq_test.cpp
+  tabular_test.cpp
+  vision_models_test.cpp
+  vision_parity_test.cpp)

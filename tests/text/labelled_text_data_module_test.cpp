@@ -1,9 +1,5 @@
 #include "fulgur/text/labelled_text_data_module.h"
 
-#include <ATen/ops/eq.h>
-#include <ATen/ops/max.h>
-#include <ATen/ops/sum.h>
-
 #include <algorithm>
 #include <set>
 
@@ -101,9 +97,10 @@ std::vector<std::string> names_of(const StateTree& list) {
 TEST_CASE("texts of CSV and JSON lines become padded tokens, a mask and labels") {
   const std::vector<std::pair<Row, int64_t>> expected{
       {ids_of("the time"), 1}, {ids_of("about, now"), 0}, {ids_of("first"), 1}, {ids_of("they"), 0}};
-  const Files csv, json("a.jsonl",
-                        "{\"text\":\"the time\",\"label\":\"spam\"}\n{\"label\":\"ham\",\"text\":\"about, now\",\"x\":1}\n\n"
-                        "{\"text\":\"first\",\"label\":\"spam\"}\r\n{\"text\":\"they\",\"label\":\"ham\"}");
+  const Files csv,
+      json("a.jsonl",
+           "{\"text\":\"the time\",\"label\":\"spam\"}\n{\"label\":\"ham\",\"text\":\"about, now\",\"x\":1}\n\n"
+           "{\"text\":\"first\",\"label\":\"spam\"}\r\n{\"text\":\"they\",\"label\":\"ham\"}");
   for (const Files* files : {&csv, &json}) {
     const auto data = files->made();
     CHECK(data->classes() == std::vector<std::string>{"ham", "spam"});
@@ -117,7 +114,8 @@ TEST_CASE("texts of CSV and JSON lines become padded tokens, a mask and labels")
 }
 
 TEST_CASE("labels that are numbers are sorted as numbers") {
-  const Files files("a.jsonl", "{\"text\":\"the\",\"label\":10}\n{\"text\":\"of\",\"label\":9}\n{\"text\":\"and\",\"label\":-1}");
+  const Files files("a.jsonl",
+                    "{\"text\":\"the\",\"label\":10}\n{\"text\":\"of\",\"label\":9}\n{\"text\":\"and\",\"label\":-1}");
   const auto data = files.made();
   CHECK(data->classes() == std::vector<std::string>{"-1", "9", "10"});
   CHECK(data->exported_values().at("num_classes").as_int() == 3);
@@ -146,7 +144,7 @@ TEST_CASE("the token of padding can be chosen") {
   files.options.pad_token = std::string("[MASK]");
   const Batch batch = first_batch(*files.made());
   CHECK(batch["tokens"].max().item<int64_t>() >= 4);
-  CHECK((batch["tokens"] == 4).sum().item<int64_t>() == 2);
+  CHECK(batch["tokens"].eq(4).sum().item<int64_t>() == 2);
   files.options.pad_token = std::string("[none]");
   CHECK_THAT(message_of<ConfigError>([&] { files.made(); }), ContainsSubstring("[none]"));
 }

@@ -148,8 +148,7 @@ TEST_CASE("random windows start anywhere, as a function of seed, epoch and index
   CHECK(epoch_of(*data, RunningStage::train, 1).input != epoch.input);
   CHECK(epoch_of(*data, RunningStage::train, 0, 2).input != epoch.input);
   options.samples_per_epoch = {};
-  CHECK(made(options)->loaders(RunningStage::train)[0]->samples() ==
-        (static_cast<int64_t>(tokens.size()) - 2) / 5 + 1);
+  CHECK(made(options)->loaders(RunningStage::train)[0]->samples() == (static_cast<int64_t>(tokens.size()) - 2) / 5 + 1);
 }
 
 TEST_CASE("targets in the next document are ignored without cross_documents") {
@@ -282,7 +281,9 @@ TEST_CASE("folders and options that do not fit are refused") {
   options.samples_per_epoch = int64_t{5};
   CHECK_THAT(refused(options), ContainsSubstring("samples_per_epoch"));
   CHECK_THAT(refused(options_for({}, 8, Windows::packed)), ContainsSubstring("paths"));
-  CHECK_THAT(message_of<DataError>([&] { made(options_for({path, folder / "o"}, 2, Windows::random)); }),
+  CHECK_THAT(message_of<DataError>([&] {
+               made(options_for({path, folder / "o"}, 2, Windows::random));
+             }),
              ContainsSubstring("same tokenizer"));
   CHECK_THAT(message_of<DataError>([&] { made(options_for({path}, 1000, Windows::random)); }),
              ContainsSubstring("1001 tokens"));

@@ -107,8 +107,7 @@ TEST_CASE("without a separator each file is a document") {
 
 TEST_CASE("the ids of a file that is read in pieces are those of the whole") {
   // Above two pieces of 4 MiB, with documents of all sizes.
-  const std::string corpus =
-      test::read_text(std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "corpus.txt");
+  const std::string corpus = test::read_text(std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "corpus.txt");
   std::string text;
   std::vector<std::string> documents(1);
   for (size_t i = 0; text.size() < (9u << 20); ++i) {
@@ -131,12 +130,13 @@ TEST_CASE("JSON lines are documents") {
   const TemporaryFolder folder;
   const auto tokenizer = fixture();
   write_text(folder / "a.jsonl", "{\"text\": \"one\\ntwo\", \"id\": 1}\n\n{\"text\": \"\"}\r\n{\"text\": \"three\"}");
-  const DocumentFiles documents{
-      .inputs = {folder / "a.jsonl"}, .jsonl_field = "text", .separator = kSeparator};
+  const DocumentFiles documents{.inputs = {folder / "a.jsonl"}, .jsonl_field = "text", .separator = kSeparator};
   CHECK(write_token_files(documents, *tokenizer, folder / "t").documents == 2);
   CHECK(all_tokens(TokenFiles(folder / "t")) == joined({"one\ntwo", "three"}, *tokenizer));
-  for (const auto& [line, found] : std::vector<std::pair<std::string, std::string>>{
-           {"{\"text\": 3}", "of type number"}, {"{\"x\": 3}", "no such field"}, {"[1]", "of type array"}, {"{", "parsed"}}) {
+  for (const auto& [line, found] : std::vector<std::pair<std::string, std::string>>{{"{\"text\": 3}", "of type number"},
+                                                                                    {"{\"x\": 3}", "no such field"},
+                                                                                    {"[1]", "of type array"},
+                                                                                    {"{", "parsed"}}) {
     write_text(folder / "a.jsonl", "{\"text\": \"good\"}\n" + line + "\n");
     const std::string message = message_of<DataError>([&] { write_token_files(documents, *tokenizer, folder / "u"); });
     CHECK_THAT(message, ContainsSubstring("a.jsonl':2"));
@@ -264,7 +264,8 @@ TEST_CASE("a damaged folder of tokens is refused") {
   const Written above(text);
   above.change_info("vocab_size", 5);
   above.change_info("separator", nullptr);
-  CHECK_THAT(message_of<DataError>([&] { all_tokens(TokenFiles(above.path())); }), ContainsSubstring("below vocab_size"));
+  CHECK_THAT(message_of<DataError>([&] { all_tokens(TokenFiles(above.path())); }),
+             ContainsSubstring("below vocab_size"));
   const Written other(text);
   write_text(other.path() / "tokenizer.json", fixture("wordpiece")->json());
   CHECK_THROWS_AS(TokenFiles(other.path()).tokenizer(), DataError);

@@ -106,7 +106,8 @@ TEST_CASE("damaged parts of a tokenizer.json are refused with their place") {
 
 TEST_CASE("files of a tokenizer that are not there or damaged are refused") {
   const test::TemporaryFolder folder;
-  CHECK_THAT(test::message_of<DataError>([&] { read_tokenizer(folder / "none.json"); }), ContainsSubstring("none.json"));
+  CHECK_THAT(test::message_of<DataError>([&] { read_tokenizer(folder / "none.json"); }),
+             ContainsSubstring("none.json"));
   CHECK_THAT(test::message_of<DataError>([&] { read_tokenizer(folder.path()); }),
              ContainsSubstring("contains none of them"));
   CHECK_THROWS_AS(read_tokenizer(""), ConfigError);

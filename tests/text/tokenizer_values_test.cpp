@@ -74,7 +74,9 @@ TEST_CASE("a tokenizer knows its tokens") {
   CHECK(bert->id_of("[SEP]") == 3);
   CHECK_FALSE(bert->id_of("no such token"));
   CHECK(bert->vocab_size() == 535);
-  CHECK_THAT(test::message_of<DataError>([&] { static_cast<void>(bert->decode(Ids{1, 535})); }),
+  CHECK_THAT(test::message_of<DataError>([&] {
+               static_cast<void>(bert->decode(Ids{1, 535}));
+             }),
              ContainsSubstring("below 535; got 535"));
   CHECK_THROWS_AS(bert->decode(Ids{-1}), DataError);
 }
@@ -82,10 +84,10 @@ TEST_CASE("a tokenizer knows its tokens") {
 TEST_CASE("a text that is not UTF-8 is refused with the position") {
   const auto bpe = read_tokenizer(kFixtures / "bpe.json");
   for (const auto& [text, place] : std::vector<std::pair<std::string, std::string>>{{"abc\xff", "byte 3 (0xff)"},
-                                                                                     {"\xc3", "byte 0"},
-                                                                                     {"ok \xed\xa0\x80", "byte 3"},
-                                                                                     {"\xf4\x90\x80\x80", "byte 0"},
-                                                                                     {"\xc0\xaf", "byte 0"}})
+                                                                                    {"\xc3", "byte 0"},
+                                                                                    {"ok \xed\xa0\x80", "byte 3"},
+                                                                                    {"\xf4\x90\x80\x80", "byte 0"},
+                                                                                    {"\xc0\xaf", "byte 0"}})
     CHECK_THAT(test::message_of<DataError>([&] { static_cast<void>(bpe->encode(text)); }), ContainsSubstring(place));
 }
 

@@ -49,8 +49,8 @@ TEST_CASE("the order of the texts and their division at word borders do not matt
 }
 
 TEST_CASE("a pair that is more frequent comes first, and of equal ones that of smaller ids") {
-  // The pair of a and b occurs 3 times; those of b and c, of c and d, and of the space and each of them twice. The ids of
-  // bytes are in the order of their characters, and the space is one of the last ones.
+  // The pair of a and b occurs 3 times; those of b and c, of c and d, and of the space and each of them twice. The ids
+  // of bytes are in the order of their characters, and the space is one of the last ones.
   const auto made = trained({.vocab_size = 260}, "ab ab ab bc bc cd cd");
   const auto json = nlohmann::json::parse(made->json());
   CHECK(json["model"]["merges"] == nlohmann::json::array({"a b", "b c", "c d"}));

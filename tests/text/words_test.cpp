@@ -53,7 +53,9 @@ TEST_CASE("each step of BERT's normalisation can be left out") {
   CHECK(fulgur::detail::normalized(text, all) == "e  \xe4\xbd\xa0 ");
   BertNormalization how = all;
   how.clean_text = false;
-  CHECK(fulgur::detail::normalized(text, how) == "\x01" "e\t \xe4\xbd\xa0 ");
+  CHECK(fulgur::detail::normalized(text, how) ==
+        "\x01"
+        "e\t \xe4\xbd\xa0 ");
   how = all;
   how.handle_chinese_chars = false;
   CHECK(fulgur::detail::normalized(text, how) == "e \xe4\xbd\xa0");

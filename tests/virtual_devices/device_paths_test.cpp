@@ -14,6 +14,7 @@
 #include "fulgur/callbacks/sequence_length_warmup.h"
 #include "fulgur/core/device/memory_stats.h"
 #include "parted.h"
+#include "support/shown_lines.h"
 
 namespace device_paths_test {
 
@@ -271,8 +272,10 @@ TEST_CASE(
     throw;
   }
   options.auto_micro_batch = false;
-  CHECK_THROWS_AS(train(options, {}, data()), c10::OutOfMemoryError);
+  const std::string told = shown_lines([&] { CHECK_THROWS_AS(train(options, {}, data()), c10::OutOfMemoryError); });
   set_virtual_device_memory(0);
+  CHECK(told.find("out of memory: tensors hold ") != std::string::npos);
+  CHECK(told.find("hold 0 MiB") == std::string::npos);  // less than that is shown in KiB
   CHECK(scarce->report.global_step == plain.report.global_step);
   CHECK(largest_difference(plain.weights, scarce->weights) < 1e-6);
 }

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <memory>
+#include <set>
 
 #include "checkpointing/resume.h"
 #include "fulgur/core/state/rng.h"
@@ -24,6 +26,9 @@ struct Trainer::Impl {
   // The checkpoints of this trainer's last fit, for `last` and `best` in the same process.
   detail::LatestCheckpoints latest;
   std::optional<FitReport> last_fit;
+  // The modules that runs have prepared.
+  std::set<std::weak_ptr<LightningModule>, std::owner_less<std::weak_ptr<LightningModule>>> modules;
+  std::vector<std::string> logger_losses;  // of the last run
   std::atomic<bool> running = false;
 };
 
@@ -99,9 +104,11 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
   components.config = config_to_save(config);
   components.config_folder = config.folder;
   components.load = config.load;
+  components.pretrained = config.pretrained;
   components.verified_checkpoint = config.verified_checkpoint;
   components.begins_again = config.begins_again;
   components.profile_steps = config.profile_steps;
+  components.plugins = config.plugins;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,
@@ -151,12 +158,16 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::share
                             Failed failed = kNothingMore) {
   RunSetup setup(impl->options, impl->components, fn);
   const auto whole = [&] {
-    setup.prepare(std::move(module), std::move(data), checkpoint, impl->latest);
+    setup.state().keeps_weights = impl->modules.contains(module);
+    setup.prepare(module, std::move(data), checkpoint, impl->latest);
+    impl->modules.insert(module);
     impl->run_dir = setup.state().run_dir;
     setup.start();
     body(setup.state(), setup.services(), setup.checkpoint());
   };
-  return guarded(setup, impl->running, whole, failed);
+  const std::optional<int> signal = guarded(setup, impl->running, whole, failed);
+  impl->logger_losses = setup.logger_losses();
+  return signal;
 }
 
 using ChosenCheckpoint = std::optional<fs::path>;
@@ -187,6 +198,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       },
       failed);
   FitReport& report = result.report;
+  report.logger_losses = impl->logger_losses;
   report.exit_code = result.nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
   impl->last_fit = report;
   return report;

@@ -5,6 +5,7 @@
 
 #include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -79,6 +80,25 @@ BatchSizePlan BatchSizeScheduler::batch_size_plan(int64_t own) const {
       throw wrong_batch_size(cat("by: accumulation makes a step of whole batches, so each size must be a multiple of ",
                                  own, ", the batch size of the loader; got ", change.batch_size, "."));
   return plan;
+}
+
+// By batch, a size applies from the next epoch on.
+void BatchSizeScheduler::on_train_end(RunContext& run) {
+  const Progress& now = run.progress();
+  if (options_.schedule.empty() || now.global_step == 0 || run.log_dir().empty()) return;
+  std::vector<std::string> late;
+  for (const auto& [at, batch_size] : options_.schedule) {
+    const bool by_batch = options_.by == BatchSizeBy::batch;
+    const bool in_epochs = at.unit == Interval::Unit::epochs;
+    const bool has_come = !in_epochs ? at.value < static_cast<double>(now.global_step)
+                          : by_batch ? at.value <= static_cast<double>(now.epochs.started - 1)
+                                     : at.value < now.epochs_done(run.num_batches(RunningStage::train));
+    if (!has_come) late.push_back(cat(batch_size, " (at ", at.text(), ")"));
+  }
+  if (!late.empty())
+    log::warn("batch_size_scheduler.not_reached",
+              cat("BatchSizeScheduler: the fit has ended after ", counted(now.global_step, "step"), " in ",
+                  counted(now.epochs.completed, "epoch"), ", before the batch size became ", join(late)));
 }
 
 [[maybe_unused]] static const bool registered_batch_size_scheduler = Registry<Callback>::add<BatchSizeScheduler>(

@@ -9,6 +9,7 @@
 #include "fulgur/core/contracts/interval_trigger.h"
 #include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -58,6 +59,9 @@ void SequenceLengthWarmup::on_train_start(RunContext& run) {
   const Interval& duration = options_.duration;
   if (duration.unit == Interval::Unit::samples || duration.unit == Interval::Unit::tokens)
     run.meters().count_each_batch();
+  // A resumed run was checked when it began.
+  checked_ = run.progress().batches_total.completed > 0;
+  longest_ = 0;
   if (!position_in(duration.unit, run))
     throw wrong_warmup("duration counts tokens, but the module does not count them. Override num_tokens(batch).");
   if (duration.unit == Interval::Unit::epochs && !run.num_batches(RunningStage::train))
@@ -127,8 +131,34 @@ Batch SequenceLengthWarmup::segmented(Batch batch, int64_t length) const {
   return batch;
 }
 
+// Sequences that are shorter than `start` would never be shortened. Later batches may have any length.
+void SequenceLengthWarmup::refuse_long_start(const Batch& batch, int64_t full) const {
+  if (full >= options_.start) return;
+  const std::string& key = options_.keys.front();
+  const auto entry = std::ranges::find(batch, key, [](const Batch::Entry& each) { return each.first; });
+  throw wrong_warmup(cat("start must not be longer than the sequences of the first batch; start ", options_.start,
+                         " is longer than dimension ", options_.dim, " of '", escape_controls(key), "' (", full, " of ",
+                         shape_text(std::get<Tensor>(entry->second).sizes()),
+                         "). Set a smaller start, or keys and dim to those of the sequences."));
+}
+
+void SequenceLengthWarmup::on_train_end(RunContext& run) {
+  if (longest_ > 0 && !run.log_dir().empty() &&
+      position_in(options_.duration.unit, run).value_or(0) < options_.duration.value)
+    log::warn("sequence_length_warmup.not_ended",
+              cat("SequenceLengthWarmup: the fit has ended after ", counted(run.progress().global_step, "step"),
+                  ", before the warm-up of ", options_.duration.text(), " did: the last sequences had a length of ",
+                  length_));
+  if (!options_.end || longest_ == 0 || *options_.end <= longest_ || run.log_dir().empty()) return;
+  log::warn("sequence_length_warmup.long_end",
+            cat("SequenceLengthWarmup: end is ", *options_.end, ", but no sequence was longer than ", longest_,
+                ", so the sequences were whole before the warm-up ended. Leave end out"));
+}
+
 Batch SequenceLengthWarmup::shape_batch(RunContext& run, Batch batch) {
   const int64_t full = length_of_sequences(batch);
+  if (!std::exchange(checked_, true)) refuse_long_start(batch, full);
+  longest_ = std::max(longest_, full);
   const double part = position_in(options_.duration.unit, run).value_or(0) / options_.duration.value;
   length_ = length_at(part, full);
   if (options_.mode == LongSequences::segment) length_ = dividing_length(length_, full);

@@ -149,7 +149,7 @@ void GradientMonitor::setup(RunContext&, TrainerFn fn) {
   resumed_at_.reset();
   loaded_state_.reset();
   decided_at_ = -1;
-  warned_ = pending_ = false;
+  warned_ = pending_ = has_logged_ = false;
 }
 
 void GradientMonitor::on_train_start(RunContext& run) {
@@ -217,7 +217,7 @@ void GradientMonitor::on_before_optimizer_step(RunContext& run, Optimizer& optim
   if (std::exchange(of.at_batch, decided_at_) == decided_at_) return;
   if (options_.count_nonfinite) count(of);
   if (!due) return;
-  pending_ = true;
+  pending_ = has_logged_ = true;
   step_before_ = run.progress().global_step;
   log_gradients(run, of);
   log_weights(run, of);
@@ -383,6 +383,19 @@ void GradientMonitor::on_train_end(RunContext& run) {
   on_train_epoch_end(run);
   const auto counts = nonfinite_counts();
   if (!counts.empty()) run.print(cat("GradientMonitor: gradients were not finite: ", describe_counts(counts)));
+  warn_of_nothing_logged(run);
+}
+
+void GradientMonitor::warn_of_nothing_logged(RunContext& run) const {
+  const Progress& now = run.progress();
+  if (has_logged_ || resumed_at_ || now.global_step == 0 || run.log_dir().empty()) return;
+  if (filter().begins_after({.step = now.global_step, .epoch = now.epochs.started})) return;  // the run says so
+  log::warn("gradient_monitor.nothing_logged",
+            cat("GradientMonitor: no norms were logged in ", counted(now.global_step, "step"),
+                ": its own `every: ", options_.every.text(), "` ",
+                filter().is_set() ? cat("was due in no step in which it was called (", filter().text(), ")")
+                                  : std::string("was never due"),
+                ". Set a shorter one under init_args, such as every: 1st"));
 }
 
 void GradientMonitor::on_exception(RunContext&, const std::exception& error) {

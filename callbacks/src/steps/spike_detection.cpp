@@ -209,7 +209,13 @@ void SpikeDetection::warn_of_no_loss(const RunContext& run) const {
                                            ", so nothing is detected. With manual optimization, return the loss too"));
 }
 
-void SpikeDetection::on_train_end(RunContext& run) { judge_late(run, /*waits=*/true); }
+void SpikeDetection::on_train_end(RunContext& run) {
+  judge_late(run, /*waits=*/true);
+  if (!saw_loss_ || rule_->seen() == 0 || !rule_->is_warming_up() || run.log_dir().empty()) return;
+  log::warn("spike_detection.only_warmup",
+            cat("SpikeDetection: no loss was compared: all ", counted(rule_->seen(), "loss", "losses"),
+                " of the fit are in its warmup of ", counted(options_.warmup, "step"), ". Set a shorter warmup"));
+}
 
 void SpikeDetection::judge_late(RunContext& run, bool waits) {
   while (const auto number = late_->take(waits)) {
@@ -218,8 +224,11 @@ void SpikeDetection::judge_late(RunContext& run, bool waits) {
     if (verdict.spike) finding_ = in_step(loss, number->step, rule_->range());
     if (verdict.new_level) report(run, cat(finding_, ": the range begins again, since the losses stay out of it"));
     if (!verdict.act) continue;
-    report(run, finding_);
-    if (options_.action == SpikeAction::stop) run.request_stop(cat("SpikeDetection: ", finding_));
+    // The reason of the stop is printed at the end of the run.
+    if (options_.action == SpikeAction::stop)
+      run.request_stop(cat("SpikeDetection: ", finding_));
+    else
+      report(run, cat(finding_, ". Further spikes are only counted, as loss_spikes"));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "steps/spike_rule.h"
 
 #include <cmath>
+#include <vector>
 
 #include "fulgur/core/text/text.h"
 
@@ -27,6 +28,16 @@ bool SpikeRule::is_out_of_range(double loss) const {
   return !options_.z || above >= *options_.z * deviation(middle);
 }
 
+// A spike reaches all of them.
+std::string SpikeRule::bounds() const {
+  const double middle = mean();
+  std::vector<std::string> bounds;
+  if (options_.atol) bounds.push_back(cat(middle + *options_.atol, " (atol ", *options_.atol, ")"));
+  if (options_.rtol) bounds.push_back(cat(middle + *options_.rtol * std::abs(middle), " (rtol ", *options_.rtol, ")"));
+  if (options_.z) bounds.push_back(cat(middle + *options_.z * deviation(middle), " (z ", *options_.z, ")"));
+  return join(bounds, " and ");
+}
+
 void SpikeRule::record(double loss) {
   losses_.push_back(loss);
   if (static_cast<int64_t>(losses_.size()) > options_.window) losses_.pop_front();
@@ -40,13 +51,14 @@ SpikeRule::Verdict SpikeRule::judge(double loss) {
     record(loss);
     return {};
   }
-  range_ = cat("the mean of the last ", counted(static_cast<int64_t>(losses_.size()), "step"), " is ", mean());
   Verdict verdict{.known = true, .spike = is_out_of_range(loss), .act = false, .new_level = false};
   if (!verdict.spike) {
     in_a_row_ = 0;
     record(loss);
     return verdict;
   }
+  range_ = cat("the mean of the last ", counted(static_cast<int64_t>(losses_.size()), "step"), " is ", mean(),
+               ", and a spike is at least ", bounds());
   ++spikes_;
   verdict.act = ++in_a_row_ >= options_.patience;
   // After as many actions as the range has losses, it says nothing about the current losses any more.

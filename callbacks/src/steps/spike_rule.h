@@ -21,9 +21,12 @@ class SpikeRule {
   };
   /// Judges the loss of the next step. A loss that is not finite changes nothing.
   Verdict judge(double loss);
-  /// `the mean of the last 10 steps is 2.1`, before the loss judged last.
+  /// `the mean of the last 10 steps is 2.1, and a spike is at least 6.3 (rtol 2.0)`, before the last spike.
   const std::string& range() const { return range_; }
   int64_t spikes() const { return spikes_; }
+  /// No loss has been compared yet: all of them were only recorded.
+  bool is_warming_up() const { return spikes_ == 0 && seen_ <= options_.warmup; }
+  int64_t seen() const { return seen_; }
 
   /// What a checkpoint stores.
   StateTree state() const;
@@ -35,6 +38,7 @@ class SpikeRule {
   double mean() const;
   double deviation(double mean) const;
   bool is_out_of_range(double loss) const;
+  std::string bounds() const;
   void record(double loss);
 
   SpikeDetection::Options options_;

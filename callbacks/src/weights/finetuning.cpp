@@ -7,6 +7,7 @@
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/matches_pattern.h"
 #include "fulgur/core/text/text.h"
 
@@ -19,11 +20,15 @@ ConfigError wrong_finetuning(const std::string& what) { return ConfigError(cat("
   std::string plain = pattern;
   std::erase(plain, '*');
   const std::vector<std::string> near = nearest_names(plain, names);
-  throw wrong_finetuning(
-      cat(option, std::string_view(option) == "freeze" ? " must match a parameter" : " must match a frozen parameter",
-          "; the pattern '", escape_controls(pattern), "' matches none",
-          near.empty() ? "" : cat("; similar names are ", join(near)),
-          ". `trainer inspect` shows the names in a checkpoint."));
+  const bool freezes = std::string_view(option) == "freeze";
+  constexpr size_t kShown = 8;
+  throw wrong_finetuning(cat(option, freezes ? " must match a parameter" : " must match a frozen parameter",
+                             "; the pattern '", escape_controls(pattern), "' matches none. ",
+                             !near.empty() ? cat("Similar names are ", join(near))
+                             : names.empty()
+                                 ? std::string("No parameter is frozen")
+                                 : cat(freezes ? "The parameters are " : "Frozen are ", join_some(names, kShown)),
+                             "."));
 }
 
 double position_of(const Unfreezing& entry, RunContext& run) {
@@ -222,6 +227,34 @@ void Finetuning::on_train_start(RunContext& run) {
   // The run may have scaled the rates of the checkpoint, or have replaced them by those of the config.
   set_rates(run);
   if (!loaded_) unfreeze_what_is_due(run);
+  refuse_to_freeze_all(run);
+}
+
+// Without a parameter to train, the loss has no graph.
+void Finetuning::refuse_to_freeze_all(RunContext& run) const {
+  const auto parameters = unique_parameters(run.module());
+  if (std::any_of(parameters.begin(), parameters.end(),
+                  [](const auto& parameter) { return parameter.value.requires_grad(); }))
+    return;
+  throw wrong_finetuning(
+      cat("freeze must leave a parameter to train; no parameter requires a gradient, since it "
+          "freezes ",
+          frozen().size(), " of ", parameters.size(),
+          ". Leave out the patterns of those to train, such as the last layer's, or unfreeze them "
+          "at 0ep."));
+}
+
+void Finetuning::on_train_end(RunContext& run) {
+  if (run.progress().global_step == 0 || run.log_dir().empty()) return;
+  std::vector<std::string> late;
+  for (size_t i = 0; i < done_.size(); ++i)
+    if (!done_[i])
+      late.push_back(cat("'", escape_controls(options_.unfreeze[i].pattern), "' at ", options_.unfreeze[i].at.text()));
+  if (!late.empty())
+    log::warn("finetuning.not_unfrozen",
+              cat("Finetuning: the fit has ended after ", counted(run.progress().global_step, "step"), " in ",
+                  counted(run.progress().epochs.completed, "epoch"), ", before it unfroze ", join(late),
+                  ". Those parameters were not trained"));
 }
 
 void Finetuning::unfreeze(const std::string& pattern) {

@@ -350,12 +350,25 @@ void WeightAveraging::on_train_end(RunContext& run) {
                   ": no update (every ", trigger_.every().text(), ") was due",
                   options_.start ? cat(" after start (", options_.start->text(), ")") : "",
                   ". The module keeps the weights that were trained"));
+  warn_of_short_annealing(run);
   const bool updates_bn = options_.update_bn.value_or(options_.kind == AveragingKind::swa);
   if (!updates_bn || average_->empty() || average_->has_recomputed()) return;
   average_->enter(run.module(), /*and_keep_buffers=*/true);
   average_->set_recomputed(run.module(), run.run_weights().update_batch_norm());
   average_->leave();
   if (average_->has_recomputed()) request_last_checkpoint(run);
+}
+
+void WeightAveraging::warn_of_short_annealing(RunContext& run) const {
+  if (rates_from_epoch_ < 0 || run.log_dir().empty()) return;
+  const int64_t annealing = options_.annealing_epochs.value_or(kDefaultAnnealingEpochs);
+  // The rates of an epoch are those at its start.
+  const int64_t epochs = run.progress().epochs.started - rates_from_epoch_;
+  if (epochs > annealing) return;
+  log::warn("weight_averaging.short_annealing",
+            cat("WeightAveraging: the learning rates did not reach swa_lrs, since annealing_epochs is ", annealing,
+                ", and ", counted(epochs, "epoch"), " began after start (", options_.start->text(),
+                "). Set annealing_epochs to ", std::max<int64_t>(epochs - 1, 0), " or less"));
 }
 
 // The one of the last step may exist already, without the statistics.

@@ -2,7 +2,7 @@
 
 // Independent of LibTorch, so that it can be fuzzed on its own.
 #include "formats/state_dict_pickle.h"
-#include "formats/zip_reader.h"
+#include "fulgur/checkpoint/zip_reader.h"
 
 namespace fulgur::detail {
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "formats/pytorch_archive.h"
+#include "formats/shard_index.h"
 #include "fulgur/checkpoint/pytorch_file.h"
 #include "fulgur/core/text/text.h"
 #include "io/durable_file.h"
@@ -38,9 +40,7 @@ void refuse_existing(const fs::path& path) {
                               " exists already. Name another one, or replace it with --force."));
 }
 
-}  // namespace
-
-WeightsFile read_weights_file(const fs::path& path) {
+WeightsFile read_one_file(const fs::path& path) {
   WeightsFile out;
   out.format = format_of(path);
   if (out.format == WeightsFormat::pytorch) {
@@ -54,6 +54,47 @@ WeightsFile read_weights_file(const fs::path& path) {
   for (const auto& [key, value] : file.metadata)
     if (key.starts_with(kAliasMark)) out.aliases.emplace(key.substr(std::string_view(kAliasMark).size()), value);
   return out;
+}
+
+constexpr uint64_t kMostIndexBytes = uint64_t{64} << 20;
+
+// Every tensor of the index, and no other, must be in the shard that the index names.
+WeightsFile read_shards(const fs::path& index) {
+  const std::string shown_path = escape_controls(index.string());
+  const auto shards = detail::parse_shard_index(detail::read_file(index, kMostIndexBytes), shown_path);
+  std::set<std::string> files;
+  for (const auto& [name, file] : shards) files.insert(file);
+  WeightsFile out;
+  std::set<std::string> found;
+  for (const std::string& file : files) {
+    WeightsFile shard = read_one_file(index.parent_path() / file);
+    out.format = shard.format;
+    for (auto& [name, tensor] : shard.tensors) {
+      const auto place = shards.find(name);
+      if (place == shards.end() || place->second != file)
+        throw CheckpointError(cat("[checkpoint.shards] ", escape_controls(file), " has the tensor '",
+                                  escape_controls(name), "', which ", shown_path, " ",
+                                  place == shards.end() ? "does not name" : cat("expects in ", place->second),
+                                  ". The files belong to different sets: copy all of them again."));
+      found.insert(name);
+      out.tensors.emplace_back(std::move(name), std::move(tensor));
+    }
+    out.aliases.merge(shard.aliases);
+    out.left_out.insert(out.left_out.end(), shard.left_out.begin(), shard.left_out.end());
+  }
+  for (const auto& [name, file] : shards)
+    if (!found.contains(name) && !out.aliases.contains(name))
+      throw CheckpointError(cat("[checkpoint.shards] ", escape_controls(file), " lacks the tensor '",
+                                escape_controls(name), "' that ", shown_path,
+                                " expects in it. The files belong to different sets: copy all of them again."));
+  return out;
+}
+
+}  // namespace
+
+WeightsFile read_weights_file(const fs::path& path) {
+  const fs::path file = detail::weights_file_of(path);
+  return detail::is_shard_index(file) ? read_shards(file) : read_one_file(file);
 }
 
 void write_weights_file(const fs::path& path, const WeightsFile& weights, bool replace) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -21,9 +22,26 @@ namespace {
                             ". Give the metric the options with which the checkpoint was made, or rename it."));
 }
 
+[[maybe_unused]] const bool metric_options_registered = [] {
+  component_registry(PredictionMetric::kRegistryKind).set_common_options([] {
+    return std::make_unique<OptionsOf<MetricOptions>>();
+  });
+  return true;
+}();
+
 }  // namespace
 
 Metric::~Metric() = default;
+
+void MetricOptions::fields(Fields& f) {
+  f(name, "name", "Name under which the metric is logged, after val_ or test_; null: that of its class.");
+}
+
+void PredictionMetric::set_common_options(const MetricOptions& options) {
+  if (options.name && options.name->empty())
+    throw ConfigError("[metric.name] the name of a metric must not be empty. Leave it out for the name of its class.");
+  common_options_ = options;
+}
 
 std::vector<std::string> Metric::value_names(int64_t count) const {
   std::vector<std::string> names;

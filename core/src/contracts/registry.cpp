@@ -30,12 +30,47 @@ std::vector<ComponentRegistry*> all_registries() {
   return out;
 }
 
+/// Names under which Lightning, torchmetrics and others have a component.
+struct NameElsewhere {
+  std::string_view elsewhere, here;
+};
+constexpr NameElsewhere kNamesElsewhere[] = {{"F1", "FBeta"},
+                                             {"F1Score", "FBeta"},
+                                             {"FBetaScore", "FBeta"},
+                                             {"Jaccard", "IoU"},
+                                             {"JaccardIndex", "IoU"},
+                                             {"MeanIoU", "IoU"},
+                                             {"DiceScore", "Dice"},
+                                             {"MSE", "MeanSquaredError"},
+                                             {"MAE", "MeanAbsoluteError"},
+                                             {"AUC", "Auroc"},
+                                             {"EMA", "WeightAveraging"},
+                                             {"EMACallback", "WeightAveraging"},
+                                             {"EMAWeightAveraging", "WeightAveraging"},
+                                             {"ExponentialMovingAverage", "WeightAveraging"}};
+
+/// The component that another library calls `name`, with `Binary` and the like before it or not; empty if there is
+/// none.
+std::string component_of_elsewhere(const ComponentRegistry& registry, std::string_view name) {
+  for (const std::string_view task : {"Binary", "Multiclass", "Multilabel"})
+    if (name.starts_with(task)) {
+      name.remove_prefix(task.size());
+      if (registry.find(name)) return std::string(name);
+      break;
+    }
+  for (const auto& [elsewhere, here] : kNamesElsewhere)
+    if (name == elsewhere && registry.find(here)) return std::string(here);
+  return "";
+}
+
 std::string unknown_component(const ComponentRegistry& registry, std::string_view name) {
   std::string text = cat("unknown ", registry.kind(), " '", name.substr(0, 100), "'");
   for (const ComponentRegistry* other : all_registries()) {
     if (other != &registry && other->find(name) != nullptr)
       text += cat("; there is a ", other->kind(), " of that name");
   }
+  if (const std::string known = component_of_elsewhere(registry, name); !known.empty())
+    return text + cat("; did you mean '", known, "'?");
   const std::vector<std::string> names = registry.names();
   const std::string near = did_you_mean(name, names);
   if (!near.empty()) return text + near;
@@ -129,6 +164,15 @@ void throw_if_registration_failed() {
 }
 
 namespace {
+std::string misplaced_option(const std::string& name, const std::string& key, const ConfigNode& value,
+                             const Fields& common) {
+  const std::string where = cat("options of a component belong under init_args: {", key, ": ",
+                                value.is_scalar() ? escape_controls(value.text()) : std::string("…"), "}");
+  // Other classes of this kind have the key here.
+  if (common.find(key) != nullptr) return cat("unknown key; ", name, " has its own `", key, "`, and ", where);
+  return cat("unknown key; ", where);
+}
+
 /// `, every, from`: what may stand beside class_path and init_args.
 std::string common_keys(const Fields& common) {
   std::string out;
@@ -204,7 +248,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
     if (key == "class_path" || key == "init_args") continue;
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
     if (made.fields.find(key) != nullptr) {
-      problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");
+      problems.add(where_key, join_path(path, key), misplaced_option(info->name, key, value, common_fields));
     } else if (common_fields.find(key) != nullptr) {
       common_args.set(key, value);
     } else {

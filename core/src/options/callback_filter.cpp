@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/text/errors.h"
@@ -17,6 +18,10 @@ int64_t number_at(const CallbackFilter::Position& position, const Interval& inte
 }
 
 int64_t count_of(const Interval& interval) { return std::llround(interval.value); }
+
+std::array<std::pair<const char*, const std::optional<Interval>*>, 4> named_parts(const CallbackFilter& filter) {
+  return {{{"every", &filter.every}, {"from", &filter.from}, {"until", &filter.until}, {"once", &filter.once}}};
+}
 
 }  // namespace
 
@@ -37,10 +42,29 @@ bool CallbackFilter::passes(const Position& position) const {
          (!once || number_at(position, *once) == count_of(*once));
 }
 
+bool CallbackFilter::selects_steps() const {
+  const auto in_steps = [](const std::optional<Interval>& value) {
+    return value && value->unit == Interval::Unit::steps;
+  };
+  return in_steps(every) || in_steps(once);
+}
+
+bool CallbackFilter::begins_after(const Position& last) const {
+  const auto is_beyond = [&](const std::optional<Interval>& value) {
+    return value && number_at(last, *value) < count_of(*value);
+  };
+  return is_beyond(every) || is_beyond(from) || is_beyond(once);
+}
+
+std::string CallbackFilter::text() const {
+  std::vector<std::string> parts;
+  for (const auto& [name, interval] : named_parts(*this))
+    if (*interval) parts.push_back(cat(name, ": ", (*interval)->text()));
+  return join(parts);
+}
+
 void CallbackFilter::check() const {
-  const std::array named = {std::pair{"every", &every}, std::pair{"from", &from}, std::pair{"until", &until},
-                            std::pair{"once", &once}};
-  for (const auto& [name, interval] : named) {
+  for (const auto& [name, interval] : named_parts(*this)) {
     if (!*interval) continue;
     const Interval& value = **interval;
     const bool unit = value.unit == Interval::Unit::steps || value.unit == Interval::Unit::epochs;

@@ -11,6 +11,21 @@
 namespace fulgur::detail {
 namespace {
 
+/// The units that may follow a number without one: a part of the run for a fraction, only those that count wholes if
+/// it is none.
+std::string unit_hint(const std::string& text, double number, const std::vector<std::string>& units) {
+  const bool is_fraction = number > 0 && number < 1;
+  if (is_fraction && std::ranges::find(units, "dur") != units.end())
+    return cat("write the unit too: ", text, "dur is this part of the run");
+  std::vector<std::string> with_unit;
+  for (const std::string& unit : units)
+    if (Interval::parse(text + unit)) with_unit.push_back(text + unit);
+  if (with_unit.empty()) return cat("write a number and a unit, such as 10", units.front());
+  const std::string last = with_unit.back();
+  with_unit.pop_back();
+  return cat("write the unit too: ", join(with_unit), with_unit.empty() ? "" : " or ", last);
+}
+
 /// A hint for someone who wrote `text` where a number or boolean is expected.
 std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
   if (node.is_null()) return "leave the key out for its default";
@@ -25,7 +40,7 @@ std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
     return "write true or false";
   }
   if (!expected.units.empty()) {
-    if (is_number) return cat("write the unit too: ", text, expected.units.front());
+    if (is_number) return unit_hint(text, number, expected.units);
     if (std::ranges::count(text, ':') > 0) return "write a duration with its unit, such as 90min";
     return cat("write a number and a unit, such as 10", expected.units.front());
   }

@@ -1,10 +1,10 @@
 #include "fulgur/data/subset_dataset.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/data/splits.h"
 #include "sampling/permutation.h"
 
 namespace fulgur {
@@ -73,19 +73,7 @@ std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Da
 
 std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset,
                                                          const std::vector<double>& shares, uint64_t seed) {
-  double sum = 0;
-  std::vector<int64_t> sizes;
-  int64_t left = dataset->size();
-  for (const double share : shares) {
-    if (!(share >= 0)) throw ConfigError(cat("[data.random_split] shares must not be negative; got ", share, "."));
-    sum += share;
-    sizes.push_back(static_cast<int64_t>(std::floor(share * static_cast<double>(dataset->size()))));
-    left -= sizes.back();
-  }
-  if (sizes.empty() || std::abs(sum - 1) > 1e-6)
-    throw ConfigError(cat("[data.random_split] shares must add up to 1; got ", sum, "."));
-  for (size_t i = 0; left > 0; i = (i + 1) % sizes.size(), --left) ++sizes[i];
-  return split(dataset, sizes, seed);
+  return split(dataset, part_sizes(dataset->size(), shares), seed);
 }
 
 }  // namespace fulgur

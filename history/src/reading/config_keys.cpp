@@ -61,6 +61,27 @@ ConfigNode read_config(const std::filesystem::path& run_dir) {
   return config;
 }
 
+std::string read_verb(const std::filesystem::path& run_dir) {
+  const std::string line = first_line(read_regular_file(run_dir / run_layout::kConfig).value_or(""));
+  for (const char* verb : {"validate", "test", "predict"})
+    if (line == std::string(run_layout::kVerbLine) + verb) return verb;
+  return "fit";
+}
+
+std::string why_no_log(const Run& run) {
+  if (!run.metrics.empty()) return "";
+  constexpr const char* kAdvice = ": metrics are read from the files of a CsvLogger or a JsonlLogger";
+  const std::string* const whole = find_key(run.config, "trainer.logger");
+  if (whole && *whole == "false") return cat("the run has no logger", kAdvice);
+  std::vector<std::string> loggers;
+  for (const auto& [key, text] : run.config)
+    if (key.starts_with("trainer.logger") && key.ends_with(".class_path")) loggers.push_back(text);
+  if (loggers.empty()) return "";
+  for (const char* read : {"CsvLogger", "JsonlLogger"})
+    if (std::find(loggers.begin(), loggers.end(), read) != loggers.end()) return "";
+  return cat("the run has no log that can be read, only ", join(loggers), kAdvice);
+}
+
 std::string plain_text(const ConfigNode& node) { return node.is_null() ? "null" : node.text(); }
 
 ConfigKeys flatten(const ConfigNode& config, NodeText value, NodeText item) {

@@ -14,6 +14,12 @@ namespace fulgur::history {
 /// The nodes of a run's `config.yaml`; null if the file does not exist. Throws a DataError if it is damaged.
 ConfigNode read_config(const std::filesystem::path& run_dir);
 
+/// The verb that the first line of a run's `config.yaml` names; `fit` if it names none.
+std::string read_verb(const std::filesystem::path& run_dir);
+
+/// Why a run without rows has none, if its config says it: no logger, or none whose files can be read. Empty otherwise.
+std::string why_no_log(const Run& run);
+
 using NodeText = std::string (*)(const ConfigNode&);
 std::string plain_text(const ConfigNode& node);  ///< of a value without its quotes; `null`
 

@@ -127,6 +127,11 @@ void find_below(const fs::path& folder, int depth, std::vector<fs::path>& runs) 
   }
 }
 
+ConfigError no_run_below(const fs::path& folder) {
+  return ConfigError(cat("[history.run] there is no run below ", escape_controls(folder.string()),
+                         ". Give a run folder, or a folder that contains run folders, such as fulgur_logs."));
+}
+
 }  // namespace
 
 bool has_lock_file(const fs::path& run_dir) { return is_there(run_dir / "run.lock"); }
@@ -150,6 +155,7 @@ Run read_run_files(const fs::path& given, Damage damage) {
     const ConfigNode config = read_config(folder);
     run.config = flatten(config);
     run.monitor = monitor_in(config);
+    run.verb = read_verb(folder);
   });
   read_progress(run);
   return run;
@@ -170,6 +176,13 @@ void add_row(Run& run, const std::vector<std::string>& names, const Row& row) {
     if (!metric.least || value < *metric.least) metric.least = value, metric.least_step = row.step;
     if (!metric.most || value > *metric.most) metric.most = value, metric.most_step = row.step;
   }
+}
+
+void judge_evaluation(Run& run) {
+  if (run.is_fit() || run.status != RunStatus::interrupted) return;
+  const bool has_rows =
+      std::any_of(run.metrics.begin(), run.metrics.end(), [](const MetricValues& metric) { return metric.count > 0; });
+  if (has_rows || is_there(run.folder / "predictions.jsonl")) run.status = RunStatus::finished;
 }
 
 void choose_monitor(Run& run) {
@@ -207,12 +220,22 @@ Run read_run_rows(const fs::path& folder, const RowReader::Sink& each_row, Damag
   // The epoch of a row is under way, or its last row; those before it are complete.
   if (!finished && last_epoch < 1e15) run.epochs = std::max(run.epochs, static_cast<int64_t>(last_epoch));
   choose_monitor(run);
+  judge_evaluation(run);
   return run;
 }
 
 Run read_run(const fs::path& folder, Damage damage) {
   return read_run_rows(
       folder, [](const Row&) {}, damage);
+}
+
+std::vector<fs::path> runs_at(const fs::path& folder) {
+  std::error_code error;
+  // read_run describes what is wrong with the others.
+  if (!fs::is_directory(folder, error) || is_run_folder(folder)) return {folder};
+  auto runs = find_runs(folder);
+  if (runs.empty()) throw no_run_below(folder);
+  return runs;
 }
 
 std::vector<fs::path> find_runs(const fs::path& root) {
@@ -246,9 +269,7 @@ fs::path newest_run(const fs::path& folder) {
     newest = run;
     newest_age = age;
   }
-  if (newest.empty())
-    throw ConfigError(cat("[history.run] there is no run below ", escape_controls(folder.string()),
-                          ". Give a run folder, or a folder that contains run folders, such as fulgur_logs."));
+  if (newest.empty()) throw no_run_below(folder);
   return newest;
 }
 

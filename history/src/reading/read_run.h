@@ -20,6 +20,10 @@ bool has_lock_file(const std::filesystem::path& run_dir);
 /// Adds a row to the run's metrics; `names` are those of the reader.
 void add_row(Run& run, const std::vector<std::string>& names, const Row& row);
 
+/// Called when all rows are added: a run of another verb than fit has no `finished.json`. It is finished if it has
+/// written its values or its predictions, which it does at its end.
+void judge_evaluation(Run& run);
+
 /// Called when all rows are added: the monitor of a run whose config names none.
 void choose_monitor(Run& run);
 

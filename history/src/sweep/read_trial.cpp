@@ -14,16 +14,19 @@ std::optional<double> counted_value(const SweepSpec& spec, const MetricValues& m
   return spec.mode == MonitorMode::min ? metric.least : metric.most;
 }
 
+std::string logged_names(const SweepSpec& spec, const Run& run) {
+  std::vector<std::string> names;
+  for (const MetricValues& logged : run.metrics)
+    if (logged.count > 0) names.push_back(logged.name);
+  return cat("the run logged ", names.empty() ? "nothing" : join_some(names, 8), did_you_mean(spec.metric, names));
+}
+
 std::string why_no_value(const SweepSpec& spec, const Run& run) {
   const MetricValues* const metric = run.find_metric(spec.metric);
   if (metric && metric->count > 0)
     return cat(spec.value == CountedValue::last ? "the last value" : "every value", " of '", spec.metric,
                "' is NaN or infinite");
-  std::vector<std::string> names;
-  for (const MetricValues& logged : run.metrics)
-    if (logged.count > 0) names.push_back(logged.name);
-  return cat("the metric '", spec.metric, "' was not logged; the run logged ",
-             names.empty() ? "nothing" : join_some(names, 8), did_you_mean(spec.metric, names));
+  return cat("the metric '", spec.metric, "' was not logged; ", logged_names(spec, run));
 }
 
 TrialStatus status_of(const Run& run) {
@@ -58,11 +61,16 @@ TrialStatus read_trial(const SweepSpec& spec, const std::filesystem::path& sweep
   const MetricValues* const metric = run.find_metric(spec.metric);
   record.value = metric ? counted_value(spec, *metric) : std::nullopt;
   const TrialStatus status = status_of(run);
+  record.lacks_metric = !metric && status != TrialStatus::failed;
   record.reason.clear();
   if (status == TrialStatus::failed) record.reason = run.reason;
   if (status != TrialStatus::completed || record.value) return status;
   record.reason = why_no_value(spec, run);
   return TrialStatus::failed;
+}
+
+std::string logged_instead(const SweepSpec& spec, const std::filesystem::path& run_folder) {
+  return logged_names(spec, read_run(run_folder));
 }
 
 TrialRecord collected_trial(const SweepPlan& plan, const std::filesystem::path& sweep_folder, int64_t index,
@@ -72,7 +80,10 @@ TrialRecord collected_trial(const SweepPlan& plan, const std::filesystem::path& 
   const bool has_trained = found == TrialStatus::completed || found == TrialStatus::running || now.run != before.run;
   if (before.status == TrialStatus::failed && !has_trained) return before;
   // Halving decides by what it has recorded.
-  if (plan.rungs.empty() || found == TrialStatus::completed) now.status = found;
+  if (plan.rungs.empty() || found == TrialStatus::completed)
+    now.status = found;
+  else
+    now.lacks_metric = before.lacks_metric;
   if (now.status != TrialStatus::failed)
     now.reason.clear();
   else if (now.reason.empty())

@@ -97,6 +97,14 @@ std::optional<int64_t> rung_of(const SweepPlan& plan, const TrialRecord& record)
   return target < plan.rungs.size() ? std::optional(plan.rungs[target]) : std::nullopt;
 }
 
+std::optional<size_t> trial_without_metric(const std::vector<TrialRecord>& trials) {
+  if (std::any_of(trials.begin(), trials.end(), [](const TrialRecord& record) { return record.value.has_value(); }))
+    return std::nullopt;
+  for (size_t i = 0; i < trials.size(); ++i)
+    if (trials[i].status == TrialStatus::failed && trials[i].lacks_metric) return i;
+  return std::nullopt;
+}
+
 void stop_paused(std::vector<TrialRecord>& trials) {
   const bool decided = std::none_of(trials.begin(), trials.end(), [](const TrialRecord& record) {
     return record.status == TrialStatus::pending || record.status == TrialStatus::running ||
@@ -114,6 +122,7 @@ void continue_sweep(const SweepPlan& plan, std::vector<TrialRecord>& trials, boo
     if (record.status == TrialStatus::failed && retry_failed) {
       record.status = TrialStatus::pending;
       record.reason.clear();
+      record.lacks_metric = false;
     }
   }
 }

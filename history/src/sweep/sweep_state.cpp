@@ -22,7 +22,8 @@ OrderedJson json_of_record(const TrialRecord& record) {
   for (const auto& value : record.at_rungs) rungs.push_back(json_number(value));
   return {{"status", enum_text(record.status)},     {"target", record.target}, {"rungs", rungs},
           {"value", json_number(record.value)},     {"epochs", record.epochs}, {"steps", record.steps},
-          {"seconds", json_number(record.seconds)}, {"reason", record.reason}, {"run", record.run}};
+          {"seconds", json_number(record.seconds)}, {"reason", record.reason}, {"run", record.run},
+          {"lacks_metric", record.lacks_metric}};
 }
 
 std::optional<double> number_of(const SavedJson& json) {
@@ -42,6 +43,7 @@ TrialRecord record_of(const SavedJson& json) {
   record.seconds = number_of(json.at("seconds"));
   record.reason = json.at("reason").get<std::string>();
   record.run = json.at("run").get<std::string>();
+  record.lacks_metric = json.value("lacks_metric", false);  // older files do not have it
   if (record.target < 0) throw DataError("negative target");
   return record;
 }
@@ -63,7 +65,16 @@ std::string exact_item(const ConfigNode& item) {
 /// Values that mean something else have different texts: `1` and `"1"`, `[1, 2]` and `["1, 2"]`.
 ConfigKeys exact_keys(const ConfigNode& node) { return flatten(node, override_text, exact_item); }
 
-std::string lines_of_differences(const std::string& a, const std::string& b, const std::string& name) {
+/// They rank the trials, and do not change what a trial trains.
+bool ranks_trials(const std::string& key) { return key == "metric" || key == "mode" || key == "value"; }
+
+bool halving_has_compared(const SweepState& state) {
+  return std::any_of(state.trials.begin(), state.trials.end(),
+                     [](const TrialRecord& record) { return !record.at_rungs.empty(); });
+}
+
+std::string lines_of_differences(const std::string& a, const std::string& b, const std::string& name,
+                                 bool ranking_may_differ = false) {
   if (a == b) return "";
   const ConfigKeys before = exact_keys(nodes_of(a, name)), now = exact_keys(nodes_of(b, name));
   const auto text_of = [](const ConfigKeys& keys, const std::string& key) {
@@ -71,9 +82,11 @@ std::string lines_of_differences(const std::string& a, const std::string& b, con
     return text ? escape_controls(*text) : std::string("not set");
   };
   std::string lines;
-  for (const std::string& key : different_keys({&before, &now}))
+  for (const std::string& key : different_keys({&before, &now})) {
+    if (ranking_may_differ && ranks_trials(key)) continue;
     lines += cat("\n", name, ": ", escape_controls(key), ": ", text_of(before, key), " in the sweep's folder, ",
                  text_of(now, key), " now");
+  }
   return lines;
 }
 
@@ -103,6 +116,7 @@ std::string sweep_json(const SweepState& state) {
                    {"config", state.config},
                    {"length", state.length ? OrderedJson(*state.length) : OrderedJson(nullptr)},
                    {"threads", state.threads ? OrderedJson(*state.threads) : OrderedJson(nullptr)},
+                   {"plugins", state.plugins},
                    {"environment", state.environment},
                    {"trials", OrderedJson::array()}};
   for (const TrialRecord& record : state.trials) json["trials"].push_back(json_of_record(record));
@@ -121,6 +135,7 @@ SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& 
     if (!json.at("length").is_null()) state.length = json.at("length").get<int64_t>();
     if (const auto threads = json.find("threads"); threads != json.end() && !threads->is_null())
       state.threads = threads->get<int64_t>();
+    state.plugins = json.value("plugins", std::vector<std::string>());  // older files do not have them
     state.environment = json.value("environment", std::map<std::string, std::string>());  // older files lack it
     if (state.threads.value_or(1) < 1) throw DataError("the number of threads is below 1");
     for (const SavedJson& record : json.at("trials")) state.trials.push_back(record_of(record));
@@ -141,7 +156,7 @@ SweepPlan plan_of(const SweepState& state) {
 }
 
 std::string sweep_differences(const SweepState& saved, const SweepState& given) {
-  std::string lines = lines_of_differences(saved.sweep, given.sweep, "sweep");
+  std::string lines = lines_of_differences(saved.sweep, given.sweep, "sweep", !halving_has_compared(saved));
   lines += lines_of_differences(saved.config, given.config, "config");
   for (const auto& [name, hash] : saved.environment)
     if (const auto now = given.environment.find(name); now != given.environment.end() && now->second != hash)
@@ -150,6 +165,25 @@ std::string sweep_differences(const SweepState& saved, const SweepState& given) 
     lines = cat("\nconfig: the length of the run: ", saved.length.value_or(0), " in the sweep's folder, ",
                 given.length.value_or(0), " now");
   return lines.empty() ? line_of_moved_trials(saved, given) : lines;
+}
+
+bool is_ranked_otherwise(const SweepState& saved, const SweepState& given) {
+  if (saved.sweep == given.sweep) return false;
+  const SweepSpec before = plan_of(saved).spec, now = plan_of(given).spec;
+  return before.metric != now.metric || before.mode != now.mode || before.value != now.value;
+}
+
+void rank_again(const SweepPlan& plan, const std::filesystem::path& sweep_folder, std::vector<TrialRecord>& trials) {
+  for (size_t i = 0; i < trials.size(); ++i) {
+    TrialRecord& record = trials[i];
+    const bool ended_at_rung = record.status == TrialStatus::failed && record.lacks_metric;
+    record = collected_trial(plan, sweep_folder, static_cast<int64_t>(i), record);
+    if (record.status != TrialStatus::failed || !ended_at_rung || plan.rungs.empty()) continue;
+    // Its run is not finished: it is started again, and ends at once, at its rung.
+    record.status = TrialStatus::interrupted;
+    record.reason.clear();
+    record.lacks_metric = false;
+  }
 }
 
 }  // namespace fulgur::history

@@ -273,6 +273,39 @@ TEST_CASE("BatchSizeScheduler: the rest of an epoch follows the loader's batch s
   CHECK(second.module->sizes == std::vector<int64_t>{16, 8, 32, 8});
 }
 
+TEST_CASE("BatchSizeScheduler: a size beyond the data is reported, and the real one is shown") {
+  const LogLines lines;
+  CHECK(train(at({{"1ep", 100}})).module->sizes == repeated({{10, 4}, {2, 40}}));
+  CHECK(lines.count("a batch size of 100 is planned, but an epoch has only 40 samples") == 1);
+  CHECK(lines.count("[trainer.large_batch_size]") == 1);
+  CHECK(lines.count("batch size: 40 samples instead of 4 in epoch 1") == 1);
+}
+
+TEST_CASE("BatchSizeScheduler: positions that the fit did not reach are reported") {
+  const auto reports = [](const Options& options, const char* text) {
+    const LogLines lines;
+    train(options);
+    CHECK(lines.count(text) == 1);
+    return lines.count("[batch_size_scheduler.not_reached]");
+  };
+  // Three epochs of 10, 5 and 5 steps.
+  CHECK(reports(at({{"1ep", 8}, {"6ep", 20}}),
+                "after 20 steps in 3 epochs, before the batch size became 20 (at 6ep)") == 1);
+  CHECK(reports(at({{"1ep", 8}, {"2.5ep", 20}}), "before the batch size became 20 (at 2.5ep)") == 1);
+  CHECK(reports(at({{"1ep", 8}, {"2ep", 20}}), "stopped: ") == 0);
+  CHECK(reports(at({{"4st", 8}, {"90st", 20}}, BatchSizeBy::accumulation),
+                "before the batch size became 20 (at 90st)") == 1);
+  CHECK(reports(at({{"2.5ep", 20}}, BatchSizeBy::accumulation), "stopped: ") == 0);
+}
+
+TEST_CASE("BatchSizeScheduler: by accumulation, each new length of a window is reported") {
+  const LogLines lines;
+  train(at({{"4st", 12}, {"8st", 20}}, BatchSizeBy::accumulation));
+  CHECK(lines.count("batch size: 12 samples (3 batches) instead of 4 from step 5 on") == 1);
+  CHECK(lines.count("batch size: 20 samples (5 batches) instead of 12 from step 9 on") == 1);
+  CHECK(lines.count("batch size: ") == 2);
+}
+
 TEST_CASE("BatchSizeScheduler: a new batch size is reported once, against that of the epoch before") {
   const Options options = at({{"2ep", 8}, {"3ep", 20}});
   const auto reports = [&](const Change& change, const CheckpointChoice& from = {}) {

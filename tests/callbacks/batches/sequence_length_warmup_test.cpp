@@ -11,6 +11,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "callbacks/scored.h"
 #include "support/expect_error.h"
 #include "support/fake_run_context.h"
 
@@ -227,6 +228,44 @@ TEST_CASE("SequenceLengthWarmup: the filter of the callback selects the batches 
   CHECK(module->columns == std::vector<int64_t>{2, 2, 1, 1});
 }
 
+TEST_CASE("SequenceLengthWarmup: only the first batch of a fit must be as long as start") {
+  FakeRunContext run;
+  SequenceLengthWarmup warmup(growing("6st"));
+  warmup.on_train_start(run);
+  CHECK(warmup.shape_batch(run, counted(2, 32))["input"].size(1) == 8);
+  CHECK(warmup.shape_batch(run, counted(2, 4))["input"].size(1) == 4);
+  run.now.batches_total.completed = 3;
+  SequenceLengthWarmup resumed(growing("6st"));
+  resumed.on_train_start(run);
+  CHECK(resumed.shape_batch(run, counted(2, 4))["input"].size(1) == 4);
+}
+
+TEST_CASE("SequenceLengthWarmup: an end that no sequence reaches is reported") {
+  const auto reports = [](std::optional<int64_t> end) {
+    const LogLines lines;
+    Options options = growing("6st");
+    options.end = end;
+    train(options);
+    CHECK(lines.count("but no sequence was longer than 32") == lines.count("[sequence_length_warmup.long_end]"));
+    return lines.count("[sequence_length_warmup.long_end]");
+  };
+  CHECK(reports(64) == 1);
+  CHECK(reports(32) == 0);
+  CHECK(reports({}) == 0);
+}
+
+TEST_CASE("SequenceLengthWarmup: a fit that ends before the warm-up says so") {
+  const auto reports = [](const char* duration) {
+    const LogLines lines;
+    train(growing(duration));
+    const size_t count = lines.count("[sequence_length_warmup.not_ended]");
+    CHECK(lines.count("after 10 steps, before the warm-up of 30st did: the last sequences had a length of 8") == count);
+    return count;
+  };
+  CHECK(reports("30st") == 1);
+  CHECK(reports("10st") == 0);
+}
+
 TEST_CASE("SequenceLengthWarmup: invalid options are errors") {
   const auto error = [](const std::function<void(Options&)>& change) {
     Options options = growing("6st");
@@ -262,6 +301,8 @@ TEST_CASE("SequenceLengthWarmup: batches that do not fit are errors that say wha
              ContainsSubstring("'label' is not among keys"));
   CHECK_THAT(shape_error(growing("6st", LongSequences::segment), counted(2, 31)),
              ContainsSubstring("no multiple of step (8) up to 8 divides 31"));
+  CHECK_THAT(shape_error(growing("6st"), counted(2, 4)),
+             ContainsSubstring("start 8 is longer than dimension 1 of 'input' (4 of [2, 4]). Set a smaller start"));
   struct NoTokens : SelfPlanned {};
   const TemporaryFolder folder;
   options = growing("100tok");

@@ -524,6 +524,39 @@ struct Normed : SelfPlanned {
 
 }  // namespace
 
+TEST_CASE("WeightAveraging: a fit that ends before swa_lrs are reached says so") {
+  const auto lines_of = [](std::optional<int64_t> annealing) {
+    const TemporaryFolder folder;
+    std::string lines;
+    Settings settings;
+    settings.change = [&](TrainerOptions&, TrainerComponents& components) {
+      Options options = swa();
+      options.annealing_epochs = annealing;
+      components.add(std::make_shared<WeightAveraging>(options));
+    };
+    fit(folder, settings, &lines);
+    return lines;
+  };
+  // Four of the six epochs begin after the start, so the rates reach swa_lrs in the fourth if annealing takes three.
+  const auto short_of = [](const char* epochs) {
+    return ContainsSubstring(cat("the learning rates did not reach swa_lrs, since annealing_epochs is ", epochs,
+                                 ", and 4 epochs began after start (2ep). Set annealing_epochs to 3 or less"));
+  };
+  CHECK_THAT(lines_of(4), short_of("4"));
+  CHECK_THAT(lines_of({}), short_of("10"));
+  CHECK_THAT(lines_of(3), !ContainsSubstring("weight_averaging.short_annealing"));
+}
+
+TEST_CASE("WeightAveraging: a second one is refused, with what to do") {
+  const TemporaryFolder folder;
+  Settings settings;
+  settings.change = [](TrainerOptions&, TrainerComponents& components) {
+    components.add(std::make_shared<WeightAveraging>(ema())).add(std::make_shared<WeightAveraging>(swa()));
+  };
+  CHECK_THAT(message_of<ConfigError>([&] { fit(folder, settings); }),
+             ContainsSubstring("under the key 'WeightAveraging'. A run may have one of this class: remove the other."));
+}
+
 TEST_CASE("WeightAveraging: at the end of training, swa recomputes the statistics of batch norms") {
   const auto data = regression_data(40, 8, 4, /*shuffle=*/false);
   Options options = swa();

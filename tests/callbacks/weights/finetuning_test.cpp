@@ -277,6 +277,11 @@ TEST_CASE("Finetuning: invalid options are errors") {
   CHECK_THAT(error({}), ContainsSubstring("freeze must not be empty"));
   CHECK_THAT(error({.freeze = {"*"}, .unfreeze = {{.pattern = "*", .at = length("5min")}}}),
              ContainsSubstring("must be a position in ep, st, sa, tok or dur; got 5min"));
+  CHECK_THAT(error({.freeze = {"zzzzzzzz.*"}}),
+             ContainsSubstring("the pattern 'zzzzzzzz.*' matches none. The parameters are ") &&
+                 ContainsSubstring("first.weight"));
+  CHECK_THAT(error({.freeze = {"*"}, .train_bn = false}),
+             ContainsSubstring("no parameter requires a gradient, since it freezes 6 of 6. Leave out the patterns"));
   CHECK_THAT(error({.freeze = {"frist.*"}}), ContainsSubstring("the pattern 'frist.*' matches none"));
   CHECK_THAT(error({.freeze = {"first.*"}, .unfreeze = {{.pattern = "second.*", .at = length("1ep")}}}),
              ContainsSubstring("unfreeze must match a frozen parameter; the pattern 'second.*' matches none"));
@@ -297,6 +302,28 @@ TEST_CASE("Finetuning: invalid options are errors") {
                               {.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("1ep")}}});
              }),
              ContainsSubstring("none has 'first."));
+}
+
+TEST_CASE("Finetuning: positions that the fit did not reach are reported") {
+  const auto lines_of = [](const char* first, const char* second) {
+    const TemporaryFolder folder;
+    std::string lines;
+    Settings settings;
+    settings.module = std::make_shared<Grouped>();
+    settings.change = [&](TrainerOptions&, TrainerComponents& components) {
+      components.add(
+          std::make_shared<Finetuning>(Options{.freeze = {"first.*"},
+                                               .unfreeze = {{.pattern = "first.bias", .at = length(first)},
+                                                            {.pattern = "first.weight", .at = length(second)}}}));
+    };
+    fit(folder, settings, &lines);
+    return lines;
+  };
+  // Six epochs.
+  CHECK_THAT(lines_of("2ep", "50ep"),
+             ContainsSubstring("after 60 steps in 6 epochs, before it unfroze 'first.weight' at "
+                               "50ep. Those parameters were not trained"));
+  CHECK_THAT(lines_of("2ep", "5ep"), !ContainsSubstring("finetuning.not_unfrozen"));
 }
 
 TEST_CASE("Finetuning: lr is refused with a schedule that ignores the rates of groups") {

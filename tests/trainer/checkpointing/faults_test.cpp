@@ -579,4 +579,23 @@ TEST_CASE("out of memory gets the advice for its place: in an evaluation, in tra
   CHECK(told_of("training_step", TrainerFn::fit) == "training");
 }
 
+TEST_CASE("out of memory while a loader copies a training batch to the device gets its place and its own advice") {
+  struct HungryLoader : DataLoader {
+    using DataLoader::DataLoader;
+    bool next(Batch&) override { throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "CUDA out of memory."); }
+  };
+  const TemporaryFolder folder;
+  const auto loader = std::make_shared<HungryLoader>(std::make_shared<TensorDataset>(regression(8)),
+                                                     DataLoaderOptions{.batch_size = 4});
+  std::string told;
+  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                &told);
+  CHECK_THROWS_AS(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>(), DataSource(loader)),
+                  c10::OutOfMemoryError);
+  log::set_sink({}, nullptr);
+  CHECK_THAT(told, ContainsSubstring("the run failed in train, epoch 0, batch 0, step 0, while the loader reads"));
+  CHECK_THAT(told, ContainsSubstring("while a training batch was copied to the device. Use a smaller batch_size"));
+  CHECK_THAT(told, !ContainsSubstring("a smaller model"));
+}
+
 }  // namespace faults_test

@@ -162,6 +162,12 @@ TEST_CASE("components are listed and described") {
   CHECK(says(model, "classes  int, at least 2"));
   CHECK(says(model, "required"));
   CHECK(says(model, "[8, 4]"));
+  CHECK_FALSE(says(model, "Beside class_path"));
+  // What every metric and every callback has.
+  CHECK(says(describe_component("Accuracy"), "\n  Beside class_path:\n"));
+  CHECK(says(describe_component("Accuracy"), "  name "));
+  CHECK(says(describe_component("ConfigCallback"), "  until "));
+  CHECK(says(describe_component("ModelCheckpoint"), "Beside class_path, unless the class has an option of that name:"));
   CHECK(says(describe_component("trainer"), "max_epochs"));
   CHECK(says(describe_component("config"), "seed_everything"));
   CHECK(says(test::message_of<ConfigError>([] { describe_component("ConfigModle"); }), "did you mean 'ConfigModel'?"));

@@ -307,6 +307,12 @@ TEST_CASE("enable_checkpointing false writes none and refuses a checkpoint callb
   CHECK_FALSE(report.last_checkpoint);
   options.callbacks.emplace_back("ModelCheckpoint");
   CHECK_THROWS_WITH(fit(options), ContainsSubstring("enable_checkpointing"));
+  options.callbacks.clear();
+  options.on_nonfinite = OnNonFinite::rollback;
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("[trainer.on_nonfinite] a rollback returns to a checkpoint, and "
+                                                    "enable_checkpointing is false."));
+  options.enable_checkpointing = true;
+  CHECK_NOTHROW(fit(options));
 }
 
 TEST_CASE("the run folder has config, metrics and checkpoints; logger false leaves the metrics out") {
@@ -410,6 +416,10 @@ TEST_CASE("wrong losses are errors that say what to do") {
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("no graph"));
   module->kind = 1;
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("must be a scalar"));
+  const auto frozen = std::make_shared<SelfPlanned>();
+  for (Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(frozen, regression_data()),
+                    ContainsSubstring("No parameter of the module requires a gradient: all 4 are frozen"));
 }
 
 TEST_CASE("a fit without optimizer, without data, with two optimizers is refused with a hint") {

@@ -12,7 +12,7 @@ using namespace fulgur;
 namespace {
 
 Tensor picture_of(const Tensor& matrix) {
-  return std::get<ImageRecord>(fulgur::detail::draw_matrix("matrix", matrix).front()).pixels;
+  return std::get<ImageRecord>(fulgur::detail::draw_matrix("matrix", matrix, "").front()).pixels;
 }
 
 }  // namespace
@@ -36,6 +36,30 @@ TEST_CASE("a pixel of a large matrix shows the largest share of its cells") {
   CHECK(pixels[0][0][3].item<int64_t>() == 64);  // 255 · (1 - 3/4), rounded
   CHECK(pixels[2][0][4].item<int64_t>() == 255);
   CHECK((pixels != 255).sum().item<int64_t>() == 3);
+}
+
+TEST_CASE("a cell of the picture shows its number, if the cell is large enough") {
+  const Tensor pixels = picture_of(at::eye(2, at::kLong))[0];
+  const auto inked = [&](int64_t row, int64_t column, int64_t ink) {
+    return (pixels.narrow(0, row * 32, 32).narrow(1, column * 32, 32) == ink).sum().item<int64_t>();
+  };
+  // The glyph of 0 has 12 dots of 3 × 3 pixels, black on white, and that of 1 has 8 of them, white on black.
+  CHECK(inked(0, 1, 0) == 12 * 9);
+  CHECK(inked(0, 0, 255) == 8 * 9);
+  CHECK(inked(1, 1, 255) == 8 * 9);
+  // Cells of 8 pixels have room for one digit, and not for two.
+  const auto numbers = [](int64_t number) {
+    return (picture_of(at::eye(100, at::kLong) * number) != 0).sum().item<int64_t>();
+  };
+  CHECK(numbers(1) > numbers(11));
+}
+
+TEST_CASE("the table of a matrix says what its rows and columns are") {
+  const auto records = fulgur::detail::draw_matrix("matrix", at::eye(2, at::kLong), "rows: label, columns: prediction");
+  REQUIRE(records.size() == 2);
+  const auto& table = std::get<TableRecord>(records.back());
+  CHECK(table.columns == std::vector<std::string>{"rows: label, columns: prediction", "0", "1"});
+  CHECK(table.rows.size() == 2);
 }
 
 }  // namespace matrix_media_test

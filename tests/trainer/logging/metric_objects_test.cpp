@@ -244,8 +244,8 @@ TEST_CASE("a metric that is a matrix becomes a picture and a table, one that is 
   CHECK(image.pixels.sizes() == at::IntArrayRef({3, 64, 64}));
   const auto count = [&](int64_t i, int64_t j) { return std::to_string(module->counts[i][j].item<int64_t>()); };
   CHECK(markdown_table(std::get<TableRecord>(media.back().record)) ==
-        "| | 0 | 1 |\n|---|---|---|\n| 0 | " + count(0, 0) + " | " + count(0, 1) + " |\n| 1 | " + count(1, 0) + " | " +
-            count(1, 1) + " |\n");
+        "| rows: label, columns: prediction | 0 | 1 |\n|---|---|---|\n| 0 | " + count(0, 0) + " | " + count(0, 1) +
+            " |\n| 1 | " + count(1, 0) + " | " + count(1, 1) + " |\n");
   const Tensor shares = module->counts.diagonal().to(at::kDouble) / module->counts.sum(1);
   for (int64_t i = 0; i < 2; ++i) CHECK(rows.report.metric("acc_" + std::to_string(i)) == shares[i].item<double>());
 }

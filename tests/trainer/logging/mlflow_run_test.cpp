@@ -152,6 +152,9 @@ TEST_CASE("a run with an MLflow server that does not exist ends normally, and sa
   CHECK_THAT(fitted.lines,
              ContainsSubstring("[loggers.MLflowLogger]") && ContainsSubstring("were not sent and are lost"));
   CHECK(fitted.mlflow->state().is_null());
+  REQUIRE(fitted.report.logger_losses.size() == 1);
+  CHECK_THAT(fitted.report.logger_losses[0],
+             ContainsSubstring("[loggers.MLflowLogger]") && ContainsSubstring("are lost"));
 }
 
 TEST_CASE("an MLflow server has what was logged, also by a resumed run and after it was down") {

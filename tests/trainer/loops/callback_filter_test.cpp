@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "callbacks/scored.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "support/expect_error.h"
 #include "trainer/config/config_components.h"
@@ -108,6 +109,42 @@ TEST_CASE("a resumed run counts on") {
   CHECK(fit(second, {}, "last", folder)->calls == joined(kStart, kEpoch, kEnd));
 }
 
+TEST_CASE("a filter that selects no step or epoch of the fit is reported, unless an earlier process may have called") {
+  const auto reports = [](const CallbackFilter& filter, const CheckpointChoice& from = {},
+                          const TemporaryFolder& folder = {}) {
+    const LogLines lines;
+    fit(filter, {}, from, folder);
+    if (lines.count("[trainer.never_called]") == 1) CHECK(lines.count(cat(" (", filter.text(), ")")) == 1);
+    return lines.count("[trainer.never_called]");
+  };
+  const auto every = [](const char* text) {
+    return CallbackFilter{.every = interval(text), .from = {}, .until = {}, .once = {}};
+  };
+  const auto from = [](const char* text) {
+    return CallbackFilter{.every = {}, .from = interval(text), .until = {}, .once = {}};
+  };
+  const auto once = [](const char* text) {
+    return CallbackFilter{.every = {}, .from = {}, .until = {}, .once = interval(text)};
+  };
+  // The fit has 6 steps in 3 epochs.
+  CHECK(reports(once("9ep")) == 1);
+  CHECK(reports(from("7st")) == 1);
+  CHECK(reports(every("7st")) == 1);
+  CHECK(reports({.every = {}, .from = interval("5st"), .until = interval("1ep"), .once = {}}) == 1);
+  CHECK(reports(every("6st")) == 0);
+  CHECK(reports(once("3ep")) == 0);
+  CHECK(reports({.every = {}, .from = {}, .until = interval("1st"), .once = {}}) == 0);
+  CHECK(reports({}) == 0);
+
+  const TemporaryFolder folder;
+  fit(
+      {}, [](TrainerOptions& options, TrainerComponents&) { options.max_epochs = 1; }, {}, folder);
+  CHECK(reports(once("1ep"), "last", folder) == 0);
+  const LogLines trial;
+  fit(once("9ep"), [](TrainerOptions& options, TrainerComponents&) { options.fast_dev_run.batches = 2; });
+  CHECK(trial.count("[trainer.never_called]") == 0);
+}
+
 TEST_CASE("a callback that is added as a Callback has all its hooks called") {
   const TemporaryFolder folder;
   auto recorder = std::make_shared<Recorder>();
@@ -183,6 +220,9 @@ TEST_CASE("a config names filters beside the class path, and the command line se
              ContainsSubstring("a callback has class_path, init_args, every, from"));
   // `every` is an option of this class.
   CHECK_THAT(error("ModelCheckpoint, every: 3st"), ContainsSubstring("belong under init_args"));
+  CHECK_THAT(error("ModelCheckpoint, every: 3st"),
+             ContainsSubstring("unknown key; ModelCheckpoint has its own `every`, and options of a component belong "
+                               "under init_args: {every: 3st}"));
   CHECK(
       load("trainer: {callbacks: [ModelCheckpoint]}", {{"trainer.callbacks.every", "3st"}}).trainer.callbacks.size() ==
       1);

@@ -119,6 +119,8 @@ TEST_CASE("advice on the device leaves out what is already set") {
   RunTraits run;
   run.threads = 1;
   run.cores = 8;
+  CHECK_FALSE(advises(find_bottleneck(costs(0, 0.9), run), "memory_format"));  // nothing has channels
+  run.has_images = true;
   const Bottleneck found = find_bottleneck(costs(0, 0.9), run);
   CHECK(advises(found, "num_threads: 8"));
   CHECK(advises(found, "precision: bf16-mixed"));

@@ -217,4 +217,19 @@ TEST_CASE("a run without a folder writes no trace") {
   CHECK(fs::is_empty(folder.path()));
 }
 
+TEST_CASE("kineto: a run that ends before the first recorded step says so") {
+  const auto lines_of = [](int64_t wait) {
+    KinetoProfiler::Options options;
+    options.wait = wait;
+    std::vector<std::string> files;
+    const std::string lines = shown_lines([&] { files = names_of(traces(options)); });
+    CHECK(files.empty() == (wait == 300));
+    return lines;
+  };
+  CHECK(
+      lines_of(300).find("kineto wrote no trace: it records from step 302 on (after skip_first, wait and warmup), and "
+                         "this process made only 10 steps") != std::string::npos);
+  CHECK(lines_of(2).find("wrote no trace") == std::string::npos);
+}
+
 }  // namespace kineto_profiler_test

@@ -93,7 +93,8 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
                       found->get<int64_t>() >= least && found->get<int64_t>() <= most;
     if (!good)
       damaged(path, cat("must have '", key, "' in [", least, ", ", most, "]"),
-              found == json.end() ? std::string("it is absent") : cat("it has another value, of type ", found->type_name()));
+              found == json.end() ? std::string("it is absent")
+                                  : cat("it has another value, of type ", found->type_name()));
     return found->get<int64_t>();
   };
   if (whole("version", 0, kMostTokens) != 1)

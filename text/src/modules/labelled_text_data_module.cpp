@@ -100,6 +100,7 @@ struct LabelledTextDataModule::Impl {
   std::vector<std::string> classes;
   std::vector<std::string> loaded_classes;  // of the checkpoint; empty: none
   std::string loaded_tokenizer;
+  bool is_open = false;
 
   std::shared_ptr<LabelledFile> read(const std::filesystem::path& path) const {
     auto file = std::make_shared<LabelledFile>();
@@ -176,6 +177,7 @@ struct LabelledTextDataModule::Impl {
       throw DataError(cat("[text.LabelledTextDataModule] a text must be left to train on; path has ",
                           counted(static_cast<int64_t>(train->rows.size()), "row"), ", of which val_fraction takes ",
                           second.size(), "."));
+    is_open = true;
   }
 
   // Rows of `path` for training and for validation, each in the order of the file: a pure function of split_seed.
@@ -231,7 +233,7 @@ LabelledTextDataModule::LabelledTextDataModule(const Options& options) : impl_(s
 LabelledTextDataModule::~LabelledTextDataModule() = default;
 
 void LabelledTextDataModule::setup(TrainerFn) {
-  if (!impl_->train || impl_->classes.empty()) impl_->open();
+  if (!impl_->is_open) impl_->open();
 }
 
 std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStage stage) {

@@ -39,8 +39,13 @@ struct TokenFilesDataModule::Impl {
       opened.push_back(one);
     }
     files = std::move(opened);
-    for (size_t i = 0; i < files.size(); ++i) check_length(i);
-    check_loaded();
+    try {
+      for (size_t i = 0; i < files.size(); ++i) check_length(i);
+      check_loaded();
+    } catch (...) {
+      files.clear();
+      throw;
+    }
   }
 
   detail::TokenSpan span(size_t i, bool training) const {

@@ -22,6 +22,8 @@ class WordCache {
     if (word.size() > kLongest) return encode(word, out);
     Slot& slot = slots_[std::hash<std::string_view>()(word) % kSlots];
     if (slot.word != word || word.empty()) {
+      // If it throws, the slot has no word.
+      slot.word.clear();
       slot.ids.clear();
       encode(word, slot.ids);
       slot.word = word;

@@ -1,7 +1,6 @@
 #include "fulgur/trainer/checkpoint_config.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "checkpointing/resume.h"
 #include "config/links.h"
@@ -28,7 +27,8 @@ bool is_at_or_below(std::string_view key, std::string_view parent) {
 // Whether the config or the checkpoint decides an option in a resumed run.
 Side side_of(std::string_view key) {
   const auto below = [&](std::string_view parent) { return is_at_or_below(key, parent); };
-  if (below("ckpt_path") || below("load") || below("silence") || below("link")) return Side::ignored;
+  if (below("ckpt_path") || below("load") || below("pretrained") || below("silence") || below("link"))
+    return Side::ignored;
   if (below("model")) return Side::model;
   if (below("optimizer") || key.starts_with("lr_scheduler") || below("seed_everything")) return Side::checkpoint;
   if (below("data") && key.ends_with(".batch_size")) return Side::checkpoint;
@@ -108,10 +108,17 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
   return *node;
 }
 
-const ConfigNode* value_at(const ConfigNode& root, std::initializer_list<std::string_view> keys) {
+const ConfigNode* find_node(const ConfigNode& root, const std::string& key) {
   const ConfigNode* node = &root;
-  for (const std::string_view key : keys)
-    if (node != nullptr) node = node->is_map() ? node->find(key) : nullptr;
+  for (const std::string& part : split_text(key, '.')) {
+    if (node->is_list()) {
+      const auto index = parse_whole<size_t>(part);
+      node = index && *index < node->items().size() ? &node->items()[*index] : nullptr;
+    } else {
+      node = node->find(part);
+    }
+    if (!node) return nullptr;
+  }
   return node;
 }
 
@@ -119,12 +126,12 @@ const ConfigNode* value_at(const ConfigNode& root, std::initializer_list<std::st
 const ConfigNode* found_by(const ConfigNode& callback, std::string_view finder) {
   const ConfigNode* const name = class_of(&callback);
   if (name == nullptr || !name->is_scalar() || name->text() != finder) return nullptr;
-  const ConfigNode* const found = value_at(callback, {"init_args", "found"});
+  const ConfigNode* const found = find_node(callback, "init_args.found");
   return found != nullptr && found->is_scalar() ? found : nullptr;
 }
 
 bool any_found_by(const ConfigNode& config, std::string_view finder) {
-  const ConfigNode* const callbacks = value_at(config, {"trainer", "callbacks"});
+  const ConfigNode* const callbacks = find_node(config, "trainer.callbacks");
   return callbacks != nullptr && callbacks->is_list() &&
          std::ranges::any_of(callbacks->items(), [&](const auto& item) { return found_by(item, finder) != nullptr; });
 }
@@ -134,20 +141,28 @@ std::optional<uint64_t> number_of(const ConfigNode* seed) {
   return seed && seed->is_scalar() ? parse_whole<uint64_t>(seed->text()) : std::nullopt;
 }
 
-// The seed of the checkpoint's run, also if it was drawn.
-std::optional<uint64_t> seed_of(const StateTree& state, const std::filesystem::path& checkpoint) {
-  if (!state.contains(detail::checkpoint_keys::kConfig)) return std::nullopt;
+// The config of the checkpoint's run with what the run has decided, such as a drawn seed; null if there is none.
+ConfigNode decided_config(const StateTree& state, const std::filesystem::path& checkpoint) {
+  if (!state.contains(detail::checkpoint_keys::kConfig)) return {};
   Problems problems;
-  const ConfigNode resolved =
+  ConfigNode resolved =
       parse_yaml(state.at(detail::checkpoint_keys::kConfig).as_string(), checkpoint.string(), problems);
-  return problems.empty() && resolved.is_map() ? number_of(resolved.find("seed_everything")) : std::nullopt;
+  return problems.empty() && resolved.is_map() ? std::move(resolved) : ConfigNode();
+}
+
+// Whether the config has what the run has decided for an `auto`, as its saved config.yaml does.
+bool is_decided_auto(const ConfigNode& decided, const std::string& key, const ConfigNode* saved,
+                     const ConfigNode* present) {
+  if (!saved || !present || !saved->is_scalar() || saved->text() != "auto") return false;
+  const ConfigNode* const value = find_node(decided, key);
+  return value && value->same_as(*present);
 }
 
 // What the checkpoint that a fit will load says about the config of its run.
 struct SavedConfig {
   std::filesystem::path checkpoint;
   ConfigNode written;
-  std::optional<uint64_t> seed;  // also if it was drawn
+  ConfigNode decided;  // the same with what the run has decided
 };
 
 // What a search for the run to resume needs, before any component exists.
@@ -195,7 +210,7 @@ std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
   ConfigNode written =
       parse_yaml(state.at(detail::checkpoint_keys::kConfigWritten).as_string(), path.string(), problems);
   if (!problems.empty() || !written.is_map() || written.entries().empty()) return std::nullopt;
-  return SavedConfig{path, std::move(written), seed_of(state, path)};
+  return SavedConfig{path, std::move(written), decided_config(state, path)};
 }
 
 // The config that a resumed run follows, and how it came about.
@@ -281,7 +296,8 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   comparison.compare("", &saved->written, &present);
   Agreement agreement{
       .config = present, .rate_was_searched = any_found_by(saved->written, "LearningRateFinder"), .differences = {}};
-  for (const Comparison::Item& item : comparison.items) agreement.add(item, config);
+  for (const Comparison::Item& item : comparison.items)
+    if (!is_decided_auto(saved->decided, item.key, item.saved, item.present)) agreement.add(item, config);
   agreement.throw_if_refused(saved->checkpoint);
   if (agreement.changed) {
     Config next = config_from_node(agreement.config);
@@ -297,7 +313,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   const bool asks_for_new = std::ranges::any_of(differences, [](const ConfigDifference& difference) {
     return difference.key == "seed_everything" && difference.config_won;
   });
-  if (draws && !asks_for_new) config.seed_everything.seed = saved->seed;
+  if (draws && !asks_for_new) config.seed_everything.seed = number_of(saved->decided.find("seed_everything"));
   return differences;
 }
 

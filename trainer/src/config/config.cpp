@@ -1,10 +1,12 @@
 #include "fulgur/trainer/config.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "config/config_tree.h"
 #include "config/links.h"
 #include "config/renamed_options.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
@@ -53,6 +55,7 @@ void Config::fields(Fields& f) {
   f(ckpt_path, "ckpt_path",
     "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
   f(load, "load", "Which parts of that checkpoint are loaded.");
+  f(pretrained, "pretrained", "Weights that the model begins with, in a run without a checkpoint.");
   f(link, "link", "Maps target options to values of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings to silence.");
   f.hint_for_unknown = config::hint_for_top_key;
@@ -115,6 +118,27 @@ Config read_typed(ConfigNode node, Problems& problems) {
   return config;
 }
 
+// The plug-ins that saved configs name in a comment, if a class is unknown; empty otherwise.
+std::string hint_of_plugins(const ConfigSources& sources, const Problems& problems) {
+  if (std::ranges::none_of(problems.items(), [](const Problem& problem) {
+        return problem.message.starts_with("unknown ") && !problem.message.starts_with("unknown key");
+      }))
+    return "";
+  std::string hint;
+  constexpr int kLines = 2;  // of comments before the config
+  for (const std::filesystem::path& path : sources.files) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;  // a pipe can be read only once
+    std::ifstream file(path);
+    std::string line;
+    for (int i = 0; i < kLines && std::getline(file, line); ++i)
+      if (line.starts_with(run_layout::kPluginsLine))
+        hint += cat("\n", path, " was saved by a run with --plugin ",
+                    escape_controls(line.substr(std::string_view(run_layout::kPluginsLine).size())));
+  }
+  return hint;
+}
+
 }  // namespace
 
 ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
@@ -137,7 +161,10 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
     else
       overrider.apply(root, *config::key_of_variable(name), value, where);
   }
-  for (const auto& [key, value] : sources.overrides) overrider.apply(root, key, value, {"command line", 0, 0});
+  for (const auto& [key, value] : sources.overrides) {
+    const auto place = sources.places.find(key);
+    overrider.apply(root, key, value, place != sources.places.end() ? place->second : Location{"command line", 0, 0});
+  }
   return root;
 }
 
@@ -149,6 +176,13 @@ Config load_config(const ConfigSources& sources) {
       std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
+  if (const std::string hint = hint_of_plugins(sources, problems); !hint.empty()) {
+    try {
+      problems.throw_if_any();
+    } catch (const ConfigError& error) {
+      throw ConfigError(cat(error.what(), hint));
+    }
+  }
   problems.throw_if_any();
   warn_of_ignored_variables(sources, config);
   if (!sources.files.empty()) {

@@ -48,6 +48,7 @@ class Overrider {
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);
   void problem(std::string message);
+  void remove_created();
   const TypeInfo& alternative(const ConfigNode& node, const TypeInfo& type, size_t at) const;
   const Fields* fields_of(const TypeInfo& type);
   const Fields* fields_of_component(const std::string& kind, const std::string& name);
@@ -60,6 +61,7 @@ class Overrider {
   ConfigNode value_;
   std::string text_;  // from which `value_` was read
   Problems unreadable_;
+  std::vector<std::pair<ConfigNode*, std::string>> created_;  // keys that the override has added, with their maps
   // Created once: a command line may have many overrides.
   std::map<const TypeInfo*, std::unique_ptr<Fields>> objects_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<OptionFields>> components_;

@@ -6,6 +6,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
 #include "fulgur/trainer/config.h"
+#include "fulgur/trainer/default_options.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur {
@@ -15,9 +16,15 @@ namespace {
 std::string default_text(const Field& field) {
   if (field.required) return "required";
   const ConfigNode value = field.write();
-  if (value.is_map()) {
-    const ConfigNode* name = value.find("class_path");
-    return name != nullptr ? name->text() : "{…}";
+  const auto class_of = [](const ConfigNode& node) {
+    const ConfigNode* const name = node.is_map() ? node.find("class_path") : nullptr;
+    return name != nullptr ? name->text() : std::string();
+  };
+  if (value.is_map()) return class_of(value).empty() ? "{…}" : class_of(value);
+  if (value.is_list() && !value.items().empty() && !class_of(value.items().front()).empty()) {
+    std::vector<std::string> classes;
+    for (const ConfigNode& item : value.items()) classes.push_back(class_of(item));
+    return cat("[", join(classes), "]");
   }
   std::string text = to_yaml(value);
   while (text.ends_with('\n')) text.pop_back();
@@ -37,6 +44,16 @@ std::string table_of(const Fields& fields) {
   return out;
 }
 
+/// The options that every component of this kind has beside `class_path`, unless the class has one of that name.
+std::string common_table(const ComponentRegistry& registry, const Fields& own) {
+  std::unique_ptr<AnyOptions> options = registry.make_common_options();
+  if (!options) return {};
+  const OptionFields common(std::move(options));
+  const bool is_hidden = std::ranges::any_of(common.fields.all(), [&](const Field& f) { return own.find(f.name); });
+  return cat("\n  Beside class_path", is_hidden ? ", unless the class has an option of that name" : "", ":\n",
+             table_of(common.fields));
+}
+
 /// Doc and options of the components of that name, of every kind.
 std::string describe(const std::string& name) {
   std::string out;
@@ -50,6 +67,7 @@ std::string describe(const std::string& name) {
     if (!out.empty()) out += "\n";
     out += cat(info->name, " (", kind, ")\n  ", info->doc, "\n\n");
     out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields);
+    out += common_table(registry, made.fields);
   }
   if (!out.empty()) return out;
   throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",
@@ -57,6 +75,19 @@ std::string describe(const std::string& name) {
 }
 
 }  // namespace
+
+std::optional<ConfigNode> detail::default_options(std::string_view class_path) {
+  for (const std::string& kind : registry_kinds()) {
+    const ComponentInfo* const info = component_registry(kind).find(class_path);
+    if (info == nullptr) continue;
+    std::vector<ConfigNode::Entry> entries;
+    const OptionFields made(info->make_options());
+    for (const Field& field : made.fields.all())
+      entries.emplace_back(field.name, field.required ? ConfigNode::null() : field.write());
+    return ConfigNode::map(std::move(entries));
+  }
+  return std::nullopt;
+}
 
 std::string describe_component(const std::string& name) {
   if (name == "config") return "The top keys of a config\n\n" + table_of(*FieldTraits<Config>::type().object());

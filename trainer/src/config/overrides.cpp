@@ -51,7 +51,19 @@ void Overrider::apply(ConfigNode& root, const std::string& key, const std::strin
   if (path_.size() > kMaxSegments || std::ranges::any_of(path_, [](const auto& part) { return part.empty(); })) {
     return problem("is not a key path; write names separated by dots");
   }
+  created_.clear();
+  const size_t problems_before = problems_.items().size();
   set_in_fields(root, schema_, 0);
+  if (problems_.items().size() != problems_before) remove_created();
+}
+
+// What an override that failed has created on its way has no value, which would be a second mistake.
+void Overrider::remove_created() {
+  for (auto item = created_.rbegin(); item != created_.rend(); ++item) {
+    const auto& [parent, key] = *item;
+    const ConfigNode* const found = parent->find(key);
+    if (found && (found->is_null() || (found->is_map() && found->entries().empty()))) parent->erase(key);
+  }
 }
 
 bool Overrider::report_unreadable() {
@@ -64,6 +76,7 @@ bool Overrider::report_unreadable() {
 
 ConfigNode& Overrider::child(ConfigNode& node, const std::string& key) {
   if (!node.is_map()) node.where = value_.where;
+  if (!node.find(key)) created_.emplace_back(&node, key);
   ConfigNode& found = node.get_or_add(key);
   if (found.key_where.source.empty()) found.where = found.key_where = value_.where;
   return found;

@@ -83,6 +83,9 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
   require(!stop_after || fn != TrainerFn::fit || saves_checkpoints,
           "[trainer.stop_after] a fit that is to be continued needs checkpoints, and enable_checkpointing is false or "
           "barebones is true. Turn checkpoints on, or remove stop_after.");
+  require(on_nonfinite != OnNonFinite::rollback || fn != TrainerFn::fit || enable_checkpointing,
+          "[trainer.on_nonfinite] a rollback returns to a checkpoint, and enable_checkpointing is false. Turn "
+          "checkpoints on, or set on_nonfinite: raise, skip or stop.");
   check_scale_lr();
   if (fn == TrainerFn::fit && auto_micro_batch) {
     require(!cuda_graph,

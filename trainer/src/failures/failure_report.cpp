@@ -23,14 +23,16 @@ void report_failure(const RunState& run, const std::exception& error) {
 }
 
 void explain_out_of_memory(const RunState& run) {
-  const auto mib = [](int64_t bytes) { return cat(bytes >> 20, " MiB"); };
+  const auto mib = [](int64_t bytes) { return bytes >> 20 > 0 ? cat(bytes >> 20, " MiB") : cat(bytes >> 10, " KiB"); };
   for (const at::Device& device : run.strategy->devices())
     if (const auto memory = device_memory(device))
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(),
                      " (peak: ", mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
   // Before the loops, there was no batch yet.
   const bool evaluates = !run.position.failed_in.empty() || (run.fn != TrainerFn::fit && !run.position.setting_up);
-  const bool trains = run.counters.batches_total.ready > 0;
+  // A loader may copy the batch that it reads to the device.
+  const bool reads = run.position.reading && !evaluates;
+  const bool trains = run.counters.batches_total.ready > 0 || reads;
   // Do not advise what is already set.
   const std::string precision = run.strategy->precision().name();
   const bool is_whole = precision == "32-true" || precision == "64-true";
@@ -43,6 +45,12 @@ void explain_out_of_memory(const RunState& run) {
   if (evaluates)
     return log::error(cat("to use less memory: a smaller evaluation batch, such as data.eval_batch_size", mixed,
                           "; keep no outputs on the device"));
+  // Micro-batches divide a batch that is on the device.
+  if (reads)
+    return log::error(
+        cat("to use less memory: this happened while a training batch was copied to the device. Use a "
+            "smaller batch_size, with accumulate_grad_batches",
+            mixed));
   log::error(cat("to use less memory: ", run.options.auto_micro_batch ? "" : "auto_micro_batch: true, or ",
                  "a smaller batch with accumulate_grad_batches", mixed, "; activation checkpointing (docs/memory.md)"));
 }

@@ -121,6 +121,7 @@ struct LoggerThread::Shared {
   size_t queued_bytes = 0;
   EntryCount unflushed;  // taken by the logger since its last flush
   EntryCount lost;
+  std::string losses;  // what was reported of them
   StateTree state = nullptr;
   bool failing = false;
   std::string error;  // of the last failure
@@ -226,9 +227,10 @@ struct LoggerThread::Shared {
     lost.add(unflushed);
     for (const Entry& entry : queue) lost.add(entry.step);
     if (lost.count == 0) return;
-    log::error(cat("[loggers.", logger->state_key(), "] ", lost.text(), lost.count == 1 ? " was" : " were",
-                   " not sent and ", lost.count == 1 ? "is" : "are", " lost",
-                   error.empty() ? "" : cat("; the last error: ", error), error.ends_with('.') ? "" : "."));
+    losses = cat("[loggers.", logger->state_key(), "] ", lost.text(), lost.count == 1 ? " was" : " were",
+                 " not sent and ", lost.count == 1 ? "is" : "are", " lost",
+                 error.empty() ? "" : cat("; the last error: ", error), error.ends_with('.') ? "" : ".");
+    log::error(losses);
     lost = {};
   }
 
@@ -276,6 +278,11 @@ LoggerThread::~LoggerThread() {
   } catch (...) {
     // Nothing can be reported.
   }
+}
+
+std::string LoggerThread::losses() const {
+  const Lock lock(shared_->mutex);
+  return shared_->losses;
 }
 
 void LoggerThread::add(Entry entry) {

@@ -52,6 +52,8 @@ class LoggerThread final : public Logger {
   /// `finalize` returns within 5 s.
   void begin_end(RunStatus status, bool hurries) noexcept;
   void finalize(RunStatus status) noexcept override;
+  /// What `finalize` has reported as lost; empty if nothing was lost.
+  std::string losses() const;
 
  private:
   struct Entry;

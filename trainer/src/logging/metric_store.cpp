@@ -141,7 +141,7 @@ void MetricStore::log_value(const Entry& entry, LogStore& logs, std::vector<Matr
   };
   if (value.dim() == 0) return log_one(entry.name, value);
   if (value.dim() == 2) {
-    if (entry.options.logger) matrices.push_back({entry.name, value});
+    if (entry.options.logger) matrices.push_back({entry.name, value, entry.metric->matrix_axes()});
     return;
   }
   const std::vector<std::string> names = entry.metric->value_names(value.size(0));
@@ -154,7 +154,7 @@ void MetricStore::log_value(const Entry& entry, LogStore& logs, std::vector<Matr
     if (part.dim() == 0)
       log_one(entry.name + names[i], part);
     else if (entry.options.logger)
-      matrices.push_back({entry.name + names[i], part});
+      matrices.push_back({entry.name + names[i], part, entry.metric->matrix_axes()});
   }
 }
 

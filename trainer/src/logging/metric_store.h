@@ -24,6 +24,7 @@ class MetricStore {
   struct Matrix {
     std::string name;
     Tensor values;  // (rows, columns)
+    std::string axes = {};
   };
   /// Logs the values of all objects of the stage as values of the epoch, resets the objects and forgets them. Returns
   /// the values that are matrices. With several ranks, which must all call it, the values are those of all ranks. A

@@ -63,6 +63,7 @@ class FitLoop {
     services_.seen.settle();
     if (run_.updates_batch_norm && nn::CumulativeStats::has_any(*run_.model)) save_what_was_trained();
     services_.checkpoints.before_writes();
+    warn_of_filters(resumed);
     callbacks(LogScope::forbidden, "on_train_end", &Callback::on_train_end);
     if (run_.ended_in_train_end) throw Interrupted(*run_.ended_in_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
@@ -92,6 +93,24 @@ class FitLoop {
     if (names.empty()) return;
     log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join_some(names, 5),
                                        ". Call train() on layers that should use dropout and batch statistics"));
+  }
+
+  // A filter that selects nothing of the run is probably a mistake. What an earlier process of the run has called is
+  // not known, except that positions after the end have never come.
+  void warn_of_filters(bool resumed) const {
+    if (run_.fast_dev_run() || run_.components.is_trial || run_.counters.global_step == 0) return;
+    const CallbackFilter::Position last{.step = run_.counters.global_step, .epoch = run_.counters.epochs.started};
+    std::vector<std::string> never;
+    for (const auto& callback : run_.callbacks) {
+      const CallbackFilter& filter = callback->filter();
+      if (!filter.is_set() || run_.let_through.contains(callback.get())) continue;
+      if (!resumed || filter.begins_after(last)) never.push_back(cat(callback->state_key(), " (", filter.text(), ")"));
+    }
+    if (!never.empty())
+      log::warn("trainer.never_called",
+                cat("never called, since the fit of ", counted(last.step, "step"), " in ", counted(last.epoch, "epoch"),
+                    " has no step or epoch that the filter selects: ", join(never),
+                    ". A validation and the end of an epoch belong to the last step before them"));
   }
 
   // Records the limit that is reached, if any. True if training ends here. A signal is thrown as an exception.

@@ -51,11 +51,16 @@ void refuse_integer_loss(const Tensor& loss) {
                   "labels), not from classes or counts; argmax, rounding and comparisons have no gradient either."));
 }
 
-void refuse_loss_without_graph(const Tensor& loss) {
+void refuse_loss_without_graph(const Tensor& loss, const LightningModule& module) {
   refuse_integer_loss(loss);
-  throw Error(
-      "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
-      "computed under NoGradGuard?");
+  const auto parameters = unique_parameters(module);
+  const bool all_frozen = !parameters.empty() && std::ranges::none_of(parameters, [](const NamedParameter& parameter) {
+    return parameter.value.requires_grad();
+  });
+  throw Error(cat("[trainer.training_step] the loss has no graph, so nothing can be learned from it. ",
+                  all_frozen ? cat("No parameter of the module requires a gradient: all ", parameters.size(),
+                                   " are frozen. Leave some of them to train.")
+                             : std::string("Was it detached, or computed under NoGradGuard?")));
 }
 
 StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& parts, int64_t batch_idx) {

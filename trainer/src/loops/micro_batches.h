@@ -20,7 +20,7 @@ void require_scalar_loss(const Tensor& loss);
 void refuse_integer_loss(const Tensor& loss);
 
 /// Throws an Error that says why nothing can be learned from a loss that requires no gradient.
-[[noreturn]] void refuse_loss_without_graph(const Tensor& loss);
+[[noreturn]] void refuse_loss_without_graph(const Tensor& loss, const LightningModule& module);
 
 /// The output of a whole batch's training step from those of its parts. The loss is the mean of their losses, weighted
 /// by samples, on the run's device; undefined if a part has none. Other outputs are joined by `join_outputs`.

@@ -180,7 +180,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
                                         std::optional<int64_t> batches_in_epoch) {
   // A window begins here; its real length is known now if the loader's length is.
   if (run_.window.done == 0) {
-    plan_window(run_, batches_in_epoch);
+    begin_window(run_, batches_in_epoch);
     run_.window.length = run_.window.target;
     if (batches_in_epoch) run_.window.length = std::min(run_.window.target, *batches_in_epoch - batch_idx);
   }
@@ -337,7 +337,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   require_scalar_loss(output.loss);
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
-    refuse_loss_without_graph(output.loss);
+    refuse_loss_without_graph(output.loss, *run_.model);
   }
   if (!accepts(output.loss)) return output;
   for (const RegisteredJudge& judge : run_.judges)
@@ -400,7 +400,7 @@ StepOutput TrainingStep::micro_batch(const Batch& part, int64_t batch_idx, doubl
         "Return "
         "the loss, or set auto_micro_batch to false.");
   require_scalar_loss(output.loss);
-  if (!output.loss.requires_grad()) refuse_loss_without_graph(output.loss);
+  if (!output.loss.requires_grad()) refuse_loss_without_graph(output.loss, *run_.model);
   output.extra = output.extra.detach();
   if (!accepts(output.loss)) {
     stop = true;

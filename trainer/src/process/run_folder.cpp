@@ -112,6 +112,26 @@ std::vector<fs::path> run_folders(const fs::path& root, const RunName& name) {
   return folders;
 }
 
+void remove_unused_folder(const fs::path& run_dir) noexcept {
+  constexpr std::string_view kNames[] = {run_layout::kConfig, run_layout::kFailed, run_layout::kCheckpoints,
+                                         "run.lock",          "metrics.csv",       "metrics.jsonl",
+                                         "hparams.yaml",      "hparams.json"};
+  constexpr std::string_view kBegins[] = {"events.out.tfevents.", "rank_", "."};
+  try {
+    std::error_code error;
+    for (fs::recursive_directory_iterator file(run_dir, error), end; !error && file != end; file.increment(error)) {
+      const std::string name = file->path().filename().string();
+      const bool is_usual =
+          std::ranges::find(kNames, name) != std::end(kNames) ||
+          std::ranges::any_of(kBegins, [&](std::string_view begin) { return name.starts_with(begin); });
+      if (!is_usual) return;
+    }
+    if (!error) fs::remove_all(run_dir, error);
+  } catch (const std::exception&) {
+    // The folder stays, and `runs` lists it as failed.
+  }
+}
+
 fs::path checkpoint_folder_of(const fs::path& run_dir) { return run_dir / run_layout::kCheckpoints; }
 
 bool has_checkpoint_folder(const fs::path& run_dir) {

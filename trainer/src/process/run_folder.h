@@ -49,6 +49,10 @@ std::vector<std::filesystem::path> run_folders(const std::filesystem::path& root
 /// The folder of a fit's checkpoints, created as soon as the fit has its run folder.
 std::filesystem::path checkpoint_folder_of(const std::filesystem::path& run_dir);
 
+/// Removes the folder of a run that a mistake in its config has ended before its first batch, if it contains only files
+/// that every run writes at its start.
+void remove_unused_folder(const std::filesystem::path& run_dir) noexcept;
+
 /// Whether `run_dir` is the folder of a fit, which has a folder for checkpoints. False for an empty path.
 bool has_checkpoint_folder(const std::filesystem::path& run_dir);
 

@@ -66,7 +66,7 @@ void advise_on_device(const RunTraits& run, std::vector<Advice>& advice) {
       advice.push_back({"TF32 makes matrix products in float32 faster, with 10 bits of precision",
                         "trainer: {float32_matmul_precision: high}"});
   }
-  if (!run.channels_last)
+  if (run.has_images && !run.channels_last)
     advice.push_back(
         {"convolutions are faster if channels are innermost in memory", "trainer: {memory_format: channels_last}"});
 }

@@ -32,6 +32,7 @@ struct RunTraits {
   std::optional<int64_t> num_workers;  ///< of the data module; nullopt: unknown or auto
   int64_t accumulate_grad_batches = 1;
   std::string precision = "32-true";
+  bool has_images = false;  ///< a parameter has four dimensions, as the kernel of a convolution
   bool channels_last = false, high_matmul_precision = false;
   bool compresses_gradients = false, finds_unused_parameters = false;
 };

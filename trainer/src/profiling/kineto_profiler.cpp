@@ -164,6 +164,11 @@ void KinetoProfiler::finish(int64_t last_step) {
 
 std::optional<Profile> KinetoProfiler::stop() {
   finish(step_);
+  const int64_t unrecorded = schedule_.skip_first + schedule_.wait + schedule_.warmup;
+  if (state_ != State::refused && step_ > 0 && step_ <= unrecorded && !run_.run_dir.empty())
+    log::warn("trainer.profile", cat("the profiler kineto wrote no trace: it records from step ", unrecorded + 1,
+                                     " on (after skip_first, wait and warmup), and this process made only ",
+                                     counted(step_, "step"), ". Lower them"));
   return std::nullopt;
 }
 

@@ -19,6 +19,14 @@ void set_batch_size(RunState& run, int64_t size) {
 
 int64_t batch_size_now(const RunState& run) { return run.stages.at(RunningStage::train).loaders.front()->batch_size(); }
 
+// A batch cannot have more samples than an epoch.
+int64_t samples_in_batch(const RunState& run, int64_t size) {
+  const auto samples = run.stages.at(RunningStage::train).loaders.front()->samples();
+  return samples ? std::min(size, *samples) : size;
+}
+
+const char* on_each_rank(const RunState& run) { return run.world_size() > 1 ? ", on each rank" : ""; }
+
 // An epoch that steps are counted to has whole windows, except the last one.
 int64_t windows_of(int64_t batches, int64_t window) { return (batches + window - 1) / window; }
 
@@ -70,8 +78,8 @@ void begin_batch_size_of_epoch(RunState& run) {
   // Loaders may have been created again since the epoch before.
   const int64_t now = batch_size_now(run), before = std::exchange(run.last_batch_size, now);
   if (before > 0 && before != now)
-    run.print(cat("batch size: ", now, " samples instead of ", before, " in epoch ", run.counters.epoch,
-                  run.world_size() > 1 ? ", on each rank" : ""));
+    run.print(cat("batch size: ", samples_in_batch(run, now), " samples instead of ", samples_in_batch(run, before),
+                  " in epoch ", run.counters.epoch, on_each_rank(run)));
 }
 
 void set_batch_size_of_resumed_epoch(RunState& run, const StateTree& saved) {
@@ -94,6 +102,15 @@ void plan_window(RunState& run, std::optional<int64_t> batches_in_epoch) {
   const double position =
       plan.in_epochs ? run.counters.epochs_done(batches_in_epoch) : static_cast<double>(run.counters.global_step);
   run.window.target = plan.accumulation_at(position, own);
+}
+
+void begin_window(RunState& run, std::optional<int64_t> batches_in_epoch) {
+  if (!run.batch_sizes || !run.batch_sizes->plan.accumulates) return;
+  plan_window(run, batches_in_epoch);
+  const int64_t now = run.window.target, before = std::exchange(run.last_window, now), own = run.batch_sizes->own;
+  if (before > 0 && before != now)
+    run.print(cat("batch size: ", now * own, " samples (", counted(now, "batch", "batches"), ") instead of ",
+                  before * own, " from step ", run.counters.global_step + 1, " on", on_each_rank(run)));
 }
 
 FirstEpoch first_epoch_of(const RunState& run) {

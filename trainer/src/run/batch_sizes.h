@@ -22,6 +22,9 @@ void set_batch_size_of_resumed_epoch(RunState& run, const StateTree& saved);
 /// Sets the length of the accumulation window that begins at the run's position.
 void plan_window(RunState& run, std::optional<int64_t> batches_in_epoch);
 
+/// The same for a window that is trained next; says so if its length is another than that of the window before.
+void begin_window(RunState& run, std::optional<int64_t> batches_in_epoch);
+
 /// The first epoch of the fit, of which lengths are derived.
 struct FirstEpoch {
   std::optional<int64_t> batches;

@@ -55,7 +55,8 @@ void send_media(const RunState& run, const MediaRecord& record, RowPlace place) 
 void send_matrices(const RunState& run, const std::vector<MetricStore::Matrix>& matrices, RowPlace place) {
   if (run.log_targets.empty() || run.position.sanity_checking) return;
   for (const MetricStore::Matrix& matrix : matrices)
-    for (const MediaRecord& record : draw_matrix(matrix.name, matrix.values)) send_media(run, record, place);
+    for (const MediaRecord& record : draw_matrix(matrix.name, matrix.values, matrix.axes))
+      send_media(run, record, place);
 }
 
 }  // namespace fulgur::detail

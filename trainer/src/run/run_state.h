@@ -198,7 +198,10 @@ struct RunState {
   template <class Function>
   void each_callback(LogScope scope, NamedHook hook, Function function);
   bool is_due(const Callback& callback) const {
-    return fn != TrainerFn::fit || !callback.filter().is_set() || callback.filter().passes(position.filtered);
+    if (fn != TrainerFn::fit || !callback.filter().is_set()) return true;
+    if (!callback.filter().passes(position.filtered)) return false;
+    let_through.insert(&callback);
+    return true;
   }
 
   /// A judge of a callback whose filter does not pass sees no losses and decides nothing.
@@ -233,6 +236,8 @@ struct RunState {
   const TrainerFn fn;
   const ResolvedOptions options;
   const TrainerComponents components;
+  /// The Trainer has run this module before: pretrained weights would replace what it has learned.
+  bool keeps_weights = false;
   CheckpointLoading load;        ///< what is loaded from a checkpoint; from an imported one, only the weights
   std::optional<uint64_t> seed;  ///< rank 0's
   Progress counters;
@@ -252,10 +257,12 @@ struct RunState {
   std::map<RunningStage, StageLoaders> stages;
   std::optional<PlannedBatches> batch_sizes;
   int64_t last_batch_size = 0;       ///< of the last epoch that began with planned batches; 0: none
+  int64_t last_window = 0;           ///< planned batches of the last window that began in this process; 0: none
   int64_t own_batch_size_saved = 0;  ///< `PlannedBatches::own` in the checkpoint that was loaded; 0: unknown
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// The position of the run when its training loaders were created: a resume creates them for that position.
   StateTree loaders_created_at;
+  mutable std::unordered_set<const Callback*> let_through;  ///< whose filter has passed a step or epoch of this process
   std::vector<RegisteredJudge> judges;
   bool updates_batch_norm = false;        ///< on_train_end recomputes the statistics of batch norms, which takes long
   std::optional<int> ended_in_train_end;  ///< the signal that has ended this

@@ -75,9 +75,12 @@ void check_state_keys(RunState& run) {
   run.each_callback(LogScope::forbidden, "state", [&](Callback& callback) {
     const bool stateful = !callback.state().as_map().empty();
     if (stateful && !keys.insert(callback.state_key()).second)
-      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),
-                            "'. The key contains the options that distinguish them: change one of these, or override "
-                            "state_key()."));
+      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(), "'. ",
+                            callback.state_key().find('{') == std::string::npos
+                                ? "A run may have one of this class: remove the other. A class of your own may be "
+                                  "there several times if it overrides state_key()."
+                                : "The key contains the options that distinguish them: change one of these, or "
+                                  "override state_key()."));
   });
 }
 

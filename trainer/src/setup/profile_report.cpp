@@ -37,18 +37,21 @@ std::optional<std::string> data_option(const RunState& run, std::string_view nam
 }
 
 RunTraits traits_of(const RunState& run) {
-  RunTraits traits{.on_cpu = run.device().is_cpu(),
-                   .captures = run.options.cuda_graph,
-                   .ranks = run.world_size(),
-                   .threads = run.description.threads,
-                   .cores = usable_cpus(),
-                   .num_workers = {},
-                   .accumulate_grad_batches = run.options.accumulate_grad_batches,
-                   .precision = run.strategy->precision().name(),
-                   .channels_last = run.options.channels_last,
-                   .high_matmul_precision = run.options.float32_matmul_precision.value_or("highest") != "highest",
-                   .compresses_gradients = false,
-                   .finds_unused_parameters = false};
+  RunTraits traits{
+      .on_cpu = run.device().is_cpu(),
+      .captures = run.options.cuda_graph,
+      .ranks = run.world_size(),
+      .threads = run.description.threads,
+      .cores = usable_cpus(),
+      .num_workers = {},
+      .accumulate_grad_batches = run.options.accumulate_grad_batches,
+      .precision = run.strategy->precision().name(),
+      .has_images = std::ranges::any_of(unique_parameters(*run.model),
+                                        [](const NamedParameter& parameter) { return parameter.value.dim() == 4; }),
+      .channels_last = run.options.channels_last,
+      .high_matmul_precision = run.options.float32_matmul_precision.value_or("highest") != "highest",
+      .compresses_gradients = false,
+      .finds_unused_parameters = false};
   const bool trained = run.counters.batches_total.completed > 0;
   traits.can_capture = run.device().is_cuda() && trained && !cannot_capture(run);
   // TF32 is one of CUDA's formats.

@@ -1,5 +1,7 @@
 #include "setup/run_fit.h"
 
+#include <tuple>
+
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/text/log.h"
@@ -161,6 +163,15 @@ std::optional<fs::path> save_despite_missing_metric(RunState& run, Services& ser
   return services.checkpoints.is_saved() ? services.checkpoints.last() : std::nullopt;
 }
 
+// A checkpoint at the end of its run: without a line, the result would look like that of a training.
+void print_nothing_to_train(const RunState& run) {
+  const std::string reason = run.stop_reason.value_or("");
+  run.print(cat("the run of the checkpoint is finished (", reason, ", ",
+                counted(run.counters.epochs.completed, "epoch"), ", ", counted(run.counters.global_step, "step"),
+                "): there is nothing to train. ", is_of_limit(reason) ? "Raise the limit, or begin" : "Begin",
+                " a new run with its weights: --load.loops false"));
+}
+
 }  // namespace
 
 void run_fit(RunState& run, Services& services, bool resumes, FitResult& result, const std::function<void()>& filled) {
@@ -170,7 +181,10 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
   try {
     if (!resumes) validate_before_training(run, services);
     start_clock(run, services, result);
+    const auto place = [&] { return std::tuple(run.counters.batches_total.completed, run.counters.epochs.completed); };
+    const auto before = place();
     fit_loop(run, services, resumes);
+    if (resumes && place() == before && !services.finite.stopped()) print_nothing_to_train(run);
   } catch (const Interrupted& interrupted) {
     run.position.sanity_checking = false;
     settle_checkpoints(run, services);

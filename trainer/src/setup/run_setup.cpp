@@ -40,6 +40,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                               .precision = &run_.strategy->precision()});
   check_options();
   run_.load.check();
+  run_.components.pretrained.check();
   ComponentAccess::set_run(*run_.model, &services_.context);
   make_callbacks(run_, services_.logs);
   make_loggers(run_);
@@ -81,6 +82,8 @@ void RunSetup::plan_training(ResumePlan& resume) {
                          [&](Callback& c) { c.on_load_checkpoint(services_.context, resume.content->state); });
       resume.load(LoadPhase::callbacks, run_, services_);
     }
+  } else {
+    load_pretrained(run_);
   }
   check_same_on_all_ranks(run_);
   run_.strategy->attach(*run_.model);
@@ -131,6 +134,7 @@ void RunSetup::choose_run_folder(ResumePlan& resume) {
       name.version.reset();
     run_.run_dir = resume.run_dir ? *resume.run_dir : take_run_folder(run_.options.default_root_dir, name);
     run_.run_dir = fs::absolute(run_.run_dir).lexically_normal();
+    made_folder_ = !resume.run_dir;
     if (!resume.lock) resume.lock.emplace(run_.run_dir);
     std::error_code error;
     if (run_.fn == TrainerFn::fit && run_.checkpoints_allowed)
@@ -238,6 +242,9 @@ void RunSetup::save_config() {
   std::error_code error;
   fs::remove(temporary, error);  // a process that died may have left it; a fifo in its place would block
   std::ofstream file(temporary);
+  file << run_layout::kVerbLine << name_of(run_.fn) << '\n';
+  if (const auto& plugins = run_.components.plugins; !plugins.empty())
+    file << run_layout::kPluginsLine << escape_controls(join(plugins)) << '\n';
   file << to_yaml(run_.description.config, {.comments = true});
   file.close();
   if (file) fs::rename(temporary, path, error);
@@ -289,17 +296,18 @@ void log_exceptions(std::string_view when, Function function) noexcept {
 void RunSetup::on_exception(const std::exception& error) noexcept {
   if (!run_.model || !run_.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
+  const bool out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
   const bool in_loops = run_.counters.batches_total.ready > 0;
+  const bool in_first_read = out_of_memory && run_.position.reading;
   // A signal before the setup ends the meeting of the ranks, which are not connected yet.
   const bool is_on_all_ranks =
       (set_up_ && dynamic_cast<const Interrupted*>(&error)) || (in_loops && dynamic_cast<const MonitorError*>(&error));
   run_.failed_alone = run_.world_size() > 1 && !is_on_all_ranks;
   // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run_.in_hook() && !dynamic_cast<const Error*>(&error);
-  const bool out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
   // That a trial runs out of memory is its result.
   const bool is_reported = !(run_.components.is_trial && out_of_memory) && !dynamic_cast<const Interrupted*>(&error);
-  if ((in_loops || !run_.position.failed_in.empty() || in_hook) && is_reported)
+  if ((in_loops || !run_.position.failed_in.empty() || in_hook || in_first_read) && is_reported)
     log_exceptions(kWhen, [&] { report_failure(run_, error); });
   if (out_of_memory && is_reported) log_exceptions(kWhen, [&] { explain_out_of_memory(run_); });
   if (run_.fn == TrainerFn::fit && in_loops) log_exceptions(kWhen, [&] { rewind_to_batch_start(run_, services_); });
@@ -320,6 +328,16 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   log_exceptions(kWhen, [&] { services_.checkpoints.wait_for_save(); });
   if (run_.fn == TrainerFn::fit && owns_folder_ && !dynamic_cast<const Interrupted*>(&error))
     mark_failed(run_.run_dir, error);
+  // Other ranks have logs in the folder.
+  discards_folder_ = made_folder_ && run_.world_size() == 1 && !in_loops && dynamic_cast<const ConfigError*>(&error);
+}
+
+std::vector<std::string> RunSetup::logger_losses() const {
+  std::vector<std::string> losses;
+  for (const auto& logger : started_loggers_)
+    if (const auto* const thread = dynamic_cast<const LoggerThread*>(logger.get()))
+      if (std::string lost = thread->losses(); !lost.empty()) losses.push_back(std::move(lost));
+  return losses;
 }
 
 void RunSetup::finish(RunStatus status) noexcept {
@@ -352,6 +370,7 @@ void RunSetup::finish(RunStatus status) noexcept {
   for (const auto& [replica, context] : run_.replicas) ComponentAccess::set_run(*replica, nullptr);
   if (hardware_) hardware_->current_device.reset();
   if (resume_) resume_->lock.reset();
+  if (discards_folder_ && run_.fn == TrainerFn::fit) remove_unused_folder(run_.run_dir);
 }
 
 }  // namespace fulgur::detail

@@ -35,6 +35,8 @@ class RunSetup {
   const std::optional<std::filesystem::path>& checkpoint() const { return resume_->checkpoint; }
   /// Closes loggers and tears down, once; failures are only reported.
   void finish(RunStatus status) noexcept;
+  /// After `finish`: for each logger that has lost something, what it has reported.
+  std::vector<std::string> logger_losses() const;
   /// First half of the handling of every exception and signal: notifies callbacks and the data module, and writes
   /// checkpoints that they request.
   void on_exception(const std::exception& error) noexcept;
@@ -64,7 +66,9 @@ class RunSetup {
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   bool finished_ = false;
   bool set_up_ = false;
-  bool owns_folder_ = false;  ///< the files in the run folder are those of this run
+  bool owns_folder_ = false;      ///< the files in the run folder are those of this run
+  bool made_folder_ = false;      ///< this run has created its folder
+  bool discards_folder_ = false;  ///< nothing has begun in it
 };
 
 }  // namespace fulgur::detail

@@ -27,6 +27,12 @@ void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor)
 /// no checkpoint can hold it.
 void warn_of_recurrent_dropout(const RunState& run);
 
+// load_pretrained.cpp
+
+/// Loads the weights that the components name into the module, if they name a file. Throws a CheckpointError, which
+/// lists all differences, if they do not fit.
+void load_pretrained(RunState& run);
+
 // make_callbacks.cpp
 
 /// The callbacks of the options, the program and the module, and the default ones; registers the metrics that they

@@ -173,6 +173,11 @@ void measure_batch_sizes(RunState& run, const StageSource& source, const char* l
             "[trainer.callbacks] the batch size is to change during the fit, which the training loader cannot do: it "
             "has a batch sampler, combines several loaders, or does not override Loader::set_batch_size(). Change the "
             "accumulation instead (by: accumulation).");
+      const auto samples = loader.samples();
+      if (samples && *samples > 0 && size > *samples)
+        log::warn("trainer.large_batch_size",
+                  cat("a batch size of ", size, " is planned, but an epoch has only ", *samples, " samples",
+                      run.world_size() > 1 ? " on each rank" : "", ": it is then one batch of these"));
       const auto batches = agreed_lengths(run.collectives(), RunningStage::train, {loader.size()}, {}).front();
       planned.of_epoch[size] = (run.options.*source.limit).resolve(batches, limit_name);
     }

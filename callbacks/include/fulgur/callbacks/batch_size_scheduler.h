@@ -43,6 +43,8 @@ class FULGUR_API BatchSizeScheduler final : public Callback, public PlansBatchSi
   /// positions in different units or at the same place.
   explicit BatchSizeScheduler(Options options);
 
+  /// Warns of sizes in `schedule` whose position has not come, in a run that has a folder.
+  void on_train_end(RunContext& run) override;
   /// Throws a ConfigError if `max` is not above the loader's batch size, and, by accumulation, for a size that is not a
   /// multiple of it.
   BatchSizePlan batch_size_plan(int64_t own) const override;

@@ -60,6 +60,8 @@ class FULGUR_API EarlyStopping final : public Callback {
   /// Throws a ConfigError if the metric is missing and `strict` is on; so does `on_validation_end`.
   void on_train_epoch_end(RunContext& run) override;
   void on_validation_end(RunContext& run) override;
+  /// Warns if the metric was never checked, in a run that has a folder.
+  void on_train_end(RunContext& run) override;
 
   /// Epoch, counted from 0, in which the fit was stopped; 0 also if it was not stopped.
   int64_t stopped_epoch() const { return stopped_epoch_; }
@@ -82,6 +84,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   Options options_;
   std::unique_ptr<detail::EarlyStoppingRule> rule_;
   int64_t stopped_epoch_ = 0;
+  bool has_checked_ = false;  // in this process
   EarlyStoppingReason reason_ = EarlyStoppingReason::not_stopped;
   std::string message_;
 };

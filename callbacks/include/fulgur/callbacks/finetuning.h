@@ -45,12 +45,14 @@ class FULGUR_API Finetuning final : public Callback, public FollowsWeights {
 
   void setup(RunContext& run, TrainerFn fn) override;
   void teardown(RunContext& run, TrainerFn fn) override;
-  /// Throws a ConfigError, with similar names, for a pattern that matches no parameter, if no optimizer has a parameter
-  /// that is unfrozen, if a parameter group with a new rate has other parameters too or a schedule that does not follow
-  /// the rates of groups, and if the run cannot measure a position.
+  /// Throws a ConfigError, with similar names, for a pattern that matches no parameter, if no parameter is left to
+  /// train, if no optimizer has a parameter that is unfrozen, if a parameter group with a new rate has other parameters
+  /// too or a schedule that does not follow the rates of groups, and if the run cannot measure a position.
   void on_train_start(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
+  /// Warns of entries of `unfreeze` whose position has not come, in a run that has a folder.
+  void on_train_end(RunContext& run) override;
 
   /// The names of the parameters that are frozen now.
   std::vector<std::string> frozen() const;
@@ -70,6 +72,7 @@ class FULGUR_API Finetuning final : public Callback, public FollowsWeights {
 
   void find(RunContext& run);
   void check(RunContext& run) const;
+  void refuse_to_freeze_all(RunContext& run) const;
   bool matches_any(const std::string& name) const;
   void unfreeze(const std::string& pattern);
   /// Gives each parameter group the rate of the last entry with a rate that has taken effect on it.

@@ -29,6 +29,9 @@ class FULGUR_API GradientAccumulationScheduler final : public Callback {
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
 
+  /// Warns of factors whose position has not come, in a run that has a folder.
+  void on_train_end(RunContext& run) override;
+
   /// The factor at a position in the unit of the keys.
   int64_t factor_at(double position) const;
 

@@ -60,7 +60,7 @@ class FULGUR_API GradientMonitor final : public Callback {
   void on_before_zero_grad(RunContext& run, Optimizer& optimizer) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
-  /// Prints which gradients were not finite, if any.
+  /// Prints which gradients were not finite, if any. Warns if no step was logged in a run that has a folder.
   void on_train_end(RunContext& run) override;
   /// Reports which gradients were not finite, unless a warning has named some: they may be the cause.
   void on_exception(RunContext& run, const std::exception& error) override;
@@ -101,6 +101,7 @@ class FULGUR_API GradientMonitor final : public Callback {
   std::vector<std::pair<std::string, Tensor>> grouped(const std::vector<std::string>& names,
                                                       const std::vector<Tensor>& norms) const;
   void warn_of(RunContext& run, const Tensor& number);
+  void warn_of_nothing_logged(RunContext& run) const;
 
   Options options_;
   IntervalTrigger trigger_;
@@ -113,6 +114,7 @@ class FULGUR_API GradientMonitor final : public Callback {
   std::unique_ptr<detail::LateNumbers> late_;
   std::optional<double> resumed_at_;
   bool due_ = false, warned_ = false;
+  bool has_logged_ = false;  // a step, in this process
   bool pending_ = false;     // a step that is logged is under way
   int64_t step_before_ = 0;  // `global_step` before it
   int64_t decided_at_ = -1;  // the batch for which `due_` was decided

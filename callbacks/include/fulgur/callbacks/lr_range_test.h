@@ -42,6 +42,9 @@ struct FULGUR_API LrSuggestion {
   std::string reason;           ///< a sentence without a full stop, if there is no rate
 };
 
+/// Fewest finite steps of a test for which there may be a suggestion, with the defaults of `suggest_lr`.
+inline constexpr int64_t kFewestLrSteps = 14;
+
 /// The rate at which the smoothed loss falls most steeply from step to step, without the first `skip_begin` and the
 /// last `skip_end` points. As the rates grow by a constant factor (or amount), this is the slope over log(lr) (or lr).
 /// Points that are not finite end the curve. There is no suggestion if fewer than three points are left or the loss

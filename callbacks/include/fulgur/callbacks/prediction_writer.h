@@ -52,7 +52,9 @@ class FULGUR_API PredictionWriter : public Callback {
   /// `batch_and_epoch`. Writes `predictions-rankR-loaderL.safetensors` for each loader of which this rank has samples.
   virtual void write_on_epoch_end(RunContext& run, const std::vector<std::vector<Predicted>>& loaders);
 
-  /// Creates the folder. Throws a ConfigError on all ranks if it already has predictions.
+  /// Throws a ConfigError on all ranks if `output_dir` already has predictions.
+  void setup(RunContext& run, TrainerFn fn) override;
+  /// Creates the folder. Throws a ConfigError on all ranks if it already has predictions, or cannot be created.
   void on_predict_start(RunContext& run) override;
   void on_predict_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx,
                             int64_t loader_idx) override;

@@ -42,8 +42,12 @@ class FULGUR_API SequenceLengthWarmup final : public Callback, public ShapesBatc
   /// Logs `sequence_length`.
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
 
+  /// Warns if the warm-up did not end, or if `end` was longer than all sequences, in a run that has a folder.
+  void on_train_end(RunContext& run) override;
+
   /// Throws a ConfigError if the batch has no tensor with a name of `keys` and dimension `dim`, if their lengths
-  /// differ, and, with `segment`, if it has other entries with rows, or if no length divides that of the sequences.
+  /// differ, if those of the first batch of a fit are shorter than `start`, and, with `segment`, if it has other
+  /// entries with rows, or if no length divides that of the sequences.
   Batch shape_batch(RunContext& run, Batch batch) override;
 
   /// The length for sequences of `full` elements when a part of the duration (0 to 1, or more) is over.
@@ -51,12 +55,15 @@ class FULGUR_API SequenceLengthWarmup final : public Callback, public ShapesBatc
 
  private:
   int64_t length_of_sequences(const Batch& batch) const;
+  void refuse_long_start(const Batch& batch, int64_t full) const;
   int64_t dividing_length(int64_t wanted, int64_t full) const;
   Batch truncated(Batch batch, int64_t length) const;
   Batch segmented(Batch batch, int64_t length) const;
 
   Options options_;
-  int64_t length_ = 0;  ///< of the batch under way
+  int64_t length_ = 0;    ///< of the batch under way
+  int64_t longest_ = 0;   ///< of the sequences of this process
+  bool checked_ = false;  ///< whether they are long enough
 };
 
 }  // namespace fulgur

@@ -115,6 +115,7 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   void set_rates(RunContext& run);
   void enter(RunContext& run);
   void request_last_checkpoint(RunContext& run) const;
+  void warn_of_short_annealing(RunContext& run) const;
 
   Options options_;
   IntervalTrigger trigger_;

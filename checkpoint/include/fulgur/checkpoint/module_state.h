@@ -25,6 +25,9 @@ struct FULGUR_API LoadOptions {
   std::map<std::string, std::string> key_prefixes;
   /// Floating-point tensors of another floating-point dtype are converted instead of reported.
   bool convert_formats = false;
+  /// Patterns of names in the module (`matches_pattern`): tensors with such a name are not loaded, and neither their
+  /// absence nor their presence is a difference. A pattern that matches no name is an error.
+  std::vector<std::string> ignore = {};
 };
 
 /// Result of load_module_state. Names are those in the module, after prefix replacement.
@@ -34,6 +37,7 @@ struct FULGUR_API LoadReport {
   std::vector<std::string> unexpected;  ///< in the checkpoint, not in the module
   std::vector<std::string> mismatched;  ///< with another shape or dtype
   std::vector<std::string> converted;   ///< those of `loaded` that had another dtype
+  std::vector<std::string> ignored;     ///< those of the module that `ignore` leaves as they are
   /// Everything except `loaded`, one per line with shapes and dtypes, at most the first 100; empty if everything was
   /// loaded.
   std::string differences;

@@ -24,7 +24,10 @@ struct FULGUR_API WeightsFile {
   std::vector<std::string> left_out;  ///< other contents of the file
 };
 
-/// Reads a file of either format, detected from its first bytes. Throws a CheckpointError.
+/// Reads a file of either format, detected from its first bytes; or all shards of an index of Hugging Face's
+/// (`….index.json`), which lie beside it; or what a folder of Hugging Face's has: `model.safetensors` or its index,
+/// otherwise `pytorch_model.bin` or its index. Throws a CheckpointError, also if index and shards have different
+/// tensors.
 FULGUR_API WeightsFile read_weights_file(const std::filesystem::path& path);
 
 /// Writes `weights` into a hidden sibling, syncs and renames it: afterwards the file is either complete or unchanged.

@@ -8,7 +8,9 @@ inline constexpr const char* kExtension = ".ckpt";          ///< of a checkpoint
 inline constexpr const char* kLast = "last.ckpt";           ///< link to the newest checkpoint
 inline constexpr const char* kBest = "best.ckpt";           ///< link to the best one
 inline constexpr const char* kConfig = "config.yaml";       ///< the resolved config
-inline constexpr const char* kFinished = "finished.json";   ///< only in the folder of a run that is finished
-inline constexpr const char* kFailed = "failed.json";       ///< only in the folder of a fit that an exception has ended
+/// Comments at the start of the config: the verb of the run, and the plug-ins that it needs.
+inline constexpr const char *kVerbLine = "# verb: ", *kPluginsLine = "# needs --plugin: ";
+inline constexpr const char* kFinished = "finished.json";  ///< only in the folder of a run that is finished
+inline constexpr const char* kFailed = "failed.json";      ///< only in the folder of a fit that an exception has ended
 
 }  // namespace fulgur::run_layout

@@ -49,7 +49,8 @@ using ConfigKeys = std::vector<std::pair<std::string, std::string>>;
 
 struct FULGUR_API Run {
   std::filesystem::path folder;
-  std::string name;  ///< for display
+  std::string name;          ///< for display
+  std::string verb = "fit";  ///< or validate, test, predict, which have no epochs
   RunStatus status = RunStatus::interrupted;
   std::string reason;  ///< why it stopped or failed, if known
   int64_t epochs = 0;  ///< completed
@@ -65,6 +66,9 @@ struct FULGUR_API Run {
   const MetricValues* find_metric(std::string_view metric) const;
   /// The best value of the monitored metric and its step.
   std::optional<std::pair<double, int64_t>> best() const;
+  bool is_fit() const { return verb == "fit"; }
+  /// The status of a fit; for another verb it begins with the verb: `test, finished`.
+  std::string status_text() const;
   /// Steps per second of training time, over the whole run.
   std::optional<double> steps_per_s() const;
 };
@@ -83,6 +87,10 @@ FULGUR_API std::vector<std::filesystem::path> find_runs(const std::filesystem::p
 /// Returns `folder` if it is a run folder. Otherwise returns a run that trains, of those below it, or if none does the
 /// run that began last. Throws a ConfigError if there is no run.
 FULGUR_API std::filesystem::path newest_run(const std::filesystem::path& folder);
+
+/// Returns `folder` if it is a run folder, and otherwise the runs that find_runs finds. Throws a ConfigError if there
+/// is none.
+FULGUR_API std::vector<std::filesystem::path> runs_at(const std::filesystem::path& folder);
 
 /// Reads the runs that find_runs finds; their names are their paths below `root`. Damage is noted.
 FULGUR_API std::vector<Run> read_runs(const std::filesystem::path& root);

@@ -25,8 +25,9 @@ struct RunsQuery {
 
 /// The runs that `query` selects, in its order. A key is name, status, reason, epochs, steps, best, monitor or
 /// duration (seconds), a metric (its last value), or a key of the config, whole or its end (`optimizer.init_args.lr`,
-/// `lr`). `sort: best` has the best run first. Throws a ConfigError for an expression that cannot be read, and for a
-/// key that no run has.
+/// `lr`). A key that names components (`callbacks`, `model`; `class_path`: all) has the names of their classes. `sort:
+/// best` has the best run first. Throws a ConfigError for an expression that cannot be read, for a key that no run has,
+/// and for a value that no run can have, such as a text for a number.
 FULGUR_API std::vector<Run> select_runs(std::vector<Run> runs, const RunsQuery& query);
 
 /// One line per run: name, status, epochs, steps, best value, duration, and the options that are not the same in all

@@ -25,6 +25,10 @@ FULGUR_API std::optional<size_t> next_trial(const SweepPlan& plan, const std::ve
 /// The rung at which the trial pauses; nullopt if it trains to its end.
 FULGUR_API std::optional<int64_t> rung_of(const SweepPlan& plan, const TrialRecord& record);
 
+/// The first trial that failed because its run has not logged the metric, if no trial has a value of it: the name is
+/// probably wrong, and the other trials would fail alike. nullopt otherwise.
+FULGUR_API std::optional<size_t> trial_without_metric(const std::vector<TrialRecord>& trials);
+
 /// Called when nothing runs and nothing can start: paused trials are `stopped`, unless others are still to run.
 FULGUR_API void stop_paused(std::vector<TrialRecord>& trials);
 

@@ -22,6 +22,7 @@ class FULGUR_API ConfusionMatrix final : public PredictionMetric {
   explicit ConfusionMatrix(const Options& options);
   void update(const Tensor& prediction, const Tensor& target) override;
   Tensor compute() const override;
+  std::string matrix_axes() const override { return "rows: label, columns: prediction"; }
 
  private:
   Options options_;

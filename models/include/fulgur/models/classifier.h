@@ -1,14 +1,12 @@
 #pragma once
 
-#include <map>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/registry.h"
+#include "fulgur/models/stage_metrics.h"
 
 namespace fulgur {
 
@@ -32,10 +30,11 @@ class FULGUR_API Classifier : public LightningModule {
 
  protected:
   static constexpr const char* kMetricsDoc =
-      "Further metrics that validation and test log, such as FBeta, which becomes val_f_beta and test_f_beta.";
-  /// Metrics of the logits that validation and test also log: `val_f_beta` and `test_f_beta` for FBeta. Their
-  /// `num_classes` is set if it is 0. Throws a ConfigError for options that do not fit together, or for two metrics of
-  /// one class.
+      "Further metrics that validation and test log, such as FBeta, which becomes val_f_beta and test_f_beta unless it "
+      "has a name.";
+  /// Metrics of the logits that validation and test also log: `val_f_beta` and `test_f_beta` for FBeta, or under the
+  /// name that the config gives. Their `num_classes` is set if it is 0. Throws a ConfigError for options that do not
+  /// fit together or to the model, for two metrics with one name, and for a name that the model itself logs.
   void use_metrics(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes);
 
   /// How training changes its samples and labels; validation and test do not. Zeros change nothing.
@@ -55,8 +54,6 @@ class FULGUR_API Classifier : public LightningModule {
       "Samples of the first validation batch that each validation logs with their predictions; 0: none.";
 
  private:
-  using NamedMetrics = std::map<std::string, std::shared_ptr<PredictionMetric>>;
-  NamedMetrics make_metrics() const;
   Tensor training_loss(const Tensor& input, const Tensor& labels);
   /// Returns the logits.
   Tensor evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
@@ -66,8 +63,7 @@ class FULGUR_API Classifier : public LightningModule {
 
   Augmentation augmentation_;
   int64_t sample_predictions_ = 0;
-  std::vector<Spec<PredictionMetric>> metric_specs_;
-  std::map<std::pair<std::string, int64_t>, NamedMetrics> metrics_;  // of each stage and loader
+  StageMetrics metrics_;
 };
 
 /// Mean cross entropy of logits (N, C) against labels (N) int64 in [0, C); -100 is excluded from the mean. With

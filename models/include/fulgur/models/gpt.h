@@ -16,7 +16,8 @@ namespace fulgur {
 /// `transformer.h.0.attn.c_attn`, …, `lm_head`): token and position embeddings, blocks, a final norm, and an output
 /// layer that shares its weight with the token embedding. Weights are initialized like GPT-2's: normal with standard
 /// deviation 0.02, those at the end of a residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what
-/// activation_checkpointing saves.
+/// activation_checkpointing saves. With `activation: gelu_tanh` and the key map `hf_gpt2`, it computes what Hugging
+/// Face's GPT2LMHeadModel does.
 ///
 /// `batch[0]` are tokens (N, T) int64 with T up to block_size, `batch[1]` the next tokens, in the same shape; -100 is
 /// excluded from the loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`,
@@ -33,6 +34,7 @@ class FULGUR_API GPT : public LightningModule {
     int64_t n_embd = 128;
     double dropout = 0.0;
     bool bias = true;
+    GptActivation activation = GptActivation::gelu;
     std::string activation_checkpointing = "none";
     void fields(Fields& f);
   };

@@ -1,13 +1,23 @@
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include "fulgur/core/export.h"
+#include "fulgur/core/options/enum_names.h"
 #include "fulgur/core/state/tensor.h"
 #include "fulgur/nn/layer_norm.h"
 #include "fulgur/nn/linear.h"
 
 namespace fulgur {
+
+/// The function inside the fully connected part: GELU (Hendrycks and Gimpel 2016), or its approximation by tanh, with
+/// which GPT-2 was trained.
+enum class GptActivation { gelu, gelu_tanh };
+constexpr auto enum_names(GptActivation) {
+  return std::to_array<EnumName<GptActivation>>(
+      {{GptActivation::gelu, "gelu"}, {GptActivation::gelu_tanh, "gelu_tanh"}});
+}
 
 /// The sizes of a transformer block.
 struct GptBlockOptions {
@@ -15,6 +25,7 @@ struct GptBlockOptions {
   int64_t n_head = 4;
   double dropout = 0.0;
   bool bias = true;
+  GptActivation activation = GptActivation::gelu;
 };
 
 /// Causal multi-head self-attention, with LibTorch's fused kernel if available.
@@ -40,6 +51,7 @@ class FULGUR_API GptMlp : public torch::nn::Module {
 
  private:
   double dropout_;
+  GptActivation activation_;
 };
 
 /// One decoder block: x + attention(norm(x)), then x + mlp(norm(x)). Its layers have nanoGPT's names: ln_1, attn, ln_2,

@@ -17,6 +17,7 @@
 #include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/trainer/checkpoint_loading.h"
+#include "fulgur/trainer/pretrained_weights.h"
 
 namespace fulgur {
 
@@ -56,6 +57,9 @@ struct FULGUR_API TrainerComponents {
   std::vector<std::string> silence;
   /// The parts that are loaded from a checkpoint.
   CheckpointLoading load;
+  /// Weights that the module begins with, in a run without a checkpoint. A module that this Trainer has run before
+  /// keeps its weights: `fit(module)`, then `test(module)`.
+  PretrainedWeights pretrained = {};
   /// Seed of loaders and generators. With nullopt, the process's random state is used as it is.
   std::optional<uint64_t> seed;
   /// The checkpoint that `agree_with_checkpoint` has read. The first fit takes it from here if it loads this one.
@@ -71,6 +75,8 @@ struct FULGUR_API TrainerComponents {
   /// what bounds it (`trainer fit --profile N`). It neither validates nor leaves any file. It measures by itself:
   /// `profiler` and `trainer.profiler` are not used. The other verbs do not depend on it.
   int64_t profile_steps = 0;
+  /// The libraries that registered classes of the config, which the saved config names in a comment.
+  std::vector<std::string> plugins = {};
 };
 
 /// The source of the data: a DataModule, or plain loaders.

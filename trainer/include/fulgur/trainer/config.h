@@ -13,6 +13,7 @@
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/options/options.h"
 #include "fulgur/trainer/checkpoint_loading.h"
+#include "fulgur/trainer/pretrained_weights.h"
 #include "fulgur/trainer/trainer_options.h"
 #include "fulgur/trainer/yaml.h"
 
@@ -56,6 +57,7 @@ struct FULGUR_API Config {
   std::optional<std::string> lr_scheduler_name;
   std::optional<std::string> ckpt_path;
   CheckpointLoading load;
+  PretrainedWeights pretrained;
   /// Maps a target option to a value of the data module: `{model.init_args.num_classes: data.num_classes}`, applied
   /// after setup.
   std::map<std::string, std::string> link;
@@ -81,6 +83,9 @@ struct FULGUR_API Config {
   /// Not an option: `TrainerComponents::profile_steps`.
   int64_t profile_steps = 0;
 
+  /// Not an option: `TrainerComponents::plugins`.
+  std::vector<std::string> plugins = {};
+
   /// The start of the run, if a resume has replaced it in this config; not an option. The run saves this one, so that
   /// the saved config describes the whole run.
   std::optional<WrittenStart> written_start;
@@ -92,6 +97,7 @@ struct FULGUR_API ConfigSources {
   std::vector<std::pair<std::string, std::string>>
       overrides;  ///< values by key, such as `3` for `trainer.max_epochs`, in order; a key may end in `+`
   std::vector<std::pair<std::string, std::string>> environment;  ///< values by name; only `FULGUR_…__…` are read
+  std::map<std::string, Location> places = {};  ///< of overrides that a file contains, by key, for messages
 };
 
 /// Merges files, environment and command line in this order (later wins) and resolves short forms and `+=`; `${…}` is

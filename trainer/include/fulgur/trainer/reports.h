@@ -41,6 +41,9 @@ struct FULGUR_API FitReport {
   std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
+  /// For each logger that could not send everything, such as to a server that was away, what is lost. Empty in the
+  /// report of a fit that threw.
+  std::vector<std::string> logger_losses;
 
   /// The value of one of `metrics`. Throws an Error that lists the available names if there is none with this name.
   double metric(std::string_view name) const;

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fulgur/core/contracts/component_access.h"
 #include "fulgur/core/export.h"
+#include "fulgur/core/options/fields.h"
 #include "fulgur/core/state/state_tree.h"
 #include "fulgur/core/state/tensor.h"
 
@@ -32,6 +34,9 @@ class FULGUR_API Metric : public Stateful {
   virtual Tensor compute() const = 0;
   /// For each value of a vector, what is appended to the name of the logged value: `_0`, `_1`, … unless overridden.
   virtual std::vector<std::string> value_names(int64_t count) const;
+  /// Of a matrix: what its rows and columns are, for the first cell of its table, such as `rows: label, columns:
+  /// prediction`.
+  virtual std::string matrix_axes() const { return {}; }
   /// Forgets all batches.
   virtual void reset();
   /// Number of updates since the last reset, those of merged states included.
@@ -79,12 +84,27 @@ class FULGUR_API Metric : public Stateful {
   int64_t updates_ = 0;
 };
 
+/// Options that a config may set for any metric, beside `class_path`.
+struct FULGUR_API MetricOptions {
+  std::optional<std::string> name;  ///< under which it is logged, after `val_`
+  void fields(Fields& f);
+};
+
 /// A metric that compares predictions with targets.
 class FULGUR_API PredictionMetric : public Metric {
  public:
   static constexpr const char* kRegistryKind = "metric";
+  using CommonOptions = MetricOptions;
+
+  /// Throws a ConfigError for an empty name.
+  void set_common_options(const MetricOptions& options);
+  /// The name that the config gives to this metric; nullopt if it gives none.
+  const std::optional<std::string>& given_name() const { return common_options_.name; }
   /// Adds a batch; the class says which shapes and dtypes it takes. Throws an Error for any other.
   virtual void update(const Tensor& prediction, const Tensor& target) = 0;
+
+ private:
+  MetricOptions common_options_;
 };
 
 }  // namespace fulgur

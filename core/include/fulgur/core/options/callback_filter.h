@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/options/fields.h"
@@ -31,6 +32,13 @@ struct FULGUR_API CallbackFilter {
   void fields(Fields& f);
   bool is_set() const { return every || from || until || once; }
   bool passes(const Position& position) const;
+  /// Whether single steps are selected (`every: 100st`, `once: 7st`). A callback that logs only where a row of metrics
+  /// is due should then log whenever it is called: those steps may have no row.
+  bool selects_steps() const;
+  /// Whether nothing passes up to this position, since `every`, `from` or `once` lies beyond it.
+  bool begins_after(const Position& last) const;
+  /// `every: 100st, from: 2ep`.
+  std::string text() const;
   /// Throws a ConfigError if a number is not whole or below 1, if a unit is neither steps nor epochs, or if no step or
   /// epoch can pass.
   void check() const;

@@ -83,6 +83,11 @@ std::string cat(const Parts&... parts) {
   return out;
 }
 
+/// `1 batch`, `3 batches`.
+inline std::string counted(int64_t count, std::string_view one, std::string_view several) {
+  return cat(count, " ", count == 1 ? one : several);
+}
+
 /// `1 step`, `3 steps`.
 inline std::string counted(int64_t count, std::string_view what) {
   return cat(count, " ", what, count == 1 ? "" : "s");

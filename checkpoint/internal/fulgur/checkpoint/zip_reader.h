@@ -13,8 +13,16 @@ struct zip_source;
 
 namespace fulgur::detail {
 
-/// A zip archive of uncompressed entries, as written by torch.save. Compressed or encrypted entries, duplicate names or
-/// names that lead out of the archive, and overlapping entries are refused with CheckpointErrors.
+/// Which archives are read, and how messages name them.
+struct ZipRules {
+  const char* component = "checkpoint.pytorch";
+  const char* writer = "torch.save";
+  bool may_be_compressed = false;  ///< by deflate
+};
+
+/// A zip archive, by default of uncompressed entries as written by torch.save. Encrypted entries, duplicate names or
+/// names that lead out of the archive, and overlapping entries are refused with CheckpointErrors, and so are compressed
+/// ones that the rules do not allow or that claim to be larger than deflate can make them.
 class ZipReader {
  public:
   struct Entry {
@@ -22,9 +30,9 @@ class ZipReader {
   };
 
   /// Opens a regular file.
-  explicit ZipReader(const std::filesystem::path& path);
+  explicit ZipReader(const std::filesystem::path& path, ZipRules rules = {});
   /// An archive in memory, which must outlive the reader.
-  explicit ZipReader(std::string_view archive);
+  explicit ZipReader(std::string_view archive, ZipRules rules = {});
 
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
   /// Reads the bytes of `entry` into `data`, which must be large enough, and checks their CRC-32.
@@ -36,6 +44,8 @@ class ZipReader {
   };
   void open(zip_source* source, uint64_t bytes);
   void list(uint64_t bytes);
+  [[noreturn]] void refuse(const std::string& what) const;
+  ZipRules rules_;
   std::unique_ptr<zip, Closer> archive_;
   std::map<std::string, Entry, std::less<>> entries_;
 };

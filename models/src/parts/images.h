@@ -1,0 +1,15 @@
+#pragma once
+
+#include "fulgur/core/state/tensor.h"
+
+namespace fulgur::detail {
+
+/// Throws a ConfigError that names the component unless `images` are floating-point (N, channels, H, W) with a height
+/// and width of at least `least`.
+void check_images(const Tensor& images, int64_t channels, int64_t least, const char* component);
+
+/// In training, sets the residual of each sample to zero with probability `share`, and divides the others by 1 - share
+/// (Huang et al. 2016). Drawn by the generator of the tensor's device, one number per sample.
+Tensor drop_paths(const Tensor& residual, double share, bool training);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulgur/core/options/fields.h"
+#include "fulgur/core/state/batch.h"
+
+namespace fulgur::detail {
+
+/// Declares the two options that describe the columns of a table.
+void table_input_fields(Fields& f, int64_t& num_numbers, std::vector<int64_t>& cardinalities);
+
+/// Throws a ConfigError if there is no column.
+void check_table_columns(int64_t num_numbers, const std::vector<int64_t>& cardinalities, const char* component);
+
+/// Throws a ConfigError if the batch has no `numbers` (N, num_numbers) and `categories` (N, C).
+void check_table_batch(const Batch& batch, int64_t num_numbers, const std::vector<int64_t>& cardinalities,
+                       const char* component);
+
+/// Rows of `weight` (cardinality, size) for column `column` of `categories` (N, C): (N, size). On the CPU, throws a
+/// DataError for a number out of range.
+Tensor embed_category(const Tensor& weight, const Tensor& categories, int64_t column, const char* component);
+
+}  // namespace fulgur::detail

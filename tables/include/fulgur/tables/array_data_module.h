@@ -1,0 +1,67 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/contracts/data_module.h"
+#include "fulgur/data/loading_options.h"
+#include "fulgur/data/splits.h"
+
+namespace fulgur {
+
+/// The arrays of one set of samples, samples in dimension 0. An array is `FILE.npy`, `FILE.npz:NAME` or
+/// `FILE.safetensors:NAME`.
+struct FULGUR_API ArraySet {
+  std::string input = {};
+  std::string target = {};                       ///< empty: none
+  std::map<std::string, std::string> more = {};  ///< further entries of the batch, by name
+  bool empty() const { return input.empty() && target.empty() && more.empty(); }
+  void fields(Fields& f);
+};
+
+/// Arrays of NumPy and safetensors files. Batches have `input`, `target` (if there is one) and the entries of `more`.
+/// .npy files are mapped into memory, so that they may be larger than it. Targets of one dimension whose dtype is an
+/// integer become int64 (labels), floating targets float32, and inputs what `float_input` and `divide_by` say; `more`
+/// keeps its dtypes.
+///
+/// Sets that are omitted are taken from `train`: see SplitOptions. Predict uses `predict`, otherwise the test part.
+///
+/// Exported values: `num_features` (values of an input), `num_classes` (largest label + 1; 0 without labels), and
+/// `channels`, `height` and `width` for inputs (N, C, H, W).
+class FULGUR_API ArrayDataModule : public DataModule {
+ public:
+  struct Options {
+    ArraySet train = {};
+    ArraySet val = {};
+    ArraySet test = {};
+    ArraySet predict = {};
+    bool float_input = true;
+    double divide_by = 1.0;
+    bool memory_map = true;
+    SplitOptions split = {};
+    Auto<bool> stratify = {};
+    int64_t batch_size = 64;
+    Auto<int64_t> eval_batch_size = {};
+    bool shuffle = true;
+    bool drop_last = false;
+    LoadingOptions loading = {};
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError for options that contradict each other and for texts that name no array.
+  explicit ArrayDataModule(const Options& options);
+  ~ArrayDataModule() override;
+
+  /// Opens the files. Throws a DataError that names the file for one that is damaged, and for arrays of different
+  /// lengths.
+  void setup(TrainerFn fn) override;
+  std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  StateTree exported_values() const override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "columns/table_schema.h"
+#include "reading/table_rows.h"
+
+namespace fulgur::tables {
+
+/// A cell of the current row as a number; nullopt for a blank. A cell that is neither is a DataError with its line and
+/// column.
+std::optional<double> read_number(const TableRows& rows, size_t column, ColumnType type, const BlankTexts& blanks);
+
+/// The text of a category; a blank is the empty text.
+std::string_view read_category(const TableRows& rows, size_t column, const BlankTexts& blanks);
+
+/// A target of a regression. Throws a DataError for a blank.
+double read_target(const TableRows& rows, size_t column, const BlankTexts& blanks);
+
+/// The text of a class. Throws a DataError for a blank.
+std::string_view read_class(const TableRows& rows, size_t column, const BlankTexts& blanks);
+
+[[noreturn]] void fail_blank(const TableRows& rows, size_t column);
+
+}  // namespace fulgur::tables

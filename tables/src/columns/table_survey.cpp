@@ -1,0 +1,205 @@
+#include "columns/table_survey.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "columns/cell_text.h"
+#include "columns/read_cell.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::tables {
+namespace {
+
+bool is_target(const TableDataModule::Options& options, const std::string& name) {
+  return std::ranges::find(options.target, name) != options.target.end();
+}
+
+/// In numeric order if all texts are numbers, otherwise in the order of the texts. Equal numbers keep the texts' order.
+std::vector<std::string> sorted_classes(std::vector<std::string> texts) {
+  std::ranges::sort(texts);
+  if (std::ranges::all_of(texts, [](const std::string& text) { return parse_number(text).has_value(); }))
+    std::ranges::stable_sort(texts, {}, [](const std::string& text) { return *parse_number(text); });
+  return texts;
+}
+
+void check_names(const TableDataModule::Options& options, const CsvFile& file) {
+  for (const std::string& name : options.target) (void)file.column(name);
+  for (const auto& [name, type] : options.types) (void)file.column(name);
+}
+
+/// Mean and deviation (Welford 1962).
+struct Moments {
+  int64_t count = 0;
+  double mean = 0, squares = 0;
+  void add(double value) {
+    const double before = value - mean;
+    mean += before / static_cast<double>(++count);
+    squares += before * (value - mean);
+  }
+  /// Of the population, as scikit-learn's StandardScaler; 1 for a constant.
+  double deviation() const {
+    const double value = std::sqrt(squares / static_cast<double>(count));
+    return value > 0 && std::isfinite(value) ? value : 1.0;
+  }
+};
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  const double below = *std::max_element(values.begin(), middle);
+  return below + (*middle - below) / 2;
+}
+
+}  // namespace
+
+TableSurvey survey_table(const TableDataModule::Options& options, bool with_labels) {
+  const bool classifies = options.task == TableDataModule::Task::classification;
+  const BlankTexts blanks(options.blank_values);
+  TableSurvey survey;
+  std::vector<std::string> columns;  // those whose type is not known, then the target of a classification
+  std::vector<size_t> unknown;       // their places in survey.features
+  {
+    const CsvFile first(options.paths.front(), options.delimiter.front());
+    check_names(options, first);
+    for (const std::string& name : first.header()) {
+      if (is_target(options, name)) continue;
+      const auto given = options.types.find(name);
+      if (given != options.types.end() && given->second == ColumnType::ignore) continue;
+      if (given == options.types.end()) {
+        unknown.push_back(survey.features.size());
+        columns.push_back(name);
+      }
+      survey.features.emplace_back(name, given == options.types.end() ? ColumnType::number : given->second);
+    }
+  }
+  if (survey.features.empty())
+    throw DataError(cat("[data.TableDataModule] a table must have a column beside its targets that is not ignored; '",
+                        escape_controls(options.paths.front().string()), "' has none."));
+  if (classifies) columns.push_back(options.target.front());
+  TableRows rows(options.paths, options.delimiter.front(), columns);
+  std::vector<bool> has_value(unknown.size(), false);
+  TextNumbers classes;
+  while (rows.next()) {
+    ++survey.rows;
+    for (size_t i = 0; i < unknown.size(); ++i) {
+      ColumnType& type = survey.features[unknown[i]].second;
+      if (type == ColumnType::category) continue;
+      const std::string_view text = trimmed(rows.cell(i));
+      if (blanks.contains(text)) continue;
+      has_value[i] = true;
+      if (!parse_number(text)) type = ColumnType::category;
+    }
+    if (!classifies) continue;
+    const std::string_view text = read_class(rows, unknown.size(), blanks);
+    const int64_t label = classes.add(text);
+    if (classes.texts().size() > kMostCategories)
+      rows.fail(unknown.size(),
+                cat("a classification has at most ", kMostCategories, " classes. Use task: regression."));
+    if (with_labels) survey.labels.push_back(label);
+  }
+  if (survey.rows == 0)
+    throw DataError(cat("[data.TableDataModule] a table must have rows; '",
+                        escape_controls(options.paths.front().string()), "' has only a header."));
+  for (size_t i = 0; i < unknown.size(); ++i)
+    if (!has_value[i] && survey.features[unknown[i]].second == ColumnType::number)
+      throw DataError(cat("[data.TableDataModule] a column must have a value; '",
+                          escape_controls(survey.features[unknown[i]].first),
+                          "' is blank in all rows. Set its type to ignore in data.init_args.types."));
+  if (!classifies) return survey;
+  if (classes.texts().size() < 2)
+    throw DataError(cat("[data.TableDataModule] a classification must have two classes; column '",
+                        escape_controls(options.target.front()), "' has only '",
+                        escape_controls(classes.texts().front()), "'."));
+  survey.classes = sorted_classes(classes.texts());
+  std::vector<int64_t> number_of(classes.texts().size());
+  for (size_t i = 0; i < survey.classes.size(); ++i)
+    number_of[static_cast<size_t>(classes.find(survey.classes[i]))] = static_cast<int64_t>(i);
+  for (int64_t& label : survey.labels) label = number_of[static_cast<size_t>(label)];
+  return survey;
+}
+
+int64_t count_rows(const std::vector<std::filesystem::path>& paths, char delimiter) {
+  TableRows rows(paths, delimiter, {});
+  int64_t count = 0;
+  while (rows.next()) ++count;
+  return count;
+}
+
+TableSchema fit_schema(const TableDataModule::Options& options, const TableSurvey& survey,
+                       const std::function<bool(int64_t)>& is_training) {
+  const BlankTexts blanks(options.blank_values);
+  TableSchema schema;
+  schema.task = options.task;
+  schema.classes = survey.classes;
+  for (const auto& [name, type] : survey.features) {
+    if (type == ColumnType::category)
+      schema.categories.push_back({name, {}});
+    else
+      schema.numbers.push_back({.name = name, .type = type});
+  }
+  for (const std::string& name : options.target) schema.targets.push_back({.name = name});
+
+  const bool wants_median = options.blank_numbers == TableDataModule::Blanks::median && !options.stream;
+  const size_t first_category = schema.numbers.size(), first_target = first_category + schema.categories.size();
+  std::vector<Moments> moments(schema.numbers.size()), target_moments(schema.targets.size());
+  std::vector<std::vector<double>> values(wants_median ? schema.numbers.size() : 0);
+  std::vector<bool> has_blank(schema.numbers.size(), false);
+  std::vector<TextNumbers> categories(schema.categories.size());
+  TableRows rows(options.paths, options.delimiter.front(), schema.columns(/*with_targets=*/true));
+  int64_t used = 0;
+  for (int64_t row = 0; rows.next(); ++row) {
+    if (!is_training(row)) continue;
+    ++used;
+    for (size_t i = 0; i < schema.numbers.size(); ++i) {
+      const std::optional<double> value = read_number(rows, i, schema.numbers[i].type, blanks);
+      if (!value) {
+        if (options.blank_numbers == TableDataModule::Blanks::error) fail_blank(rows, i);
+        has_blank[i] = true;
+        continue;
+      }
+      moments[i].add(*value);
+      if (wants_median) values[i].push_back(*value);
+    }
+    for (size_t i = 0; i < categories.size(); ++i) {
+      categories[i].add(read_category(rows, first_category + i, blanks));
+      if (categories[i].texts().size() > kMostCategories)
+        rows.fail(first_category + i,
+                  cat("a category has at most ", kMostCategories,
+                      " different values. Set the column's type to ignore in data.init_args.types."));
+    }
+    if (schema.is_classification()) continue;
+    for (size_t i = 0; i < schema.targets.size(); ++i)
+      target_moments[i].add(read_target(rows, first_target + i, blanks));
+  }
+  if (used == 0)
+    throw DataError(
+        "[data.TableDataModule] the training part must have rows; it has none. Use more data, or other "
+        "fractions.");
+  for (size_t i = 0; i < schema.numbers.size(); ++i) {
+    NumberFeature& number = schema.numbers[i];
+    if (moments[i].count == 0)
+      throw DataError(cat("[data.TableDataModule] a column must have a value in the training part; '",
+                          escape_controls(number.name),
+                          "' is blank there. Set its type to ignore in data.init_args.types."));
+    number.fill = wants_median ? median_of(std::move(values[i])) : moments[i].mean;
+    number.has_indicator = options.blank_numbers == TableDataModule::Blanks::indicator && has_blank[i];
+    if (!options.standardize) continue;
+    number.mean = moments[i].mean;
+    number.std = moments[i].deviation();
+  }
+  for (size_t i = 0; i < categories.size(); ++i) {
+    schema.categories[i].values = categories[i].texts();
+    std::ranges::sort(schema.categories[i].values);
+  }
+  if (!schema.is_classification() && options.standardize_target)
+    for (size_t i = 0; i < schema.targets.size(); ++i) {
+      schema.targets[i].mean = target_moments[i].mean;
+      schema.targets[i].std = target_moments[i].deviation();
+    }
+  return schema;
+}
+
+}  // namespace fulgur::tables

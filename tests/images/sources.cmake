@@ -1,0 +1,17 @@
+set(TEST_SOURCES
+  batch_transforms_test.cpp
+  cifar_test.cpp
+  decode_test.cpp
+  hostile_images_test.cpp
+  image_data_module_test.cpp
+  image_dataset_test.cpp
+  image_folder_test.cpp
+  image_pipeline_test.cpp
+  labelled_images_test.cpp
+  resampling_test.cpp
+  skipped_samples_test.cpp
+  stratified_split_test.cpp
+  transform_values_test.cpp
+  transforms_guide_test.cpp
+  transforms_test.cpp
+  trial_images_test.cpp)

@@ -1,0 +1,282 @@
+#include "fulgur/tables/array_data_module.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "arrays/array_file.h"
+#include "arrays/npy_header.h"
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/errors.h"
+#include "support/expect_error.h"
+#include "support/temporary_folder.h"
+
+namespace array_data_module_test {
+
+using namespace fulgur;
+using Catch::Matchers::ContainsSubstring;
+using tables::ArraySource;
+using tables::read_array;
+using test::message_of;
+using test::TemporaryFolder;
+using test::write_text;
+
+namespace {
+
+std::string fixture(const std::string& name) {
+  return (std::filesystem::path(__FILE__).parent_path() / "fixtures" / name).string();
+}
+
+Tensor read(const std::string& name, bool memory_map = true) {
+  return read_array(ArraySource::from(fixture(name)), memory_map);
+}
+
+/// A .npy file of version 1 with this dict and these bytes of values.
+std::string npy(std::string dict, const std::string& values) {
+  dict += '\n';
+  std::string text = "\x93NUMPY";
+  text += {'\1', '\0', static_cast<char>(dict.size() % 256), static_cast<char>(dict.size() / 256)};
+  return text + dict + values;
+}
+
+ArrayDataModule::Options options_of(const std::string& input, const std::string& target) {
+  ArrayDataModule::Options options;
+  options.train = {.input = fixture(input), .target = fixture(target)};
+  options.batch_size = 4;
+  return options;
+}
+
+Batch whole(DataModule& data, RunningStage stage) {
+  const auto loaders = data.loaders(stage);
+  REQUIRE(loaders.size() == 1);
+  loaders[0]->configure(1, 0, 1);
+  loaders[0]->start_epoch(0);
+  std::vector<Tensor> inputs, targets;
+  for (Batch batch; loaders[0]->next(batch);) {
+    inputs.push_back(batch["input"].clone());
+    if (batch.contains("target")) targets.push_back(batch["target"].clone());
+  }
+  Batch all{{"input", at::cat(inputs)}};
+  if (!targets.empty()) all.add("target", at::cat(targets));
+  return all;
+}
+
+std::unique_ptr<ArrayDataModule> made(const ArrayDataModule::Options& options) {
+  auto data = std::make_unique<ArrayDataModule>(options);
+  data->setup(TrainerFn::fit);
+  return data;
+}
+
+}  // namespace
+
+TEST_CASE("arrays of NumPy have the values that NumPy wrote") {
+  std::ifstream file(fixture("values.json"));
+  const auto values = nlohmann::json::parse(file);
+  REQUIRE(values.size() == 14);
+  for (const auto& [name, expected] : values.items())
+    for (const bool memory_map : {true, false}) {
+      CAPTURE(name);
+      const Tensor found = read(name, memory_map);
+      CHECK(found.is_contiguous());
+      CHECK(found.sizes().vec() == expected.at("shape").get<std::vector<int64_t>>());
+      CHECK(at::equal(found.to(at::kDouble).reshape(-1),
+                      at::tensor(expected.at("values").get<std::vector<double>>(), at::kDouble)));
+    }
+  const auto dtype = [](const std::string& name) { return read("dtypes.npz:" + name).scalar_type(); };
+  CHECK(dtype("bool") == at::kBool);
+  CHECK(dtype("int8") == at::kChar);
+  CHECK(dtype("uint8") == at::kByte);
+  CHECK(dtype("int16") == at::kShort);
+  CHECK(dtype("uint16") == at::kInt);
+  CHECK(dtype("uint32") == at::kLong);
+  CHECK(dtype("uint64") == at::kLong);
+  CHECK(dtype("float16") == at::kHalf);
+  CHECK(dtype("float64") == at::kDouble);
+  CHECK(read("scalar.npy").item<float>() == 3.5F);
+  CHECK(read("nothing.npy").sizes() == at::IntArrayRef({0, 3}));
+}
+
+TEST_CASE("stored and compressed archives and safetensors have the same arrays") {
+  const Tensor x = read("x.npy"), y = read("y.npy");
+  for (const std::string name : {"stored.npz", "deflated.npz", "pair.safetensors"}) {
+    CHECK(at::equal(read(name + ":x").to(at::kFloat), x));
+    CHECK(at::equal(read(name + ":y").to(at::kLong), y.to(at::kLong)));
+    CHECK_THAT(message_of<DataError>([&] { read(name + ":xx"); }),
+               ContainsSubstring("'xx'") && ContainsSubstring("It has x, y"));
+  }
+}
+
+TEST_CASE("a write into a mapped array does not reach the file") {
+  const TemporaryFolder folder;
+  std::filesystem::copy_file(fixture("x.npy"), folder / "x.npy");
+  const std::string before = test::read_text(folder / "x.npy");
+  const Tensor mapped = read_array(ArraySource::from((folder / "x.npy").string()), true);
+  mapped.fill_(7);
+  CHECK(test::read_text(folder / "x.npy") == before);
+}
+
+TEST_CASE("F37: arrays that are damaged or of other dtypes are named") {
+  for (const auto& [name, why] : {std::pair("big_endian.npy", "dtype '>i4'"),
+                                  {"complex.npy", "dtype '<c8'"},
+                                  {"fields.npy", "structured array"},
+                                  {"huge_unsigned.npy", "2^63 or more"}})
+    CHECK_THAT(message_of<DataError>([&, file = std::string(name)] { read(file); }),
+               ContainsSubstring(name) && ContainsSubstring(why));
+  const auto error = [](const std::string& bytes) {
+    return message_of<DataError>([&] { tables::read_npy_header(bytes, "it"); });
+  };
+  const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
+  CHECK(tables::read_npy_header(npy(dict, "12345678"), "it").shape == std::vector<int64_t>{2});
+  CHECK_THAT(error(""), ContainsSubstring("it is no array in NumPy's format"));
+  CHECK_THAT(error(npy(dict, "1234567")), ContainsSubstring("must have 8 bytes of values by its shape; it has 7"));
+  CHECK_THAT(error(npy(dict, "123456789")), ContainsSubstring("it has 9"));
+  CHECK_THAT(error(npy(dict, "").substr(0, 20)), ContainsSubstring("truncated"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 16), }", "")),
+             ContainsSubstring("2^63"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }", "")),
+             ContainsSubstring("no number"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", "")),
+             ContainsSubstring("no number"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,), }", "")),
+             ContainsSubstring("fortran_order"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'shape': (1,), }", "")),
+             ContainsSubstring("without descr, fortran_order or shape"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'descr': '<f4', 'shape': (1,), }", "")),
+             ContainsSubstring("unknown key, or one twice"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x", "")),
+             ContainsSubstring("text after"));
+  CHECK_THAT(error(npy("{'descr': '<f4", "")), ContainsSubstring("no end"));
+  CHECK_THAT(error(npy("{'descr': '<f3', 'fortran_order': False, 'shape': (1,), }", "")), ContainsSubstring("'<f3'"));
+  CHECK_THAT(error(npy("{'descr': '<f1', 'fortran_order': False, 'shape': (1,), }", "")), ContainsSubstring("'<f1'"));
+  std::string version = npy(dict, "12345678");
+  version[6] = 9;
+  CHECK_THAT(error(version), ContainsSubstring("version 9"));
+  // Each beginning of a file is refused, and nothing else happens.
+  const std::string good = npy(dict, "12345678");
+  for (size_t i = 0; i < good.size(); ++i) CHECK_THROWS_AS(tables::read_npy_header(good.substr(0, i), "it"), DataError);
+
+  const TemporaryFolder folder;
+  const auto file_error = [&](const std::string& name) {
+    return message_of<DataError>([&] { read_array(ArraySource::from((folder / name).string()), true); });
+  };
+  CHECK_THAT(file_error("none.npy"), ContainsSubstring("No such file"));
+  write_text(folder / "empty.npy", "");
+  CHECK_THAT(file_error("empty.npy"), ContainsSubstring("no array in NumPy's format"));
+  write_text(folder / "bad.npz", test::read_text(fixture("deflated.npz")).substr(0, 300));
+  CHECK_THAT(file_error("bad.npz:x"), ContainsSubstring("bad.npz") && ContainsSubstring("tables.npz"));
+  std::string flipped = test::read_text(fixture("stored.npz"));
+  flipped[200] = static_cast<char>(flipped[200] ^ 1);
+  write_text(folder / "flipped.npz", flipped);
+  CHECK_THAT(file_error("flipped.npz:x"), ContainsSubstring("flipped.npz"));
+  for (const char* const text : {"x.txt", "x.npz", "x.npz:", "x.safetensors", ""})
+    CHECK_THAT(message_of<ConfigError>([&] { ArraySource::from(text); }), ContainsSubstring("FILE.npz:NAME"));
+}
+
+TEST_CASE("arrays are divided into parts with each label in its share") {
+  auto options = options_of("x.npy", "y.npy");
+  options.split = {.val_fraction = 0.2, .test_fraction = 0.2};
+  const auto data = made(options);
+  std::set<float> seen;
+  for (const auto& [stage, count] :
+       {std::pair(RunningStage::train, 12), {RunningStage::validate, 4}, {RunningStage::test, 4}}) {
+    const Batch part = whole(*data, stage);
+    REQUIRE(part["input"].sizes() == at::IntArrayRef({count, 3}));
+    CHECK(part["input"].scalar_type() == at::kFloat);
+    CHECK(part["target"].scalar_type() == at::kLong);
+    for (int64_t label = 0; label < 4; ++label) CHECK(part["target"].eq(label).sum().item<int64_t>() == count / 4);
+    // Row i of x begins with 3 i, and its label is i modulo 4.
+    CHECK(at::equal(part["input"].select(1, 0).to(at::kLong).div(3, "trunc").remainder(4), part["target"]));
+    for (int64_t i = 0; i < count; ++i) seen.insert(part["input"][i][0].item<float>());
+  }
+  CHECK(seen.size() == 20);
+  CHECK(data->exported_values().at("num_classes").as_int() == 4);
+  CHECK(data->exported_values().at("num_features").as_int() == 3);
+  CHECK(at::equal(whole(*data, RunningStage::predict)["target"], whole(*data, RunningStage::test)["target"]));
+  options.stratify = false;
+  options.split.split_seed = 3;
+  CHECK_FALSE(
+      at::equal(whole(*made(options), RunningStage::validate)["input"], whole(*data, RunningStage::validate)["input"]));
+  options.split.fold = "1/2";
+  CHECK(whole(*made(options), RunningStage::validate)["input"].size(0) == 8);
+}
+
+TEST_CASE("options of arrays have their effects") {
+  auto options = options_of("deflated.npz:x", "deflated.npz:y");
+  options.train.more = {{"weight", fixture("x.npy")}};
+  options.val = options.test = {
+      .input = fixture("stored.npz:x"), .target = fixture("stored.npz:y"), .more = {{"weight", fixture("x.npy")}}};
+  options.predict = {.input = fixture("stored.npz:x"), .more = {{"weight", fixture("x.npy")}}};
+  options.divide_by = 2;
+  options.shuffle = false;
+  options.memory_map = false;
+  const auto data = made(options);
+  const Batch train = whole(*data, RunningStage::train);
+  CHECK(at::equal(train["input"], at::arange(60, at::kFloat).view({20, 3}) / 2));
+  CHECK(whole(*data, RunningStage::validate)["input"].size(0) == 20);
+  CHECK_FALSE(whole(*data, RunningStage::predict).contains("target"));
+  const auto loader = data->loaders(RunningStage::train)[0];
+  loader->configure(1, 0, 1);
+  loader->start_epoch(0);
+  Batch batch;
+  REQUIRE(loader->next(batch));
+  CHECK(batch["weight"].sizes() == at::IntArrayRef({4, 3}));
+  options.drop_last = true;
+  options.batch_size = 7;
+  CHECK(made(options)->loaders(RunningStage::train)[0]->size() == 2);
+  CHECK(made(options)->loaders(RunningStage::validate)[0]->batch_size() == 7);
+  options.eval_batch_size = int64_t{5};
+  CHECK(made(options)->loaders(RunningStage::validate)[0]->batch_size() == 5);
+  options.divide_by = 1;
+  options.float_input = false;
+  CHECK(whole(*made(options), RunningStage::train)["input"].scalar_type() == at::kDouble);
+  options.shuffle = true;
+  options.drop_last = false;
+  CHECK_FALSE(at::equal(whole(*made(options), RunningStage::train)["input"], train["input"].to(at::kDouble) * 2));
+}
+
+TEST_CASE("arrays and options that do not fit together are named") {
+  const auto refused = [](auto change) {
+    auto options = options_of("x.npy", "y.npy");
+    change(options);
+    return message_of<ConfigError>([&] { ArrayDataModule data(options); });
+  };
+  CHECK_THAT(refused([](auto& o) { o.train = {}; }), ContainsSubstring("train.input"));
+  CHECK_THAT(refused([](auto& o) { o.val.target = "y.npy"; }), ContainsSubstring("val.input"));
+  CHECK_THAT(refused([](auto& o) {
+               o.train.more = {{"input", "x.npy"}};
+             }),
+             ContainsSubstring("more must not have 'input'"));
+  CHECK_THAT(refused([](auto& o) { o.divide_by = 0; }), ContainsSubstring("divide_by"));
+  CHECK_THAT(refused([](auto& o) {
+               o.divide_by = 2;
+               o.float_input = false;
+             }),
+             ContainsSubstring("float_input is false"));
+  CHECK_THAT(refused([](auto& o) {
+               o.stratify = true;
+               o.train.target.clear();
+             }),
+             ContainsSubstring("stratify needs labels"));
+  const auto error = [](const ArrayDataModule::Options& options) {
+    return message_of<DataError>([&] { made(options); });
+  };
+  CHECK_THAT(error(options_of("x.npy", "version2.npy")), ContainsSubstring("has 20 and") && ContainsSubstring("has 5"));
+  CHECK_THAT(error(options_of("scalar.npy", "y.npy")), ContainsSubstring("samples in its first dimension"));
+  CHECK_THAT(error(options_of("nothing.npy", "y.npy")), ContainsSubstring("samples in its first dimension"));
+  auto other = options_of("x.npy", "y.npy");
+  other.val = {.input = fixture("y.npy"), .target = fixture("y.npy")};
+  CHECK_THAT(error(other), ContainsSubstring("'input' of val"));
+  auto floats = options_of("x.npy", "x.npy");
+  floats.stratify = true;
+  CHECK_THAT(error(floats), ContainsSubstring("stratify needs labels"));
+  CHECK(Registry<DataModule>::instance().find("ArrayDataModule") != nullptr);
+}
+
+}  // namespace array_data_module_test
