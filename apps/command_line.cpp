@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <utility>
 
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
@@ -511,6 +513,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   out.sources.files.assign(values.files.begin(), values.files.end());
   out.plugins.assign(values.plugins.begin(), values.plugins.end());
   out.report = values.report;
+  // CLI11's ranges accept NaN.
+  for (const auto& [option, value] : {std::pair("--grace", out.sweep.grace_s), std::pair("--every", out.every_s)})
+    if (std::isnan(value)) throw ConfigError(cat("[cli] ", option, " must be a number of seconds; got 'nan'."));
   return out;
 }
 

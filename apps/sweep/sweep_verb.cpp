@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <set>
+#include <string>
 
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/text/log.h"
@@ -9,6 +11,7 @@
 #include "fulgur/history/sweep_schedule.h"
 #include "fulgur/history/sweep_state.h"
 #include "fulgur/trainer/config.h"
+#include "sweep/environment_values.h"
 #include "sweep/sweep_folder.h"
 #include "sweep/sweep_runner.h"
 #include "sweep/trial_process.h"
@@ -69,10 +72,30 @@ ConfigSources sources_of(const CommandLine& command, const SweepPlan& plan, cons
   return sources;
 }
 
+// The first fit that ends in such a folder removes the checkpoints of the others. `folders`: of the trials before.
+void check_crash_folder(const Config& config, std::set<std::string>& folders) {
+  for (const Spec<Callback>& callback : config.trainer.callbacks) {
+    if (callback.class_path() != "OnExceptionCheckpoint") continue;
+    const ConfigNode written = callback.write();
+    const ConfigNode* const options = written.find("init_args");
+    const ConfigNode* const folder = options != nullptr ? options->find("dirpath") : nullptr;
+    if (folder == nullptr || !folder->is_scalar()) continue;
+    if (!folders.insert(fs::absolute(folder->text()).lexically_normal().string()).second)
+      throw ConfigError(
+          cat("trials must not share the folder of OnExceptionCheckpoint, since a trial that ends removes the "
+              "checkpoints of the others; dirpath is ",
+              escape_controls(folder->text()),
+              ". Leave dirpath out: the checkpoint is then in the run folder of the trial, which resumes from it."));
+  }
+}
+
 void check_trials(const CommandLine& command, const SweepPlan& plan) {
+  std::set<std::string> crash_folders;
   for (const history::SweepTrial& trial : plan.trials) {
     try {
-      check_trial(load_config(sources_of(command, plan, trial)));
+      const Config config = load_config(sources_of(command, plan, trial));
+      check_trial(config);
+      check_crash_folder(config, crash_folders);
     } catch (const ConfigError& error) {
       throw ConfigError(cat("[cli.sweep] trial ", trial.index, " (", history::trial_text(plan, trial),
                             ") cannot start: ", error.what()));
@@ -113,6 +136,8 @@ CheckedSweep check_sweep(const CommandLine& command) {
                        {to_yaml(node), to_yaml(written), length_of(spec, config), {}, {}}};
   checked.plan = history::plan_sweep(spec, checked.state.length);
   checked.state.trials.resize(checked.plan.trials.size());
+  checked.state.environment = environment_values(written);
+  checked.state.environment.merge(environment_values(node));
   for (const fs::path& plugin : command.plugins) checked.state.plugins.push_back(plugin.string());
   std::error_code error;
   fs::create_directories(checked.folder, error);

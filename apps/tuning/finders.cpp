@@ -36,6 +36,7 @@ void refuse_planned_sizes(const std::vector<Spec<Callback>>& callbacks) {
 
 ExitCode find_lr(Config& config, LearningRateFinder::Options& finder, bool several) {
   if (finder.found) return ExitCode::ok;
+  config.trainer.check_scale_lr();  // the run may have neither
   {
     // A rate that cannot be set is refused before the test.
     const std::vector<RateOption> rates = rates_of(config);

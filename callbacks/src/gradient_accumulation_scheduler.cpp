@@ -97,7 +97,8 @@ void GradientAccumulationScheduler::on_train_start(RunContext& run) {
   if (!run.module().automatic_optimization())
     throw wrong(
         "a module with manual optimization makes its own steps, which scheduling cannot change. Remove the callback.");
-  apply(run);
+  // No filter covers this hook. A resumed run has the factor of its checkpoint, and the next batch may not pass.
+  if (fresh || !filter().is_set()) apply(run);
 }
 
 void GradientAccumulationScheduler::on_train_epoch_start(RunContext& run) { apply(run); }

@@ -69,7 +69,10 @@ void Timer::check(RunContext& run) {
   if (options_.verbose) run.print(cat(reason, " after ", format_fixed(time_elapsed_s(RunningStage::train), 1), " s"));
 }
 
-void Timer::on_fit_start(RunContext& run) { check(run); }
+// A resumed run may be out of time; no filter covers this hook.
+void Timer::on_fit_start(RunContext& run) {
+  if (passes_last_step(run.progress())) check(run);
+}
 void Timer::on_train_start(RunContext& run) { begin(run, RunningStage::train); }
 void Timer::on_train_end(RunContext& run) { finish(run, RunningStage::train); }
 void Timer::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {

@@ -109,7 +109,9 @@ struct MLflowLogger::Impl {
   int64_t refused = 0;
   mlflow::AcceptedNames metric_names, param_names;
   ArtifactNames artifact_names;
-  std::map<std::string, int> failed_uploads;  ///< of the entry that is tried: tries by name
+  // Of the entry that is tried, which may be tried again as a whole: tries by name, and what is stored already.
+  std::map<std::string, int> failed_uploads;
+  std::map<std::string, fs::file_time_type> stored_files;
 
   void report_refused(const std::string& what, size_t entries = 1) {
     refused += static_cast<int64_t>(entries);
@@ -151,6 +153,7 @@ struct MLflowLogger::Impl {
       send();
       return true;
     } catch (const mlflow::Refused& error) {
+      failed_uploads[name] = kMostTries;
       report_refused(error.what());
     } catch (const Error& error) {
       require_answer();
@@ -240,6 +243,7 @@ struct MLflowLogger::Impl {
     else
       attempt(name, [&] { client.upload(*run, name, path); });
     failed_uploads.clear();
+    stored_files.clear();
   }
 
   void upload_folder(const fs::path& path, const std::string& name) {
@@ -255,7 +259,14 @@ struct MLflowLogger::Impl {
         continue;
       }
       const std::string file_name = cat(name, "/", file.lexically_relative(path).string());
-      complete = attempt(file_name, [&] { client.upload(*run, file_name, file); }) && complete;
+      const fs::file_time_type written = fs::last_write_time(file, error);
+      // After a failure, the folder is tried again from its first file.
+      if (const auto stored = stored_files.find(file_name); stored != stored_files.end() && stored->second == written)
+        continue;
+      if (attempt(file_name, [&] { client.upload(*run, file_name, file); }))
+        stored_files[file_name] = written;
+      else
+        complete = false;
     }
   }
 };

@@ -92,8 +92,12 @@ void StatScores::update(const Tensor& prediction, const Tensor& target) {
 
 Tensor StatScores::compute() const {
   const at::NoGradGuard no_grad;
+  const int64_t ignored = options_.ignore_index.value_or(-1);
+  const bool leaves_out =
+      leaves_out_ignored_ && options_.task == Task::multiclass && ignored >= 0 && ignored < options_.num_classes;
   const auto number = [&](const Tensor& counted) {
     const Tensor value = counted.to(at::kDouble);
+    if (leaves_out && average_ == Average::micro && value.dim() == 1) value.select(0, ignored).zero_();
     return average_ == Average::micro ? value.sum() : value;
   };
   Counts counts;
@@ -110,6 +114,7 @@ Tensor StatScores::compute() const {
     weights = at::ones_like(scores);
     const Tensor seen = options_.top_k == 1 ? targets + counts.false_positives : targets;
     if (options_.task == Task::multiclass) weights.masked_fill_(seen.eq(0), 0);
+    if (leaves_out) weights.select(0, ignored).zero_();
   }
   return safe_divide(weights, weights.sum()).mul_(scores).sum();
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 
 #include "fulgur/core/device/recorded_random.h"
@@ -81,6 +82,12 @@ GeneratorStates::Guard::Guard(const GeneratorStates& states) {
   put(states.generators_);
 }
 
-GeneratorStates::Guard::~Guard() { put(before_); }
+GeneratorStates::Guard::~Guard() {
+  try {
+    put(before_);
+  } catch (const std::exception&) {
+    // The device has failed; the next call on it reports that.
+  }
+}
 
 }  // namespace fulgur::nn

@@ -31,7 +31,7 @@ struct Trained {
 // Epochs of ten batches of four.
 template <class Module = Counting>
 Trained train(const Scheduling& scheduling, const std::function<void(TrainerOptions&)>& change,
-              const CheckpointChoice& from = {}) {
+              const CheckpointChoice& from = {}, const CallbackFilter& filter = {}) {
   static TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.limit_val_batches = 0;
@@ -40,6 +40,7 @@ Trained train(const Scheduling& scheduling, const std::function<void(TrainerOpti
   components.seed = 3;
   components.add(std::make_shared<GradientAccumulationScheduler>(
       GradientAccumulationScheduler::Options{.scheduling = scheduling}));
+  components.callbacks.back()->set_common_options(filter);
   at::manual_seed(4);
   auto module = std::make_shared<Module>();
   Trained run;
@@ -101,6 +102,24 @@ TEST_CASE("GradientAccumulationScheduler: a resumed fit continues with the facto
     const auto second = train(
         scheduling, [](TrainerOptions& o) { o.max_epochs = 3; }, first.report.last_checkpoint->string());
     CHECK(second.report.global_step == whole.report.global_step);
+    CHECK(same_weights(second.weights, whole.weights));
+  }
+}
+
+TEST_CASE("GradientAccumulationScheduler: a resume outside of its filter keeps the factor of the checkpoint") {
+  const Scheduling scheduling{{"2", 5}};
+  CallbackFilter filter;
+  filter.until = Interval::parse("2ep");
+  const auto five = [](TrainerOptions& o) { o.max_epochs = 5; };
+  const auto whole = train(scheduling, five, {}, filter);
+  CHECK(whole.report.global_step == 50);
+  for (const int64_t stop : {20, 30, 35}) {
+    CAPTURE(stop);
+    const auto first = train(
+        scheduling, [&](TrainerOptions& o) { o.max_epochs = 5, o.max_steps = stop; }, {}, filter);
+    REQUIRE(first.report.global_step == stop);
+    const auto second = train(scheduling, five, first.report.last_checkpoint->string(), filter);
+    CHECK(second.report.global_step == 50);
     CHECK(same_weights(second.weights, whole.weights));
   }
 }

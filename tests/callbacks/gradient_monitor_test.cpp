@@ -494,6 +494,32 @@ TEST_CASE("GradientMonitor: a run that is stopped and resumed logs what a quiet 
   CHECK(rest.counts == whole.counts);
 }
 
+TEST_CASE("GradientMonitor: a resumed run whose filter passes no further step saves the state of a quiet one") {
+  const auto fit = [&](const TemporaryFolder& folder, int64_t at, const CheckpointChoice& from) {
+    const auto monitor = std::make_shared<GradientMonitor>(GradientMonitor::Options{});
+    CallbackFilter filter;
+    filter.until = Interval::parse("1ep");
+    monitor->set_common_options(filter);
+    interrupted::Settings settings{.from = from, .ends_at = at};
+    settings.change = [&](TrainerOptions& options, TrainerComponents& components) {
+      options.max_epochs = 3;
+      components.add(monitor);
+    };
+    interrupted::fit(folder, std::move(settings));
+    return monitor->state();
+  };
+  const TemporaryFolder quiet_folder, folder;
+  const StateTree whole = fit(quiet_folder, -1, {});
+  fit(folder, 15, {});
+  const StateTree rest = fit(folder, -1, "auto");
+  REQUIRE(whole.at("nonfinite").as_list().size() == 1);
+  REQUIRE(rest.at("nonfinite").as_list().size() == 1);
+  const StateTree &expected = whole.at("nonfinite").as_list().front(), &got = rest.at("nonfinite").as_list().front();
+  CHECK(got.at("steps").tensor().equal(expected.at("steps").tensor()));
+  CHECK(got.at("names").as_list().size() == expected.at("names").as_list().size());
+  CHECK(rest.at("reached").as_double() == whole.at("reached").as_double());
+}
+
 TEST_CASE("GradientMonitor: a norm of order 0 or less, and an interval of 0, are refused") {
   CHECK(message_of<ConfigError>([] { GradientMonitor({.norm_type = 0}); }).find("norm_type") != std::string::npos);
   CHECK_THROWS_AS(GradientMonitor({.every = Interval{0, Interval::Unit::steps}}), ConfigError);

@@ -33,11 +33,12 @@ struct Timed {
 
 // Two epochs of four steps, 5 ms each at least.
 Timed train(Timer::Options options, const TemporaryFolder& folder, int64_t epochs = 2,
-            const CheckpointChoice& from = {}) {
+            const CheckpointChoice& from = {}, const CallbackFilter& filter = {}) {
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = epochs;
   Timed run{.report = {}, .timer = std::make_shared<Timer>(options)};
   TrainerComponents components;
+  run.timer->set_common_options(filter);
   components.add(run.timer);
   run.report = Trainer(trainer_options, components).fit(std::make_shared<Slow>(), regression_data(16, 4), from);
   return run;
@@ -100,6 +101,11 @@ TEST_CASE("Timer: the time of training continues in a resumed fit, whose time ma
   CHECK(second.timer->time_elapsed_s() > *second.timer->end_time_s() - *second.timer->start_time_s());
   const Timed over = train({.duration = seconds(4 * 0.005)}, folder, 2, checkpoint);
   CHECK(over.report.global_step == 4);  // no step more
+  // A quiet run would not have looked at the time either.
+  CallbackFilter third;
+  third.from = Interval::parse("3ep");
+  const Timed filtered = train({.duration = seconds(4 * 0.005)}, folder, 2, checkpoint, third);
+  CHECK(filtered.report.global_step == 8);
   CHECK_THAT(over.report.stop_reason, ContainsSubstring("Timer: the training time of 0.02s is over"));
 }
 

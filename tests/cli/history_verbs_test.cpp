@@ -225,6 +225,9 @@ TEST_CASE("watch: one line for each row of another process's run, until it ends"
     CHECK(runs(arguments).out == quiet.out);
   CHECK(runs({"watch", "nowhere"}).exit_code == 2);
   CHECK(runs({"watch", "fulgur_logs/version_0", "--every", "0"}).exit_code == 2);
+  const Finished not_a_number = runs({"watch", "fulgur_logs/version_0", "--every", "nan"});
+  CHECK(not_a_number.exit_code == 2);
+  CHECK(says(not_a_number.err, "--every must be a number of seconds"));
   CHECK(runs({"watch", "fulgur_logs/version_0"}).exit_code == 0);
 }
 

@@ -491,9 +491,12 @@ TEST_CASE("sweep: mistakes are found before anything starts") {
   refused(start + "spase: {optimizer.lr: [0.1]}", "did you mean 'space'?");
   refused(kGrid, "checkpoint", {"--trainer.enable_checkpointing", "false"});
   refused(kGrid, "CsvLogger", {"--trainer.logger", "false"});
+  refused(kGrid, "cannot start: trials must not share the folder of OnExceptionCheckpoint",
+          {"--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath", "crashed"});
   refused(kGrid, "--ckpt_path", {"--ckpt_path", "x.ckpt"});
   refused(kGrid, "--report", {"--report", "r.json"});
   refused(kGrid, "--jobs", {"--jobs", "0"});
+  refused(kGrid, "--grace must be a number of seconds; got 'nan'", {"--grace", "nan"});
   refused(kGrid, "2 jobs with 2 devices need 4, and there are 3",
           {"--jobs", "2", "--devices_per_trial", "2", "--device_list", "0,1,2"});
   refused(std::string(kGrid) + "halving: {min_epochs: 4}", "must be below trainer.max_epochs");
@@ -541,6 +544,26 @@ TEST_CASE("sweep: a changed sweep or config is refused, and says what differs") 
   const Finished damaged = sweeps({"--dir", "other"});
   CHECK(damaged.exit_code == 3);
   CHECK(says(damaged.err, "other/sweep.json is damaged"));
+}
+
+TEST_CASE("sweep: a changed value of an environment variable in the config is refused, without showing it") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  std::string config = kConfig;
+  config.replace(config.find("batch_size: 16"), 0, "seed: \"${env:DATA_SEED}\", ");
+  config.replace(config.find("num_threads: 1"), 0,
+                 "logger: {class_path: CsvLogger, init_args: {name: \"${env:JOB}\"}}, ");
+  write_text(sweeps / "c.yaml", config);
+  const Finished first = sweeps({}, {"DATA_SEED=17", "JOB=1"});
+  INFO(first.err);
+  REQUIRE(first.exit_code == 0);
+  CHECK(sweeps({}, {"DATA_SEED=17", "JOB=2"}).exit_code == 0);
+  const Finished changed = sweeps({}, {"DATA_SEED=18", "JOB=1"});
+  INFO(changed.err);
+  CHECK(changed.exit_code == 2);
+  CHECK(says(changed.err, "config: ${env:DATA_SEED} had another value when the sweep began"));
+  const std::string saved = sweeps.state()["environment"].dump();
+  CHECK(says(saved, "DATA_SEED"));
+  CHECK_FALSE(says(saved, "\"17\""));
 }
 
 TEST_CASE("sweep: two sweeps in one folder are an error") {

@@ -273,6 +273,79 @@ TEST_CASE(
         contents("three", "checkpoints/last.ckpt/model.safetensors"));
 }
 
+TEST_CASE("LearningRateFinder: scale_lr stays off in a resumed run, whose config has the result too") {
+  const Tune tune;
+  const std::vector<std::string> scaled{"--trainer.callbacks+=LearningRateFinder",
+                                        "--trainer.callbacks.steps",
+                                        "60",
+                                        "--trainer.callbacks.max_lr",
+                                        "10",
+                                        "--trainer.scale_lr",
+                                        "linear",
+                                        "--trainer.base_batch_size",
+                                        "2"};
+  const auto fit = [&](const std::string& root, std::vector<std::string> more) {
+    std::vector<std::string> arguments{"fit", "--data.num_train", "256", "--trainer.default_root_dir", root};
+    arguments.insert(arguments.end(), scaled.begin(), scaled.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return tune.run(arguments);
+  };
+  const auto contents = [&](const std::string& root, const std::string& file) {
+    return read_text(tune / root / "fulgur_logs/version_0" / file);
+  };
+  const auto found = [&](const std::string& root) {
+    const std::string config = contents(root, "config.yaml");
+    const size_t at = config.find("found: ");
+    return config.substr(at, config.find_first_of("}\n,", at) - at);
+  };
+  REQUIRE(fit("quiet", {}).exit_code == 0);
+  REQUIRE(fit("stopped", {"--trainer.stop_after", "1ep"}).exit_code == 0);
+  const Finished resumed = fit("stopped", {"--resume"});
+  INFO(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(says(resumed.err,
+             "resume: trainer.scale_lr: none in the checkpoint, linear in the config; the run continues "
+             "with none"));
+  CHECK_FALSE(says(resumed.err, "rates of the checkpoint are multiplied"));
+  CHECK_FALSE(says(resumed.err, "init_args.found"));
+  CHECK(contents("stopped", "metrics.csv") == contents("quiet", "metrics.csv"));
+  CHECK(contents("stopped", "checkpoints/last.ckpt/model.safetensors") ==
+        contents("quiet", "checkpoints/last.ckpt/model.safetensors"));
+  CHECK(found("quiet") != "found: null");
+  CHECK(found("stopped") == found("quiet"));
+  // Without the finder in the config, the rate of the checkpoint is still the one that was found.
+  const Finished without =
+      tune.run({"fit", "--data.num_train", "256", "--trainer.default_root_dir", "stopped", "--trainer.max_epochs", "3",
+                "--trainer.scale_lr", "linear", "--trainer.base_batch_size", "2", "--resume"});
+  INFO(without.err);
+  CHECK(without.exit_code == 0);
+  CHECK_FALSE(says(without.err, "rates of the checkpoint are multiplied"));
+}
+
+TEST_CASE("LearningRateFinder: options that the search would switch off are checked before it") {
+  const Tune tune;
+  const Finished alone = tune.run({"fit", "--trainer.callbacks+=LearningRateFinder", "--trainer.base_batch_size", "2"});
+  INFO(alone.err);
+  CHECK(alone.exit_code == 2);
+  CHECK(says(alone.err, "[trainer.base_batch_size] this option has no effect without scale_lr"));
+  CHECK_FALSE(says(alone.err, "LearningRateFinder: "));
+}
+
+TEST_CASE("BatchSizeFinder: a resumed run has the result in its config") {
+  const Tune tune;
+  const auto fit = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"fit", "--data.num_train", "100", "--trainer.callbacks+=BatchSizeFinder"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return tune.run(arguments);
+  };
+  REQUIRE(fit({"--trainer.stop_after", "1ep"}).exit_code == 0);
+  const Finished resumed = fit({"--resume"});
+  INFO(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK_FALSE(says(resumed.err, "BatchSizeFinder: batch size"));
+  CHECK(says(read_text(tune / "fulgur_logs/version_0/config.yaml"), "found: 64"));
+}
+
 TEST_CASE("BatchSizeFinder: the fit equals one with the batch size in its config, to the bit") {
   const Tune tune;
   const auto fit = [&](std::vector<std::string> more, const std::string& root) {

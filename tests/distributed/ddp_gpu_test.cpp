@@ -92,6 +92,33 @@ TEST_CASE("on a GPU, a kernel's assertion ends the run cleanly, and what was sav
     CHECK(entry.path().extension() == ".ckpt");  // no half one
 }
 
+TEST_CASE("on a GPU, a kernel's assertion in an evaluation ends the run cleanly", "[gpu]") {
+  require_gpus(1);
+  const std::vector<std::string> more = GENERATE(
+      std::vector<std::string>{"fit"},
+      std::vector<std::string>{"fit", "--trainer.num_sanity_val_steps", "0", "--trainer.validate_first", "true"},
+      std::vector<std::string>{"validate"});
+  const TemporaryFolder folder;
+  // The labels are out of range for the model.
+  write_text(folder / "c.yaml",
+             "seed_everything: 1\n"
+             "trainer: {accelerator: cuda, devices: 1, max_epochs: 1}\n"
+             "model: {class_path: MlpClassifier, init_args: {in_features: 64, hidden: [8], num_classes: 4}}\n"
+             "data: {class_path: SyntheticDataModule, init_args: {num_train: 120, num_val: 33, num_classes: 10, shape: "
+             "[64], batch_size: 8}}\n"
+             "optimizer: {class_path: SGD, init_args: {lr: 0.1}}\n");
+  std::vector<std::string> arguments = more;
+  arguments.insert(arguments.end(), {"-c", "c.yaml"});
+  const Finished run = trainer(arguments, {.folder = folder.path()});
+  CAPTURE(arguments);
+  INFO(run.err);
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "error: CUDA error: device-side assert triggered"));
+  if (more.front() != "fit") return;
+  CHECK(std::filesystem::exists(run_folder(folder.path()) / "failed.json"));
+  CHECK_FALSE(std::filesystem::exists(run_folder(folder.path()) / "run.lock"));
+}
+
 TEST_CASE("on two GPUs, a kernel's assertion ends a run whose layers are placed on them with 1", "[gpu]") {
   require_gpus(2);
   const TemporaryFolder folder;

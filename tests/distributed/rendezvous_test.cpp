@@ -8,7 +8,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
+#include <csignal>
 #include <memory>
+#include <utility>
 
 namespace rendezvous_test {
 
@@ -94,6 +96,36 @@ TEST_CASE("rendezvous: a store for this machine alone listens on the loopback in
   CHECK(can_bind(INADDR_LOOPBACK + 1));
   CHECK(first.wait().exit_code == 5);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+}
+
+TEST_CASE("rendezvous: a rank that waits for others ends at once if it is asked to stop") {
+  const TemporaryFolder folder;
+  for (const auto& [signal, code] : {std::pair(SIGTERM, 143), std::pair(SIGINT, 130)}) {
+    CAPTURE(code);
+    const int port = free_port();
+    const auto listens = [&] {
+      const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(static_cast<uint16_t>(port));
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      const bool taken = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0;
+      ::close(fd);
+      return taken;
+    };
+    Running first(probe("fit", 2, 8, {"--trainer.max_steps", "1", "--trainer.strategy.start_timeout_s", "60"}),
+                  {.folder = folder.path(),
+                   .environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}});
+    REQUIRE(first.wait_until(listens));
+    const auto begin = std::chrono::steady_clock::now();
+    first.signal(signal);
+    const Finished end = first.wait();
+    INFO(end.err);
+    CHECK(end.exit_code == code);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+    CHECK_FALSE(says(end.err, "error: "));
+  }
 }
 
 TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {

@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -155,6 +156,44 @@ TEST_CASE("the manifest of a checkpoint is sent last, and only with all other fi
   REQUIRE(warnings.lines().size() == (trouble == "none" ? 0U : 1U));
   if (trouble != "none")
     CHECK_THAT(warnings.lines()[0], ContainsSubstring(trouble == "gone" ? "logger.artifact_gone" : "logger.refused"));
+}
+
+TEST_CASE("after a failure, a folder is tried again without the files that are stored") {
+  Tracking tracking;
+  const CollectedWarnings warnings;
+  const TemporaryFolder folder;
+  for (const char* name : {"a.bin", "b.bin", "manifest.json", "z.bin"}) write_text(folder / name, name);
+  std::map<std::string, int> tries;
+  // Of each file every second try fails, which would be more than five failures in total.
+  tracking.first = [&](const HttpRequest& request) {
+    const bool fails = request.method == "PUT" && tries[request.target]++ % 2 == 0;
+    return HttpReply{.status = fails ? 507 : 0, .body = ""};
+  };
+  MLflowLogger::Options options = tracking.options();
+  options.log_model = MLflowModels::best;
+  MLflowLogger logger(options);
+  logger.start("logs/version_0", std::nullopt);
+  CheckpointInfo info;
+  info.path = folder.path();
+  info.request.best = true;
+  int failures = 0;
+  for (bool sent = false; !sent && failures < 10;) {
+    try {
+      logger.after_save_checkpoint(info);
+      sent = true;
+    } catch (const Error&) {
+      ++failures;
+    }
+  }
+  CHECK(failures == 4);
+  CHECK(tracking.artifacts == std::vector<std::string>{"checkpoints/best/a.bin", "checkpoints/best/b.bin",
+                                                       "checkpoints/best/z.bin", "checkpoints/best/manifest.json"});
+  CHECK(warnings.lines().empty());
+  // The next checkpoint of this name is sent as a whole.
+  tracking.first = [](const HttpRequest&) { return HttpReply{.status = 0}; };
+  tracking.artifacts.clear();
+  logger.after_save_checkpoint(info);
+  CHECK(tracking.artifacts.size() == 4);
 }
 
 TEST_CASE("metrics whose names become equal stay different") {

@@ -105,6 +105,29 @@ TEST_CASE("a metric's value does not change with later updates, and computing ch
   CHECK(matrix.compute().equal(at::tensor({1, 1, 0, 2}).reshape({2, 2})));
 }
 
+TEST_CASE("an ignored class that is predicted is left out of the averages of IoU alone") {
+  // Of torchmetrics 1.9.0: multiclass_jaccard_index, multiclass_f1_score.
+  const Tensor prediction = at::tensor({0, 1, 2, 1, 0, 2, 1, 0, 2, 2}),
+               target = at::tensor({0, 1, 1, 1, 0, 0, 2, 2, 0, 2});
+  const auto iou = [&](metrics::Average average, int64_t ignored) {
+    metrics::IoU metric({.num_classes = 3, .average = average, .ignore_index = ignored});
+    metric.update(prediction, target);
+    return metric.compute();
+  };
+  using metrics::Average;
+  CHECK(iou(Average::macro, 2).item<double>() == Approx(7.0 / 12));
+  CHECK(iou(Average::micro, 2).item<double>() == Approx(4.0 / 7));
+  CHECK(iou(Average::weighted, 2).item<double>() == Approx(4.0 / 7));
+  CHECK(iou(Average::none, 2)[1].item<double>() == Approx(2.0 / 3));
+  CHECK(iou(Average::none, 2)[2].item<double>() == 0);
+  CHECK(iou(Average::macro, 0).item<double>() == Approx(0.375));
+  CHECK(iou(Average::micro, 0).item<double>() == Approx(0.375));
+  CHECK(iou(Average::macro, -1).item<double>() == Approx(16.0 / 45));
+  metrics::FBeta f1({.num_classes = 3, .ignore_index = 2});
+  f1.update(prediction, target);
+  CHECK(f1.compute().item<double>() == Approx(22.0 / 45));
+}
+
 TEST_CASE("metrics refuse what they cannot count") {
   using Catch::Matchers::ContainsSubstring;
   metrics::Accuracy accuracy({.num_classes = 3});

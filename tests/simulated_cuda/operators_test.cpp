@@ -165,6 +165,13 @@ TEST_CASE("operations that save other tensors on CUDA give the CPU's results", "
         {fill_with_steps({3, 8, 5}).to(type), (fill_with_steps({8}) + 2).to(type), fill_with_steps({8}).to(type)},
         [](const Tensors& in) { return Tensors{at::group_norm(in[0], 2, in[1], in[2])}; }, tolerance);
   }
+  // As under autocast: the results are float32, and the gradient is float16 again.
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    check_same({x.to(type)}, [](const Tensors& in) { return Tensors{in[0].softmax(1, at::kFloat)}; });
+    check_same({x.to(type)}, [](const Tensors& in) { return Tensors{in[0].log_softmax(1, at::kFloat)}; });
+    check_same(
+        {x.to(type)}, [](const Tensors& in) { return Tensors{in[0].softmax(1)}; }, 1e-2);
+  }
   // CUDA keeps what it normalizes by in float32.
   const Tensor half = x.to(at::kHalf).to(kGpu);
   CHECK(std::get<1>(at::native_layer_norm(half, {8}, {}, {}, 1e-5)).scalar_type() == at::kFloat);

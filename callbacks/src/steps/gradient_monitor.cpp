@@ -102,6 +102,11 @@ GradientMonitor::GradientMonitor(Options options)
 GradientMonitor::~GradientMonitor() = default;
 
 StateTree GradientMonitor::state() const {
+  if (watched_.empty() && loaded_state_) {
+    StateTree same = *loaded_state_;
+    same["reached"] = trigger_.reached();
+    return same;
+  }
   StateTree::List counts;
   for (const Watched& of : watched_) {
     if (!of.counts.defined()) continue;
@@ -129,6 +134,7 @@ void GradientMonitor::load_state(const StateTree& state) {
       if (const int64_t count = steps.const_data_ptr<int64_t>()[i]; count > 0) loaded[names[i].as_string()] += count;
   }
   resumed_at_ = reached;
+  loaded_state_ = state;
   trigger_.set_reached(reached);
   loaded_before_ = std::exchange(loaded_, std::move(loaded));
   watched_before_ = std::exchange(watched_, {});
@@ -141,6 +147,7 @@ void GradientMonitor::setup(RunContext&, TrainerFn fn) {
   loaded_.clear();
   loaded_before_.clear();
   resumed_at_.reset();
+  loaded_state_.reset();
   decided_at_ = -1;
   warned_ = pending_ = has_logged_ = false;
 }

@@ -218,8 +218,8 @@ void WeightAveraging::on_train_start(RunContext& run) {
   }
   begin_counting_skips(run);
   run_ = &run;
-  // The process may have ended between a step and its update.
-  update_if_due(run);
+  // The process may have ended between a step and its update. No filter covers this hook.
+  if (passes_last_step(run.progress())) update_if_due(run);
 }
 
 // With manual optimization, a run that resumes counts from zero.
@@ -341,7 +341,7 @@ bool WeightAveraging::only_skipped_steps(RunContext& run, Tensor& counts) {
 }
 
 void WeightAveraging::on_train_end(RunContext& run) {
-  update_if_due(run);
+  if (passes_last_step(run.progress())) update_if_due(run);
   // All steps were skipped, which only the device knew.
   if (!average_->empty() && !updates_->is_known() && updates_->value() == 0) average_->clear();
   if (average_->empty() && run.progress().global_step > 0 && !run.fast_dev_run())

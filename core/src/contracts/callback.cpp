@@ -1,5 +1,7 @@
 #include "fulgur/core/contracts/callback.h"
 
+#include <algorithm>
+
 #include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/core/text/class_name.h"
 
@@ -21,6 +23,12 @@ Callback::~Callback() = default;
 void Callback::set_common_options(const CallbackFilter& filter) {
   filter.check();
   filter_ = filter;
+}
+
+CallbackFilter::Position Callback::last_position(const Progress& progress) {
+  // An epoch may have begun without a batch.
+  const bool in_epoch = progress.in_epoch() && progress.batches.completed > 0;
+  return {.step = progress.global_step, .epoch = in_epoch ? progress.epoch + 1 : std::max<int64_t>(progress.epoch, 1)};
 }
 
 std::string Callback::state_key() const { return detail::class_name(typeid(*this)); }

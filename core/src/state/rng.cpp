@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include <exception>
 #include <mutex>
 #include <random>
 #include <string>
@@ -65,6 +66,12 @@ void load_rng_state(const std::vector<at::Device>& devices, const StateTree& sta
 }
 
 RngGuard::RngGuard(std::vector<at::Device> devices) : devices_(std::move(devices)), saved_(rng_state(devices_)) {}
-RngGuard::~RngGuard() { load_rng_state(devices_, saved_); }
+RngGuard::~RngGuard() {
+  try {
+    load_rng_state(devices_, saved_);
+  } catch (const std::exception&) {
+    // The device has failed; the next call on it reports that, or an exception that is under way does.
+  }
+}
 
 }  // namespace fulgur

@@ -1,6 +1,7 @@
 #include "fulgur/history/sweep_state.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/text/errors.h"
@@ -116,6 +117,7 @@ std::string sweep_json(const SweepState& state) {
                    {"length", state.length ? OrderedJson(*state.length) : OrderedJson(nullptr)},
                    {"threads", state.threads ? OrderedJson(*state.threads) : OrderedJson(nullptr)},
                    {"plugins", state.plugins},
+                   {"environment", state.environment},
                    {"trials", OrderedJson::array()}};
   for (const TrialRecord& record : state.trials) json["trials"].push_back(json_of_record(record));
   return json_text(json);
@@ -134,6 +136,7 @@ SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& 
     if (const auto threads = json.find("threads"); threads != json.end() && !threads->is_null())
       state.threads = threads->get<int64_t>();
     state.plugins = json.value("plugins", std::vector<std::string>());  // older files do not have them
+    state.environment = json.value("environment", std::map<std::string, std::string>());  // older files lack it
     if (state.threads.value_or(1) < 1) throw DataError("the number of threads is below 1");
     for (const SavedJson& record : json.at("trials")) state.trials.push_back(record_of(record));
     const size_t expected = plan_of(state).trials.size();
@@ -155,6 +158,9 @@ SweepPlan plan_of(const SweepState& state) {
 std::string sweep_differences(const SweepState& saved, const SweepState& given) {
   std::string lines = lines_of_differences(saved.sweep, given.sweep, "sweep", !halving_has_compared(saved));
   lines += lines_of_differences(saved.config, given.config, "config");
+  for (const auto& [name, hash] : saved.environment)
+    if (const auto now = given.environment.find(name); now != given.environment.end() && now->second != hash)
+      lines += cat("\nconfig: ${env:", escape_controls(name), "} had another value when the sweep began");
   if (lines.empty() && saved.length != given.length)
     lines = cat("\nconfig: the length of the run: ", saved.length.value_or(0), " in the sweep's folder, ",
                 given.length.value_or(0), " now");

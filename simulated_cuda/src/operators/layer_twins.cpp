@@ -1,6 +1,10 @@
-// Operations whose CUDA kernel saves different tensors for its backward than the CPU kernel: tensors of other sizes, or
-// none.
+// Operations whose CUDA kernel saves different tensors for its backward than the CPU kernel: tensors of other sizes or
+// dtypes, or none.
 #include <ATen/ops/_embedding_bag.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/searchsorted.h>
@@ -48,6 +52,22 @@ void embedding_bag(const TwinCall& call) {
                     wanted(3) ? of_maximum : at::Tensor()};
 }
 
+// (input, dim, half_to_float, …) → output. Only CUDA's kernel takes float16 and returns float32, as under autocast.
+template <at::Tensor (*kSoftmax)(const at::Tensor&, int64_t, bool)>
+void softmax(const TwinCall& call) {
+  const at::Tensor& input = call.tensor(0);
+  const bool to_float = call.arguments[2].toBool();
+  call.arguments = {kSoftmax(to_float ? input.to(at::kFloat) : input, call.arguments[1].toInt(), false)};
+}
+
+// (grad, output, dim, input_dtype, …) → grad of the input, in its dtype
+template <at::Tensor (*kBackward)(const at::Tensor&, const at::Tensor&, int64_t, at::ScalarType)>
+void softmax_backward(const TwinCall& call) {
+  const at::Tensor &grad = call.tensor(0), &output = call.tensor(1);
+  const at::ScalarType input_dtype = call.arguments[3].toScalarType();
+  call.arguments = {kBackward(grad, output, call.arguments[2].toInt(), grad.scalar_type()).to(input_dtype)};
+}
+
 }  // namespace
 
 void add_layer_twins(HandWrittenTwins& twins) {
@@ -57,6 +77,13 @@ void add_layer_twins(HandWrittenTwins& twins) {
     twins[name] = {Mode::beside, log_sigmoid_backward};
   for (const char* name : {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
     twins[name] = {Mode::beside, embedding_bag};
+  for (const std::string overload : {"", ".out"}) {
+    twins["aten::_softmax" + overload] = {Mode::beside, softmax<at::_softmax>};
+    twins["aten::_log_softmax" + overload] = {Mode::beside, softmax<at::_log_softmax>};
+    twins["aten::_softmax_backward_data" + overload] = {Mode::beside, softmax_backward<at::_softmax_backward_data>};
+    twins["aten::_log_softmax_backward_data" + overload] = {Mode::beside,
+                                                            softmax_backward<at::_log_softmax_backward_data>};
+  }
 }
 
 }  // namespace simulated_cuda

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <future>
 #include <map>
@@ -12,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "fulgur/core/system/start_thread.h"
+#include "fulgur/core/system/stop_signal.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/launcher.h"
@@ -43,8 +45,12 @@ StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& 
       opened->set_exception(std::current_exception());
     }
   }).detach();
-  if (store.wait_for(options.timeout) != std::future_status::ready)
-    throw std::runtime_error("The listener there does not answer as a store: another program may hold the port.");
+  const auto until = Clock::now() + options.timeout;
+  while (store.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    if (const int signal = stop_signal(); signal != 0) throw Interrupted(signal);
+    if (Clock::now() > until)
+      throw std::runtime_error("The listener there does not answer as a store: another program may hold the port.");
+  }
   return store.get();
 }
 
@@ -63,6 +69,8 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
     else
       address = wait_for_listener(place.main_address, place.main_port, timeout_s);
     return connect_store(address, options);
+  } catch (const Interrupted&) {
+    throw;
   } catch (const DistributedError& error) {
     throw DistributedError(cat(error.what(), " (", who(place), ")"));
   } catch (const std::exception& error) {
@@ -108,6 +116,8 @@ void forget_store(const ProcessPlace& place) {
 }
 
 constexpr const char* kRound = "fulgur/round";
+// What the key that ends a meeting says: all ranks have come, or the number of the signal that has stopped one of them.
+constexpr const char* kAllHere = "here";
 
 /// Ranks of a run meet in the store, or find in it the remains of an earlier round.
 class Meeting {
@@ -136,6 +146,7 @@ class Meeting {
       if (round != over)
         if (auto store = come_to(round)) return store;
       over = round;
+      if (const int got = stop_signal(); got != 0) throw Interrupted(got);
       pause([] { return std::vector<int64_t>{0}; });
     }
   }
@@ -162,13 +173,22 @@ class Meeting {
     }
     // The last rank to arrive signals that all have arrived. A rank waits for that one key: waiting for each rank would
     // make the requests of a start-up quadratic in their number.
-    if (store->add("count", 1) == place_.world_size) store->set("all", "1");
+    if (store->add("count", 1) == place_.world_size) store->compareSet("all", "", kAllHere);
     // Only a living rank 0 gives the signal: in an earlier round, all ranks may have joined and died.
     const char* const signal = named_ && place_.rank != 0 ? "go" : "all";
+    bool may_leave = true;
     while (true) {
       if (store->check({signal})) {
-        if (named_ && place_.rank == 0) store->set("go", "1");
+        const std::string verdict = store->get_to_str(signal);
+        if (named_ && place_.rank == 0) store->set("go", verdict);
+        if (verdict != kAllHere) throw Interrupted(parse_whole<int>(verdict).value_or(SIGTERM));
         return store;
+      }
+      // A rank that was asked to stop leaves, unless all have come: these stop together, in the run.
+      if (const int got = stop_signal(); got != 0 && may_leave) {
+        if (store->compareSet("all", "", std::to_string(got)) != kAllHere) throw Interrupted(got);
+        may_leave = false;
+        continue;
       }
       if (place_.environment == "launcher" && raw_->check({launcher_failure_key(place_.restarts)}))
         throw DistributedError(cat("[strategies.rendezvous] another process of the run failed before all had joined (",
@@ -226,6 +246,8 @@ c10::intrusive_ptr<c10d::Store> meet(const ProcessPlace& place, double timeout_s
   try {
     return meet_in(known.store, place, timeout_s - waited_s, known.meetings);
   } catch (const DistributedError&) {
+    throw;
+  } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {
     forget_store(place);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <thread>
 
+#include "fulgur/core/system/stop_signal.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -138,6 +139,7 @@ std::string wait_for_listener(const std::string& address, int64_t port, double t
       reason = std::strerror(error);
     }
     if (Clock::now() + pause >= deadline) break;
+    if (const int signal = stop_signal(); signal != 0) throw Interrupted(signal);
     std::this_thread::sleep_for(pause);
   }
   throw DistributedError(cat(

@@ -19,7 +19,7 @@ ListeningSocket listen_on(int64_t port, bool everywhere);
 bool is_ipv4_loopback(const std::string& address);
 
 /// Waits until something listens there, and returns the numeric address that answered. Throws a DistributedError with
-/// address, port and reason after `timeout_s`.
+/// address, port and reason after `timeout_s`, and Interrupted if the process was asked to stop.
 std::string wait_for_listener(const std::string& address, int64_t port, double timeout_s);
 
 }  // namespace fulgur::detail

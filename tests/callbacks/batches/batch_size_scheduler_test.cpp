@@ -380,6 +380,14 @@ TEST_CASE("BatchSizeScheduler: what a run cannot do is refused before it begins"
                  at({{"1ep", 20}}), [](TrainerOptions& o, TrainerComponents&) { o.val_check_interval = 4; },
                  regression_data(40, 12)),
              ContainsSubstring("would never run, since an epoch has 2 batches"));
+  // Without a validation, no interval is too long.
+  CHECK(sizes(at({{"1ep", 20}}), [](TrainerOptions& o, TrainerComponents&) { o.val_check_interval = 4; }) ==
+        repeated({{10, 4}, {4, 20}}));
+  const Trained off = train(
+      at({{"1ep", 20}}),
+      [](TrainerOptions& o, TrainerComponents&) { o.val_check_interval = 4, o.limit_val_batches = 0; },
+      regression_data(40, 12));
+  CHECK(off.report.global_step == 14);
   std::vector<CombinedLoader::Named> parts{{"a", regression_stream(40)}};
   CHECK_THAT(
       error_of<ConfigError>(at({{"1ep", 20}}), {}, DataSource{std::make_shared<CombinedLoader>(std::move(parts))}),

@@ -188,6 +188,35 @@ TEST_CASE("WeightAveraging: a run that is killed or gets a signal, and is resume
   }
 }
 
+TEST_CASE("WeightAveraging: with a filter, neither a resume nor the end of training updates the average") {
+  struct Filtered {
+    std::optional<Interval> CallbackFilter::*option;
+    const char* value;
+    int64_t updates;  // of 60 steps in 6 epochs
+  };
+  const Filtered filtered =
+      GENERATE(Filtered{&CallbackFilter::once, "2ep", 10}, Filtered{&CallbackFilter::from, "2ep", 50},
+               Filtered{&CallbackFilter::until, "1ep", 10}, Filtered{&CallbackFilter::every, "7st", 8});
+  CAPTURE(filtered.value, filtered.updates);
+  const Change with_filter = [&](TrainerOptions&, TrainerComponents& components) {
+    CallbackFilter filter;
+    filter.*filtered.option = length(filtered.value);
+    components.callbacks.back()->set_common_options(filter);
+  };
+  const TemporaryFolder quiet_folder;
+  const Averaged quiet_run = train(quiet_folder, ema(), {}, with_filter);
+  CHECK(quiet_run.callback->n_averaged() == filtered.updates);
+  for (const int64_t batch : {7, 10, 15, 25}) {
+    CAPTURE(batch);
+    const TemporaryFolder folder;
+    train(folder, ema(), {.ends_at = batch, .by_signal = true}, with_filter);
+    const Averaged resumed = train(folder, ema(), {.from = "auto"}, with_filter);
+    CHECK(resumed.callback->n_averaged() == filtered.updates);
+    CHECK(same_weights(resumed.averages(), quiet_run.averages()));
+    CHECK(rows(folder) == rows(quiet_folder));
+  }
+}
+
 TEST_CASE("WeightAveraging: an exception in a validation leaves the weights of training in the checkpoint") {
   struct FailingOnce : SelfPlanned {
     bool fails;

@@ -166,6 +166,27 @@ TEST_CASE("validate and test call a filtered callback") {
   CHECK(recorder->calls == Calls{"validation", "validation ends"});
 }
 
+TEST_CASE("the last step of a run belongs to the epoch of its batch") {
+  Progress progress;
+  const auto is_at = [&](int64_t step, int64_t epoch) {
+    const CallbackFilter::Position last = Callback::last_position(progress);
+    return last.step == step && last.epoch == epoch;
+  };
+  CHECK(is_at(0, 1));
+  progress.epochs.started = 1;
+  progress.batches.completed = 2;
+  progress.global_step = 2;
+  CHECK(is_at(2, 1));
+  progress.epoch = 1;
+  progress.batches.completed = 0;
+  CHECK(is_at(2, 1));
+  progress.epochs.started = 2;  // without a batch
+  CHECK(is_at(2, 1));
+  progress.batches.completed = 1;
+  progress.global_step = 3;
+  CHECK(is_at(3, 2));
+}
+
 TEST_CASE("filters that are wrong are refused") {
   const auto refused = [](const CallbackFilter& filter) {
     return message_of<ConfigError>([&] { Recorder().set_common_options(filter); });

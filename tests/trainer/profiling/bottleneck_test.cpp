@@ -74,6 +74,11 @@ TEST_CASE("a host that waits for its accelerator is not what bounds the run") {
   RunTraits captured = on_gpu();
   captured.captures = true;
   CHECK_FALSE(advises(find_bottleneck(costs(0.05, 0.9), captured), "cuda_graph"));
+  // A strategy that splits batches, a device without graphs.
+  RunTraits eager = on_gpu();
+  eager.can_capture = false;
+  CHECK(find_bottleneck(costs(0.05, 0.9), eager).launches);
+  CHECK_FALSE(advises(find_bottleneck(costs(0.05, 0.9), eager), "cuda_graph"));
 }
 
 TEST_CASE("nothing is said of a run without a measured step") {

@@ -108,11 +108,6 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
   return *node;
 }
 
-// A seed that is a number; nullopt for `true`, `false` or none.
-std::optional<uint64_t> number_of(const ConfigNode* seed) {
-  return seed && seed->is_scalar() ? parse_whole<uint64_t>(seed->text()) : std::nullopt;
-}
-
 const ConfigNode* find_node(const ConfigNode& root, const std::string& key) {
   const ConfigNode* node = &root;
   for (const std::string& part : split_text(key, '.')) {
@@ -125,6 +120,25 @@ const ConfigNode* find_node(const ConfigNode& root, const std::string& key) {
     if (!node) return nullptr;
   }
   return node;
+}
+
+// The result that the run of a config has set in a callback that searches before the run; nullptr if it has none.
+const ConfigNode* found_by(const ConfigNode& callback, std::string_view finder) {
+  const ConfigNode* const name = class_of(&callback);
+  if (name == nullptr || !name->is_scalar() || name->text() != finder) return nullptr;
+  const ConfigNode* const found = find_node(callback, "init_args.found");
+  return found != nullptr && found->is_scalar() ? found : nullptr;
+}
+
+bool any_found_by(const ConfigNode& config, std::string_view finder) {
+  const ConfigNode* const callbacks = find_node(config, "trainer.callbacks");
+  return callbacks != nullptr && callbacks->is_list() &&
+         std::ranges::any_of(callbacks->items(), [&](const auto& item) { return found_by(item, finder) != nullptr; });
+}
+
+// A seed that is a number; nullopt for `true`, `false` or none.
+std::optional<uint64_t> number_of(const ConfigNode* seed) {
+  return seed && seed->is_scalar() ? parse_whole<uint64_t>(seed->text()) : std::nullopt;
 }
 
 // The config of the checkpoint's run with what the run has decided, such as a drawn seed; null if there is none.
@@ -202,7 +216,8 @@ std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
 // The config that a resumed run follows, and how it came about.
 struct Agreement {
   ConfigNode config;
-  bool changed = false;  // `config` is not the one that was given
+  bool changed = false;            // `config` is not the one that was given
+  bool rate_was_searched = false;  // by a LearningRateFinder, in the run of the checkpoint
   std::vector<ConfigDifference> differences;
   std::vector<std::string> refused = {};  // differences of the model
   bool has_new_option = false;            // one of these is not set in the checkpoint
@@ -212,10 +227,22 @@ struct Agreement {
     changed = true;
   }
 
+  // Whether `item` is the result of a finder in the checkpoint's run, and the config has the same finder without one.
+  bool is_search_result(const Comparison::Item& item) {
+    constexpr std::string_view kFound = ".init_args.found";
+    const auto& [key, there, here] = item;
+    if (!key.starts_with("trainer.callbacks.") || !key.ends_with(kFound)) return false;
+    if (!there || !there->is_scalar() || (here && !here->is_null())) return false;
+    const ConfigNode* const name = class_of(&node_at(config, key.substr(0, key.size() - kFound.size())));
+    return name && name->is_scalar() && (name->text() == "LearningRateFinder" || name->text() == "BatchSizeFinder");
+  }
+
   // Decides about one item; `given` is the config as it was.
   void add(const Comparison::Item& item, const Config& given) {
     const auto& [key, there, here] = item;
-    const Side side = side_of(key);
+    // The rate that was found is the one to train with, and scale_lr belongs to it.
+    const bool scales = key == "trainer.scale_lr" || key == "trainer.base_batch_size";
+    const Side side = scales && rate_was_searched ? Side::checkpoint : side_of(key);
     const bool config_wins = given.load.allow_config_change;
     // Options that the data fills in later are compared by shape, when the weights are loaded.
     if (side == Side::ignored || config::is_link_target(given, key)) return;
@@ -223,6 +250,8 @@ struct Agreement {
     if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
         !config_wins)
       return take_from_checkpoint(item);
+    // A resumed run searches nothing, so this is no difference either: its config describes the whole run.
+    if (is_search_result(item) && !config_wins) return take_from_checkpoint(item);
     ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
     if (side == Side::model && (!config_wins || key == "model" || key == "model.class_path")) {
       has_new_option |= there == nullptr;
@@ -265,7 +294,8 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   const ConfigNode present = config.write();
   Comparison comparison;
   comparison.compare("", &saved->written, &present);
-  Agreement agreement{.config = present, .differences = {}};
+  Agreement agreement{
+      .config = present, .rate_was_searched = any_found_by(saved->written, "LearningRateFinder"), .differences = {}};
   for (const Comparison::Item& item : comparison.items)
     if (!is_decided_auto(saved->decided, item.key, item.saved, item.present)) agreement.add(item, config);
   agreement.throw_if_refused(saved->checkpoint);

@@ -86,12 +86,7 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
   require(on_nonfinite != OnNonFinite::rollback || fn != TrainerFn::fit || enable_checkpointing,
           "[trainer.on_nonfinite] a rollback returns to a checkpoint, and enable_checkpointing is false. Turn "
           "checkpoints on, or set on_nonfinite: raise, skip or stop.");
-  require(scale_lr == ScaleLr::none || base_batch_size, "[trainer.scale_lr] ", enum_text(scale_lr),
-          " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none.");
-  require(
-      scale_lr != ScaleLr::none || !base_batch_size,
-      "[trainer.base_batch_size] this option has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
-      "out.");
+  check_scale_lr();
   if (fn == TrainerFn::fit && auto_micro_batch) {
     require(!cuda_graph,
             "[trainer.auto_micro_batch] a step that cuda_graph captures cannot be repeated with smaller batches. Set "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/renamed_options.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -307,6 +308,17 @@ void TrainerOptions::fields(Fields& f) {
   f(enable_progress_bar, "enable_progress_bar", "Adds a ProgressBar if the callbacks contain none.");
   f(enable_model_summary, "enable_model_summary", "Adds a ModelSummary if the callbacks contain none.");
   f.hint_for_unknown = config::hint_for_trainer_key;
+}
+
+void TrainerOptions::check_scale_lr() const {
+  if (scale_lr != ScaleLr::none && !base_batch_size)
+    throw ConfigError(cat(
+        "[trainer.scale_lr] ", enum_text(scale_lr),
+        " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
+  if (scale_lr == ScaleLr::none && base_batch_size)
+    throw ConfigError(
+        "[trainer.base_batch_size] this option has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave "
+        "it out.");
 }
 
 }  // namespace fulgur

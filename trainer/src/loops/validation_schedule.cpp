@@ -38,7 +38,8 @@ void ValidationSchedule::start() {
 }
 
 void ValidationSchedule::begin_epoch(std::optional<int64_t> batches) {
-  interval_ = validation_interval(run_.options, batches);
+  // A fit that validates nothing has no interval that could be too long.
+  interval_ = run_.validation.runs ? validation_interval(run_.options, batches) : std::nullopt;
 }
 
 bool ValidationSchedule::may_run() const {

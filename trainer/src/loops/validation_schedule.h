@@ -19,7 +19,8 @@ class ValidationSchedule {
   ValidationSchedule(const RunState& run, RunContext& context);
   /// Call before the first batch of this process.
   void start();
-  /// An epoch of `batches` begins, or continues. Throws a ConfigError if the interval does not fit.
+  /// An epoch of `batches` begins, or continues. Throws a ConfigError if the fit validates and the interval does not
+  /// fit.
   void begin_epoch(std::optional<int64_t> batches);
   /// Whether validation runs in this epoch.
   bool may_run() const;

@@ -9,10 +9,11 @@
 #include <iterator>
 #include <mutex>
 
+#include "fulgur/core/system/stop_signal.h"
+
 namespace fulgur::detail::signals {
 namespace {
 
-std::atomic<int> g_received{0};
 std::atomic<bool> g_save{false};
 std::atomic<int64_t> g_received_at_ms{0};
 // A scheduler may send one signal to both the launcher and the ranks, to which the launcher forwards it too.
@@ -32,7 +33,7 @@ void handle(int number) {
     return;
   }
   int expected = 0;
-  if (g_received.compare_exchange_strong(expected, number)) {
+  if (stop_signal().compare_exchange_strong(expected, number)) {
     g_received_at_ms = now_ms();
     return;
   }
@@ -49,7 +50,7 @@ int g_scopes = 0;
 Scope::Scope() {
   const std::lock_guard lock(g_mutex);
   if (g_scopes++ > 0) return;
-  g_received = 0;
+  stop_signal() = 0;
   g_save = false;
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
@@ -71,7 +72,7 @@ Scope::~Scope() {
 bool take_save_request() { return g_save.exchange(false); }
 
 std::optional<int> received() {
-  const int number = g_received;
+  const int number = stop_signal();
   if (number == 0) return std::nullopt;
   return number;
 }

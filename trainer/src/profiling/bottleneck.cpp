@@ -32,7 +32,7 @@ void advise_on_data(const StepCosts& costs, const RunTraits& run, std::vector<Ad
 }
 
 void advise_on_host(const StepCosts& costs, const RunTraits& run, bool launches, std::vector<Advice>& advice) {
-  if (launches && !run.captures)
+  if (launches && run.can_capture && !run.captures)
     advice.push_back({"the host launches kernels more slowly than the GPU runs them. Launch the whole step at once",
                       "trainer: {cuda_graph: true}"});
   if (costs.callbacks_s >= kNotable * costs.step_s && !costs.slowest_hook.empty())

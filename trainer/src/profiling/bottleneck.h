@@ -25,7 +25,8 @@ struct StepCosts {
 /// The settings that advice depends on.
 struct RunTraits {
   bool on_cpu = true;
-  bool captures = false;  ///< `cuda_graph`
+  bool captures = false;    ///< `cuda_graph`
+  bool can_capture = true;  ///< the device and the run allow it
   int64_t ranks = 1;
   int64_t threads = 1, cores = 1;
   std::optional<int64_t> num_workers;  ///< of the data module; nullopt: unknown or auto

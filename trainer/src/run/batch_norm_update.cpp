@@ -49,11 +49,6 @@ void compute_on(RunState& run, const Batch& batch, int64_t index) {
 }
 
 // Where the last training batch was, for filters of callbacks: also in a run that is resumed only for this pass.
-CallbackFilter::Position last_position(const Progress& progress) {
-  return {.step = progress.global_step,
-          .epoch = progress.in_epoch() ? progress.epoch + 1 : std::max<int64_t>(progress.epoch, 1)};
-}
-
 // The batches of one epoch, of which a checkpoint must not know: they are not trained. Returns their number; nullopt if
 // a signal has ended the pass.
 std::optional<int64_t> read_training_data(RunState& run, Services& services) {
@@ -109,7 +104,7 @@ std::vector<std::string> update_batch_norm(RunState& run, Services& services) {
   std::optional<int64_t> batches;
   {
     const ScopeGuard muted(run, LogScope::muted);
-    const CallbackFilter::Position before = std::exchange(run.position.filtered, last_position(run.counters));
+    const CallbackFilter::Position before = std::exchange(run.position.filtered, Callback::last_position(run.counters));
     run.position.during("training_step, for the statistics of batch norms",
                         [&] { batches = read_training_data(run, services); });
     run.position.filtered = before;

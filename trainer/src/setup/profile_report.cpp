@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "capture/cannot_capture.h"
 #include "fulgur/checkpoint/new_file.h"
 #include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
@@ -51,6 +52,10 @@ RunTraits traits_of(const RunState& run) {
       .high_matmul_precision = run.options.float32_matmul_precision.value_or("highest") != "highest",
       .compresses_gradients = false,
       .finds_unused_parameters = false};
+  const bool trained = run.counters.batches_total.completed > 0;
+  traits.can_capture = run.device().is_cuda() && trained && !cannot_capture(run);
+  // TF32 is one of CUDA's formats.
+  traits.high_matmul_precision |= !run.device().is_cuda();
   if (const auto workers = data_option(run, "num_workers")) traits.num_workers = parse_whole<int64_t>(*workers);
   if (const auto* const ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get())) {
     traits.compresses_gradients = ddp->options().compression != DDPStrategy::Compression::none;

@@ -299,8 +299,9 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   const bool out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
   const bool in_loops = run_.counters.batches_total.ready > 0;
   const bool in_first_read = out_of_memory && run_.position.reading;
+  // A signal before the setup ends the meeting of the ranks, which are not connected yet.
   const bool is_on_all_ranks =
-      dynamic_cast<const Interrupted*>(&error) || (in_loops && dynamic_cast<const MonitorError*>(&error));
+      (set_up_ && dynamic_cast<const Interrupted*>(&error)) || (in_loops && dynamic_cast<const MonitorError*>(&error));
   run_.failed_alone = run_.world_size() > 1 && !is_on_all_ranks;
   // Before the loops, Fulgur's own errors say where they come from.
   const bool in_hook = run_.in_hook() && !dynamic_cast<const Error*>(&error);

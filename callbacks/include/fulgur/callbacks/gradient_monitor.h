@@ -106,7 +106,8 @@ class FULGUR_API GradientMonitor final : public Callback {
   Options options_;
   IntervalTrigger trigger_;
   std::vector<Watched> watched_;
-  Counts loaded_;  // of a checkpoint, if no device has them yet
+  Counts loaded_;                          // of a checkpoint, if no device has them yet
+  std::optional<StateTree> loaded_state_;  // of that checkpoint: a filter may pass no step after it
   // The same before a state was loaded in this run: a batch that fails is undone, and may be what is to be reported.
   Counts loaded_before_;
   std::vector<Watched> watched_before_;

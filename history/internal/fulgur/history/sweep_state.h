@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,6 +46,8 @@ struct SweepState {
   std::vector<TrialRecord> trials;
   std::optional<int64_t> threads = {};    ///< of each trial, since the first start; unknown before it
   std::vector<std::string> plugins = {};  ///< with which the config can be read
+  /// Hashes of the environment variables to which the config refers, by name; empty in files of earlier versions.
+  std::map<std::string, std::string> environment = {};
 };
 
 FULGUR_API std::string sweep_json(const SweepState& state);

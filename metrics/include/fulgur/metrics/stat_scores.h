@@ -33,10 +33,13 @@ class FULGUR_API StatScores : public PredictionMetric {
   };
   virtual Tensor score(const Counts& counts) const = 0;
   Task task() const { return options_.task; }
+  /// The class of `ignore_index` has no targets, but may be predicted; torchmetrics leaves it out of some averages.
+  void leave_out_ignored_class() { leaves_out_ignored_ = true; }
 
  private:
   Options options_;
   Average average_;
+  bool leaves_out_ignored_ = false;
   Tensor &true_positives_, &predicted_, &targets_, &samples_;
 };
 
@@ -97,10 +100,11 @@ class FULGUR_API FBeta final : public StatScores {
   double beta_;
 };
 
-/// TP / (TP + FP + FN): intersection over union (Jaccard index).
+/// TP / (TP + FP + FN): intersection over union (Jaccard index). If `ignore_index` is one of the classes, `macro` and
+/// `micro` leave it out. Equals torchmetrics' JaccardIndex.
 class FULGUR_API IoU final : public StatScores {
  public:
-  explicit IoU(const Options& options) : StatScores(options) {}
+  explicit IoU(const Options& options) : StatScores(options) { leave_out_ignored_class(); }
 
  private:
   Tensor score(const Counts& counts) const override;

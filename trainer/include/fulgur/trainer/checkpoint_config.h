@@ -22,10 +22,12 @@ struct FULGUR_API ConfigDifference {
 
 /// Reconciles the config of a fit with its checkpoint (`ckpt_path`) before anything is created from it: optimizer,
 /// schedule, batch size and seed take the checkpoint's values, unless `load.allow_config_change`; everything else stays
-/// as in the config. `ckpt_path: auto` is replaced by the path it resolves to. Returns the differences; empty if no run
-/// is resumed (no checkpoint, `load.loops` off, a finished run). If `locks` is true, the run's folder is locked while
-/// it is read; with several ranks, only the first rank locks it. Throws a CheckpointError listing all differences of
-/// the model, which are not allowed, and for a checkpoint that cannot be read.
+/// as in the config. If LearningRateFinder found the rate, `scale_lr` and `base_batch_size` belong to it, and `found`
+/// of both finders is taken over without a difference. `ckpt_path: auto` is replaced by the path it resolves to.
+/// Returns the differences; empty if no run is resumed (no checkpoint, `load.loops` off, a finished run). If `locks` is
+/// true, the run's folder is locked while it is read; with several ranks, only the first rank locks it. Throws a
+/// CheckpointError listing all differences of the model, which are not allowed, and for a checkpoint that cannot be
+/// read.
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
 
 /// The state of the data module in the checkpoint that a run of `config` will load; nullopt if it loads none, or one

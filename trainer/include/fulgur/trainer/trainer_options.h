@@ -191,6 +191,8 @@ struct FULGUR_API TrainerOptions {
   bool enable_model_summary = true;
 
   void fields(Fields& f);
+  /// Throws a ConfigError if one of `scale_lr` and `base_batch_size` is set without the other.
+  void check_scale_lr() const;
 };
 
 }  // namespace fulgur

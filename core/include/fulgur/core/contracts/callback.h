@@ -42,6 +42,11 @@ class FULGUR_API Callback : public Stateful {
   /// for a filter that no step or epoch can pass.
   void set_common_options(const CallbackFilter& filter);
   const CallbackFilter& filter() const { return filter_; }
+  /// The step and epoch, counted from 1, of the last step that the run has made; step 0 of epoch 1 before the first.
+  static CallbackFilter::Position last_position(const Progress& progress);
+  /// Whether the filter passes the last step. A hook that is always called, such as `on_train_start`, asks before it
+  /// does what belongs to that step.
+  bool passes_last_step(const Progress& progress) const { return filter_.passes(last_position(progress)); }
 
   /// Identifies the state in checkpoints, by default by the class name. Two stateful callbacks with the same key are a
   /// ConfigError.

@@ -20,7 +20,8 @@ FULGUR_API StateTree rng_state(const std::vector<at::Device>& devices);
 /// Restores those of `devices` that are in the state; the others are left unchanged.
 FULGUR_API void load_rng_state(const std::vector<at::Device>& devices, const StateTree& state);
 
-/// Saves the generators and restores them on destruction: evaluation does not affect training's random numbers.
+/// Saves the generators and restores them on destruction: evaluation does not affect training's random numbers. The
+/// generator of a device that has failed is not restored; the destructor does not throw.
 class FULGUR_API RngGuard {
  public:
   explicit RngGuard(std::vector<at::Device> devices);
