@@ -10,7 +10,6 @@ set(TEST_SOURCES
   labelled_images_test.cpp
   resampling_test.cpp
   skipped_samples_test.cpp
-  stratified_split_test.cpp
   transform_values_test.cpp
   transforms_guide_test.cpp
   transforms_test.cpp
