@@ -2,6 +2,7 @@ set(TEST_SOURCES
   batch_transforms_test.cpp
   cifar_test.cpp
   decode_test.cpp
+  device_transforms_test.cpp
   hostile_images_test.cpp
   image_data_module_test.cpp
   image_dataset_test.cpp

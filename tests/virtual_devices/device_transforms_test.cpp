@@ -1,0 +1,32 @@
+// Transforms on the device before a batch is split among devices, and of batches that were prefetched.
+#include <catch2/catch_test_macros.hpp>
+
+#include "images/made_cifar.h"
+#include "parted.h"
+
+namespace device_transforms_test {
+
+using namespace fulgur;
+using namespace fulgur::test;
+
+namespace {
+
+std::map<std::string, Tensor> trained(TrainerOptions options, const TemporaryFolder& folder, size_t on_workers) {
+  options.max_epochs = 2;
+  const std::shared_ptr<DataModule> data = made_cifar(folder.path(), on_workers, 2);
+  return train<Pixels>(std::move(options), {}, data).weights;
+}
+
+}  // namespace
+
+TEST_CASE("batches that are prefetched or split among devices are transformed as on the CPU") {
+  const TemporaryFolder folder;
+  write_made_cifar(folder.path());
+  const auto expected = trained(quiet(folder), folder, 5);
+  CHECK(same_weights(trained(quiet(folder), folder, 0), expected));
+  CHECK(largest_difference(trained(on_virtual(folder, "single_device", 1), folder, 0), expected) < 1e-6);
+  CHECK(largest_difference(trained(on_virtual(folder, "dp", 3), folder, 0), expected) < 1e-6);
+  CHECK(largest_difference(trained(on_virtual(folder, "dp", 3), folder, 3), expected) < 1e-6);
+}
+
+}  // namespace device_transforms_test
