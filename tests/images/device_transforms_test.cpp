@@ -70,15 +70,15 @@ std::map<int64_t, Tensor> completed_epoch(const std::shared_ptr<ImageDataset>& d
   while (loader.next(batch)) {
     const auto* const transforms = dataset->batch_transforms();
     const Batch whole = transforms ? transforms->apply(batch) : batch;
-    for (int64_t i = 0; i < whole.size(); ++i)
-      images[whole["label"][i].item<int64_t>()] = whole["image"][i].clone();
+    for (int64_t i = 0; i < whole.size(); ++i) images[whole["label"][i].item<int64_t>()] = whole["image"][i].clone();
   }
   return images;
 }
 
 bool same_images(const std::map<int64_t, Tensor>& a, const std::map<int64_t, Tensor>& b) {
-  return a.size() == b.size() &&
-         std::ranges::equal(a, b, [](const auto& x, const auto& y) { return x.first == y.first && x.second.equal(y.second); });
+  return a.size() == b.size() && std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+           return x.first == y.first && x.second.equal(y.second);
+         });
 }
 
 /// Notes what it sees.
@@ -203,15 +203,17 @@ TEST_CASE("a sample that replaces a bad one has the numbers of the bad one") {
 TEST_CASE("a collate function gets the numbers of each sample, and images of another size are refused") {
   const TemporaryFolder folder;
   copy_fixture("colour.png", folder / "0.png");
-  copy_fixture("turned6.png", folder / "1.png");
+  copy_fixture("turned6.jpg", folder / "1.jpg");
   ImageDatasetOptions options;
   options.device_transforms = {transform_of("RandomHorizontalFlip")};
-  const ImageDataset dataset({.root = folder.path(), .files = {"0.png", "1.png"}, .labels = {}, .classes = {}}, options);
+  const ImageDataset dataset({.root = folder.path(), .files = {"0.png", "1.jpg"}, .labels = {}, .classes = {}},
+                             options);
   Batch out({Batch::Entry{"image", std::vector<Tensor>(1)}, Batch::Entry{"image.parameters", std::vector<Tensor>(1)}});
   const auto read = [&](int64_t index) { dataset.read(c10::ArrayRef<int64_t>(index), 0, out, {}); };
   read(0);
   CHECK(out.list("image.parameters")[0].sizes() == at::IntArrayRef({1}));
-  CHECK_THAT(message_of<DataError>([&] { read(1); }), ContainsSubstring("transforms on the device need images of one size"));
+  CHECK_THAT(message_of<DataError>([&] { read(1); }),
+             ContainsSubstring("transforms on the device need images of one size"));
 }
 
 TEST_CASE("transforms that cannot run on the device are refused, by their kind before any file is read") {

@@ -45,8 +45,9 @@ struct FULGUR_API ImageReadingOptions {
 };
 
 /// Base of the data modules for labelled images. Batches: `image` (N, C, H, W), uint8 or, after a transform that makes
-/// it so, float32; `label` (N) int64; for predict also `file`, with `file_names`. With transforms on the device, loaders
-/// yield the images before these, and `image.parameters` (N, K) float32 if they draw numbers; a run completes the batch.
+/// it so, float32; `label` (N) int64; for predict also `file`, with `file_names`. With transforms on the device,
+/// loaders yield the images before these, and `image.parameters` (N, K) float32 if they draw numbers; a run completes
+/// the batch.
 ///
 /// The names of the classes are saved in a checkpoint. A checkpoint cannot be evaluated or resumed with other classes
 /// or another order of them. With `on_bad_sample: skip`, the bad files of validation, test and predict are left out:

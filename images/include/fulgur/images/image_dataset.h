@@ -44,17 +44,17 @@ struct ImageDatasetOptions {
   bool scaled_decode = true;  ///< decodes JPEG at 1/2, 1/4 or 1/8 if that is enough for the first transform
   ImagePipeline pipeline = {};
   ImagePipeline::Transforms device_transforms = {};  ///< what is drawn for them becomes an entry of the samples
-  bool with_file = false;  ///< adds the entry `file`
+  bool with_file = false;                            ///< adds the entry `file`
   OnBadSample on_bad_sample = OnBadSample::raise;
   int64_t max_bad_samples = 100;  ///< with skip: one bad sample more is a DataError that lists them
   int64_t cache_bytes = 0;        ///< keeps decoded images in memory, as many as fit; then `scaled_decode` is off
 };
 
 /// Labelled images: entries `image` (C, H, W) uint8 or float32, as the pipeline returns it, `label` int64 (if there are
-/// labels), `file` (a text, with `with_file`), and `image.parameters` (K) float32 if `device_transforms` draw K numbers for
-/// each sample. Thread-safe. All images need one size after the pipeline, which is
-/// that of the first sample, unless the loader has a collate function. If the pipeline is empty, files are decoded
-/// straight into the memory of the batch.
+/// labels), `file` (a text, with `with_file`), and `image.parameters` (K) float32 if `device_transforms` draw K numbers
+/// for each sample. Thread-safe. All images need one size after the pipeline, which is that of the first sample, unless
+/// the loader has a collate function. If the pipeline is empty, files are decoded straight into the memory of the
+/// batch.
 ///
 /// With `skip`, a bad sample is replaced by the next one in the order of the data set that can be decoded (after the
 /// last comes the first), with the label and the file name of that one and the random numbers of the bad one. So the

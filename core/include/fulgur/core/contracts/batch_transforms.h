@@ -12,11 +12,12 @@ namespace fulgur {
 class FULGUR_API BatchTransforms {
  public:
   virtual ~BatchTransforms();
-  /// The entry, made by the loader, that only `apply` reads: what was drawn for each sample. The hooks of modules do not
-  /// see it. Empty if there is none.
+  /// The entry, made by the loader, that only `apply` reads: what was drawn for each sample. The hooks of modules do
+  /// not see it. Empty if there is none.
   virtual std::string_view parameters_entry() const = 0;
   /// Returns the transformed batch, without `parameters_entry()`. Called on the run's thread with a batch on the run's
-  /// device, for which it must not wait. It must not write into the tensors of `batch`, whose memory the loader may share.
+  /// device, for which it must not wait. It must not write into the tensors of `batch`, whose memory the loader may
+  /// share.
   virtual Batch apply(Batch batch) const = 0;
 };
 
