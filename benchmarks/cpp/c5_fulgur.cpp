@@ -1,5 +1,6 @@
 // C5, Fulgur's ImageFolder and DataLoader. `--case cifar|photos`, `--decode full|scaled`; peers/c5_torch.py is the same
 // in Python.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/bincount.h>
 
 #include "bench.h"
@@ -64,9 +65,8 @@ void measure(const bench::Arguments& arguments) {
   options.scaled_decode = arguments.text("decode") == "scaled";
   const auto images = std::make_shared<fulgur::ImageFolder>(arguments.text("inputs") + "/" + set, options);
   const auto classes = static_cast<int64_t>(images->classes().size());
-  fulgur::DataLoader loader(images, {.batch_size = arguments.number("batch"),
-                                     .shuffle = true,
-                                     .num_workers = arguments.number("workers")});
+  fulgur::DataLoader loader(
+      images, {.batch_size = arguments.number("batch"), .shuffle = true, .num_workers = arguments.number("workers")});
   loader.configure(/*seed=*/1, /*rank=*/0, /*world_size=*/1);
   fulgur::Batch batch;
   Contents contents;
