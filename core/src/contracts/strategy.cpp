@@ -48,7 +48,8 @@ void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch&
   if (!transforms) precision().convert_input(batch);
   if (data) {
     Batch parameters;
-    if (transforms) parameters = take_entry(batch, transforms->parameters_entry());
+    if (transforms && !transforms->parameters_entry().empty())
+      parameters = take_entry(batch, transforms->parameters_entry());
     batch = data->on_before_batch_transfer(module, std::move(batch), loader_idx);
     batch = data->transfer_batch_to_device(module, std::move(batch), device(), loader_idx);
     if (transforms) {
