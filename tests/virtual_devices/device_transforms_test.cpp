@@ -1,9 +1,10 @@
 // Transforms on the device before a batch is split among devices, and of batches that were prefetched.
 #include "images/made_cifar.h"
-#include "virtual_devices/parted.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <set>
+
+#include "parted.h"
 
 namespace device_transforms_test {
 
