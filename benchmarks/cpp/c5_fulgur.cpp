@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bincount.h>
 
+#include <cmath>
+
 #include "bench.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/images/geometry_transforms.h"
