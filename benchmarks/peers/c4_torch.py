@@ -2,10 +2,9 @@
 transforms do, `--mode work` has a costly transform of each sample; `--mode index` is one index_select for a batch and no
 DataLoader."""
 
-import os
 import time
 
-from common import prepare, write_report
+from common import cpu_of, prepare, write_report
 from images import Images, arguments, measure, normalise, work_on
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
@@ -39,13 +38,6 @@ class GivenOrder(Sampler):
 def collate_normalised(samples):
     x, y = default_collate(samples)
     return normalise(x), y
-
-
-def cpu_of(process):
-    """CPU seconds of another process, in steps of 10 ms."""
-    with open(f"/proc/{process}/stat", encoding="ascii") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main():

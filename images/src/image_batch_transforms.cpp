@@ -11,30 +11,34 @@
 namespace fulgur::images {
 namespace {
 
-std::string name_of(const ImageTransform* transform) {
+std::string batch_transform_name(const ImageTransform* transform) {
   return transform ? detail::class_name(typeid(*transform)) : "a null pointer";
+}
+
+const BatchImageTransform& checked_batch_transform(const ImageTransform* transform) {
+  const auto* const on_batches = dynamic_cast<const BatchImageTransform*>(transform);
+  if (!on_batches)
+    throw ConfigError(cat("[images.ImageBatchTransforms] a transform on the device must be able to run on batches; ",
+                          batch_transform_name(transform),
+                          " cannot. Move it to the transforms on workers, before those on the device."));
+  return *on_batches;
 }
 
 }  // namespace
 
-SplitMix64 transform_random(const SampleContext& context, int64_t index, size_t place) {
-  const uint64_t of_sample = context.random(index).next();
-  return SplitMix64(mix_bits(of_sample + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(place));
+void ImageBatchTransforms::check_kinds(const ImagePipeline::Transforms& transforms) {
+  for (const auto& transform : transforms) checked_batch_transform(transform.get());
 }
 
-ImageBatchTransforms::ImageBatchTransforms(std::vector<std::shared_ptr<const ImageTransform>> transforms,
-                                           int64_t channels, ImageSize size, size_t first_place)
+ImageBatchTransforms::ImageBatchTransforms(ImagePipeline::Transforms transforms, int64_t channels, ImageSize size,
+                                           size_t first_place)
     : channels_(channels), size_(size), output_size_(size), first_place_(first_place) {
   for (auto& owner : transforms) {
-    const auto* const transform = dynamic_cast<const BatchImageTransform*>(owner.get());
-    if (!transform)
-      throw ConfigError(cat("[images.ImageBatchTransforms] a transform on the device must be able to run on batches; ",
-                            name_of(owner.get()),
-                            " cannot. Move it to the transforms on workers, before those on the device."));
-    transform->check_batch(output_size_, channels);
-    steps_.push_back({std::move(owner), transform, output_size_, parameter_count_});
-    parameter_count_ += transform->parameter_count();
-    output_size_ = transform->size_after(output_size_);
+    const BatchImageTransform& transform = checked_batch_transform(owner.get());
+    transform.check_batch(output_size_, channels);
+    steps_.push_back({std::move(owner), &transform, output_size_, parameter_count_});
+    parameter_count_ += transform.parameter_count();
+    output_size_ = transform.size_after(output_size_);
   }
 }
 
@@ -63,15 +67,18 @@ Tensor ImageBatchTransforms::apply(Tensor images, const Tensor& parameters) cons
   return images;
 }
 
-Batch ImageBatchTransforms::apply(Batch batch, std::string_view image) const {
+std::string_view ImageBatchTransforms::parameters_entry() const {
+  return parameter_count_ > 0 ? kParameters : std::string_view();
+}
+
+Batch ImageBatchTransforms::apply(Batch batch) const {
   if (steps_.empty()) return batch;
-  const std::string name(image), parameters = name + ".parameters";
-  const Tensor images = apply(batch[name], parameter_count_ > 0 ? batch[parameters] : Tensor());
+  const Tensor images = apply(batch["image"], parameter_count_ > 0 ? batch[kParameters] : Tensor());
   Batch result;
   for (Batch::Entry& entry : batch) {
-    if (entry.first == parameters && parameter_count_ > 0) continue;
-    if (entry.first == name)
-      result.add(name, images);
+    if (entry.first == kParameters && parameter_count_ > 0) continue;
+    if (entry.first == "image")
+      result.add("image", images);
     else
       result.add(entry.first, std::move(entry.second));
   }

@@ -50,6 +50,18 @@ std::string small_housing() {
   return text;
 }
 
+/// CIFAR-10's binary files with 120 images each, one colour for each class.
+void write_small_cifar(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  std::string bytes;
+  for (int i = 0; i < 120; ++i)
+    bytes += static_cast<char>(i % 10) + std::string(1024, static_cast<char>(20 * (i % 10))) +
+             std::string(2048, static_cast<char>(i));
+  for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+                           "data_batch_5.bin", "test_batch.bin"})
+    write_text(folder / name, bytes);
+}
+
 }  // namespace
 
 TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
@@ -61,8 +73,10 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     const TemporaryFolder folder;
     write_text(folder / "text.txt", small_text());
     write_text(folder / "housing.csv", small_housing());
+    write_small_cifar(folder / "cifar");
     const Start start{.folder = {},
-                      .environment = {"FULGUR_TEXT=" + (folder / "text.txt").string(),
+                      .environment = {"FULGUR_CIFAR10=" + (folder / "cifar").string(),
+                                      "FULGUR_TEXT=" + (folder / "text.txt").string(),
                                       "FULGUR_HOUSING=" + (folder / "housing.csv").string()}};
     std::vector<std::string> few{"--config",
                                  entry.path().string(),
@@ -81,6 +95,7 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     const std::string name = entry.path().stem().string();
     if (name.ends_with("_model_parallel") || name.ends_with("_hybrid"))
       few.insert(few.end(), {"--trainer.accelerator", "virtual"});
+    if (name.starts_with("cifar10")) few.insert(few.end(), {"--data.val_size", "100"});
     std::vector<std::string> fit{"fit", "--report", (folder / "fit.json").string()};
     fit.insert(fit.end(), few.begin(), few.end());
     const Finished fitted = trainer(fit, start);
@@ -121,7 +136,7 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     CHECK(fit_names == expected);
     CHECK(test_names == logged("test"));
   }
-  CHECK(found >= 13);
+  CHECK(found >= 14);
 }
 
 TEST_CASE(
@@ -294,6 +309,47 @@ TEST_CASE("California housing is learned better than its mean") {
   INFO(fitted.err);
   REQUIRE(fitted.exit_code == 0);
   CHECK(Json::parse(read_text(folder / "report.json"))["metrics"]["val_r2"].get<double>() > 0.6);
+}
+
+TEST_CASE("cifar10_resnet.yaml trains on JPEG files in folders, too") {
+  const char* trial = std::getenv("FULGUR_TRIAL_DATA");
+  const auto archive = std::filesystem::path(trial ? trial : "") / "cifar10-jpg" / "cifar10-jpg-tree.tar.gz";
+  if (trial == nullptr || !std::filesystem::exists(archive))
+    SKIP("FULGUR_TRIAL_DATA names no folder with cifar10-jpg/");
+  const TemporaryFolder folder;
+  const std::string unpack = "tar -xzf '" + archive.string() + "' -C '" + folder.path().string() + "' ./test";
+  REQUIRE(std::system(unpack.c_str()) == 0);
+  write_text(folder / "folders.yaml",
+             "data:\n"
+             "  class_path: ImageFolderDataModule\n"
+             "  init_args:\n"
+             "    train_dir: " +
+                 (folder / "test").string() +
+                 "\n"
+                 "    test_fraction: 0.1\n"
+                 "    batch_size: 64\n"
+                 "    device_transforms:\n"
+                 "      - {class_path: RandomCrop, init_args: {size: 32, padding: 4}}\n"
+                 "      - RandomHorizontalFlip\n"
+                 "      - {class_path: Normalize, init_args: {mean: 0.47, std: 0.25}}\n"
+                 "    eval_device_transforms: [{class_path: Normalize, init_args: {mean: 0.47, std: 0.25}}]\n");
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(),
+                     {"--config", (configs() / "cifar10_resnet.yaml").string(), "--config",
+                      (folder / "folders.yaml").string(), "--trainer.default_root_dir", folder.path().string(),
+                      "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "4", "--trainer.limit_val_batches",
+                      "2", "--trainer.limit_test_batches", "2", "--trainer.num_threads", "1"});
+    return trainer(arguments, {.folder = folder.path(), .environment = {"FULGUR_CIFAR10=absent"}});
+  };
+  const Finished fitted = run({"fit", "--report", (folder / "fit.json").string()});
+  INFO(fitted.err);
+  REQUIRE(fitted.exit_code == 0);
+  CHECK(Json::parse(read_text(folder / "fit.json"))["metrics"]["train_loss"].get<double>() < 10);
+  const Finished tested = run({"test", "--ckpt_path", "best", "--report", (folder / "test.json").string()});
+  INFO(tested.err);
+  REQUIRE(tested.exit_code == 0);
+  CHECK(keys(Json::parse(read_text(folder / "test.json"))["metrics"]) ==
+        std::set<std::string>{"test_acc", "test_loss"});
 }
 
 TEST_CASE("last and best are those of the newest run that has them, or of the run whose config is given") {

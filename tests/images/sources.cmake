@@ -2,6 +2,7 @@ set(TEST_SOURCES
   batch_transforms_test.cpp
   cifar_test.cpp
   decode_test.cpp
+  device_transforms_test.cpp
   hostile_images_test.cpp
   image_data_module_test.cpp
   image_dataset_test.cpp
@@ -10,7 +11,6 @@ set(TEST_SOURCES
   labelled_images_test.cpp
   resampling_test.cpp
   skipped_samples_test.cpp
-  stratified_split_test.cpp
   transform_values_test.cpp
   transforms_guide_test.cpp
   transforms_test.cpp

@@ -2,6 +2,7 @@ list(APPEND TEST_SOURCES
   averaging_test.cpp
   current_device_test.cpp
   device_paths_test.cpp
+  device_transforms_test.cpp
   devices_test.cpp
   dp_test.cpp
   enabled.cpp

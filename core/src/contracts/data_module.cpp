@@ -18,6 +18,9 @@ Loaders DataModule::loaders(RunningStage stage) {
   return {};
 }
 
+BatchTransforms::~BatchTransforms() = default;
+
+const BatchTransforms* DataModule::batch_transforms(RunningStage) const { return nullptr; }
 void DataModule::setup(TrainerFn) {}
 void DataModule::teardown(TrainerFn) {}
 void DataModule::on_exception(const std::exception&) {}

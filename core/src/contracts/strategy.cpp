@@ -3,6 +3,18 @@
 #include "fulgur/core/contracts/same_ranks.h"
 
 namespace fulgur {
+namespace {
+
+/// Moves the entry `name`, if there is one, into a batch for itself.
+Batch take_entry(Batch& batch, std::string_view name) {
+  Batch taken, rest;
+  for (Batch::Entry& entry : batch)
+    (entry.first == name ? taken : rest).add(std::move(entry.first), std::move(entry.second));
+  batch = std::move(rest);
+  return taken;
+}
+
+}  // namespace
 
 Strategy::~Strategy() = default;
 SameRanks::~SameRanks() = default;
@@ -31,10 +43,22 @@ void Strategy::optimizer_step(Optimizer& optimizer, const Closure& closure, cons
 }
 
 void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
-  precision().convert_input(batch);
+  const BatchTransforms* const transforms =
+      data && module.in_run() ? data->batch_transforms(module.run().stage()) : nullptr;
+  if (!transforms) precision().convert_input(batch);
   if (data) {
+    Batch parameters;
+    if (transforms && !transforms->parameters_entry().empty())
+      parameters = take_entry(batch, transforms->parameters_entry());
     batch = data->on_before_batch_transfer(module, std::move(batch), loader_idx);
     batch = data->transfer_batch_to_device(module, std::move(batch), device(), loader_idx);
+    if (transforms) {
+      parameters = parameters.to(device(), /*non_blocking=*/true);
+      for (Batch::Entry& entry : parameters) batch.add(std::move(entry.first), std::move(entry.second));
+      batch = transforms->apply(std::move(batch));
+      // Numbers that were drawn, and images between two transforms, keep their bits.
+      precision().convert_input(batch);
+    }
     batch = data->on_after_batch_transfer(module, std::move(batch), loader_idx);
     return;
   }

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,6 +20,7 @@
 #include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/images/image_batch_transforms.h"
 
 namespace fulgur {
 
@@ -30,11 +33,14 @@ struct ImageDataset::Impl {
   std::unique_ptr<detail::ImageSource> source;
   std::unique_ptr<detail::ImageCache> cache;
   detail::BadSamples bad;
+  std::once_flag first_read;  ///< sets `on_device`
+  std::unique_ptr<const images::ImageBatchTransforms> on_device;
 
   explicit Impl(ImageDatasetOptions how) : options(std::move(how)), bad(options.max_bad_samples) {
     if (options.max_bad_samples < 0 || options.cache_bytes < 0)
       throw ConfigError(cat("[images.ImageDataset] max_bad_samples and cache_bytes must not be negative; got ",
                             options.max_bad_samples, " and ", options.cache_bytes, "."));
+    images::ImageBatchTransforms::check_kinds(options.device_transforms);
   }
 
   const std::vector<int64_t>& labels() const { return list ? list->labels : own_labels; }
@@ -92,11 +98,44 @@ struct ImageDataset::Impl {
                         "; none of ", count, " is. Check the data set."));
   }
 
+  // ---- transforms on the device ----
+
+  const images::ImageBatchTransforms* batch_transforms() {
+    if (options.device_transforms.empty() || source->size() == 0) return nullptr;
+    std::call_once(first_read, [this] {
+      Tensor image;
+      with_readable(0, [&](int64_t used) { image = transformed(used, 0, {}); });
+      on_device = std::make_unique<const images::ImageBatchTransforms>(
+          options.device_transforms, image.size(0), ImageSize{image.size(1), image.size(2)}, options.pipeline.size());
+    });
+    return on_device.get();
+  }
+
+  /// How many numbers the transforms on the device need of each sample.
+  int64_t parameter_count() {
+    const auto* const transforms = batch_transforms();
+    return transforms ? transforms->parameter_count() : 0;
+  }
+
+  void write_parameters(int64_t random_index, Batch::Value& to, int64_t row, const SampleContext& context) const {
+    Tensor target;
+    if (auto* list_of_rows = std::get_if<std::vector<Tensor>>(&to))
+      target = list_of_rows->at(static_cast<size_t>(row)) = at::empty({on_device->parameter_count()}, at::kFloat);
+    else
+      target = std::get<Tensor>(to).select(0, row);
+    on_device->draw(context, random_index, target.mutable_data_ptr<float>());
+  }
+
   // ---- writing of rows ----
 
   void write_image(int64_t index, int64_t random_index, Batch::Value& to, int64_t row, const SampleContext& context) {
     if (auto* list_of_images = std::get_if<std::vector<Tensor>>(&to)) {
       const Tensor image = transformed(index, random_index, context);
+      if (on_device && ImageSize{image.size(1), image.size(2)} != on_device->input_size())
+        throw DataError(cat("[images.ImageDataset] transforms on the device need images of one size; ",
+                            sample_text(index), " has ", shape_text(image.sizes()), ", the first one had ",
+                            on_device->input_size().height, " x ", on_device->input_size().width,
+                            ". Use transforms on workers."));
       // An image of the cache or of the memory must not be changed by whoever gets the batch.
       list_of_images->at(static_cast<size_t>(row)) =
           options.pipeline.empty() && (cache || !list) ? image.clone() : image;
@@ -149,12 +188,15 @@ struct ImageDataset::Impl {
   }
 
   void write(int64_t index, int64_t row, Batch& out, const SampleContext& context) {
+    const bool draws = parameter_count() > 0;
     with_readable(index, [&](int64_t used) {
       size_t entry = 0;
       write_image(used, index, out.entry(entry++).second, row, context);
       if (!labels().empty()) write_label(used, out.entry(entry++).second, row);
       if (options.with_file)
-        std::get<std::vector<std::string>>(out.entry(entry).second).at(static_cast<size_t>(row)) = source->name(used);
+        std::get<std::vector<std::string>>(out.entry(entry++).second).at(static_cast<size_t>(row)) = source->name(used);
+      // Of the sample that was asked for, as in the pipeline.
+      if (draws) write_parameters(index, out.entry(entry).second, row, context);
     });
   }
 };
@@ -187,6 +229,8 @@ Batch ImageDataset::prototype() const {
   batch.add("image", at::empty(image.unsqueeze(0).sizes(), image.scalar_type()));
   if (!impl_->labels().empty()) batch.add("label", at::empty({1}, at::kLong));
   if (impl_->options.with_file) batch.add("file", std::vector<std::string>(1));
+  if (const int64_t count = impl_->parameter_count(); count > 0)
+    batch.add(std::string(images::ImageBatchTransforms::kParameters), at::empty({1, count}, at::kFloat));
   return batch;
 }
 
@@ -198,6 +242,8 @@ void ImageDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch
     impl_->write(indices[i], first_row + static_cast<int64_t>(i), out, context);
   }
 }
+
+const images::ImageBatchTransforms* ImageDataset::batch_transforms() const { return impl_->batch_transforms(); }
 
 std::vector<int64_t> ImageDataset::readable_samples(int64_t threads) const {
   Impl& m = *impl_;

@@ -6,15 +6,11 @@
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
-namespace {
 
-/// The generator of transform `k`: unrelated to those of the other transforms, and the same for any length of the list.
-SplitMix64 random_of_transform(const SampleContext& context, int64_t index, size_t k) {
+SplitMix64 images::transform_random(const SampleContext& context, int64_t index, size_t place) {
   const uint64_t of_sample = context.random(index).next();
-  return SplitMix64(mix_bits(of_sample + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(k));
+  return SplitMix64(mix_bits(of_sample + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(place));
 }
-
-}  // namespace
 
 ImagePipeline::ImagePipeline(Transforms transforms) : transforms_(std::move(transforms)) {
   for (size_t k = 0; k < transforms_.size(); ++k)
@@ -24,7 +20,7 @@ ImagePipeline::ImagePipeline(Transforms transforms) : transforms_(std::move(tran
 
 Tensor ImagePipeline::apply(Tensor image, const SampleContext& context, int64_t index) const {
   for (size_t k = 0; k < transforms_.size(); ++k) {
-    SplitMix64 random = random_of_transform(context, index, k);
+    SplitMix64 random = images::transform_random(context, index, k);
     image = transforms_[k]->apply(image, random);
     if (!image.defined() || image.dim() != 3 || !image.is_cpu() ||
         (image.scalar_type() != at::kByte && image.scalar_type() != at::kFloat))
@@ -39,7 +35,7 @@ Tensor ImagePipeline::apply(Tensor image, const SampleContext& context, int64_t 
 
 std::optional<ImageSize> ImagePipeline::enough(ImageSize size, const SampleContext& context, int64_t index) const {
   if (transforms_.empty()) return std::nullopt;
-  return transforms_.front()->enough(size, random_of_transform(context, index, 0));
+  return transforms_.front()->enough(size, images::transform_random(context, index, 0));
 }
 
 }  // namespace fulgur

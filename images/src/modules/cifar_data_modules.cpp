@@ -8,8 +8,8 @@
 #include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/data/splits.h"
 #include "fulgur/images/image_data_modules.h"
-#include "fulgur/images/stratified_split.h"
 #include "modules/image_sets.h"
 
 namespace fulgur {
@@ -95,7 +95,7 @@ class CifarSets final : public detail::ImageSets {
       train_ = std::move(all);
       return;
     }
-    const auto parts = stratified_split(all.labels, {val_size_, count - val_size_}, seed_);
+    const auto parts = stratified_split_indices(all.labels, {val_size_, count - val_size_}, seed_);
     const auto take = [&](const std::vector<int64_t>& indices) {
       detail::CifarImages part{all.images.index_select(0, at::tensor(indices, at::kLong)), {}};
       for (const int64_t index : indices) part.labels.push_back(all.labels[static_cast<size_t>(index)]);

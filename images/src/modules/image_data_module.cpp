@@ -10,6 +10,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/subset_dataset.h"
+#include "fulgur/images/image_batch_transforms.h"
 #include "modules/image_sets.h"
 
 namespace fulgur {
@@ -18,10 +19,23 @@ namespace {
 // Above any practical use, so that sums and products cannot overflow.
 constexpr double kMostImageBatch = 1e9;
 
-ImagePipeline pipeline_of(const std::vector<Spec<ImageTransform>>& specs) {
-  ImagePipeline::Transforms transforms;
-  for (const Spec<ImageTransform>& spec : specs) transforms.push_back(spec.create());
-  return ImagePipeline(std::move(transforms));
+/// What happens to the images of a stage.
+struct StageTransforms {
+  ImagePipeline on_workers;
+  ImagePipeline::Transforms on_device;
+};
+
+StageTransforms stage_transforms(const std::vector<Spec<ImageTransform>>& on_workers,
+                                 const std::vector<Spec<ImageTransform>>& on_device) {
+  const auto made = [](const std::vector<Spec<ImageTransform>>& specs) {
+    ImagePipeline::Transforms transforms;
+    for (const Spec<ImageTransform>& spec : specs) transforms.push_back(spec.create());
+    return transforms;
+  };
+  StageTransforms transforms{ImagePipeline(made(on_workers)), made(on_device)};
+  // A config with a transform that cannot run there is refused before data are read.
+  images::ImageBatchTransforms::check_kinds(transforms.on_device);
+  return transforms;
 }
 
 std::vector<RunningStage> stages_of(TrainerFn fn) {
@@ -61,10 +75,11 @@ struct ImageDataModule::Impl {
   std::string name;
   ImageBatchOptions options;
   std::unique_ptr<detail::ImageSets> sets;
-  ImagePipeline train_pipeline, eval_pipeline;
+  StageTransforms for_training, for_evaluation;
   std::vector<std::string> classes;  ///< of the data
   std::vector<std::string> loaded;   ///< of a checkpoint
   std::map<RunningStage, std::shared_ptr<const Dataset>> datasets;
+  std::map<RunningStage, std::shared_ptr<const ImageDataset>> read_from;  ///< all samples, also bad ones
   mutable std::optional<Shape> shape;
 
   void check_classes(const std::vector<std::string>& saved, const std::vector<std::string>& found) const {
@@ -93,10 +108,15 @@ struct ImageDataModule::Impl {
   std::shared_ptr<const Dataset> make_dataset(RunningStage stage) {
     const bool training = stage == RunningStage::train;
     ImageDatasetOptions how = sets->reading();
-    how.pipeline = training ? train_pipeline : eval_pipeline;
+    const StageTransforms& transforms = training ? for_training : for_evaluation;
+    how.pipeline = transforms.on_workers;
+    how.device_transforms = transforms.on_device;
     how.with_file = stage == RunningStage::predict && options.file_names;
     const std::shared_ptr<ImageDataset> dataset = sets->dataset(stage, classes, std::move(how));
-    if (training || !dataset) return dataset;
+    if (!dataset) return nullptr;
+    dataset->batch_transforms();  // refuses images that the transforms on the device cannot take
+    read_from[stage] = dataset;
+    if (training) return dataset;
     // A replacement would be evaluated as if it were the bad sample.
     std::vector<int64_t> readable = dataset->readable_samples(threads());
     if (static_cast<int64_t>(readable.size()) == dataset->size()) return dataset;
@@ -108,7 +128,9 @@ struct ImageDataModule::Impl {
     for (const auto& [stage, dataset] : datasets) {
       if (!dataset || dataset->size() == 0) continue;
       const Tensor image = dataset->prototype()["image"];
-      shape = Shape{image.size(1), image.size(2), image.size(3)};
+      ImageSize size{image.size(2), image.size(3)};
+      if (const auto* const on_device = read_from.at(stage)->batch_transforms()) size = on_device->output_size();
+      shape = Shape{image.size(1), size.height, size.width};
       return &*shape;
     }
     return nullptr;
@@ -122,7 +144,11 @@ void ImageBatchOptions::fields(Fields& f) {
   f(shuffle, "shuffle", "Whether training reads the images in a new order in each epoch.");
   f(drop_last, "drop_last", "Whether an incomplete last batch of training is left out.");
   f(transforms, "transforms", "What happens to training images, in this order; none: batches are uint8.");
+  f(device_transforms, "device_transforms",
+    "What happens to whole batches of training images on the device, after transforms.");
   f(eval_transforms, "eval_transforms", "What happens to images of validation, test and predict, in this order.");
+  f(eval_device_transforms, "eval_device_transforms",
+    "What happens to whole batches of them on the device, after eval_transforms.");
   f(file_names, "file_names", "Whether batches of predict have the entry file, the paths.");
   loading.fields(f);
 }
@@ -161,8 +187,8 @@ ImageDataModule::ImageDataModule(std::string name, const ImageBatchOptions& opti
   impl_->name = std::move(name);
   impl_->options = options;
   impl_->sets = std::move(sets);
-  impl_->train_pipeline = pipeline_of(options.transforms);
-  impl_->eval_pipeline = pipeline_of(options.eval_transforms);
+  impl_->for_training = stage_transforms(options.transforms, options.device_transforms);
+  impl_->for_evaluation = stage_transforms(options.eval_transforms, options.eval_device_transforms);
 }
 
 ImageDataModule::~ImageDataModule() = default;
@@ -185,6 +211,11 @@ std::vector<std::shared_ptr<Loader>> ImageDataModule::loaders(RunningStage stage
   options.loading.apply(how);
   how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   return {std::make_shared<DataLoader>(found->second, std::move(how))};
+}
+
+const BatchTransforms* ImageDataModule::batch_transforms(RunningStage stage) const {
+  const auto found = impl_->read_from.find(stage);
+  return found == impl_->read_from.end() ? nullptr : found->second->batch_transforms();
 }
 
 StateTree ImageDataModule::exported_values() const {

@@ -8,7 +8,7 @@
 #include "decoding/decode.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "fulgur/images/stratified_split.h"
+#include "fulgur/data/splits.h"
 
 namespace fulgur::detail {
 namespace {
@@ -88,8 +88,7 @@ class ListedSets final : public ImageSets {
       if (val == 0 && test == 0) {
         (*parts_)[kTrainPart] = std::move(all);
       } else {
-        // The small parts first: their shares of the classes are the more exact.
-        const auto indices = stratified_split(all.labels, {val, test, train}, static_cast<uint64_t>(seed_));
+        const auto indices = stratified_split_indices(all.labels, {val, test, train}, static_cast<uint64_t>(seed_));
         (*parts_)[kValPart] = all.select(indices[0]);
         (*parts_)[kTestPart] = all.select(indices[1]);
         (*parts_)[kTrainPart] = all.select(indices[2]);

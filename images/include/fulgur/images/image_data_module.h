@@ -22,8 +22,8 @@ struct FULGUR_API ImageBatchOptions {
   Auto<int64_t> eval_batch_size = {};
   bool shuffle = true;
   bool drop_last = false;
-  std::vector<Spec<ImageTransform>> transforms = {};
-  std::vector<Spec<ImageTransform>> eval_transforms = {};
+  std::vector<Spec<ImageTransform>> transforms = {}, device_transforms = {};
+  std::vector<Spec<ImageTransform>> eval_transforms = {}, eval_device_transforms = {};
   bool file_names = false;
   LoadingOptions loading = {};
 
@@ -45,7 +45,9 @@ struct FULGUR_API ImageReadingOptions {
 };
 
 /// Base of the data modules for labelled images. Batches: `image` (N, C, H, W), uint8 or, after a transform that makes
-/// it so, float32; `label` (N) int64; for predict also `file`, with `file_names`.
+/// it so, float32; `label` (N) int64; for predict also `file`, with `file_names`. With transforms on the device,
+/// loaders yield the images before these, and `image.parameters` (N, K) float32 if they draw numbers; a run completes
+/// the batch.
 ///
 /// The names of the classes are saved in a checkpoint. A checkpoint cannot be evaluated or resumed with other classes
 /// or another order of them. With `on_bad_sample: skip`, the bad files of validation, test and predict are left out:
@@ -59,8 +61,10 @@ class FULGUR_API ImageDataModule : public DataModule {
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   /// `num_classes`, `classes` (a list of names); `channels`, `height`, `width`, `num_features` of the first sample,
-  /// which is read for it, after the transforms.
+  /// which is read for it, after all transforms.
   StateTree exported_values() const override;
+  /// Those of `device_transforms` or `eval_device_transforms`; null if there are none, or no data for `stage`.
+  const BatchTransforms* batch_transforms(RunningStage stage) const override;
   StateTree state() const override;
   /// Throws a CheckpointError if the classes of the state are not those of the data.
   void load_state(const StateTree& state) override;

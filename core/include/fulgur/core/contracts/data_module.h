@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "fulgur/core/contracts/batch_transforms.h"
 #include "fulgur/core/contracts/component_access.h"
 #include "fulgur/core/contracts/hook_signatures.h"
 #include "fulgur/core/contracts/hooks.h"
@@ -38,6 +39,9 @@ class FULGUR_API DataModule : public Stateful {
   virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device,
                                          int64_t loader_idx);
   virtual Batch on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
+  /// What completes the batches of `stage` on the device, after `setup`; null, the default, if the loader completes
+  /// them. Called for each batch.
+  virtual const BatchTransforms* batch_transforms(RunningStage stage) const;
   virtual void teardown(TrainerFn fn);
   /// Called after an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);

@@ -129,6 +129,7 @@
        (fulgur::LightningModule & module, fulgur::Batch batch, const at::Device& device, int64_t loader_idx), ) \
   HOOK(on_after_batch_transfer, fulgur::Batch,                                                                  \
        (fulgur::LightningModule & module, fulgur::Batch batch, int64_t loader_idx), )                           \
+  HOOK(batch_transforms, const fulgur::BatchTransforms*, (fulgur::RunningStage stage), const)                   \
   HOOK(teardown, void, (fulgur::TrainerFn fn), )                                                                \
   HOOK(on_exception, void, (const std::exception& error), )                                                     \
   HOOK(exported_values, fulgur::StateTree, (), const)                                                           \
