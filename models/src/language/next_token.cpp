@@ -1,5 +1,6 @@
 #include "language/next_token.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/sort.h>
 
@@ -18,9 +19,10 @@ Tensor next_token(const Tensor& logits, const Tensor& draws, const GenerateOptio
   const int64_t kept = options.top_k > 0 ? std::min(options.top_k, sorted.size(1)) : sorted.size(1);
   const Tensor probabilities = sorted.narrow(1, 0, kept).softmax(1);
   const Tensor sums = probabilities.cumsum(1);
-  // A token stays if those before it do not reach top_p. The first one always does.
+  // A token stays if those before it do not reach top_p. The first one stays in any case, also with a top_p of 0 or NaN
+  // in the logits.
   const Tensor stays = (sums - probabilities).lt(options.top_p);
-  const Tensor last = stays.sum(1, /*keepdim=*/true) - 1;
+  const Tensor last = (stays.sum(1, /*keepdim=*/true) - 1).clamp_min(0);
   const Tensor target = draws.unsqueeze(1) * sums.gather(1, last);
   const Tensor chosen = at::minimum(sums.le(target).sum(1, /*keepdim=*/true), last);
   return order.gather(1, chosen).squeeze(1);
