@@ -73,8 +73,10 @@ TEST_CASE("a BertClassifier learns labels, and predicts them") {
   seed_everything(4);
   BertClassifier model(tiny());
   const Batch batch = texts();
-  const auto losses = test::descend(model, batch, 300, 0.2);
-  CHECK(std::abs(losses.front() - std::log(3.0)) < 0.3);
+  // The first loss is that of a guess.
+  CHECK(std::abs(model.training_step(batch, 0).loss.item<double>() - std::log(3.0)) < 0.1);
+  test::fill_by_formula(model);  // plain gradient steps need larger weights than BERT's at the start
+  const auto losses = test::descend(model, batch, 300, 0.1);
   CHECK(losses.back() < 0.05);
   model.eval();
   const Outputs outputs = model.predict_step(batch, 0, 0);
@@ -96,6 +98,7 @@ TEST_CASE("a BertClassifier logs loss, accuracy and the metrics that are asked f
   const at::NoGradGuard no_grad;
   const Tensor logits = model.forward(batch["tokens"], batch["mask"]);
   CHECK(std::abs(logged.at("val_loss") - classification_loss(logits, batch["label"]).item<double>()) < 1e-6);
+  CHECK(logged.contains("val_f_beta"));
   CHECK(std::abs(logged.at("val_acc") -
                  logits.argmax(1).eq(batch["label"]).to(at::kDouble).mean().item<double>()) < 1e-12);
   fulgur::detail::ComponentAccess::set_run(model, nullptr);

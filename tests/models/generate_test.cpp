@@ -15,6 +15,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/state/rng.h"
+#include "fulgur/core/state/split_mix.h"
 #include "fulgur/models/gpt.h"
 #include "language/next_token.h"
 #include "models/formula.h"
