@@ -38,7 +38,7 @@ std::vector<Prompt> prompts_of(const PromptsDataModule::Options& options, int64_
   data.setup(TrainerFn::predict);
   const auto loaders = data.loaders(RunningStage::predict);
   REQUIRE(loaders.size() == 1);
-  loaders[0]->configure(static_cast<int>(ranks), static_cast<int>(rank), 1);
+  loaders[0]->configure(1, rank, ranks);
   loaders[0]->start_epoch(0);
   std::vector<Prompt> prompts;
   for (Batch batch; loaders[0]->next(batch);) {
@@ -76,6 +76,12 @@ TEST_CASE("prompts are the lines of a file in their order, for any batch size an
       file.options.loading.num_workers = workers;
       CHECK((prompts_of(file.options) == expected));
     }
+  // Two ranks read all prompts once, under the same indices.
+  std::vector<Prompt> of_ranks(4);
+  for (const int64_t rank : {int64_t{0}, int64_t{1}})
+    for (const Prompt& prompt : prompts_of(file.options, rank, 2))
+      of_ranks.at(static_cast<size_t>(prompt.index)) = prompt;
+  CHECK((of_ranks == expected));
 }
 
 TEST_CASE("prompts of JSON lines may have several lines, and each prompt several samples") {
