@@ -65,8 +65,8 @@ TEST_CASE("padding of a text, and what it contains, do not change what a BertCla
   CHECK(at::allclose(model.forward(longer, longer_mask), logits, 1e-10, 1e-12));
   // The first type is that of a text without types.
   CHECK(at::equal(model.forward(batch["tokens"], batch["mask"], at::zeros({4, 6}, at::kLong)), logits));
-  CHECK_FALSE(at::allclose(model.forward(batch["tokens"], batch["mask"], at::full({4, 6}, 1, at::kLong)), logits, 1e-3,
-                           1e-3));
+  CHECK_FALSE(
+      at::allclose(model.forward(batch["tokens"], batch["mask"], at::full({4, 6}, 1, at::kLong)), logits, 1e-3, 1e-3));
 }
 
 TEST_CASE("a BertClassifier learns labels, and predicts them") {
@@ -99,8 +99,8 @@ TEST_CASE("a BertClassifier logs loss, accuracy and the metrics that are asked f
   const Tensor logits = model.forward(batch["tokens"], batch["mask"]);
   CHECK(std::abs(logged.at("val_loss") - classification_loss(logits, batch["label"]).item<double>()) < 1e-6);
   CHECK(logged.contains("val_f_beta"));
-  CHECK(std::abs(logged.at("val_acc") -
-                 logits.argmax(1).eq(batch["label"]).to(at::kDouble).mean().item<double>()) < 1e-12);
+  CHECK(std::abs(logged.at("val_acc") - logits.argmax(1).eq(batch["label"]).to(at::kDouble).mean().item<double>()) <
+        1e-12);
   fulgur::detail::ComponentAccess::set_run(model, nullptr);
 }
 
@@ -155,7 +155,9 @@ TEST_CASE("a BertClassifier names options and batches that do not fit") {
   CHECK_THAT(message_of<DataError>([&] { model.forward(tokens.to(at::kFloat), mask); }), ContainsSubstring("Long"));
   CHECK_THAT(message_of<DataError>([&] { model.forward(tokens, mask.to(at::kLong)); }), ContainsSubstring("mask"));
   CHECK_THAT(message_of<DataError>([&] { model.forward(tokens, mask.narrow(1, 0, 3)); }), ContainsSubstring("[4, 3]"));
-  CHECK_THAT(message_of<DataError>([&] { model.forward(at::full({2, 9}, 1, at::kLong), {}); }),
+  CHECK_THAT(message_of<DataError>([&] {
+               model.forward(at::full({2, 9}, 1, at::kLong), {});
+             }),
              ContainsSubstring("max_length = 8") && ContainsSubstring("got 9"));
 }
 

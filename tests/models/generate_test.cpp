@@ -17,9 +17,13 @@
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/state/split_mix.h"
 #include "fulgur/models/gpt.h"
+#include "fulgur/text/prompts_data_module.h"
+#include "fulgur/trainer/trainer.h"
 #include "language/next_token.h"
 #include "models/formula.h"
 #include "support/expect_error.h"
+#include "support/temporary_folder.h"
+#include "trainer/boring.h"
 
 namespace generate_test {
 
@@ -178,9 +182,8 @@ TEST_CASE("next tokens have the probabilities from which transformers draws") {
   const Tensor logits = (3 * test::by_formula({1, 13}, 7)).expand({kDraws, 13});
   for (const auto& choice : baseline.at("choices")) {
     CAPTURE(choice.dump());
-    const GenerateOptions options{.temperature = choice.at("temperature"),
-                                  .top_k = choice.at("top_k"),
-                                  .top_p = choice.at("top_p")};
+    const GenerateOptions options{
+        .temperature = choice.at("temperature"), .top_k = choice.at("top_k"), .top_p = choice.at("top_p")};
     const Tensor tokens = fulgur::detail::next_token(logits, draws, options);
     const Tensor shares = at::bincount(tokens, {}, 13).to(at::kDouble) / kDraws;
     const auto expected = choice.at("probabilities").get<std::vector<double>>();
@@ -220,6 +223,33 @@ TEST_CASE("predict_step of a GPT generates from the tokens, mask and index of a 
                   generate(*model, tokens, options.generate)));
 }
 
+TEST_CASE("trainer predict continues prompts of a file, the same in batches of any size") {
+  const test::TemporaryFolder folder;
+  test::write_text(folder / "prompts.txt", "the time\nof the first, they\na\n");
+  GPT::Options options = shapes().back();
+  PromptsDataModule::Options prompts;
+  prompts.path = folder / "prompts.txt";
+  prompts.tokenizer = FULGUR_TOKENIZER_FIXTURES "/bpe.json";
+  prompts.samples_per_prompt = 2;
+  options.vocab_size = read_tokenizer(prompts.tokenizer)->vocab_size();
+  options.block_size = 40;
+  options.generate = {.max_new_tokens = 5, .temperature = 1.5, .top_k = 20, .seed = 8};
+  const auto model = filled(options);
+  std::vector<Tensor> generated;
+  for (const int64_t batch_size : {int64_t{1}, int64_t{4}, int64_t{16}}) {
+    prompts.batch_size = batch_size;
+    TrainerOptions quiet = test::quiet(folder);
+    quiet.precision = Spec<Precision>("64-true");
+    const PredictReport report = Trainer(quiet).predict(model, std::make_shared<PromptsDataModule>(prompts));
+    REQUIRE(report.loaders.size() == 1);
+    generated.push_back(report.loaders[0]["generated"]);
+    REQUIRE(generated.back().sizes() == at::IntArrayRef({6, 5}));
+    CHECK(at::equal(generated.back(), generated.front()));
+  }
+  CHECK_FALSE(at::equal(generated[0][0], generated[0][1]));
+  CHECK((generated[0].ge(0).all().item<bool>() && generated[0].lt(options.vocab_size).all().item<bool>()));
+}
+
 TEST_CASE("generate names options and prompts that do not fit") {
   const auto model = filled(shapes().front());
   const Tensor tokens = some_tokens(2, 4);
@@ -231,12 +261,14 @@ TEST_CASE("generate names options and prompts that do not fit") {
   CHECK_THAT(message_of<DataError>([&] { generate(*model, tokens.to(at::kFloat), two); }), ContainsSubstring("int64"));
   CHECK_THAT(message_of<DataError>([&] { generate(*model, tokens.narrow(1, 0, 0), two); }),
              ContainsSubstring("at least one token"));
-  CHECK_THAT(message_of<DataError>([&] { generate(*model, tokens + kVocab, two); }), ContainsSubstring("vocab_size = 17"));
+  CHECK_THAT(message_of<DataError>([&] { generate(*model, tokens + kVocab, two); }),
+             ContainsSubstring("vocab_size = 17"));
   for (const int64_t length : {int64_t{0}, int64_t{5}})
-    CHECK_THAT(message_of<DataError>([&] {
-                 generate(*model, Prompts{.tokens = tokens, .lengths = at::tensor({int64_t{4}, length}, at::kLong)}, two);
-               }),
-               ContainsSubstring("prompt 1 of the batch has " + std::to_string(length)));
+    CHECK_THAT(
+        message_of<DataError>([&] {
+          generate(*model, Prompts{.tokens = tokens, .lengths = at::tensor({int64_t{4}, length}, at::kLong)}, two);
+        }),
+        ContainsSubstring("prompt 1 of the batch has " + std::to_string(length)));
   CHECK_THAT(message_of<DataError>([&] {
                generate(*model, Prompts{.tokens = tokens, .lengths = {}, .indices = at::arange(3, at::kLong)}, two);
              }),

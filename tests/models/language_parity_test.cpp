@@ -38,8 +38,8 @@ Tensor doubles(const json& list) { return at::tensor(list.get<std::vector<double
 NamedTensors file_of(const json& shapes) {
   NamedTensors tensors;
   for (const auto& [name, shape] : shapes.items())
-    tensors.emplace_back(name, test::weight_by_formula(name, shape.get<std::vector<int64_t>>(),
-                                                       static_cast<int64_t>(tensors.size())));
+    tensors.emplace_back(
+        name, test::weight_by_formula(name, shape.get<std::vector<int64_t>>(), static_cast<int64_t>(tensors.size())));
   return tensors;
 }
 
@@ -52,7 +52,8 @@ void load(LightningModule& model, const NamedTensors& file, const std::string& m
 // The norms of the gradients of a first step, of the parameters here that the gradients in Python belong to.
 void check_gradients(const LightningModule& model, const json& squares, const std::string& map) {
   NamedTensors theirs;
-  for (const auto& [name, value] : squares.items()) theirs.emplace_back(name, at::tensor({value.get<double>()}, at::kDouble));
+  for (const auto& [name, value] : squares.items())
+    theirs.emplace_back(name, at::tensor({value.get<double>()}, at::kDouble));
   const auto keys = Spec<KeyMap>(map).create();
   const NamedTensors expected = map_keys(theirs, *keys, map);
   const auto parameters = model.named_parameters();

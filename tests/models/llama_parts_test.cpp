@@ -174,8 +174,7 @@ TEST_CASE("a GPT names parts that do not fit together") {
     change(options);
     return message_of<ConfigError>([&] { GPT model(options); });
   };
-  CHECK_THAT(message([](GPT::Options& o) { o.n_kv_head = int64_t{3}; }),
-             ContainsSubstring("n_head 4 and n_kv_head 3"));
+  CHECK_THAT(message([](GPT::Options& o) { o.n_kv_head = int64_t{3}; }), ContainsSubstring("n_head 4 and n_kv_head 3"));
   CHECK_THAT(message([](GPT::Options& o) { o.n_embd = 12; }), ContainsSubstring("even size"));
   CHECK_THAT(message([](GPT::Options& o) { o.activation = GptActivation::gelu_tanh; }),
              ContainsSubstring("mlp is swiglu"));

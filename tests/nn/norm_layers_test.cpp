@@ -53,7 +53,8 @@ TEST_CASE("norm_layers finds the norms of LibTorch and of nn, and which take a h
   REQUIRE(found.size() == 5);
   std::map<std::string, bool> by_name;
   for (const auto& norm : found) by_name[norm.name] = norm.takes_half_input;
-  CHECK(by_name == std::map<std::string, bool>{{"own", true}, {"theirs", true}, {"wide", true}, {"rms", true}, {"fixed", false}});
+  CHECK(by_name ==
+        std::map<std::string, bool>{{"own", true}, {"theirs", true}, {"wide", true}, {"rms", true}, {"fixed", false}});
 }
 
 TEST_CASE("LayerNorm and GroupNorm equal LibTorch's, and take a half input with float32 weights") {
@@ -78,7 +79,8 @@ TEST_CASE("RMSNorm has the values and gradients of its formula, and takes a half
     const torch::NoGradGuard no_grad;
     layer->weight.copy_(weight);
   }
-  const Tensor a = at::randn({3, 5, 6}, at::kDouble).set_requires_grad(true), b = a.detach().clone().set_requires_grad(true);
+  const Tensor a = at::randn({3, 5, 6}, at::kDouble).set_requires_grad(true),
+               b = a.detach().clone().set_requires_grad(true);
   const Tensor y = layer->forward(a), expected = b / (b.square().mean(-1, true) + 0.1).sqrt() * weight;
   CHECK(at::allclose(y, expected, 1e-12, 1e-12));
   y.square().sum().backward();

@@ -28,7 +28,8 @@ TEST_CASE("rotary positions turn pairs of a head by angles that grow with the po
       const double angle = static_cast<double>(t) * std::pow(100.0, -static_cast<double>(i) / 4);
       const Tensor x = heads.select(2, t).select(2, i), y = heads.select(2, t).select(2, i + 4);
       CHECK(at::allclose(turned.select(2, t).select(2, i), x * std::cos(angle) - y * std::sin(angle), 1e-12, 1e-12));
-      CHECK(at::allclose(turned.select(2, t).select(2, i + 4), y * std::cos(angle) + x * std::sin(angle), 1e-12, 1e-12));
+      CHECK(
+          at::allclose(turned.select(2, t).select(2, i + 4), y * std::cos(angle) + x * std::sin(angle), 1e-12, 1e-12));
     }
 }
 
@@ -53,7 +54,8 @@ TEST_CASE("each sample can have its own positions, and a narrow dtype is rotated
   CHECK(rotation.cos.scalar_type() == at::kFloat);
   const Tensor turned = nn::rotate(heads, rotation);
   for (int64_t i = 0; i < 2; ++i)
-    CHECK(at::equal(turned[i], nn::rotate(heads[i].unsqueeze(0), nn::rotation_at(positions[i], 6, 10000.0, at::kFloat))[0]));
+    CHECK(at::equal(turned[i],
+                    nn::rotate(heads[i].unsqueeze(0), nn::rotation_at(positions[i], 6, 10000.0, at::kFloat))[0]));
   const Tensor half = heads.to(at::kBFloat16);
   const nn::Rotation of_half = nn::rotation_at(positions, 6, 10000.0, at::kBFloat16);
   CHECK(of_half.cos.scalar_type() == at::kFloat);

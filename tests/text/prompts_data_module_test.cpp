@@ -133,7 +133,7 @@ TEST_CASE("files of prompts that cannot be used are named with their lines") {
   file.options.path = file.folder / "gone.txt";
   CHECK_THAT(message_of<DataError>([&] { PromptsDataModule(file.options).setup(TrainerFn::predict); }),
              ContainsSubstring("gone.txt"));
-  file.options.path = {};
+  file.options.path.clear();
   CHECK_THROWS_AS(PromptsDataModule(file.options), ConfigError);
   file.options.path = "a.txt";
   file.options.samples_per_prompt = 0;

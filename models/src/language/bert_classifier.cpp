@@ -25,15 +25,14 @@ Tensor bert_drop(const Tensor& x, double share, bool training) {
 }
 
 std::shared_ptr<nn::LayerNormImpl> bert_norm(const BertOptions& options) {
-  return std::make_shared<nn::LayerNormImpl>(
-      nn::LayerNormOptions({options.hidden_dim}).eps(options.layer_norm_eps));
+  return std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.hidden_dim}).eps(options.layer_norm_eps));
 }
 
 void check_texts(const Tensor& values, const Tensor& tokens, at::ScalarType type, const char* name) {
   if (values.scalar_type() != type || values.dim() != 2 || values.sizes() != tokens.sizes())
     throw DataError(cat("[models.BertClassifier] ", name, " must be ", c10::toString(type),
-                        tokens.dim() == 2 ? cat(" of shape ", shape_text(tokens.sizes())) : " of shape [N, T]", "; got ",
-                        c10::toString(values.scalar_type()), " of shape ", shape_text(values.sizes()), "."));
+                        tokens.dim() == 2 ? cat(" of shape ", shape_text(tokens.sizes())) : " of shape [N, T]",
+                        "; got ", c10::toString(values.scalar_type()), " of shape ", shape_text(values.sizes()), "."));
 }
 
 // Searched for only after a failure: a check in each step would wait for the device.
@@ -162,10 +161,9 @@ BertClassifier::~BertClassifier() = default;
 
 Tensor BertClassifier::embed(const Tensor& tokens, const Tensor& token_types) {
   const Tensor of_tokens = embedded(token_, tokens, options_.vocab_size, "tokens", "vocab_size");
-  const Tensor of_types =
-      token_types.defined()
-          ? embedded(type_, token_types, options_.type_vocab_size, "token_types", "type_vocab_size")
-          : type_->weight.narrow(0, 0, 1);
+  const Tensor of_types = token_types.defined()
+                              ? embedded(type_, token_types, options_.type_vocab_size, "token_types", "type_vocab_size")
+                              : type_->weight.narrow(0, 0, 1);
   const Tensor x = of_tokens + of_types + position_->weight.narrow(0, 0, tokens.size(1));
   return bert_drop(norm_->forward(x), options_.dropout, is_training());
 }

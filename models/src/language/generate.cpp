@@ -63,14 +63,17 @@ class GrowingTexts {
                                          : std::vector<int64_t>(static_cast<size_t>(samples_), width);
     for (size_t i = 0; i < lengths_.size(); ++i)
       if (lengths_[i] < 1 || lengths_[i] > width)
-        throw DataError(cat("[models.generate] a prompt must have between 1 and ", width, " tokens, the width of the "
-                            "batch; prompt ", i, " of the batch has ", lengths_[i], "."));
+        throw DataError(cat("[models.generate] a prompt must have between 1 and ", width,
+                            " tokens, the width of the "
+                            "batch; prompt ",
+                            i, " of the batch has ", lengths_[i], "."));
     longest_ = lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
     device_ = model.device();
     lengths_there_ = at::tensor(lengths_, at::kLong).to(device_);
     texts_ = at::zeros({samples_, longest_ + options.max_new_tokens}, at::TensorOptions(device_).dtype(at::kLong));
     const Tensor tokens = prompts.tokens.narrow(1, 0, longest_).to(device_);
-    const Tensor is_prompt = at::arange(longest_, lengths_there_.options()).unsqueeze(0).lt(lengths_there_.unsqueeze(1));
+    const Tensor is_prompt =
+        at::arange(longest_, lengths_there_.options()).unsqueeze(0).lt(lengths_there_.unsqueeze(1));
     texts_.narrow(1, 0, longest_).copy_(at::where(is_prompt, tokens, at::zeros({}, tokens.options())));
     if (options.temperature > 0) draw_numbers(prompts);
   }
@@ -164,10 +167,10 @@ class GrowingTexts {
 
 void GenerateOptions::fields(Fields& f) {
   f(max_new_tokens, "max_new_tokens", "Tokens to add to each prompt; 0: none.").range(0, detail::kMostWidth);
-  f(temperature, "temperature", "Divides the logits: below 1, probable tokens become more probable; 0: always the first.")
+  f(temperature, "temperature",
+    "Divides the logits: below 1, probable tokens become more probable; 0: always the first.")
       .at_least(0);
-  f(top_k, "top_k", "Only this number of the most probable tokens is drawn from; 0: all.")
-      .range(0, detail::kMostWidth);
+  f(top_k, "top_k", "Only this number of the most probable tokens is drawn from; 0: all.").range(0, detail::kMostWidth);
   f(top_p, "top_p", "Only the fewest tokens whose probabilities sum up to this are drawn from; 1: all.").range(0, 1);
   f(seed, "seed", "Decides the random numbers.");
   f(stop_tokens, "stop_tokens", "Tokens after which a text ends.").range(0, detail::kMostWidth);
@@ -178,9 +181,9 @@ Tensor generate(GPT& model, const Prompts& prompts, const GenerateOptions& optio
   const Tensor& tokens = prompts.tokens;
   if (!tokens.defined() || tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
     throw DataError(cat("[models.generate] prompts must be int64 of shape [N, T] with at least one token; got ",
-                        tokens.defined() ? cat(c10::toString(tokens.scalar_type()), " of shape ",
-                                               shape_text(tokens.sizes()))
-                                         : std::string("none"),
+                        tokens.defined()
+                            ? cat(c10::toString(tokens.scalar_type()), " of shape ", shape_text(tokens.sizes()))
+                            : std::string("none"),
                         "."));
   if (prompts.lengths.defined()) check_prompt_numbers(prompts.lengths, "lengths", tokens.size(0));
   if (prompts.indices.defined()) check_prompt_numbers(prompts.indices, "indices", tokens.size(0));

@@ -84,7 +84,8 @@ void GPT::Options::fields(Fields& f) {
   f(rope_theta, "rope_theta", "Base of the wave lengths of rotary positions; auto: 10000.").greater_than(0);
   f(norm, "norm", "layer: LayerNorm; rms: RMSNorm, which has no bias.");
   f(norm_eps, "norm_eps", "Added to the variance, or the mean square, in norms.").greater_than(0);
-  f(mlp, "mlp", "Fully connected part of a block; gelu: two layers; swiglu: SiLU of a gate times a layer, and a layer.");
+  f(mlp, "mlp",
+    "Fully connected part of a block; gelu: two layers; swiglu: SiLU of a gate times a layer, and a layer.");
   f(mlp_hidden, "mlp_hidden",
     "Width inside the fully connected part; auto: 4 n_embd, for swiglu 8/3 n_embd, rounded up to a multiple of 64.")
       .range(1, detail::kMostWidth);
@@ -165,6 +166,7 @@ Tensor GPT::blocks_with(Tensor x, const GptContext& context, GptCache& cache) {
 }
 
 Tensor GPT::begin(const Tensor& tokens, const Tensor& lengths, GptCache& cache) {
+  const at::NoGradGuard no_grad;
   check_tokens(tokens, options_.block_size);
   GptContext context;
   const Tensor x = embed(tokens, {}, context);
@@ -175,6 +177,7 @@ Tensor GPT::begin(const Tensor& tokens, const Tensor& lengths, GptCache& cache) 
 }
 
 Tensor GPT::extend(const Tensor& tokens, const Tensor& positions, int64_t used, GptCache& cache) {
+  const at::NoGradGuard no_grad;
   GptContext context;
   const Tensor place = positions.unsqueeze(1);
   const Tensor x = embed(tokens.unsqueeze(1), place, context);
@@ -247,7 +250,9 @@ Outputs GPT::predict_step(const Batch& batch, int64_t, int64_t) {
   return {{"prediction", prediction}, {"probability", probability}};
 }
 
-[[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<GPT>(
-    "GPT", "A decoder-only transformer for text with the shapes of GPT-2 or Llama, with generation and activation checkpointing.");
+[[maybe_unused]] static const bool registered_gpt =
+    Registry<LightningModule>::add<GPT>("GPT",
+                                        "A decoder-only transformer for text with the shapes of GPT-2 or Llama, with "
+                                        "generation and activation checkpointing.");
 
 }  // namespace fulgur

@@ -83,8 +83,7 @@ Tensor CausalSelfAttention::forward(const Tensor& input, const GptContext& conte
 GptMlp::GptMlp(const GptBlockOptions& options)
     : dropout_(options.dropout), kind_(options.mlp), activation_(options.activation) {
   const int64_t hidden = hidden_width(options);
-  if (hidden < 1)
-    throw ConfigError(cat("[models.GptBlock] mlp_hidden must be at least 1; got ", hidden, "."));
+  if (hidden < 1) throw ConfigError(cat("[models.GptBlock] mlp_hidden must be at least 1; got ", hidden, "."));
   const int64_t rows = kind_ == GptMlpKind::swiglu ? 2 * hidden : hidden;
   c_fc = register_module("c_fc", gpt_linear(options.n_embd, rows, options.bias));
   c_proj = register_module("c_proj", gpt_linear(hidden, options.n_embd, options.bias));

@@ -17,8 +17,11 @@ class HfLlamaKeys final : public KeyMap {
         {.from = "layers.*.self_attn.rotary_emb.inv_freq", .to = ""},
     };
     const auto add = [&](const std::string& from, const std::string& to, int64_t part = 0, int64_t parts = 1) {
-      rules.push_back(
-          {.from = "layers.*." + from, .to = "transformer.h.*." + to, .transpose = false, .part = part, .parts = parts});
+      rules.push_back({.from = "layers.*." + from,
+                       .to = "transformer.h.*." + to,
+                       .transpose = false,
+                       .part = part,
+                       .parts = parts});
     };
     add("input_layernorm.weight", "ln_1.weight");
     add("post_attention_layernorm.weight", "ln_2.weight");

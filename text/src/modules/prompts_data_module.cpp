@@ -122,8 +122,7 @@ StateTree PromptsDataModule::exported_values() const {
 }
 
 StateTree PromptsDataModule::state() const {
-  return StateTree::map(
-      {{"tokenizer", impl_->tokenizer ? impl_->tokenizer->fingerprint() : impl_->loaded_tokenizer}});
+  return StateTree::map({{"tokenizer", impl_->tokenizer ? impl_->tokenizer->fingerprint() : impl_->loaded_tokenizer}});
 }
 
 void PromptsDataModule::load_state(const StateTree& state) {

@@ -46,8 +46,8 @@ class GptCache {
 /// `test_loss`, `test_perplexity`; a perplexity is exp of the mean loss over all tokens of the stage, and of all ranks.
 /// Prediction returns `prediction` (N, T) int64, the most probable next token at each position, and its `probability`
 /// (N, T). With `generate.max_new_tokens`, it returns `generated` (N, max_new_tokens) int64 instead: `generate` for the
-/// prompts `batch[0]`, whose lengths are those of the entry `mask` (N, T) bool, and whose indices the entry `index` (N),
-/// where the batch has them.
+/// prompts `batch[0]`, whose lengths are those of the entry `mask` (N, T) bool, and whose indices the entry `index`
+/// (N), where the batch has them.
 class FULGUR_API GPT : public LightningModule {
  public:
   struct Options {
@@ -71,8 +71,9 @@ class FULGUR_API GPT : public LightningModule {
     GenerateOptions generate = {};
     void fields(Fields& f);
   };
-  /// Throws a ConfigError if n_embd is not a multiple of n_head, or n_head of n_kv_head, for rotary positions with heads
-  /// of an odd size, for options of parts that the model does not have, or for an invalid activation_checkpointing.
+  /// Throws a ConfigError if n_embd is not a multiple of n_head, or n_head of n_kv_head, for rotary positions with
+  /// heads of an odd size, for options of parts that the model does not have, or for an invalid
+  /// activation_checkpointing.
   explicit GPT(const Options& options);
 
   /// Returns logits (N, T, vocab_size) for tokens (N, T) int64. Throws a DataError for T above block_size or, on the
@@ -80,10 +81,10 @@ class FULGUR_API GPT : public LightningModule {
   Tensor forward(const Tensor& tokens);
 
   /// Begins sequences: tokens (N, T) int64, of which each row has `lengths` (N) int64. Fills the cache, and returns the
-  /// logits (N, vocab_size) after the last token of each row. Throws like `forward`.
+  /// logits (N, vocab_size) after the last token of each row. Computes no gradients. Throws like `forward`.
   Tensor begin(const Tensor& tokens, const Tensor& lengths, GptCache& cache);
   /// Adds one token to each sequence: tokens (N) int64 at `positions` (N) int64, all below `used`, which is at most the
-  /// cache's capacity. Returns the logits (N, vocab_size) after them.
+  /// cache's capacity. Returns the logits (N, vocab_size) after them. Computes no gradients.
   Tensor extend(const Tensor& tokens, const Tensor& positions, int64_t used, GptCache& cache);
   const Options& options() const { return options_; }
 

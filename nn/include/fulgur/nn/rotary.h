@@ -11,8 +11,8 @@ struct Rotation {
   explicit operator bool() const { return cos.defined(); }
 };
 
-/// The rotations at `positions`, int64 (T) or (N, T), on their device. Angles are computed in float32, as Hugging Face's
-/// Llama does, or in float64 if `dtype` is float64. Throws an Error unless head_size is even.
+/// The rotations at `positions`, int64 (T) or (N, T), on their device. Angles are computed in float32, as Hugging
+/// Face's Llama does, or in float64 if `dtype` is float64. Throws an Error unless head_size is even.
 FULGUR_API Rotation rotation_at(const Tensor& positions, int64_t head_size, double theta, at::ScalarType dtype);
 
 /// Rotates heads (N, H, T, head_size): element i with element i + head_size / 2, the layout of Hugging Face's Llama
