@@ -44,7 +44,7 @@ void check_texts(const Tensor& values, const Tensor& tokens, at::ScalarType type
 }
 
 Tensor bert_embedded(torch::nn::Embedding& embedding, const Tensor& values, int64_t size, const char* name,
-                const char* option) {
+                     const char* option) {
   try {
     return embedding(values);
   } catch (const c10::IndexError&) {
@@ -161,9 +161,9 @@ BertClassifier::~BertClassifier() = default;
 
 Tensor BertClassifier::embed(const Tensor& tokens, const Tensor& token_types) {
   const Tensor of_tokens = bert_embedded(token_, tokens, options_.vocab_size, "tokens", "vocab_size");
-  const Tensor of_types = token_types.defined()
-                              ? bert_embedded(type_, token_types, options_.type_vocab_size, "token_types", "type_vocab_size")
-                              : type_->weight.narrow(0, 0, 1);
+  const Tensor of_types = token_types.defined() ? bert_embedded(type_, token_types, options_.type_vocab_size,
+                                                                "token_types", "type_vocab_size")
+                                                : type_->weight.narrow(0, 0, 1);
   const Tensor x = of_tokens + of_types + position_->weight.narrow(0, 0, tokens.size(1));
   return bert_drop(norm_->forward(x), options_.dropout, is_training());
 }
