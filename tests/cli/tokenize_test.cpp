@@ -230,7 +230,7 @@ link: {model.init_args.vocab_size: data.vocab_size}
   CHECK(rows[0] != rows[1]);
   // The same for another batch size and on two ranks; other texts for another seed.
   CHECK(predict("b", {"--data.batch_size", "1"}) == lines);
-  CHECK(predict("c", {"--trainer.accelerator", "cpu", "--trainer.devices", "2"}) == lines);
+  CHECK(predict("c", {"--trainer.accelerator", "cpu", "--trainer.strategy", "ddp", "--trainer.devices", "2"}) == lines);
   CHECK(predict("d", {"--model.generate.seed", "4"}) != lines);
   // The tokenizer must be that of the checkpoint.
   REQUIRE(texts({"--train", "bpe", "--vocab_size", "300", "--input", "corpus.txt", "--output", "u"}).exit_code == 0);
