@@ -92,7 +92,10 @@ void GPT::Options::fields(Fields& f) {
   f(n_kv_head, "n_kv_head", "Heads of keys and values, which groups of heads share; must divide n_head; auto: n_head.")
       .range(1, detail::kMostLayers);
   f(tie_weights, "tie_weights", "Whether the output layer shares its weight with the token embedding.");
-  f(generate, "generate", "Prediction continues the tokens of a batch by max_new_tokens tokens, if that is not 0.");
+  f(generate, "generate",
+    "If its max_new_tokens is not 0, prediction continues the tokens of a batch, by temperature, top_k, top_p, seed "
+    "and "
+    "stop_tokens.");
 }
 
 GPT::GPT(const Options& options)
