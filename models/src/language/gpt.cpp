@@ -93,9 +93,8 @@ void GPT::Options::fields(Fields& f) {
       .range(1, detail::kMostLayers);
   f(tie_weights, "tie_weights", "Whether the output layer shares its weight with the token embedding.");
   f(generate, "generate",
-    "If its max_new_tokens is not 0, prediction continues the tokens of a batch, by temperature, top_k, top_p, seed "
-    "and "
-    "stop_tokens.");
+    "With a max_new_tokens above 0, prediction continues the tokens of a batch (temperature, top_k, top_p, seed, "
+    "stop_tokens).");
 }
 
 GPT::GPT(const Options& options)
