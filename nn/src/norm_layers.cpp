@@ -5,6 +5,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "fulgur/nn/layer_norm.h"
+#include "fulgur/nn/rms_norm.h"
 #include "fulgur/nn/sync_norm.h"
 
 namespace fulgur::nn {
@@ -19,7 +20,7 @@ bool is_one_of(const tn::Module& module) {
 
 void add(std::vector<NormLayer>& all, const std::string& name, tn::Module& module) {
   const bool casts =
-      is_one_of<SyncableNorm, LayerNormImpl, GroupNormImpl, tn::BatchNorm1dImpl, tn::BatchNorm2dImpl,
+      is_one_of<SyncableNorm, LayerNormImpl, GroupNormImpl, RMSNormImpl, tn::BatchNorm1dImpl, tn::BatchNorm2dImpl,
                 tn::BatchNorm3dImpl, tn::InstanceNorm1dImpl, tn::InstanceNorm2dImpl, tn::InstanceNorm3dImpl>(module);
   if (casts || is_one_of<tn::LayerNormImpl, tn::GroupNormImpl>(module)) all.push_back({name, &module, casts});
 }

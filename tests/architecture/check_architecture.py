@@ -45,7 +45,7 @@ SUBFOLDERS = {
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
-    "models": ["parts", "vision", "generative", "tabular"],
+    "models": ["parts", "vision", "generative", "tabular", "language"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",

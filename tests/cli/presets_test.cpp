@@ -245,6 +245,19 @@ TEST_CASE("seq2seq_reversal.yaml learns to reverse sequences that it has not see
   CHECK(Json::parse(read_text(folder / "test.json"))["metrics"]["test_exact"].get<double>() > 0.9);
 }
 
+TEST_CASE("recipes of large language models are accepted without their data") {
+  for (const char* name : {"gpt2_124m", "llama_1b"}) {
+    CAPTURE(name);
+    const Finished checked =
+        trainer({"config", "--config", (configs() / "recipes" / (std::string(name) + ".yaml")).string(),
+                 "--trainer.accelerator", "cpu", "--trainer.devices", "1"},
+                {.folder = {}, .environment = {"FULGUR_TOKENS=tokens"}});
+    INFO(checked.err);
+    CHECK(checked.exit_code == 0);
+    CHECK(says(checked.out, "class_path: GPT"));
+  }
+}
+
 TEST_CASE("a GPT learns from tinyshakespeare") {
   const char* trial = std::getenv("FULGUR_TRIAL_DATA");
   if (trial == nullptr || !std::filesystem::exists(std::filesystem::path(trial) / "tinyshakespeare"))

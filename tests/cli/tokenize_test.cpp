@@ -178,4 +178,66 @@ optimizer: {class_path: SGD, init_args: {lr: 0.1}}
   CHECK(other.exit_code == 4);
 }
 
+TEST_CASE("a GPT that was trained on token files continues the prompts of a file") {
+  const Texts texts;
+  fs::copy_file(kFixtures / "corpus.txt", texts / "corpus.txt");
+  REQUIRE(texts({"--tokenizer", "bpe.json", "--input", "corpus.txt", "--output", "t"}).exit_code == 0);
+  write_text(texts / "c.yaml", R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, limit_train_batches: 2, enable_model_summary: false, enable_progress_bar: false}
+model:
+  class_path: GPT
+  init_args: {n_layer: 1, n_head: 2, n_kv_head: 1, n_embd: 16, block_size: 16, positions: rotary, norm: rms, mlp: swiglu}
+data: {class_path: TokenFilesDataModule, init_args: {paths: [t], block_size: 16, batch_size: 4}}
+link: {model.init_args.vocab_size: data.vocab_size}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)");
+  const Finished fitted =
+      trainer({"fit", "-c", "c.yaml", "--trainer.default_root_dir", "run"}, {.folder = texts.path()});
+  INFO(fitted.err);
+  REQUIRE(fitted.exit_code == 0);
+  write_text(texts / "prompts.txt", "the time of\none\n");
+  write_text(texts / "p.yaml", R"(
+trainer: {num_threads: 1, enable_progress_bar: false}
+model:
+  class_path: GPT
+  init_args:
+    {n_layer: 1, n_head: 2, n_kv_head: 1, n_embd: 16, block_size: 16, positions: rotary, norm: rms, mlp: swiglu,
+     generate: {max_new_tokens: 20, temperature: 1.2, top_k: 50, seed: 3}}
+data: {class_path: PromptsDataModule, init_args: {path: prompts.txt, tokenizer: t, samples_per_prompt: 2}}
+link: {model.init_args.vocab_size: data.vocab_size}
+)");
+  const auto predict = [&](const std::string& folder, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"predict",
+                                       "-c",
+                                       "p.yaml",
+                                       "--trainer.default_root_dir",
+                                       folder,
+                                       "--ckpt_path",
+                                       "run/fulgur_logs/version_0/checkpoints/last.ckpt"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished done = trainer(arguments, {.folder = texts.path()});
+    INFO(done.err);
+    CHECK(done.exit_code == 0);
+    return done.exit_code == 0 ? read_text(texts / folder / "fulgur_logs/version_0/predictions.jsonl") : std::string();
+  };
+  const std::string lines = predict("a", {});
+  std::vector<Json> rows;
+  for (size_t begin = 0; begin < lines.size(); begin = lines.find('\n', begin) + 1)
+    rows.push_back(Json::parse(lines.substr(begin, lines.find('\n', begin) - begin)));
+  REQUIRE(rows.size() == 4);
+  for (const Json& row : rows) CHECK(row.at("generated").size() == 20);
+  CHECK(rows[0] != rows[1]);
+  // The same for another batch size and on two ranks; other texts for another seed.
+  CHECK(predict("b", {"--data.batch_size", "1"}) == lines);
+  CHECK(predict("c", {"--trainer.accelerator", "cpu", "--trainer.strategy", "ddp", "--trainer.devices", "2"}) == lines);
+  CHECK(predict("d", {"--model.generate.seed", "4"}) != lines);
+  // The tokenizer must be that of the checkpoint.
+  REQUIRE(texts({"--train", "bpe", "--vocab_size", "300", "--input", "corpus.txt", "--output", "u"}).exit_code == 0);
+  const Finished other = trainer({"predict", "-c", "p.yaml", "--data.tokenizer", "u", "--ckpt_path",
+                                  "run/fulgur_logs/version_0/checkpoints/last.ckpt"},
+                                 {.folder = texts.path()});
+  CHECK(other.exit_code == 4);
+}
+
 }  // namespace tokenize_test

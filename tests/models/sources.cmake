@@ -1,8 +1,12 @@
 set(TEST_SOURCES
   autoencoder_test.cpp
+  bert_test.cpp
   classifier_test.cpp
+  generate_test.cpp
   generative_test.cpp
   gpt_test.cpp
+  language_parity_test.cpp
+  llama_parts_test.cpp
   mixing_test.cpp
   pretrained_test.cpp
   seq2seq_test.cpp

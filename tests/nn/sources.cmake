@@ -3,6 +3,7 @@ set(TEST_SOURCES
   cuda_library_test.cpp
   linear_test.cpp
   norm_layers_test.cpp
+  rotary_test.cpp
   parallel_apply_test.cpp
   placed_test.cpp
   checkpoint_test.cpp

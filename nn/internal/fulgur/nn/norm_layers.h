@@ -16,7 +16,7 @@ struct NormLayer {
 };
 
 /// The normalisation layers of a module, itself included: batch, instance, layer and group norm of LibTorch and of
-/// `nn/`.
+/// `nn/`, and the RMS norm of `nn/`.
 FULGUR_API std::vector<NormLayer> norm_layers(torch::nn::Module& module);
 
 }  // namespace fulgur::nn

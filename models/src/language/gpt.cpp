@@ -1,5 +1,6 @@
 #include "fulgur/models/gpt.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/stack.h>
@@ -20,6 +21,30 @@ namespace fulgur {
 namespace {
 
 constexpr int64_t kIgnoredToken = -100;
+
+GptBlockOptions block_options(const GPT::Options& options) {
+  return {.n_embd = options.n_embd,
+          .n_head = options.n_head,
+          .dropout = options.dropout,
+          .bias = options.bias,
+          .activation = options.activation,
+          .n_kv_head = options.n_kv_head,
+          .norm = options.norm,
+          .norm_eps = options.norm_eps,
+          .mlp = options.mlp,
+          .mlp_hidden = options.mlp_hidden};
+}
+
+void check_parts(const GPT::Options& options) {
+  const bool rotary = options.positions == GptPositions::rotary;
+  if (!rotary && options.rope_theta.value)
+    throw ConfigError("[models.GPT] rope_theta is for positions: rotary; they are learned. Remove one of the two.");
+  if (options.mlp == GptMlpKind::swiglu && options.activation != GptActivation::gelu)
+    throw ConfigError("[models.GPT] activation is for mlp: gelu; mlp is swiglu. Remove one of the two.");
+  if (rotary && options.n_embd % options.n_head == 0 && options.n_embd / options.n_head % 2 != 0)
+    throw ConfigError(cat("[models.GPT] rotary positions need heads of an even size; got n_embd ", options.n_embd,
+                          " and n_head ", options.n_head, "."));
+}
 
 void check_tokens(const Tensor& tokens, int64_t block_size) {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
@@ -55,28 +80,42 @@ void GPT::Options::fields(Fields& f) {
   f(activation, "activation",
     "Function inside the fully connected part of a block: gelu, or gelu_tanh, its approximation in GPT-2's weights.");
   f(activation_checkpointing, "activation_checkpointing", detail::kCheckpointingDoc);
+  f(positions, "positions", "learned: a vector for each position; rotary: rotations of queries and keys, as in Llama.");
+  f(rope_theta, "rope_theta", "Base of the wave lengths of rotary positions; auto: 10000.").greater_than(0);
+  f(norm, "norm", "layer: LayerNorm; rms: RMSNorm, which has no bias.");
+  f(norm_eps, "norm_eps", "Added to the variance, or the mean square, in norms.").greater_than(0);
+  f(mlp, "mlp",
+    "Fully connected part of a block; gelu: two layers; swiglu: SiLU of a gate times a layer, and a layer.");
+  f(mlp_hidden, "mlp_hidden",
+    "Width inside the fully connected part; auto: 4 n_embd, for swiglu 8/3 n_embd, rounded up to a multiple of 64.")
+      .range(1, detail::kMostWidth);
+  f(n_kv_head, "n_kv_head", "Heads of keys and values, which groups of heads share; must divide n_head; auto: n_head.")
+      .range(1, detail::kMostLayers);
+  f(tie_weights, "tie_weights", "Whether the output layer shares its weight with the token embedding.");
+  f(generate, "generate",
+    "With a max_new_tokens above 0, prediction continues the tokens of a batch (temperature, top_k, top_p, seed, "
+    "stop_tokens).");
 }
 
 GPT::GPT(const Options& options)
     : options_(detail::checked_options(options, "models.GPT")),
       checkpoint_every_(detail::checkpoint_interval(options.activation_checkpointing, "GPT")) {
+  check_parts(options);
   const auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
   wte_ = transformer->register_module("wte", torch::nn::Embedding(options.vocab_size, options.n_embd));
-  wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));
+  if (options.positions == GptPositions::learned)
+    wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));
   const auto blocks = transformer->register_module("h", std::make_shared<torch::nn::ModuleListImpl>());
   for (int64_t i = 0; i < options.n_layer; ++i) {
-    blocks_.push_back(std::make_shared<GptBlock>(GptBlockOptions{.n_embd = options.n_embd,
-                                                                 .n_head = options.n_head,
-                                                                 .dropout = options.dropout,
-                                                                 .bias = options.bias,
-                                                                 .activation = options.activation}));
+    blocks_.push_back(std::make_shared<GptBlock>(block_options(options)));
     blocks->push_back(blocks_.back());
   }
-  ln_f_ = transformer->register_module(
-      "ln_f", std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.n_embd}), options.bias));
+  ln_f_ = GptNorm(*transformer, "ln_f", block_options(options));
   lm_head_ = register_module("lm_head", nn::Linear(nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
-  lm_head_->weight = wte_->weight;
-  tie_parameters(*this, "transformer.wte.weight", "lm_head.weight");
+  if (options.tie_weights) {
+    lm_head_->weight = wte_->weight;
+    tie_parameters(*this, "transformer.wte.weight", "lm_head.weight");
+  }
   initialize();
 }
 
@@ -93,19 +132,61 @@ void GPT::initialize() {
   }
 }
 
-Tensor GPT::forward(const Tensor& tokens) {
-  check_tokens(tokens, options_.block_size);
+// `positions`: of each token, (N, T); undefined: 0, 1, ….
+Tensor GPT::embed(const Tensor& tokens, const Tensor& positions, GptContext& context) {
   Tensor x;
   try {
-    x = wte_(tokens) + wpe_->weight.narrow(0, 0, tokens.size(1));
+    x = wte_(tokens);
   } catch (const c10::IndexError&) {
     throw_token_out_of_range(tokens, options_.vocab_size);
   }
-  if (options_.dropout > 0) x = at::dropout(x, options_.dropout, is_training());
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    x = detail::is_checkpointed(i, checkpoint_every_) ? nn::checkpoint(blocks_[i], x) : blocks_[i]->forward(x);
+  if (options_.positions == GptPositions::learned) {
+    x = x + (positions.defined() ? wpe_(positions) : wpe_->weight.narrow(0, 0, tokens.size(1)));
+  } else {
+    const Tensor places = positions.defined() ? positions : at::arange(tokens.size(1), tokens.options());
+    context.rotation = nn::rotation_at(places, options_.n_embd / options_.n_head,
+                                       options_.rope_theta.value.value_or(10000.0), x.scalar_type());
   }
-  return lm_head_(ln_f_->forward(x));
+  return options_.dropout > 0 ? at::dropout(x, options_.dropout, is_training()) : x;
+}
+
+Tensor GPT::forward(const Tensor& tokens) {
+  check_tokens(tokens, options_.block_size);
+  GptContext context;
+  Tensor x = embed(tokens, {}, context);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const auto block = [block = blocks_[i], context](const Tensor& input) { return block->forward(input, context); };
+    x = detail::is_checkpointed(i, checkpoint_every_) ? nn::checkpoint(block, x) : block(x);
+  }
+  return lm_head_(ln_f_.forward(x));
+}
+
+Tensor GPT::blocks_with(Tensor x, const GptContext& context, GptCache& cache) {
+  cache.blocks_.resize(blocks_.size(), KeyValueCache(cache.capacity_));
+  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->forward(x, context, &cache.blocks_[i]);
+  return x;
+}
+
+Tensor GPT::begin(const Tensor& tokens, const Tensor& lengths, GptCache& cache) {
+  const at::NoGradGuard no_grad;
+  check_tokens(tokens, options_.block_size);
+  GptContext context;
+  const Tensor x = embed(tokens, {}, context);
+  const Tensor all = blocks_with(x, context, cache);
+  // Norm and output layer see the last tokens only.
+  const Tensor last = (lengths - 1).view({-1, 1, 1}).expand({all.size(0), 1, all.size(2)});
+  return lm_head_(ln_f_.forward(all.gather(1, last).squeeze(1)));
+}
+
+Tensor GPT::extend(const Tensor& tokens, const Tensor& positions, int64_t used, GptCache& cache) {
+  const at::NoGradGuard no_grad;
+  GptContext context;
+  const Tensor place = positions.unsqueeze(1);
+  const Tensor x = embed(tokens.unsqueeze(1), place, context);
+  context.places = positions;
+  context.used = used;
+  context.mask = at::arange(used, positions.options()).unsqueeze(0).le(place).view({-1, 1, 1, used});
+  return lm_head_(ln_f_.forward(blocks_with(x, context, cache).squeeze(1)));
 }
 
 Tensor GPT::loss_of(const Batch& batch) {
@@ -161,11 +242,19 @@ void GPT::on_test_epoch_start() { begin_perplexity(); }
 void GPT::on_test_epoch_end() { log_perplexity("test_perplexity"); }
 
 Outputs GPT::predict_step(const Batch& batch, int64_t, int64_t) {
+  if (options_.generate.max_new_tokens > 0) {
+    Prompts prompts{.tokens = batch[0]};
+    if (batch.contains("mask")) prompts.lengths = batch["mask"].sum(1);
+    if (batch.contains("index")) prompts.indices = batch["index"];
+    return {{"generated", fulgur::generate(*this, prompts, options_.generate)}};
+  }
   const auto [probability, prediction] = forward(batch[0]).softmax(2).max(2);
   return {{"prediction", prediction}, {"probability", probability}};
 }
 
-[[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<GPT>(
-    "GPT", "A decoder-only transformer with GPT-2's architecture for text, with activation checkpointing.");
+[[maybe_unused]] static const bool registered_gpt =
+    Registry<LightningModule>::add<GPT>("GPT",
+                                        "A decoder-only transformer for text with the shapes of GPT-2 or Llama, with "
+                                        "generation and activation checkpointing.");
 
 }  // namespace fulgur

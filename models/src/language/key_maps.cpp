@@ -1,0 +1,86 @@
+#include "fulgur/core/contracts/key_map.h"
+
+#include "fulgur/core/contracts/registry.h"
+
+namespace fulgur {
+namespace {
+
+/// LlamaModel and LlamaForCausalLM. Queries, keys and values are one layer here, and so are gate and values of SwiGLU.
+class HfLlamaKeys final : public KeyMap {
+ public:
+  std::string prefix() const override { return "model."; }
+  std::vector<KeyRule> rules() const override {
+    std::vector<KeyRule> rules = {
+        {.from = "embed_tokens.weight", .to = "transformer.wte.weight"},
+        {.from = "norm.weight", .to = "transformer.ln_f.weight"},
+        // Wave lengths, which old files contain.
+        {.from = "layers.*.self_attn.rotary_emb.inv_freq", .to = ""},
+    };
+    const auto add = [&](const std::string& from, const std::string& to, int64_t part = 0, int64_t parts = 1) {
+      rules.push_back({.from = "layers.*." + from,
+                       .to = "transformer.h.*." + to,
+                       .transpose = false,
+                       .part = part,
+                       .parts = parts});
+    };
+    add("input_layernorm.weight", "ln_1.weight");
+    add("post_attention_layernorm.weight", "ln_2.weight");
+    // The biases are those of models that are no Llamas but have its names.
+    for (const std::string kind : {"weight", "bias"}) {
+      add("self_attn.q_proj." + kind, "attn.c_attn." + kind, 0, 3);
+      add("self_attn.k_proj." + kind, "attn.c_attn." + kind, 1, 3);
+      add("self_attn.v_proj." + kind, "attn.c_attn." + kind, 2, 3);
+      add("self_attn.o_proj." + kind, "attn.c_proj." + kind);
+      add("mlp.gate_proj." + kind, "mlp.c_fc." + kind, 0, 2);
+      add("mlp.up_proj." + kind, "mlp.c_fc." + kind, 1, 2);
+      add("mlp.down_proj." + kind, "mlp.c_proj." + kind);
+    }
+    return rules;
+  }
+};
+
+/// BertModel and BertForSequenceClassification. Heads of the pretraining are left out.
+class HfBertKeys final : public KeyMap {
+ public:
+  std::string prefix() const override { return "bert."; }
+  std::vector<KeyRule> rules() const override {
+    std::vector<KeyRule> rules = {
+        {.from = "embeddings.position_ids", .to = ""},
+        {.from = "embeddings.word_embeddings.weight", .to = "embeddings.token.weight"},
+        {.from = "embeddings.position_embeddings.weight", .to = "embeddings.position.weight"},
+        {.from = "embeddings.token_type_embeddings.weight", .to = "embeddings.type.weight"},
+        {.from = "pooler.dense.*", .to = "pooler.*"},
+        {.from = "cls.**", .to = ""},
+    };
+    const auto add = [&](const std::string& from, const std::string& to, int64_t part = 0, int64_t parts = 1) {
+      rules.push_back({.from = from, .to = to, .transpose = false, .part = part, .parts = parts});
+    };
+    const auto add_norm = [&](const std::string& from, const std::string& to) {
+      add(from + ".gamma", to + ".weight");  // names of old files
+      add(from + ".beta", to + ".bias");
+      add(from + ".*", to + ".*");
+    };
+    const std::string theirs = "encoder.layer.*.", ours = "layers.*.";
+    add_norm("embeddings.LayerNorm", "embeddings.norm");
+    for (const std::string kind : {"weight", "bias"}) {
+      add(theirs + "attention.self.query." + kind, ours + "attention.in_proj." + kind, 0, 3);
+      add(theirs + "attention.self.key." + kind, ours + "attention.in_proj." + kind, 1, 3);
+      add(theirs + "attention.self.value." + kind, ours + "attention.in_proj." + kind, 2, 3);
+    }
+    add(theirs + "attention.output.dense.*", ours + "attention.out_proj.*");
+    add_norm(theirs + "attention.output.LayerNorm", ours + "norm_1");
+    add(theirs + "intermediate.dense.*", ours + "widen.*");
+    add(theirs + "output.dense.*", ours + "narrow.*");
+    add_norm(theirs + "output.LayerNorm", ours + "norm_2");
+    return rules;
+  }
+};
+
+}  // namespace
+
+[[maybe_unused]] static const bool registered_hf_llama_keys =
+    Registry<KeyMap>::add<HfLlamaKeys>("hf_llama", "Hugging Face's LlamaModel and LlamaForCausalLM, for GPT.");
+[[maybe_unused]] static const bool registered_hf_bert_keys = Registry<KeyMap>::add<HfBertKeys>(
+    "hf_bert", "Hugging Face's BertModel and BertForSequenceClassification, for BertClassifier.");
+
+}  // namespace fulgur
