@@ -74,8 +74,7 @@ void StageMetrics::use(std::vector<Spec<PredictionMetric>> metrics, int64_t num_
                                           classes->text(), ". Leave num_classes out.")));
     }
     const ConfigNode* const ignored = option_of(written, "ignore_index");
-    if (owner_.ignore_index && ignored && ignored->is_null())
-      change_option(spec, "ignore_index", *owner_.ignore_index);
+    if (owner_.ignore_index && ignored && ignored->is_null()) change_option(spec, "ignore_index", *owner_.ignore_index);
   }
   make();
 }
@@ -97,8 +96,8 @@ StageMetrics::Named StageMetrics::make() const {
     const auto [same, is_new] = made.try_emplace(name, Made{std::move(metric), place});
     if (!is_new)
       throw ConfigError(cat("[models.", owner_.component, "] two metrics are logged as val_", name, ": ",
-                            same->second.place, " and ", place, ". Give one of them a name, beside class_path: name: ",
-                            name, "_2."));
+                            same->second.place, " and ", place,
+                            ". Give one of them a name, beside class_path: name: ", name, "_2."));
   }
   return made;
 }

@@ -207,10 +207,11 @@ TEST_CASE("RandAugment and TrivialAugmentWide have torchvision's magnitudes") {
       const auto at = static_cast<size_t>(i), place = static_cast<size_t>(bin);
       const auto operation = static_cast<AugmentOperation>(i);
       INFO("operation " << i << ", bin " << bin);
+      // The fixtures have four decimal places.
       CHECK(rand.magnitude_of(operation, {40, 53}) ==
-            Catch::Approx(spaces.at("RandAugment").at(at).at(place).get<double>()).epsilon(1e-6));
+            Catch::Approx(spaces.at("RandAugment").at(at).at(place).get<double>()).margin(6e-5));
       CHECK(trivial.magnitude_of(operation, bin) ==
-            Catch::Approx(spaces.at("TrivialAugmentWide").at(at).at(place).get<double>()).epsilon(1e-6));
+            Catch::Approx(spaces.at("TrivialAugmentWide").at(at).at(place).get<double>()).margin(6e-5));
     }
   }
 }

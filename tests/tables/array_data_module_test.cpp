@@ -109,7 +109,7 @@ TEST_CASE("stored and compressed archives and safetensors have the same arrays")
     CHECK(at::equal(read(name + ":x").to(at::kFloat), x));
     CHECK(at::equal(read(name + ":y").to(at::kLong), y.to(at::kLong)));
     CHECK_THAT(message_of<DataError>([&] { read(name + ":xx"); }),
-               ContainsSubstring("'xx'") && ContainsSubstring("It has x, y"));
+               ContainsSubstring("'xx'") && (ContainsSubstring("It has x, y") || ContainsSubstring("It has y, x")));
   }
 }
 

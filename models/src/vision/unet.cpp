@@ -92,7 +92,8 @@ UNet::UNet(const Options& options)
   head_ = register_module("head", torch::nn::Conv2d(torch::nn::Conv2dOptions(width, options.num_classes, 1)));
   for (const auto& [name, value] : unique_parameters(*this))
     if (value.dim() == 4 && value.size(2) == 3) detail::he_normal_of_outputs(value);
-  metrics_.use(options.metrics, options.num_classes, {.component = "UNet", .logs = {"loss"}, .ignore_index = kIgnoredPixel});
+  metrics_.use(options.metrics, options.num_classes,
+               {.component = "UNet", .logs = {"loss"}, .ignore_index = kIgnoredPixel});
 }
 
 UNet::~UNet() = default;

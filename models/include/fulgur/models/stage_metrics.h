@@ -21,13 +21,13 @@ class FULGUR_API StageMetrics {
  public:
   /// The model whose metrics they are.
   struct Owner {
-    const char* component;                       ///< for messages
-    std::vector<std::string> logs = {"loss"};    ///< names that the model itself logs
-    std::optional<int64_t> ignore_index = {};    ///< for metrics that have this option and do not set it
+    const char* component;                     ///< for messages
+    std::vector<std::string> logs = {"loss"};  ///< names that the model itself logs
+    std::optional<int64_t> ignore_index = {};  ///< for metrics that have this option and do not set it
   };
-  /// Sets `num_classes` of each metric if it is 0. Throws a ConfigError that names the metric and its place in the config
-  /// for options that do not fit together or to the model, for two metrics with one name, and for a name that the model
-  /// itself logs.
+  /// Sets `num_classes` of each metric if it is 0. Throws a ConfigError that names the metric and its place in the
+  /// config for options that do not fit together or to the model, for two metrics with one name, and for a name that
+  /// the model itself logs.
   void use(std::vector<Spec<PredictionMetric>> metrics, int64_t num_classes, Owner owner);
   bool empty() const { return specs_.empty(); }
   /// Adds a batch to the metrics of this stage and loader, and logs them.
