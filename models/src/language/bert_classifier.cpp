@@ -154,7 +154,7 @@ BertClassifier::BertClassifier(const Options& options)
     else if (name.ends_with("bias"))
       value.zero_();
   }
-  metrics_.use(options.metrics, options.num_classes, "BertClassifier");
+  metrics_.use(options.metrics, options.num_classes, {.component = "BertClassifier", .logs = {"loss", "acc"}});
 }
 
 BertClassifier::~BertClassifier() = default;
