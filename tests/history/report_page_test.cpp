@@ -109,7 +109,7 @@ TEST_CASE("small tables in media are shown, with their texts escaped") {
   run.put("media/val_samples/step=9.csv", "label,stale_prediction\n1,2\n")
       .put("media/val_samples/step=10.csv", "label,\"predic,tion\"\n7,<b>\n")
       .put("media/val_samples/step=10.png", "png")
-      .put("media/wide/step=1.csv", wide);
+      .put("media/wide/step=1.csv", wide + "\n");
   std::string long_table = "a\n";
   for (int i = 0; i < 65; ++i) long_table += "x\n";
   run.put("media/long_1.csv", long_table).put("media/broken_1.csv", "a\n\"open\n");

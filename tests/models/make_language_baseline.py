@@ -116,7 +116,7 @@ def llama_case(n_kv_head, tied, theta):
         out["logits_float32"] = single(inputs).logits.double().flatten().tolist()
         prompts = [tokens[0, :4], tokens[1, :1], tokens[2, :6]]
         out["generated"] = [
-            exact.generate(p[None], max_new_tokens=6, do_sample=False, pad_token_id=0)[0, len(p) :].tolist() for p in prompts
+            exact.generate(p[None], attention_mask=torch.ones_like(p[None]), max_new_tokens=6, do_sample=False, pad_token_id=0)[0, len(p) :].tolist() for p in prompts
         ]
     out["training"] = trained(exact, lambda: F.cross_entropy(exact(inputs).logits.flatten(0, 1), targets.flatten()), 0.1, shapes)
     return out

@@ -176,13 +176,22 @@ bool is_ranked_otherwise(const SweepState& saved, const SweepState& given) {
 void rank_again(const SweepPlan& plan, const std::filesystem::path& sweep_folder, std::vector<TrialRecord>& trials) {
   for (size_t i = 0; i < trials.size(); ++i) {
     TrialRecord& record = trials[i];
-    const bool ended_at_rung = record.status == TrialStatus::failed && record.lacks_metric;
-    record = collected_trial(plan, sweep_folder, static_cast<int64_t>(i), record);
-    if (record.status != TrialStatus::failed || !ended_at_rung || plan.rungs.empty()) continue;
-    // Its run is not finished: it is started again, and ends at once, at its rung.
-    record.status = TrialStatus::interrupted;
-    record.reason.clear();
-    record.lacks_metric = false;
+    const auto index = static_cast<int64_t>(i);
+    if (record.status != TrialStatus::failed || !record.lacks_metric) {
+      record = collected_trial(plan, sweep_folder, index, record);
+      continue;
+    }
+    TrialRecord read = record;
+    const TrialStatus found = read_trial(plan.spec, sweep_folder, index, read);
+    if (found == TrialStatus::completed || found == TrialStatus::failed) {
+      record = read;
+      record.status = found;
+    } else if (!plan.rungs.empty()) {
+      // Its run is not finished: it is started again, and ends at once, at its rung.
+      record.status = TrialStatus::interrupted;
+      record.reason.clear();
+      record.lacks_metric = false;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -95,7 +96,8 @@ class CifarSets final : public detail::ImageSets {
       train_ = std::move(all);
       return;
     }
-    const auto parts = stratified_split_indices(all.labels, {val_size_, count - val_size_}, seed_);
+    auto parts = stratified_split_indices(all.labels, {val_size_, count - val_size_}, seed_);
+    for (auto& part : parts) std::sort(part.begin(), part.end());
     const auto take = [&](const std::vector<int64_t>& indices) {
       detail::CifarImages part{all.images.index_select(0, at::tensor(indices, at::kLong)), {}};
       for (const int64_t index : indices) part.labels.push_back(all.labels[static_cast<size_t>(index)]);

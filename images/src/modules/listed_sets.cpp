@@ -1,5 +1,6 @@
 #include "modules/listed_sets.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <system_error>
@@ -88,7 +89,8 @@ class ListedSets final : public ImageSets {
       if (val == 0 && test == 0) {
         (*parts_)[kTrainPart] = std::move(all);
       } else {
-        const auto indices = stratified_split_indices(all.labels, {val, test, train}, static_cast<uint64_t>(seed_));
+        auto indices = stratified_split_indices(all.labels, {val, test, train}, static_cast<uint64_t>(seed_));
+        for (auto& part : indices) std::sort(part.begin(), part.end());
         (*parts_)[kValPart] = all.select(indices[0]);
         (*parts_)[kTestPart] = all.select(indices[1]);
         (*parts_)[kTrainPart] = all.select(indices[2]);

@@ -416,9 +416,12 @@ TEST_CASE("wrong losses are errors that say what to do") {
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("no graph"));
   module->kind = 1;
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("must be a scalar"));
-  const auto frozen = std::make_shared<SelfPlanned>();
-  for (Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(frozen, regression_data()),
+  struct Freezing : SelfPlanned {
+    void on_train_start() override {
+      for (Tensor& parameter : parameters()) parameter.set_requires_grad(false);
+    }
+  };
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Freezing>(), regression_data()),
                     ContainsSubstring("No parameter of the module requires a gradient: all 4 are frozen"));
 }
 
