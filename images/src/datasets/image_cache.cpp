@@ -11,7 +11,7 @@ Tensor ImageCache::find(int64_t index) const {
 }
 
 void ImageCache::add(int64_t index, const Tensor& image) {
-  const int64_t bytes = image.numel() * static_cast<int64_t>(image.element_size());
+  const int64_t bytes = image.numel() * image.element_size();
   const std::lock_guard lock(mutex_);
   Tensor& slot = images_[static_cast<size_t>(index)];
   if (slot.defined() || bytes > most_bytes_ - bytes_) return;

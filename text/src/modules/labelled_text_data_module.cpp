@@ -63,7 +63,7 @@ class LabelledTexts final : public SampleDataset {
 
 /// `length`: of all batches; 0: that of the longest sample of each.
 std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id) {
-  return [length, pad_id](Batch samples) {
+  return [length, pad_id](const Batch& samples) {
     const std::vector<Tensor>& tokens = samples.list("tokens");
     const std::vector<Tensor>& labels = samples.list("label");
     const auto count = static_cast<int64_t>(tokens.size());

@@ -31,7 +31,7 @@ class TokenizedPrompts final : public SampleDataset {
   int64_t repeats_;
 };
 
-Batch padded_prompts(Batch samples) {
+Batch padded_prompts(const Batch& samples) {
   const std::vector<Tensor>& tokens = samples.list("tokens");
   const std::vector<Tensor>& indices = samples.list("index");
   const auto count = static_cast<int64_t>(tokens.size());
