@@ -138,22 +138,10 @@ install_libtorch() {
   touch "$dir/.complete"
 }
 
-libtorch_job=""
-# An error must not leave a background installation behind.
-trap wait EXIT
-
 if [ ${#missing[@]} -gt 0 ]; then
   say "installing: ${missing[*]}"
   apt_update || die 2 "setup.sh: apt-get update failed; see its messages above"
   names=()
-  if [ $have_torch = 0 ]; then
-    # With these, the wheel can be installed beside the other packages.
-    apt install -y --no-install-recommends ca-certificates python3 python3-venv ||
-      die 2 "setup.sh: apt-get could not install python3-venv"
-    install_libtorch &
-    libtorch_job=$!
-    have_torch=1
-  fi
   for p in "${packages[@]}"; do package_installed "$p" || names+=("$p"); done
   if [ ${#names[@]} -gt 0 ]; then
     apt install -y --no-install-recommends "${names[@]}" ||
@@ -179,11 +167,7 @@ install_cuda_headers() {
     die 2 "setup.sh: pip could not install nvidia-cuda-crt $CUDA_CRT_VERSION and nvidia-cuda-cccl $CUDA_CCCL_VERSION; see its messages above"
 }
 
-if [ -n "$libtorch_job" ]; then
-  wait "$libtorch_job" || exit 2
-elif [ $have_torch = 0 ]; then
-  install_libtorch
-fi
+if [ $have_torch = 0 ]; then install_libtorch; fi
 if ! libtorch_given_dir >/dev/null; then install_cuda_headers; fi
 if given="$(libtorch_given_dir)"; then say "ready: your LibTorch, $given"
 else say "ready: LibTorch in $(libtorch_cached_dir "$flavour")"; fi
