@@ -42,7 +42,7 @@ class CsvFile {
   CsvPlace place() const { return {block_start_ + static_cast<int64_t>(at_), line_}; }
   /// Moves to a place that place() returned for this file.
   void seek(const CsvPlace& place);
-  /// The place behind the header.
+  /// The place after the header.
   const CsvPlace& start() const { return start_; }
   const std::filesystem::path& path() const { return path_; }
   /// Throws a DataError about a field of the record.

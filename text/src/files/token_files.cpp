@@ -79,7 +79,7 @@ TokenFilesInfo read_info(const std::filesystem::path& path) {
     throw DataError(cat("[text.TokenFiles] path must be a folder of `trainer tokenize`; there is no '",
                         escape_controls(path.string()), "'."));
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  // The text of an entry; empty if it is none. Nested values are neither copied nor written, as they may be deep.
+  // The text of an entry; empty if it is not a text. Nested values are neither copied nor written, as they may be deep.
   const auto text_of = [&](const char* key) {
     const auto found = json.find(key);
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();

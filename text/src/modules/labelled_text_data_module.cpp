@@ -1,8 +1,6 @@
 #include "fulgur/text/labelled_text_data_module.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +18,7 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "modules/option_limits.h"
+#include "modules/padded_samples.h"
 
 namespace fulgur {
 namespace {
@@ -63,23 +62,7 @@ class LabelledTexts final : public SampleDataset {
 
 /// `length`: of all batches; 0: that of the longest sample of each.
 std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id) {
-  return [length, pad_id](const Batch& samples) {
-    const std::vector<Tensor>& tokens = samples.list("tokens");
-    const std::vector<Tensor>& labels = samples.list("label");
-    const auto count = static_cast<int64_t>(tokens.size());
-    int64_t width = length;
-    for (const Tensor& one : tokens) width = std::max(width, one.numel());
-    const Tensor padded = at::full({count, width}, pad_id, at::kLong), mask = at::zeros({count, width}, at::kBool);
-    const Tensor label = at::empty({count}, at::kLong);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      const auto* from = tokens[i].const_data_ptr<int64_t>();
-      const int64_t here = static_cast<int64_t>(i) * width;
-      std::copy(from, from + tokens[i].numel(), padded.mutable_data_ptr<int64_t>() + here);
-      std::fill_n(mask.mutable_data_ptr<bool>() + here, tokens[i].numel(), true);
-      label.mutable_data_ptr<int64_t>()[i] = *labels[i].const_data_ptr<int64_t>();
-    }
-    return Batch({Batch::Entry{"tokens", padded}, Batch::Entry{"mask", mask}, Batch::Entry{"label", label}});
-  };
+  return [length, pad_id](const Batch& samples) { return detail::padded_samples(samples, "label", length, pad_id); };
 }
 
 std::vector<std::string> sorted_labels(const std::vector<detail::LabelledRow>& rows) {

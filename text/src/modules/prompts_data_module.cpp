@@ -1,7 +1,6 @@
 #include "fulgur/text/prompts_data_module.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "modules/option_limits.h"
+#include "modules/padded_samples.h"
 
 namespace fulgur {
 namespace {
@@ -30,24 +30,6 @@ class TokenizedPrompts final : public SampleDataset {
   std::vector<Tensor> prompts_;
   int64_t repeats_;
 };
-
-Batch padded_prompts(const Batch& samples) {
-  const std::vector<Tensor>& tokens = samples.list("tokens");
-  const std::vector<Tensor>& indices = samples.list("index");
-  const auto count = static_cast<int64_t>(tokens.size());
-  int64_t width = 0;
-  for (const Tensor& one : tokens) width = std::max(width, one.numel());
-  const Tensor padded = at::zeros({count, width}, at::kLong), mask = at::zeros({count, width}, at::kBool);
-  const Tensor index = at::empty({count}, at::kLong);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto* from = tokens[i].const_data_ptr<int64_t>();
-    const int64_t here = static_cast<int64_t>(i) * width;
-    std::copy(from, from + tokens[i].numel(), padded.mutable_data_ptr<int64_t>() + here);
-    std::fill_n(mask.mutable_data_ptr<bool>() + here, tokens[i].numel(), true);
-    index.mutable_data_ptr<int64_t>()[i] = *indices[i].const_data_ptr<int64_t>();
-  }
-  return Batch({Batch::Entry{"tokens", padded}, Batch::Entry{"mask", mask}, Batch::Entry{"index", index}});
-}
 
 }  // namespace
 
@@ -111,7 +93,7 @@ std::vector<std::shared_ptr<Loader>> PromptsDataModule::loaders(RunningStage sta
   how.shuffle = false;
   how.batch_size = impl_->options.batch_size;
   how.name = std::string(name_of(stage));
-  how.collate = padded_prompts;
+  how.collate = [](const Batch& samples) { return detail::padded_samples(samples, "index", 0, 0); };
   impl_->options.loading.apply(how);
   auto prompts = std::make_shared<TokenizedPrompts>(impl_->prompts, impl_->options.samples_per_prompt);
   return {std::make_shared<DataLoader>(std::move(prompts), std::move(how))};

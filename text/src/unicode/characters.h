@@ -17,7 +17,7 @@ bool is_white_space(char32_t c);
 bool is_bert_punctuation(char32_t c);
 /// A control, format or private-use character other than tab, line feed and carriage return.
 bool is_bert_control(char32_t c);
-/// Category Mn, such as an accent that is a character of its own.
+/// Category Mn, such as an accent that is a separate character.
 bool is_nonspacing_mark(char32_t c);
 bool is_chinese(char32_t c);
 void append_lower_case(std::string& out, char32_t c);
