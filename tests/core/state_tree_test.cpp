@@ -4,6 +4,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <type_traits>
 
 #include "fulgur/core/state/late_number.h"
 #include "fulgur/core/state/progress.h"
@@ -26,6 +27,25 @@ TEST_CASE("StateTree keeps types apart and says what it found") {
   CHECK_THROWS_WITH(tree.at("big").as_int(), ContainsSubstring("expected an integer, got unsigned int"));
   CHECK_THROWS_WITH(tree.at("x").as_string(), ContainsSubstring("expected a string, got float"));
   CHECK_THROWS_AS(tree.at("missing"), CheckpointError);
+}
+
+TEST_CASE("StateTree: what a loop reads of a temporary outlives it") {
+  const auto made = [] {
+    return StateTree::map(
+        {{"map", StateTree::map({{"a long enough name for the heap", 1}})}, {"list", StateTree::List{2, 3}}});
+  };
+  std::string names;
+  for (const auto& [name, value] : made().as_map()) names += name + ";";
+  CHECK(names == "list;map;");
+  for (const auto& [name, value] : made().at("map").as_map()) names = name;
+  CHECK(names == "a long enough name for the heap");
+  int64_t sum = 0;
+  for (const StateTree& item : made().at("list").as_list()) sum += item.as_int();
+  CHECK(sum == 5);
+  // No sanitizer is needed to see it: a temporary gives values, not references.
+  static_assert(!std::is_reference_v<decltype(made().as_map())> && !std::is_reference_v<decltype(made().as_list())>);
+  static_assert(!std::is_reference_v<decltype(made().at(""))> && !std::is_reference_v<decltype(made().tensor())>);
+  static_assert(!std::is_reference_v<decltype(made().as_string())>);
 }
 
 TEST_CASE("Progress survives its state, and a damaged state changes nothing") {

@@ -31,7 +31,8 @@ fi
 # The example is copied: nothing in it may reach into the source tree.
 cp -r "$source/examples/custom_module" "$work/example"
 configure() {
-  "$cmake" -S "$1" -B "$2" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$compiler" "-DCMAKE_CXX_FLAGS=$flags" \
+  # Without optimization it compiles in half the time.
+  "$cmake" -S "$1" -B "$2" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0 "-DCMAKE_CXX_COMPILER=$compiler" "-DCMAKE_CXX_FLAGS=$flags" \
     "-DCMAKE_PREFIX_PATH=$work/prefix" "-DEXAMPLE_DIR=$work/example" "${@:3}"
 }
 configure "$work/example" "$work/build"

@@ -29,7 +29,8 @@ StateTree& StateTree::operator[](std::string_view key) {
   return found->second;
 }
 
-const StateTree& StateTree::at(std::string_view key) const {
+StateTree StateTree::at(std::string_view key) && { return std::as_const(*this).at(key); }
+const StateTree& StateTree::at(std::string_view key) const& {
   const Map& map = as_map();
   const auto found = map.find(key);
   if (found == map.end()) throw CheckpointError(cat("[core.StateTree] there is no entry '", key, "' in the state."));
@@ -41,7 +42,8 @@ bool StateTree::contains(std::string_view key) const {
   return map != nullptr && map->find(key) != map->end();
 }
 
-const Tensor& StateTree::tensor() const { return get<Tensor>("a tensor"); }
+const Tensor& StateTree::tensor() const& { return get<Tensor>("a tensor"); }
+Tensor StateTree::tensor() && { return std::as_const(*this).tensor(); }
 
 int64_t StateTree::as_int() const {
   if (const auto number = read_late_number(*this)) return number->as_int();
@@ -67,10 +69,13 @@ bool StateTree::as_bool() const {
   if (const auto number = read_late_number(*this)) return number->as_bool();
   return get<bool>("true or false");
 }
-const std::string& StateTree::as_string() const { return get<std::string>("a string"); }
-const StateTree::Map& StateTree::as_map() const { return get<Map>("a map"); }
-StateTree::Map& StateTree::as_map() { return const_cast<Map&>(std::as_const(*this).as_map()); }
-const StateTree::List& StateTree::as_list() const { return get<List>("a list"); }
-StateTree::List& StateTree::as_list() { return const_cast<List&>(std::as_const(*this).as_list()); }
+const std::string& StateTree::as_string() const& { return get<std::string>("a string"); }
+std::string StateTree::as_string() && { return std::as_const(*this).as_string(); }
+const StateTree::Map& StateTree::as_map() const& { return get<Map>("a map"); }
+StateTree::Map& StateTree::as_map() & { return const_cast<Map&>(std::as_const(*this).as_map()); }
+StateTree::Map StateTree::as_map() && { return std::move(as_map()); }
+const StateTree::List& StateTree::as_list() const& { return get<List>("a list"); }
+StateTree::List& StateTree::as_list() & { return const_cast<List&>(std::as_const(*this).as_list()); }
+StateTree::List StateTree::as_list() && { return std::move(as_list()); }
 
 }  // namespace fulgur

@@ -52,21 +52,27 @@ class FULGUR_API StateTree {
   /// The entry named `key`, which is created as an empty map if absent.
   StateTree& operator[](std::string_view key);
   /// The entry named `key`; throws a CheckpointError that names it if it is absent or this is not a map.
-  const StateTree& at(std::string_view key) const;
+  const StateTree& at(std::string_view key) const&;
+  StateTree at(std::string_view key) &&;
   bool contains(std::string_view key) const;
 
   /// The leaf as T; throws a CheckpointError that names the actual type otherwise. int64 and uint64 convert if the
-  /// value fits; integers convert to double.
-  const Tensor& tensor() const;
+  /// value fits; integers convert to double. A temporary gives its leaf away, so that `for (… : state().as_map())` may
+  /// read it after the temporary has ended.
+  const Tensor& tensor() const&;
+  Tensor tensor() &&;
   int64_t as_int() const;
   uint64_t as_uint() const;
   double as_double() const;
   bool as_bool() const;
-  const std::string& as_string() const;
-  const Map& as_map() const;
-  Map& as_map();
-  const List& as_list() const;
-  List& as_list();
+  const std::string& as_string() const&;
+  std::string as_string() &&;
+  const Map& as_map() const&;
+  Map& as_map() &;
+  Map as_map() &&;
+  const List& as_list() const&;
+  List& as_list() &;
+  List as_list() &&;
 
   const auto& variant() const { return value_; }
 
