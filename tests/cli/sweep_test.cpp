@@ -162,6 +162,14 @@ TEST_CASE("sweep: a grid with two jobs: table, csv, page, and a config that trai
   CHECK(sweeps.verb({"runs", "sweeps/s", "--quiet"}).out.starts_with("sweeps/s/trial_0000/"));
 }
 
+TEST_CASE("sweep: the command that trains the best trial again is quoted for a shell") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  const Finished end = sweeps({"--trainer.max_epochs", "1", "--dir", "my sweep"});
+  INFO(end.out << end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.out, " fit --config 'my sweep/best.yaml'\n"));
+}
+
 TEST_CASE("sweep: the same command again trains nothing, and --show writes the page again") {
   const Sweeps sweeps;
   REQUIRE(sweeps().exit_code == 0);
