@@ -34,7 +34,7 @@ core=(core/src/text/errors.cpp core/src/text/text.cpp)
 sources_of() {
   case "$1" in
     safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;
-    pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp checkpoint/src/io/{durable_file,system_calls}.cpp ;;
+    pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp core/src/system/{durable_file,system_calls}.cpp ;;
     images) echo tests/fuzz/images.cpp images/src/decoding/{exif,image_reader,jpeg_reader,pixel_rows,png_reader,webp_reader}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
     config) echo tests/fuzz/config.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
