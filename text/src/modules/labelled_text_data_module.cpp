@@ -14,6 +14,7 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/labelled_rows.h"
 #include "fulgur/data/sample_dataset.h"
+#include "modules/checkpoint_tokenizer.h"
 #include "modules/option_limits.h"
 #include "modules/padded_samples.h"
 
@@ -67,7 +68,7 @@ struct LabelledTextDataModule::Impl {
   std::shared_ptr<LabelledFile> train, val, test;  // null: not read, or there is none
   std::vector<std::string> classes;
   std::vector<std::string> loaded_classes;  // of the checkpoint; empty: none
-  std::string loaded_tokenizer;
+  detail::CheckpointTokenizer checkpoint{"text.LabelledTextDataModule"};
   bool is_open = false;
 
   std::shared_ptr<LabelledFile> read(const std::filesystem::path& path) const {
@@ -105,13 +106,6 @@ struct LabelledTextDataModule::Impl {
     classes = std::move(names);
   }
 
-  void check_tokenizer() const {
-    if (!tokenizer || loaded_tokenizer.empty() || tokenizer->fingerprint() == loaded_tokenizer) return;
-    throw CheckpointError(cat("[text.LabelledTextDataModule] the tokenizer must be that of the checkpoint, ",
-                              loaded_tokenizer, "; '", escape_controls(options.tokenizer.string()), "' is ",
-                              tokenizer->fingerprint(), "."));
-  }
-
   int64_t pad_id() const {
     if (options.pad_token.value) {
       if (const auto id = tokenizer->id_of(*options.pad_token.value)) return *id;
@@ -131,7 +125,7 @@ struct LabelledTextDataModule::Impl {
                             "."));
     tokenizer = std::move(read_tokens);
     pad_id();
-    check_tokenizer();
+    checkpoint.set_own(tokenizer->fingerprint(), options.tokenizer);
     train = read(options.path);
     if (options.val_path) val = read(*options.val_path);
     if (options.test_path) test = read(*options.test_path);
@@ -236,22 +230,18 @@ StateTree LabelledTextDataModule::exported_values() const {
 
 StateTree LabelledTextDataModule::state() const {
   const std::vector<std::string>& names = impl_->classes.empty() ? impl_->loaded_classes : impl_->classes;
-  return StateTree::map({{"classes", StateTree::List(names.begin(), names.end())},
-                         {"tokenizer", impl_->tokenizer ? impl_->tokenizer->fingerprint() : impl_->loaded_tokenizer}});
+  return StateTree::map(
+      {{"classes", StateTree::List(names.begin(), names.end())}, {"tokenizer", impl_->checkpoint.fingerprint()}});
 }
 
 void LabelledTextDataModule::load_state(const StateTree& state) {
   if (!state.contains("classes")) return;
   std::vector<std::string> names;
   for (const StateTree& name : state.at("classes").as_list()) names.push_back(name.as_string());
-  std::string before = std::exchange(impl_->loaded_tokenizer, state.at("tokenizer").as_string());
-  try {
-    impl_->check_tokenizer();
-    if (!impl_->classes.empty()) impl_->use_classes(names, /*from_checkpoint=*/true);
-  } catch (...) {
-    impl_->loaded_tokenizer = std::move(before);
-    throw;
-  }
+  detail::CheckpointTokenizer loaded = impl_->checkpoint;
+  loaded.load(state.at("tokenizer").as_string());
+  if (!impl_->classes.empty()) impl_->use_classes(names, /*from_checkpoint=*/true);
+  impl_->checkpoint = std::move(loaded);
   impl_->loaded_classes = std::move(names);
 }
 
