@@ -43,7 +43,7 @@ sources_of() {
     csv_table) echo tests/fuzz/csv_table.cpp tables/src/reading/csv_file.cpp tables/src/columns/cell_text.cpp core/src/text/csv_format.cpp ;;
     npy_header) echo tests/fuzz/npy_header.cpp tables/src/arrays/npy_header.cpp ;;
     sweep) echo tests/fuzz/sweep.cpp history/src/sweep/{points,sweep_schedule,sweep_spec,sweep_state,sweep_trials}.cpp history/src/reading/config_keys.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp core/src/system/regular_file.cpp trainer/src/config/yaml.cpp ;;
-    tokenizer) echo tests/fuzz/tokenizer.cpp text/src/read_tokenizer.cpp text/src/{tokenizers/added_tokens,tokenizers/byte_bpe,tokenizers/byte_characters,tokenizers/composed_tokenizer,tokenizers/parts_json,tokenizers/word_piece,unicode/characters,words/bert_words,words/gpt2_words}.cpp core/src/system/regular_file.cpp ;;
+    tokenizer) echo tests/fuzz/tokenizer.cpp text/src/read_tokenizer.cpp text/src/{tokenizers/added_tokens,tokenizers/byte_bpe,tokenizers/byte_characters,tokenizers/composed_tokenizer,tokenizers/parts_json,tokenizers/word_piece,unicode/characters,words/bert_words,words/gpt2_words,words/gpt4_words}.cpp core/src/system/regular_file.cpp ;;
   esac
 }
 
