@@ -449,10 +449,8 @@ std::string json_of(const TokenizerParts& parts) {
     json["pre_tokenizer"] = byte_level(parts.add_prefix_space, parts.words == WordPattern::gpt2);
     if (parts.words != WordPattern::none && parts.words != WordPattern::gpt2) {
       const auto* const known = std::ranges::find(kPatterns, parts.words, &KnownPattern::pattern);
-      const TokenizerJson split = {{"type", "Split"},
-                                   {"pattern", {{"Regex", std::string(known->regex)}}},
-                                   {"behavior", "Isolated"},
-                                   {"invert", false}};
+      TokenizerJson split = {{"type", "Split"}, {"behavior", "Isolated"}, {"invert", false}};
+      split["pattern"]["Regex"] = known->regex;
       json["pre_tokenizer"] = {{"type", "Sequence"},
                                {"pretokenizers", TokenizerJson::array({split, byte_level(false, false)})}};
     }
