@@ -159,9 +159,11 @@ TEST_CASE("a pattern that removes what is between its matches divides as one tha
   split["invert"] = true;
   const std::string text = "It's 12345 (words)\n\n and  spaces";
   CHECK(encoded(json, text) == encoded(fixture("llama3"), text));
-  CHECK(encoded(json, "1234") != encoded(fixture("llama3"), "12345"));
+  // Three digits are a word, which the vocabulary may have; in Qwen 2's pattern each digit is one.
+  json["model"]["vocab"]["123"] = 5000;
+  CHECK(encoded(json, "12345").front() == 5000);
   split = fixture("qwen2")["pre_tokenizer"]["pretokenizers"][0];
-  CHECK(encoded(json, text).size() > encoded(fixture("llama3"), text).size());
+  CHECK(encoded(json, "12345").size() == 5);
   // GPT-2's pattern is what ByteLevel has by itself.
   Json gpt2 = fixture("bpe"), written = gpt2;
   written["pre_tokenizer"] = fixture("llama3")["pre_tokenizer"];
