@@ -14,7 +14,7 @@
 namespace fulgur::detail {
 namespace {
 
-std::optional<int64_t> number_in(const std::string& label) { return parse_whole<int64_t>(label); }
+std::optional<int64_t> label_number(const std::string& label) { return parse_whole<int64_t>(label); }
 
 }  // namespace
 
@@ -113,7 +113,7 @@ void LabelledRows::read_jsonl(std::string_view text) {
 }
 
 bool LabelledRows::labels_are_numbers() const {
-  return std::ranges::all_of(rows_, [](const LabelledRow& row) { return number_in(row.label).has_value(); });
+  return std::ranges::all_of(rows_, [](const LabelledRow& row) { return label_number(row.label).has_value(); });
 }
 
 std::vector<std::string> LabelledRows::classes() const {
@@ -121,7 +121,7 @@ std::vector<std::string> LabelledRows::classes() const {
   for (const LabelledRow& row : rows_) labels.insert(row.label);
   std::vector<std::string> sorted(labels.begin(), labels.end());
   if (labels_are_numbers())
-    std::ranges::stable_sort(sorted, {}, [](const std::string& label) { return *number_in(label); });
+    std::ranges::stable_sort(sorted, {}, [](const std::string& label) { return *label_number(label); });
   return sorted;
 }
 
@@ -133,7 +133,7 @@ std::vector<int64_t> LabelledRows::labels_in(const std::vector<std::string>& cla
   labels.reserve(rows_.size());
   for (const LabelledRow& row : rows_) {
     auto found = numbers.find(row.label);
-    if (const auto number = number_in(row.label); number && found == numbers.end())
+    if (const auto number = label_number(row.label); number && found == numbers.end())
       found = numbers.find(std::to_string(*number));
     if (found == numbers.end()) {
       refuse(row);

@@ -72,7 +72,7 @@ std::vector<utf8proc_int32_t> code_points(std::string_view text, utf8proc_option
   }
 }
 
-std::string text_of(const std::vector<utf8proc_int32_t>& points) {
+std::string utf8_of(const std::vector<utf8proc_int32_t>& points) {
   std::string out;
   out.reserve(points.size() + points.size() / 4);
   for (const utf8proc_int32_t point : points) append_character(out, static_cast<char32_t>(point));
@@ -164,7 +164,7 @@ void append_character(std::string& out, char32_t c) {
   for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80u | (c >> (6 * i) & 0x3fu));
 }
 
-std::string decomposed(std::string_view text) { return text_of(code_points(text, UTF8PROC_DECOMPOSE)); }
+std::string decomposed(std::string_view text) { return utf8_of(code_points(text, UTF8PROC_DECOMPOSE)); }
 
 std::optional<std::string> composed(std::string_view text) {
   // U+0300, the first character that composition changes, begins with 0xcc.
@@ -174,7 +174,7 @@ std::optional<std::string> composed(std::string_view text) {
                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   check_utf8proc(count);
   points.resize(static_cast<size_t>(count));
-  return text_of(points);
+  return utf8_of(points);
 }
 
 size_t first_invalid_byte(std::string_view text) {
