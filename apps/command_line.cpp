@@ -173,7 +173,7 @@ std::string hint_for_extra(const std::string& extra, const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
     verbs.push_back(verb->get_name());
   if (extra.ends_with(".yaml") || extra.ends_with(".yml"))
-    return cat("; did you mean '--config ", escape_controls(extra), "'?");
+    return cat("; did you mean `--config ", shell_word(extra), "`?");
   for (const auto& [name, verb] : kOtherNames)
     if (extra == name && app.get_subcommands().empty()) return cat("; did you mean '", verb, "'?");
   return did_you_mean(extra, verbs);

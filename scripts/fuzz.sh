@@ -34,7 +34,7 @@ core=(core/src/text/errors.cpp core/src/text/text.cpp)
 sources_of() {
   case "$1" in
     safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;
-    pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp checkpoint/src/io/{durable_file,system_calls}.cpp ;;
+    pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp core/src/system/{durable_file,system_calls}.cpp ;;
     images) echo tests/fuzz/images.cpp images/src/decoding/{exif,image_reader,jpeg_reader,pixel_rows,png_reader,webp_reader}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;
     config) echo tests/fuzz/config.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml}.cpp ;;
@@ -43,7 +43,7 @@ sources_of() {
     csv_table) echo tests/fuzz/csv_table.cpp tables/src/reading/csv_file.cpp tables/src/columns/cell_text.cpp core/src/text/csv_format.cpp ;;
     npy_header) echo tests/fuzz/npy_header.cpp tables/src/arrays/npy_header.cpp ;;
     sweep) echo tests/fuzz/sweep.cpp history/src/sweep/{points,sweep_schedule,sweep_spec,sweep_state,sweep_trials}.cpp history/src/reading/config_keys.cpp core/src/options/{config_node,field_traits,interval,options,scalar_text,yaml_writer}.cpp core/src/system/regular_file.cpp trainer/src/config/yaml.cpp ;;
-    tokenizer) echo tests/fuzz/tokenizer.cpp text/src/read_tokenizer.cpp text/src/{tokenizers/added_tokens,tokenizers/byte_bpe,tokenizers/byte_characters,tokenizers/composed_tokenizer,tokenizers/parts_json,tokenizers/word_piece,unicode/characters,words/bert_words,words/gpt2_words}.cpp core/src/system/regular_file.cpp ;;
+    tokenizer) echo tests/fuzz/tokenizer.cpp text/src/read_tokenizer.cpp text/src/{tokenizers/added_tokens,tokenizers/byte_bpe,tokenizers/byte_characters,tokenizers/composed_tokenizer,tokenizers/parts_json,tokenizers/word_piece,unicode/characters,words/bert_words,words/gpt2_words,words/gpt4_words}.cpp core/src/system/regular_file.cpp ;;
   esac
 }
 

@@ -56,15 +56,14 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   const auto best = history::best_trial(plan, trials);
   const std::filesystem::path best_yaml = folder / "best.yaml";
   const std::optional<std::string> config = best ? config_of(folder, state, *best) : std::nullopt;
-  std::string command = cat(program_name(), " fit --config ", best_yaml);
-  for (const std::string& plugin : state.plugins) command += cat(" --plugin ", plugin);
+  std::string command = cat(shell_word(program_name()), " fit --config ", shell_word(best_yaml.string()));
+  const std::string plugins = run_layout::plugin_arguments(state.plugins);
+  if (!plugins.empty()) command += cat(" --plugin ", plugins);
   write_report(folder / "sweep.csv", history::sweep_csv(plan, trials));
   write_report(folder / "sweep.html", history::sweep_page(plan, trials, folder, config, command));
   std::error_code ignored;
   if (config)
-    write_report(best_yaml, state.plugins.empty()
-                                ? *config
-                                : cat(run_layout::kPluginsLine, escape_controls(join(state.plugins)), "\n", *config));
+    write_report(best_yaml, state.plugins.empty() ? *config : cat(run_layout::kPluginsLine, plugins, "\n", *config));
   else
     std::filesystem::remove(best_yaml, ignored);  // that of an earlier call
   std::string text = history::sweep_table(plan, trials, style_of_stdout());

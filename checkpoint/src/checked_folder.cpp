@@ -5,8 +5,8 @@
 
 #include "formats/safetensors_file.h"
 #include "fulgur/checkpoint/run_layout.h"
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 #include "io/hash.h"
 #include "io/input_file.h"
 #include "nearby_checkpoints.h"

@@ -4,9 +4,9 @@
 
 #include "checked_folder.h"
 #include "fulgur/checkpoint/run_layout.h"
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 #include "io/folder_names.h"
 #include "io/manifest.h"
 

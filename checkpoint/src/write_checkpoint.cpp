@@ -10,12 +10,12 @@
 #include "formats/state_json.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/run_layout.h"
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/system/no_signals.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 #include "io/folder_names.h"
 #include "io/hashed_file.h"
-#include "io/system_calls.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

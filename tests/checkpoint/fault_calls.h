@@ -9,7 +9,7 @@
 #include <functional>
 #include <string_view>
 
-#include "io/system_calls.h"
+#include "fulgur/core/system/system_calls.h"
 
 namespace fulgur::test {
 

@@ -162,6 +162,14 @@ TEST_CASE("sweep: a grid with two jobs: table, csv, page, and a config that trai
   CHECK(sweeps.verb({"runs", "sweeps/s", "--quiet"}).out.starts_with("sweeps/s/trial_0000/"));
 }
 
+TEST_CASE("sweep: the command that trains the best trial again is quoted for a shell") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {optimizer.lr: [0.1]}\n");
+  const Finished end = sweeps({"--trainer.max_epochs", "1", "--dir", "my sweep"});
+  INFO(end.out << end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.out, " fit --config 'my sweep/best.yaml'\n"));
+}
+
 TEST_CASE("sweep: the same command again trains nothing, and --show writes the page again") {
   const Sweeps sweeps;
   REQUIRE(sweeps().exit_code == 0);
@@ -229,6 +237,55 @@ TEST_CASE("sweep: halving stops points early, and a promoted trial equals one th
     CHECK(log(sweeps, rows) == log(whole, all));
   }
   CHECK(epochs == std::map<std::string, int>{{"1", 2}, {"2", 1}, {"4", 1}});
+}
+
+TEST_CASE("sweep: a trial of a higher rung keeps the rate that LearningRateFinder found, and does not scale it again") {
+  const std::string space = "method: grid\nmetric: val_loss\nspace: {model.init_args.hidden: [[256], [128]]}\n";
+  const std::string config = R"(
+seed_everything: 1
+trainer:
+  max_epochs: 2
+  num_threads: 1
+  accelerator: cpu
+  log_every_n_steps: 1
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  enable_progress_bar: false
+  scale_lr: linear
+  base_batch_size: 2
+  callbacks: [{class_path: LearningRateFinder, init_args: {steps: 60, max_lr: 10}}]
+model: {class_path: MlpClassifier, init_args: {in_features: 64, num_classes: 3, hidden: [256]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 256, num_val: 64, num_classes: 3, shape: [64], batch_size: 16}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)";
+  const Sweeps sweeps(space + "halving: {factor: 2, min_epochs: 1}\n", config), whole(space, config);
+  const Finished end = sweeps();
+  INFO(end.out << end.err);
+  REQUIRE(end.exit_code == 0);
+  REQUIRE(whole().exit_code == 0);
+  const Rows rows = sweeps.rows(), all = whole.rows();
+  REQUIRE(rows.size() == 2);
+  const size_t best = rows[0].at("state") == "completed" ? 0 : 1;
+  REQUIRE(rows[best].at("epochs") == "2");
+  REQUIRE(rows[1 - best].at("epochs") == "1");
+  const auto file = [&](const Sweeps& of, const Rows& in, const char* name) {
+    return read_text(of / "sweeps/s" / in[best].at("run") / name);
+  };
+  CHECK(file(sweeps, rows, "metrics.jsonl") == file(whole, all, "metrics.jsonl"));
+  const auto found = [](const std::string& text) {
+    const size_t at = text.find("found: ");
+    return at == std::string::npos ? "" : text.substr(at, text.find_first_of("}\n,", at) - at);
+  };
+  const std::string rate = found(file(sweeps, rows, "config.yaml"));
+  CHECK_FALSE(rate.empty());
+  CHECK(rate != "found: null");
+  CHECK(rate == found(file(whole, all, "config.yaml")));
+  // The first rung has searched, and the second has not.
+  const std::string log = read_text(sweeps / "sweeps/s" / ("trial_000" + std::to_string(best)) / "log.txt");
+  const size_t searched = log.find("LearningRateFinder: learning rate ");
+  REQUIRE(searched != std::string::npos);
+  CHECK(log.find("LearningRateFinder: learning rate ", searched + 1) == std::string::npos);
+  CHECK_FALSE(says(log, "rates of the checkpoint are multiplied"));
 }
 
 TEST_CASE("sweep: asynchronous halving completes at least one trial") {

@@ -44,6 +44,17 @@ TEST_CASE("F47 control characters cannot reach a terminal") {
   CHECK(escape_controls("\xFFö→") == "\\xffö→");
 }
 
+TEST_CASE("a path is one word of a shell's command") {
+  CHECK(shell_word("runs/version_0/epoch=1-step=2.ckpt") == "runs/version_0/epoch=1-step=2.ckpt");
+  CHECK(shell_word("") == "''");
+  CHECK(shell_word("my run/a.ckpt") == "'my run/a.ckpt'");
+  for (const char* text : {"~", "a$b", "a;b", "a*", "a\"b", "a\\b", "a`b", "(a)", "a&b", "#a", "ö"})
+    CHECK(shell_word(text) == cat("'", text, "'"));
+  CHECK(shell_word("it's") == R"('it'\''s')");
+  CHECK(shell_word("a\nb'\\\x1b") == R"($'a\x0ab\'\\\x1b')");
+  CHECK(shell_word("\xC2\x9B\xFF") == R"($'\xc2\x9b\xff')");
+}
+
 TEST_CASE("UTF-8 is validated strictly") {
   CHECK(is_utf8(""));
   CHECK(is_utf8("añ→𝄞"));

@@ -20,12 +20,12 @@
 
 #include "events.h"
 #include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
-#include "io/system_calls.h"
 #include "process/run_clock.h"
 #include "support/free_port.h"
 #include "support/temporary_folder.h"

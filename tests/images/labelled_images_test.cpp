@@ -108,8 +108,7 @@ TEST_CASE("mistakes are named with their line") {
   CHECK_THAT(lists.refused("file,label\na,\n"), ContainsSubstring("must have a label"));
   CHECK_THAT(lists.refused("file,label\na,\xff\n"), ContainsSubstring("UTF-8"));
   CHECK_THAT(lists.refused(std::string_view("file,label\na,b\0\n", 16)),
-             ContainsSubstring("NUL") && ContainsSubstring("line 2"));
-  CHECK_THAT(lists.refused("file,label\na," + std::string(2 << 20, 'x') + "\n"), ContainsSubstring("1048576 bytes"));
+             ContainsSubstring("zero byte") && ContainsSubstring("line 2"));
   CHECK_THAT(lists.refused("{\"file\": \"a\", \"label\": 1}\n{\"file\": \n"),
              ContainsSubstring("line 2") && ContainsSubstring("JSON object"));
   CHECK_THAT(lists.refused("{\"file\": 3, \"label\": 1}\n"), ContainsSubstring("'file'"));

@@ -180,7 +180,7 @@ TEST_CASE("other files have the classes of the training texts") {
   CHECK(all_of(*files.made(), RunningStage::test) == std::vector<std::pair<Row, int64_t>>{{ids_of("they"), 1}});
   CHECK(files.made()->loaders(RunningStage::predict).size() == 1);
   write_text(files.folder / "t.csv", "label,text\nspam,they\neggs,they\n");
-  CHECK_THAT(message_of<DataError>([&] { files.made(); }), ContainsSubstring("row 3 is 'eggs'"));
+  CHECK_THAT(message_of<DataError>([&] { files.made(); }), ContainsSubstring("line 3 is 'eggs'"));
 }
 
 TEST_CASE("a checkpoint keeps the classes and the tokenizer") {
@@ -213,20 +213,26 @@ TEST_CASE("a checkpoint keeps the classes and the tokenizer") {
   CHECK_THAT(message_of<CheckpointError>([&] { files.made()->load_state(state); }), ContainsSubstring("tokenizer"));
 }
 
-TEST_CASE("files that are damaged are refused with their row") {
+TEST_CASE("files that are damaged are refused with their line") {
   const auto refusal = [](const std::string& name, const std::string& text) {
     const Files files(name, text);
     return message_of<DataError>([&] { files.made(); });
   };
-  CHECK_THAT(refusal("a.csv", "text,label\na,b\na,b,c\n"), ContainsSubstring("row 3"));
-  CHECK_THAT(refusal("a.csv", "text,label\n\"a,b\n"), ContainsSubstring("no end"));
+  CHECK_THAT(refusal("a.csv", "text,label\na,b\na,b,c\n"), ContainsSubstring("line 3"));
+  CHECK_THAT(refusal("a.csv", "text,label\n\"a,b\n"), ContainsSubstring("line 2") && ContainsSubstring("does not end"));
   CHECK_THAT(refusal("a.csv", "x,label\na,b\n"), ContainsSubstring("'text'"));
-  CHECK_THAT(refusal("a.csv", "text,label\n"), ContainsSubstring("must have a row"));
-  CHECK_THAT(refusal("a.csv", "text,label\na,\xff\n"), ContainsSubstring("byte 13"));
-  CHECK_THAT(refusal("a.jsonl", "{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\"}\n"), ContainsSubstring("row 2"));
-  CHECK_THAT(refusal("a.jsonl", "{\"text\":1,\"label\":1}"), ContainsSubstring("of type number"));
+  CHECK_THAT(refusal("a.csv", "text,label\n"), ContainsSubstring("no line but its header"));
+  CHECK_THAT(refusal("a.csv", "text,label\na,\xff\n"), ContainsSubstring("line 2") && ContainsSubstring("UTF-8"));
+  CHECK_THAT(refusal("a.jsonl", "{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\"}\n"), ContainsSubstring("line 2"));
+  CHECK_THAT(refusal("a.jsonl", "{\"text\":1,\"label\":1}"),
+             ContainsSubstring("the key 'text' must be there, with a text"));
   CHECK_THAT(refusal("a.jsonl", "{\"text\":\"a\",\"label\":1.5}"), ContainsSubstring("whole number"));
-  CHECK_THAT(refusal("a.jsonl", "[]"), ContainsSubstring("row 1"));
+  CHECK_THAT(refusal("a.jsonl", "[]"), ContainsSubstring("line 1"));
+  // A text with a quote inside would be read without it.
+  CHECK_THAT(refusal("a.csv", "text,label\na \"b\" c,d\n"),
+             ContainsSubstring("line 2") && ContainsSubstring("a quote inside"));
+  CHECK_THAT(refusal("a.csv", "text,label\n\"two\nlines\",b\na,\n"),
+             ContainsSubstring("line 4") && ContainsSubstring("a label"));
   Files files;
   files.options.path = files.folder / "none.csv";
   CHECK_THAT(message_of<DataError>([&] { files.made(); }), ContainsSubstring("none.csv"));
@@ -244,7 +250,7 @@ TEST_CASE("the fields of text and label can be named, and a blank text is no sam
   Files blank("a.csv", "text,label\n\"\",x\n");
   CHECK(all_of(*blank.made(), RunningStage::train)[0].first == ids_of(""));  // [CLS] and [SEP]
   blank.options.tokenizer = std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "bpe.json";
-  CHECK_THAT(message_of<DataError>([&] { first_batch(*blank.made()); }), ContainsSubstring("row 2"));
+  CHECK_THAT(message_of<DataError>([&] { first_batch(*blank.made()); }), ContainsSubstring("line 2"));
 }
 
 }  // namespace labelled_text_data_module_test

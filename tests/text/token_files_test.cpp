@@ -3,11 +3,14 @@
 #include <sys/stat.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <cerrno>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "checkpoint/fault_calls.h"
 #include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
@@ -217,6 +220,24 @@ TEST_CASE("what a killed process has left is removed, and a watch that throws le
   write_text(folder / ".t.tmp/tokens.bin", "half");
   CHECK_NOTHROW(write_token_files(documents, *tokenizer, folder / "t"));
   CHECK_NOTHROW(TokenFiles(folder / "t").check_checksums());
+}
+
+TEST_CASE("a write that fails is an error that says so, and leaves nothing") {
+  const TemporaryFolder folder;
+  write_text(folder / "a.txt", "some words");
+  for (const char* failing : {"mkdir", "write", "fsync", "rename"}) {
+    CAPTURE(failing);
+    test::FaultCalls faults([&](std::string_view name, const std::function<long()>& call) -> long {
+      if (name != failing) return call();
+      errno = ENOSPC;
+      return -1;
+    });
+    const std::string text =
+        message_of<Error>([&] { write_token_files({.inputs = {folder / "a.txt"}}, *fixture(), folder / "t"); });
+    CHECK_THAT(text, ContainsSubstring("[text.tokenize] the output must be written: ") &&
+                         ContainsSubstring("No space left") && ContainsSubstring("--output"));
+    CHECK(entries_of(folder.path()) == 1);
+  }
 }
 
 TEST_CASE("a damaged folder of tokens is refused") {

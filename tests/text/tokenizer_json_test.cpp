@@ -54,11 +54,12 @@ TEST_CASE("parts of a tokenizer.json that are not supported are refused by name"
   check_refused("bpe", {{"/new_part", 1, "new_part"},
                         {"/truncation", Json{{"max_length", 5}}, "truncation"},
                         {"/padding", Json{{"length", 5}}, "padding"},
-                        {"/normalizer", Json{{"type", "NFC"}}, "'NFC' is not supported"},
+                        {"/normalizer", Json{{"type", "NFKC"}}, "'NFKC' is not supported"},
                         {"/pre_tokenizer/type", "Metaspace", "'Metaspace'"},
                         {"/pre_tokenizer/new", true, "'new'"},
                         {"/pre_tokenizer", nullptr, "pre_tokenizer"},
-                        {"/post_processor/type", "Sequence", "'Sequence'"},
+                        {"/post_processor/type", "Sequence", "post_processor"},
+                        {"/post_processor/type", "Other", "'Other'"},
                         {"/decoder/type", "Fuse", "'Fuse'"},
                         {"/decoder", nullptr, "decoder"},
                         {"/model/type", "Unigram", "'Unigram'"},
@@ -67,6 +68,19 @@ TEST_CASE("parts of a tokenizer.json that are not supported are refused by name"
                         {"/model/continuing_subword_prefix", "##", "continuing_subword_prefix"},
                         {"/model/end_of_word_suffix", "</w>", "end_of_word_suffix"},
                         {"/added_tokens/0/single_word", true, "single_word"}});
+  check_refused(
+      "llama3",
+      {{"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+", "must be the pattern of GPT-2, GPT-4"},
+       {"/pre_tokenizer/pretokenizers/0/pattern", Json{{"String", " "}}, "'String'"},
+       {"/pre_tokenizer/pretokenizers/0/behavior", "Removed", "'Removed'"},
+       {"/pre_tokenizer/pretokenizers/0/invert", true, "'Isolated'"},
+       {"/pre_tokenizer/pretokenizers/0/type", "Digits", "must be Split and ByteLevel"},
+       {"/pre_tokenizer/pretokenizers/1/use_regex", true, "use_regex false"},
+       {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true, "add_prefix_space false"},
+       {"/pre_tokenizer/pretokenizers", Json::array(), "must be Split and ByteLevel"},
+       {"/post_processor/processors/0/type", "Sequence", "post_processor.processors[0]"},
+       {"/post_processor/processors/0", Json{{"type", "BertProcessing"}, {"cls", {"a", 64}}, {"sep", {"b", 65}}},
+        "must be the only part of the sequence that adds tokens"}});
   check_refused("wordpiece", {{"/normalizer/type", "Lowercase", "'Lowercase' is not supported"},
                               {"/normalizer/new", true, "'new'"},
                               {"/pre_tokenizer/type", "Whitespace", "'Whitespace'"},
@@ -136,6 +150,27 @@ TEST_CASE("a word of the vocabulary is not split with ignore_merges") {
   json["model"]["ignore_merges"] = true;
   CHECK(encoded(json, "qqq") == std::vector<int32_t>{5000});
   CHECK(tokenizer_from_json(json.dump(), "t")->vocab_size() == 5001);
+}
+
+TEST_CASE("a pattern that removes what is between its matches divides as one that isolates them") {
+  Json json = fixture("llama3");
+  Json& split = json["pre_tokenizer"]["pretokenizers"][0];
+  split["behavior"] = "Removed";
+  split["invert"] = true;
+  const std::string text = "It's 12345 (words)\n\n and  spaces";
+  CHECK(encoded(json, text) == encoded(fixture("llama3"), text));
+  // Three digits are a word, which the vocabulary may have; in Qwen 2's pattern each digit is one.
+  json["model"]["vocab"]["123"] = 5000;
+  CHECK(encoded(json, "12345").front() == 5000);
+  split = fixture("qwen2")["pre_tokenizer"]["pretokenizers"][0];
+  CHECK(encoded(json, "12345").size() == 5);
+  // GPT-2's pattern is what ByteLevel has by itself.
+  Json gpt2 = fixture("bpe"), written = gpt2;
+  written["pre_tokenizer"] = fixture("llama3")["pre_tokenizer"];
+  written["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] =
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  CHECK(tokenizer_from_json(written.dump(), "a")->fingerprint() ==
+        tokenizer_from_json(gpt2.dump(), "b")->fingerprint());
 }
 
 TEST_CASE("options of the words have their effect") {

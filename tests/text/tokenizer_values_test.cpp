@@ -1,4 +1,5 @@
 // Ids and texts equal those of Hugging Face's tokenizers (fixtures/make_tokenizers.py).
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -51,6 +52,39 @@ TEST_CASE("ids, special tokens and decoded texts equal those of Hugging Face") {
     CHECK(again->fingerprint() == tokenizer->fingerprint());
     CHECK(again->json() == tokenizer->json());
   }
+}
+
+TEST_CASE("ids of the patterns of Llama 3 and Qwen 2 equal those of Hugging Face, also of a text that is cut") {
+  const auto chat_cases = nlohmann::json::parse(test::read_text(kFixtures / "chat_cases.json"));
+  REQUIRE(chat_cases.size() > 40);
+  for (const std::string name : {"llama3", "qwen2"}) {
+    const auto tokenizer = read_tokenizer(kFixtures / (name + ".json"));
+    const auto again = tokenizer_from_json(tokenizer->json(), "again");
+    CHECK(again->fingerprint() == tokenizer->fingerprint());
+    size_t cuts = 0;
+    for (const nlohmann::json& one : chat_cases) {
+      const std::string text = one["text"].get<std::string>();
+      INFO(name << ": " << text.substr(0, 100));
+      const Ids ids = one[name].get<Ids>();
+      CHECK(tokenizer->encode(text) == ids);
+      CHECK(again->encode(text) == ids);
+      const std::string decoded = tokenizer->decode(ids, /*skip_special_tokens=*/false);
+      CHECK(tokenizer->encode(decoded) == ids);
+      if (name == "llama3") CHECK(decoded == text);
+      for (size_t length = 1; length <= std::min<size_t>(text.size(), 200); ++length) {
+        const size_t cut = tokenizer->last_cut(std::string_view(text).substr(0, length));
+        if (cut == 0) continue;
+        ++cuts;
+        Ids parts = tokenizer->encode(std::string_view(text).substr(0, cut));
+        const Ids rest = tokenizer->encode(std::string_view(text).substr(cut));
+        parts.insert(parts.end(), rest.begin(), rest.end());
+        REQUIRE(parts == ids);
+      }
+    }
+    CHECK(cuts > 1000);
+  }
+  const auto llama = read_tokenizer(kFixtures / "llama3.json");
+  CHECK(llama->with_special_tokens({1, 2}) == Ids{*llama->id_of("<|begin_of_text|>"), 1, 2});
 }
 
 TEST_CASE("GPT-2's and BERT's vocabularies give the tokenizers of their tokenizer.json") {

@@ -5,6 +5,7 @@
 #include "unicode/characters.h"
 #include "words/bert_words.h"
 #include "words/gpt2_words.h"
+#include "words/gpt4_words.h"
 
 namespace words_test {
 
@@ -17,6 +18,17 @@ Words gpt2_words(std::string_view text) {
   Words words;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = fulgur::detail::gpt2_word_end(text, begin);
+    REQUIRE(end > begin);
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return words;
+}
+
+Words gpt4_words(std::string_view text, int most_digits = 3) {
+  Words words;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = fulgur::detail::gpt4_word_end(text, begin, most_digits);
     REQUIRE(end > begin);
     words.emplace_back(text.substr(begin, end - begin));
     begin = end;
@@ -40,6 +52,35 @@ TEST_CASE("a text is divided as GPT-2's pattern divides it") {
   CHECK(gpt2_words("x \n y\n") == Words{"x", " \n", " y", "\n"});
   CHECK(gpt2_words("   ") == Words{"   "});
   CHECK(gpt2_words("\xc2\xa0\xc3\xa9") == Words{"\xc2\xa0", "\xc3\xa9"});  // only U+0020 joins a word
+}
+
+TEST_CASE("a text is divided as GPT-4's pattern divides it") {
+  CHECK(gpt4_words("Hello world's  end") == Words{"Hello", " world", "'s", " ", " end"});
+  CHECK(gpt4_words("IT'S 'LLx '\xc5\xbfx") == Words{"IT", "'S", " '", "LLx", " '", "\xc5\xbfx"});
+  CHECK(gpt4_words("I'\xc5\xbfx we'Re") == Words{"I", "'\xc5\xbf", "x", " we", "'Re"});
+  CHECK(gpt4_words("a12345 6") == Words{"a", "123", "45", " ", "6"});
+  CHECK(gpt4_words("a12345", 1) == Words{"a", "1", "2", "3", "4", "5"});
+  CHECK(gpt4_words("(foo) $x\ty ?!\r\n\nz") == Words{"(foo", ")", " $", "x", "\ty", " ?!\r\n\n", "z"});
+  CHECK(gpt4_words("x\n\n  \n  y") == Words{"x", "\n\n  \n", " ", " y"});
+  CHECK(gpt4_words("\ny  ") == Words{"\n", "y", "  "});
+  CHECK(gpt4_words("\xc2\xa0\xc3\xa9") == Words{"\xc2\xa0\xc3\xa9"});  // any space joins a word
+}
+
+TEST_CASE("composition changes only what has a composed form") {
+  using fulgur::detail::composed;
+  CHECK_FALSE(composed("plain \xc3\xa9"));
+  CHECK(composed("e\xcc\x81") == "\xc3\xa9");
+  CHECK(composed("q\xcc\x87\xcc\xa3") == "q\xcc\xa3\xcc\x87");                // in canonical order
+  CHECK(composed("\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab") == "\xed\x95\x9c");  // Hangul
+  CHECK(composed("\xe2\x84\xab") == "\xc3\x85");                              // the sign of the ångström
+  CHECK(composed("\xe0\xa5\x98") == "\xe0\xa4\x95\xe0\xa4\xbc");              // excluded from composition
+}
+
+TEST_CASE("a line feed after punctuation belongs to its word, in some patterns") {
+  using fulgur::detail::last_word_border;
+  CHECK(last_word_border("one two!\n", " \n") == 8);
+  CHECK(last_word_border("one two!\n", " \n", /*punctuation_takes_line_ends=*/true) == 3);
+  CHECK(last_word_border("one two\n", " \n", /*punctuation_takes_line_ends=*/true) == 7);
 }
 
 TEST_CASE("a text is divided as BERT divides it") {

@@ -1,7 +1,7 @@
 #include "fulgur/checkpoint/safetensors_writer.h"
 
 #include "formats/safetensors_file.h"
-#include "io/durable_file.h"
+#include "fulgur/core/system/durable_file.h"
 
 namespace fulgur {
 

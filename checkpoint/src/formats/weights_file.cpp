@@ -7,11 +7,11 @@
 #include "formats/pytorch_archive.h"
 #include "formats/shard_index.h"
 #include "fulgur/checkpoint/pytorch_file.h"
+#include "fulgur/core/system/durable_file.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 #include "io/folder_names.h"
 #include "io/input_file.h"
-#include "io/system_calls.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

@@ -6,9 +6,9 @@
 
 #include <cerrno>
 
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/system/unique_fd.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 
 namespace fulgur::detail {
 namespace {

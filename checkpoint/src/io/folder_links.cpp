@@ -4,10 +4,10 @@
 #include <cerrno>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/system/durable_file.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 #include "io/folder_names.h"
-#include "io/system_calls.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

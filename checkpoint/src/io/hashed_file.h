@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/durable_file.h"
+#include "fulgur/core/system/durable_file.h"
 #include "io/hash.h"
 #include "io/manifest.h"
 

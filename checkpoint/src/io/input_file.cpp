@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 
 namespace fulgur::detail {
 

@@ -6,11 +6,11 @@
 #include <system_error>
 #include <utility>
 
+#include "fulgur/core/system/durable_file.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
 #include "io/folder_names.h"
-#include "io/system_calls.h"
 
 namespace fulgur::detail {
 

@@ -10,11 +10,11 @@
 #include <charconv>
 #include <utility>
 
+#include "fulgur/core/system/durable_file.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/system/unique_fd.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
-#include "io/durable_file.h"
-#include "io/system_calls.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

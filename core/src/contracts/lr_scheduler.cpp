@@ -24,25 +24,29 @@ Optimizer& LrScheduler::optimizer() const {
   return *optimizer_;
 }
 
-void LrScheduler::apply() {
+std::vector<double> LrScheduler::rates() const {
   const int64_t steps = position();
+  std::vector<double> rates;
+  for (const ParamGroup& group : optimizer().groups()) rates.push_back(lr_at(steps, group.initial_lr));
+  return rates;
+}
+
+void LrScheduler::apply() {
   std::vector<ParamGroup>& groups = optimizer().groups();
   const auto refuse = [&](std::string_view what, double value, const std::string& where) {
     throw ConfigError(cat("[core.LrScheduler] ", what, " must be finite and at least 0; ",
                           detail::class_name(typeid(*this)), " gives ", value, where, " after ", steps_,
                           " of its steps."));
   };
-  std::vector<double> rates;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    rates.push_back(lr_at(steps, groups[g].initial_lr));
-    if (!detail::is_rate(rates.back()))
-      refuse("a learning rate", rates.back(),
+  const std::vector<double> now = rates();
+  for (size_t g = 0; g < groups.size(); ++g)
+    if (!detail::is_rate(now[g]))
+      refuse("a learning rate", now[g],
              cat(" for ", detail::group_text(g, groups[g].name), " of ", optimizer().name(), ", whose first rate is ",
                  groups[g].initial_lr, ","));
-  }
-  const auto momentum = momentum_at(steps);
+  const auto momentum = momentum_at(position());
   if (momentum && !detail::is_rate(*momentum)) refuse("a momentum", *momentum, cat(" for ", optimizer().name()));
-  for (size_t g = 0; g < groups.size(); ++g) groups[g].lr = rates[g];
+  for (size_t g = 0; g < groups.size(); ++g) groups[g].lr = now[g];
   if (momentum) optimizer().set_momentum(*momentum);
 }
 
@@ -236,11 +240,16 @@ RunLength to_run_length(const StateTree& state) {
 }  // namespace
 
 StateTree LrScheduler::state() const {
-  return StateTree::map({{"steps", steps_},
-                         {"position", exact_position()},
-                         {"pace", pace_},
-                         {"length", to_state(run_length_)},
-                         {"part", to_state(part_)}});
+  StateTree state = StateTree::map({{"steps", steps_},
+                                    {"position", exact_position()},
+                                    {"pace", pace_},
+                                    {"length", to_state(run_length_)},
+                                    {"part", to_state(part_)}});
+  if (optimizer_) {
+    const std::vector<double> now = rates();
+    state["rates"] = StateTree::List(now.begin(), now.end());
+  }
+  return state;
 }
 
 void LrScheduler::load_state(const StateTree& state) {

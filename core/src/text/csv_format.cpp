@@ -26,6 +26,25 @@ std::string csv_row(const std::vector<std::string>& fields) {
   return row + '\n';
 }
 
+const char* csv_fault_text(CsvFault fault) {
+  switch (fault) {
+    case CsvFault::quote_in_field:
+      return "has a quote inside a field that does not begin with one. Put the field in quotes, and double the quotes "
+             "in it";
+    case CsvFault::text_after_quote:
+      return "has text after the closing quote of a field. Double the quotes inside a field";
+    case CsvFault::lone_return:
+      return "has a carriage return without a line feed. Put the field in quotes, or write line feeds";
+    case CsvFault::nul:
+      return "contains a zero byte. A CSV file is a text file";
+    case CsvFault::incomplete:
+      return "begins a quoted field that the file does not end";
+    case CsvFault::none:
+      break;
+  }
+  return "is damaged";
+}
+
 CsvScanner::CsvScanner(char delimiter, bool strict) : delimiter_(delimiter), strict_(strict) {
   for (const char c : {delimiter, '"', '\r', '\n', '\0'}) special_[static_cast<unsigned char>(c)] = true;
 }

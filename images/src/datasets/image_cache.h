@@ -8,7 +8,9 @@
 
 namespace fulgur::detail {
 
-/// Decoded images in memory, up to a number of bytes; nothing is evicted, since each epoch reads all images.
+/// Decoded images in memory, up to a number of bytes; nothing is evicted, since each epoch reads all images. A
+/// CachedDataset keeps samples of one shape, the first ones of the data; these are images of different sizes, from
+/// between decoding and the transforms, which are random, in the order in which they are read.
 /// Thread-safe.
 class ImageCache {
  public:

@@ -18,25 +18,6 @@ namespace {
 constexpr size_t kCsvBlockBytes = size_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-const char* rule_of(CsvFault fault) {
-  switch (fault) {
-    case CsvFault::quote_in_field:
-      return "has a quote inside a field that does not begin with one. Put the field in quotes, and double the quotes "
-             "in it";
-    case CsvFault::text_after_quote:
-      return "has text after the closing quote of a field. Double the quotes inside a field";
-    case CsvFault::lone_return:
-      return "has a carriage return without a line feed. Put the field in quotes, or write line feeds";
-    case CsvFault::nul:
-      return "contains a zero byte. A CSV file is a text file";
-    case CsvFault::incomplete:
-      return "begins a quoted field that the file does not end";
-    case CsvFault::none:
-      break;
-  }
-  return "is damaged";
-}
-
 }  // namespace
 
 CsvFile::CsvFile(std::filesystem::path path, char delimiter)
@@ -114,8 +95,8 @@ bool CsvFile::read_record() {
     if (rest.empty() && at_end_) return false;
     const CsvFault fault = rest.empty() ? CsvFault::incomplete : scanner_.scan(rest, at_end_);
     if (fault == CsvFault::none) break;
-    if (fault != CsvFault::incomplete) fail_line(line_ + scanner_.line_feeds(), rule_of(fault));
-    if (at_end_) fail_line(line_, rule_of(fault));
+    if (fault != CsvFault::incomplete) fail_line(line_ + scanner_.line_feeds(), csv_fault_text(fault));
+    if (at_end_) fail_line(line_, csv_fault_text(fault));
     if (rest.size() > kLongestRecord) fail_line(line_, cat("is longer than ", kLongestRecord, " bytes"));
     fill();
   }

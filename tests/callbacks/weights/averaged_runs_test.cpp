@@ -5,10 +5,12 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <bit>
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -18,6 +20,8 @@
 #include "fulgur/core/contracts/shapes_batches.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/nn/batch_norm.h"
+#include "fulgur/optim/schedules.h"
+#include "fulgur/optim/sgd.h"
 #include "support/expect_error.h"
 
 namespace averaged_runs_test {
@@ -677,6 +681,86 @@ TEST_CASE("WeightAveraging: a failure while the statistics are recomputed loses 
   CHECK(same_weights(resumed.averages(), quiet_run.averages()));
   CHECK(recomputed(resumed).size() == 3);
   CHECK(same_weights(recomputed(resumed), recomputed(quiet_run)));
+}
+
+namespace {
+
+/// Has a schedule of epochs, so the last batches of a fit have the rates of swa_lrs.
+struct Scheduled : EndingInPass {
+  OptimizerPlan configure_optimizers() override {
+    StepLR::Options halving;
+    halving.step_size = 1;
+    halving.gamma = 0.5;
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9}),
+            SchedulerConfig{.scheduler = std::make_shared<StepLR>(halving)}};
+  }
+};
+
+void list_values(const StateTree& tree, const std::string& name, std::map<std::string, StateTree>& values) {
+  if (tree.is_map()) {
+    for (const auto& [key, value] : tree.as_map()) list_values(value, name.empty() ? key : cat(name, "/", key), values);
+  } else if (tree.is_list()) {
+    size_t index = 0;
+    for (const StateTree& value : tree.as_list()) list_values(value, cat(name, "/", index++), values);
+  } else {
+    values[name] = tree;
+  }
+}
+
+bool same_value(const StateTree& a, const StateTree& b) {
+  if (a.variant().index() != b.variant().index()) return false;
+  if (a.is_tensor()) return a.tensor().scalar_type() == b.tensor().scalar_type() && a.tensor().equal(b.tensor());
+  if (a.holds<std::string>()) return a.as_string() == b.as_string();
+  if (a.holds<bool>()) return a.as_bool() == b.as_bool();
+  if (a.holds<double>()) return std::bit_cast<uint64_t>(a.as_double()) == std::bit_cast<uint64_t>(b.as_double());
+  return a.is_null() || a.as_int() == b.as_int();
+}
+
+/// The values of a checkpoint that training determines: without times, paths and lengths of files.
+std::map<std::string, StateTree> trained_values(const std::filesystem::path& checkpoint) {
+  const CheckpointContent content = read_checkpoint(checkpoint);
+  std::map<std::string, StateTree> values;
+  list_values(content.state, "", values);
+  list_values(content.optimizers, "optimizers", values);
+  std::erase_if(values, [](const auto& item) {
+    for (const char* other : {"checkpoints", "loggers", "config", "callbacks/ModelCheckpoint"})
+      if (item.first.starts_with(other)) return true;
+    return item.first.ends_with("fit_time_s");
+  });
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "WeightAveraging: the last checkpoint of a run that is killed in the pass and resumed is that of a quiet one") {
+  // In the middle of an epoch, where the schedule did not have the last word, and at its end.
+  const int64_t steps = GENERATE(44, 50);
+  CAPTURE(steps);
+  ModelCheckpoint::Options saving;
+  saving.every_n_epochs = 100;
+  const Change limit = [&](TrainerOptions& o, TrainerComponents&) { o.max_steps = steps; };
+  const TemporaryFolder quiet_folder, folder;
+  const Averaged quiet_run = train(quiet_folder, swa(), {.saving = saving, .module = seeded<Scheduled>()}, limit);
+  const auto failing = seeded<Scheduled>();
+  failing->at = 3;
+  train(folder, swa(), {.saving = saving, .module = failing}, limit);
+  REQUIRE(failing->passed == 3);
+  const Averaged resumed =
+      train(folder, swa(), {.from = "auto", .saving = saving, .module = seeded<Scheduled>()}, limit);
+  REQUIRE(resumed.report.last_checkpoint->filename() == quiet_run.report.last_checkpoint->filename());
+  REQUIRE(resumed.report.last_checkpoint->string().ends_with("-averaged.ckpt"));
+  const auto quiet_values = trained_values(*quiet_run.report.last_checkpoint);
+  const auto values = trained_values(*resumed.report.last_checkpoint);
+  REQUIRE(quiet_values.contains("optimizers/0/groups/0/lr"));
+  std::vector<std::string> different;
+  for (const auto& [name, value] : quiet_values)
+    if (!values.contains(name) || !same_value(values.at(name), value)) different.push_back(name);
+  for (const auto& [name, value] : values)
+    if (!quiet_values.contains(name)) different.push_back(name);
+  CHECK(join(different) == "");
+  const double rate = quiet_values.at("optimizers/0/groups/0/lr").as_double();
+  CHECK((rate == Approx(0.01)) == (steps == 44));
 }
 
 TEST_CASE("WeightAveraging: a signal ends the pass that recomputes the statistics, and a resume repeats it") {

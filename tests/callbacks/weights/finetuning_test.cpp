@@ -6,6 +6,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <map>
 
 #include "callbacks/weights/diverging_once.h"
 #include "fulgur/loggers/csv_logger.h"
@@ -226,6 +228,50 @@ TEST_CASE("Finetuning: a run that is killed or gets a signal, and is resumed, ha
     CHECK(same_weights(weights(*resumed.module), weights(*quiet_run.module)));
     CHECK(rows(folder) == rows(quiet_folder));
   }
+}
+
+namespace {
+
+/// Its schedule computes other last bits than the product of a rate and the factor of the schedule so far.
+struct Slower : Grouped {
+  OptimizerPlan configure_optimizers() override {
+    OptimizerPlan plan = Grouped::configure_optimizers();
+    StepLR::Options steps;
+    steps.step_size = 1;
+    steps.gamma = 0.9;
+    plan.optimizers.front().scheduler = SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps)};
+    return plan;
+  }
+};
+
+/// The rate of the second group in each batch.
+struct RatesOfBatches : Callback {
+  std::map<int64_t, double> rates;
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+    rates[run.progress().batches_total.completed] = run.optimizers().at(0)->groups().at(1).lr;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Finetuning: a run that resumes inside an epoch has the bits of the rates that it had") {
+  const Options options{.freeze = {"first.*"}, .unfreeze = {{.pattern = "first.*", .at = length("2ep"), .lr = 0.007}}};
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 1;
+  const TemporaryFolder quiet_folder, folder;
+  const auto quiet = std::make_shared<RatesOfBatches>(), resumed = std::make_shared<RatesOfBatches>();
+  const auto with = [](const std::shared_ptr<RatesOfBatches>& rates) {
+    return [rates](TrainerOptions&, TrainerComponents& components) { components.add(rates); };
+  };
+  train<Slower>(quiet_folder, options, {.saving = saving}, with(quiet));
+  train<Slower>(folder, options, {.ends_at = 24, .by_signal = false, .saving = saving});
+  train<Slower>(folder, options, {.from = "auto", .saving = saving}, with(resumed));
+  REQUIRE(resumed->rates.size() == 36);
+  for (const auto& [batch, rate] : resumed->rates) {
+    CAPTURE(batch);
+    CHECK(rate == quiet->rates.at(batch));
+  }
+  CHECK(resumed->rates.begin()->second != 0.007 * std::pow(0.9, 2.0));
 }
 
 TEST_CASE("Finetuning: train_bn says whether batch norms that match freeze are trained") {

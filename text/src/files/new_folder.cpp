@@ -3,14 +3,13 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <utility>
 
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -18,11 +17,6 @@ namespace fulgur::detail {
 namespace {
 
 constexpr size_t kWriteBuffer = size_t{1} << 20;
-
-[[noreturn]] void write_failed(const std::filesystem::path& path, std::string_view what, int reason) {
-  throw Error(cat("[text.tokenize] ", what, " must succeed; '", escape_controls(path.string()), "': ",
-                  std::strerror(reason), ". Nothing was kept; free space or name another folder with --output."));
-}
 
 [[noreturn]] void folder_is_there(const std::filesystem::path& folder) {
   throw ConfigError(cat("[text.tokenize] the output must be a new folder; '", escape_controls(folder.string()),
@@ -37,11 +31,6 @@ constexpr size_t kWriteBuffer = size_t{1} << 20;
 bool is_there(const std::filesystem::path& path) {
   std::error_code none;
   return std::filesystem::exists(std::filesystem::symlink_status(path, none));
-}
-
-void sync_path(const std::filesystem::path& folder) {
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) write_failed(folder, "syncing a folder", errno);
 }
 
 std::filesystem::path parent_of(const std::filesystem::path& path) {
@@ -60,11 +49,12 @@ NewFolder::NewFolder(std::filesystem::path folder) : folder_(std::move(folder)) 
   hidden_ = parent / cat(".", folder_.filename().string(), ".tmp");
   std::error_code error;
   std::filesystem::create_directories(parent, error);
-  if (error) write_failed(parent, "creating a folder", error.value());
-  if (::mkdir(hidden_.c_str(), 0777) != 0 && errno != EEXIST) write_failed(hidden_, "creating a folder", errno);
+  if (error) throw_errno("creating a folder", parent, error.value());
+  SystemCalls& calls = system_calls();
+  if (calls.mkdir(hidden_.c_str(), 0777) != 0 && errno != EEXIST) throw_errno("creating a folder", hidden_, errno);
   UniqueFd lock(::open(hidden_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!lock) write_failed(hidden_, "opening a folder", errno);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (!lock) throw_errno("opening a folder", hidden_, errno);
+  if (calls.flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) folder_is_in_use(folder_);
     // A file system without locks: what is there is not in use as far as can be known.
   }
@@ -87,18 +77,14 @@ NewFolder::~NewFolder() {
 }
 
 void NewFolder::publish() {
-  sync_path(hidden_);
+  sync_folder(hidden_);
   if (is_there(folder_)) folder_is_there(folder_);
-  if (::rename(hidden_.c_str(), folder_.c_str()) != 0) write_failed(folder_, "renaming a folder", errno);
+  if (system_calls().rename(hidden_.c_str(), folder_.c_str()) != 0) throw_errno("renaming a folder", folder_, errno);
   published_ = true;
-  sync_path(parent_of(folder_));
+  sync_folder(parent_of(folder_));
 }
 
-NewDataFile::NewDataFile(std::filesystem::path path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  if (!fd_) write_failed(path_, "creating a file", errno);
-  buffer_.reserve(kWriteBuffer);
-}
+NewDataFile::NewDataFile(const std::filesystem::path& path) : file_(path) { buffer_.reserve(kWriteBuffer); }
 
 void NewDataFile::write(const void* data, size_t bytes) {
   const char* from = static_cast<const char*>(data);
@@ -109,20 +95,13 @@ void NewDataFile::write(const void* data, size_t bytes) {
 void NewDataFile::flush() {
   checksum_ = static_cast<uint32_t>(
       ::crc32_z(checksum_, reinterpret_cast<const unsigned char*>(buffer_.data()), buffer_.size()));
-  for (size_t done = 0; done < buffer_.size();) {
-    const ssize_t wrote = ::write(fd_.get(), buffer_.data() + done, buffer_.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) write_failed(path_, "writing a file", errno);
-    done += static_cast<size_t>(wrote);
-  }
-  bytes_ += buffer_.size();
+  file_.write(buffer_.data(), buffer_.size());
   buffer_.clear();
 }
 
 void NewDataFile::commit() {
   flush();
-  if (::fsync(fd_.get()) != 0) write_failed(path_, "syncing a file", errno);
-  if (::close(fd_.release()) != 0) write_failed(path_, "closing a file", errno);
+  file_.commit();
 }
 
 }  // namespace fulgur::detail

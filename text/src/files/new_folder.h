@@ -2,19 +2,19 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
-#include <string_view>
 #include <vector>
 
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/system/unique_fd.h"
 
 namespace fulgur::detail {
 
 /// A folder that has a hidden name next to its final one until it is complete. A process that writes it holds a lock,
-/// so what a killed one has left is removed. The destructor removes what was not published.
+/// so what a killed one has left is removed. The destructor removes what was not published. A system call that fails is
+/// a FileError.
 class NewFolder {
  public:
-  /// Throws a ConfigError if `folder` exists or another process writes it, and an Error if it cannot be created.
+  /// Throws a ConfigError if `folder` exists or another process writes it.
   explicit NewFolder(std::filesystem::path folder);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
@@ -30,23 +30,20 @@ class NewFolder {
   bool published_ = false;
 };
 
-/// A new file that is written with a buffer, from its beginning. Every failure is an Error that names the file.
+/// A new file that is written with a buffer, from its beginning. Every failure is a FileError.
 class NewDataFile {
  public:
-  explicit NewDataFile(std::filesystem::path path);
+  explicit NewDataFile(const std::filesystem::path& path);
   void write(const void* data, size_t bytes);
   /// Writes the buffer, syncs the file, and closes it.
   void commit();
-  uint64_t bytes() const { return bytes_; }
   /// CRC-32 of what was written.
   uint32_t checksum() const { return checksum_; }
 
  private:
   void flush();
-  std::filesystem::path path_;
-  UniqueFd fd_;
+  DurableFile file_;
   std::vector<char> buffer_;
-  uint64_t bytes_ = 0;
   uint32_t checksum_ = 0;
 };
 

@@ -168,21 +168,26 @@ TokenFilesInfo write_token_files(const DocumentFiles& documents, const Tokenizer
                             "' is not one. Its special tokens: ", join(tokenizer.special_tokens()), "."));
     separator = *id;
   }
-  WatchedBytes watched(documents, watch);
-  detail::NewFolder output(folder);
-  TokenSink sink(output.hidden(), tokenizer, separator);
-  detail::read_documents(
-      documents, [&](std::string_view text) { return tokenizer.last_cut(text); },
-      [&](std::string_view text, bool is_last) {
-        sink.add(text, is_last);
-        watched.tell(sink.info().documents, sink.info().tokens);
-      },
-      [&](int64_t bytes) { watched.read(bytes); });
-  const TokenFilesInfo info = sink.commit(val_fraction);
-  write_text_file(output.hidden() / detail::kTokenizerName, tokenizer.json());
-  write_text_file(output.hidden() / detail::kInfoName, info_json(info));
-  output.publish();
-  return info;
+  try {
+    WatchedBytes watched(documents, watch);
+    detail::NewFolder output(folder);
+    TokenSink sink(output.hidden(), tokenizer, separator);
+    detail::read_documents(
+        documents, [&](std::string_view text) { return tokenizer.last_cut(text); },
+        [&](std::string_view text, bool is_last) {
+          sink.add(text, is_last);
+          watched.tell(sink.info().documents, sink.info().tokens);
+        },
+        [&](int64_t bytes) { watched.read(bytes); });
+    const TokenFilesInfo info = sink.commit(val_fraction);
+    write_text_file(output.hidden() / detail::kTokenizerName, tokenizer.json());
+    write_text_file(output.hidden() / detail::kInfoName, info_json(info));
+    output.publish();
+    return info;
+  } catch (const detail::FileError& error) {
+    throw Error(cat("[text.tokenize] the output must be written: ", error.what(),
+                    " Nothing was kept; free space or name another folder with --output."));
+  }
 }
 
 }  // namespace fulgur

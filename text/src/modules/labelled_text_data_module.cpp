@@ -5,18 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <set>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 
-#include "files/labelled_rows.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/state/split_mix.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/labelled_rows.h"
 #include "fulgur/data/sample_dataset.h"
+#include "modules/checkpoint_tokenizer.h"
 #include "modules/option_limits.h"
 #include "modules/padded_samples.h"
 
@@ -25,11 +23,8 @@ namespace {
 
 /// The rows of a file, shared by the datasets of its parts.
 struct LabelledFile {
-  std::filesystem::path path;
-  std::vector<detail::LabelledRow> rows;
-  std::vector<int64_t> labels;  // classes of the rows
-
-  std::string place_of(size_t i) const { return cat("'", escape_controls(path.string()), "', row ", rows[i].row); }
+  detail::LabelledRows rows;
+  std::vector<int64_t> labels = {};  // classes of the rows
 };
 
 class LabelledTexts final : public SampleDataset {
@@ -41,13 +36,13 @@ class LabelledTexts final : public SampleDataset {
   int64_t size() const override { return static_cast<int64_t>(chosen_.size()); }
   Sample get(int64_t index, const SampleContext&) const override {
     const size_t row = chosen_.at(static_cast<size_t>(index));
-    std::vector<int32_t> ids = tokenizer_->encode(file_->rows[row].text);
+    std::vector<int32_t> ids = tokenizer_->encode(file_->rows.rows()[row].value);
     const auto most = static_cast<size_t>(max_length_ - tokenizer_->num_special_tokens());
     if (ids.size() > most) ids.resize(most);
     ids = tokenizer_->with_special_tokens(std::move(ids));
     if (ids.empty())
-      throw DataError(cat("[text.LabelledTextDataModule] a text must have a token; that of ", file_->place_of(row),
-                          " has none. Remove the row."));
+      throw DataError(cat("[text.LabelledTextDataModule] a text must have a token; that of ",
+                          file_->rows.place_of(file_->rows.rows()[row]), " has none. Remove the row."));
     Tensor tokens = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
     std::ranges::copy(ids, tokens.mutable_data_ptr<int64_t>());
     return {{"tokens", std::move(tokens)}, {"label", file_->labels[row]}};
@@ -65,15 +60,6 @@ std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id) {
   return [length, pad_id](const Batch& samples) { return detail::padded_samples(samples, "label", length, pad_id); };
 }
 
-std::vector<std::string> sorted_labels(const std::vector<detail::LabelledRow>& rows) {
-  std::set<std::string> labels;
-  for (const detail::LabelledRow& row : rows) labels.insert(row.label);
-  std::vector<std::string> sorted(labels.begin(), labels.end());
-  if (std::ranges::all_of(sorted, [](const std::string& label) { return parse_whole<int64_t>(label).has_value(); }))
-    std::ranges::stable_sort(sorted, {}, [](const std::string& label) { return *parse_whole<int64_t>(label); });
-  return sorted;
-}
-
 }  // namespace
 
 struct LabelledTextDataModule::Impl {
@@ -82,36 +68,33 @@ struct LabelledTextDataModule::Impl {
   std::shared_ptr<LabelledFile> train, val, test;  // null: not read, or there is none
   std::vector<std::string> classes;
   std::vector<std::string> loaded_classes;  // of the checkpoint; empty: none
-  std::string loaded_tokenizer;
+  detail::CheckpointTokenizer checkpoint{"text.LabelledTextDataModule"};
   bool is_open = false;
 
   std::shared_ptr<LabelledFile> read(const std::filesystem::path& path) const {
-    auto file = std::make_shared<LabelledFile>();
-    file->path = path;
-    file->rows = detail::read_labelled_rows(path, options.text_field, options.label_field);
-    return file;
+    const std::string kind = path.extension().string();
+    if (kind != ".csv" && kind != ".jsonl")
+      throw ConfigError(cat("[text.LabelledTextDataModule] a file must be .csv or .jsonl; got '",
+                            escape_controls(path.string()), "'."));
+    using Rows = detail::LabelledRows;
+    return std::make_shared<LabelledFile>(
+        LabelledFile{.rows = Rows(path, {.reader = "text.LabelledTextDataModule",
+                                         .value_column = options.text_field,
+                                         .label_column = options.label_field,
+                                         .format = kind == ".csv" ? Rows::Format::csv : Rows::Format::jsonl})});
   }
 
   // The classes of a file's rows. Labels that are not in `names` are errors.
   std::vector<int64_t> labels_of(const LabelledFile& file, const std::vector<std::string>& names,
                                  bool from_checkpoint) const {
-    std::unordered_map<std::string_view, int64_t> numbers;
-    for (size_t i = 0; i < names.size(); ++i) numbers.emplace(names[i], static_cast<int64_t>(i));
-    std::vector<int64_t> labels;
-    labels.reserve(file.rows.size());
-    for (size_t i = 0; i < file.rows.size(); ++i) {
-      const auto found = numbers.find(file.rows[i].label);
-      if (found == numbers.end()) {
-        const std::string message =
-            cat("[text.LabelledTextDataModule] each label must be one of the ", names.size(), " classes of ",
-                from_checkpoint ? "the checkpoint" : "path", ", ", escape_controls(join_some(names, 10)), "; that of ",
-                file.place_of(i), " is '", escape_controls(file.rows[i].label), "'.");
-        if (from_checkpoint) throw CheckpointError(message);
-        throw DataError(message);
-      }
-      labels.push_back(found->second);
-    }
-    return labels;
+    return file.rows.labels_in(names, [&](const detail::LabelledRow& row) {
+      const std::string message =
+          cat("[text.LabelledTextDataModule] each label must be one of the ", names.size(), " classes of ",
+              from_checkpoint ? "the checkpoint" : "path", ", ", escape_controls(join_some(names, 10)), "; that of ",
+              file.rows.place_of(row), " is '", escape_controls(row.label), "'.");
+      if (from_checkpoint) throw CheckpointError(message);
+      throw DataError(message);
+    });
   }
 
   // All or nothing.
@@ -121,13 +104,6 @@ struct LabelledTextDataModule::Impl {
       if (*file) made.emplace_back(file->get(), labels_of(**file, names, from_checkpoint));
     for (auto& [file, labels] : made) file->labels = std::move(labels);
     classes = std::move(names);
-  }
-
-  void check_tokenizer() const {
-    if (!tokenizer || loaded_tokenizer.empty() || tokenizer->fingerprint() == loaded_tokenizer) return;
-    throw CheckpointError(cat("[text.LabelledTextDataModule] the tokenizer must be that of the checkpoint, ",
-                              loaded_tokenizer, "; '", escape_controls(options.tokenizer.string()), "' is ",
-                              tokenizer->fingerprint(), "."));
   }
 
   int64_t pad_id() const {
@@ -149,23 +125,23 @@ struct LabelledTextDataModule::Impl {
                             "."));
     tokenizer = std::move(read_tokens);
     pad_id();
-    check_tokenizer();
+    checkpoint.set_own(tokenizer->fingerprint(), options.tokenizer);
     train = read(options.path);
     if (options.val_path) val = read(*options.val_path);
     if (options.test_path) test = read(*options.test_path);
     const bool loaded = !loaded_classes.empty();
-    use_classes(loaded ? loaded_classes : sorted_labels(train->rows), loaded);
+    use_classes(loaded ? loaded_classes : train->rows.classes(), loaded);
     const auto [first, second] = split();
     if (first.empty())
       throw DataError(cat("[text.LabelledTextDataModule] a text must be left to train on; path has ",
-                          counted(static_cast<int64_t>(train->rows.size()), "row"), ", of which val_fraction takes ",
-                          second.size(), "."));
+                          counted(static_cast<int64_t>(train->rows.rows().size()), "row"),
+                          ", of which val_fraction takes ", second.size(), "."));
     is_open = true;
   }
 
   // Rows of `path` for training and for validation, each in the order of the file: a pure function of split_seed.
   std::pair<std::vector<size_t>, std::vector<size_t>> split() const {
-    std::vector<size_t> order(train->rows.size());
+    std::vector<size_t> order(train->rows.rows().size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (val) return {order, {}};
     SplitMix64 random(mix_bits(static_cast<uint64_t>(options.split_seed) + 0x9e3779b97f4a7c15u));
@@ -229,7 +205,7 @@ std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStag
   } else if (validating && !impl_->val) {
     rows = impl_->split().second;
   } else if (file = validating ? impl_->val : impl_->test; file) {
-    rows.resize(file->rows.size());
+    rows.resize(file->rows.rows().size());
     std::iota(rows.begin(), rows.end(), size_t{0});
   }
   if (rows.empty()) return {};
@@ -254,22 +230,18 @@ StateTree LabelledTextDataModule::exported_values() const {
 
 StateTree LabelledTextDataModule::state() const {
   const std::vector<std::string>& names = impl_->classes.empty() ? impl_->loaded_classes : impl_->classes;
-  return StateTree::map({{"classes", StateTree::List(names.begin(), names.end())},
-                         {"tokenizer", impl_->tokenizer ? impl_->tokenizer->fingerprint() : impl_->loaded_tokenizer}});
+  return StateTree::map(
+      {{"classes", StateTree::List(names.begin(), names.end())}, {"tokenizer", impl_->checkpoint.fingerprint()}});
 }
 
 void LabelledTextDataModule::load_state(const StateTree& state) {
   if (!state.contains("classes")) return;
   std::vector<std::string> names;
   for (const StateTree& name : state.at("classes").as_list()) names.push_back(name.as_string());
-  std::string before = std::exchange(impl_->loaded_tokenizer, state.at("tokenizer").as_string());
-  try {
-    impl_->check_tokenizer();
-    if (!impl_->classes.empty()) impl_->use_classes(names, /*from_checkpoint=*/true);
-  } catch (...) {
-    impl_->loaded_tokenizer = std::move(before);
-    throw;
-  }
+  detail::CheckpointTokenizer loaded = impl_->checkpoint;
+  loaded.load(state.at("tokenizer").as_string());
+  if (!impl_->classes.empty()) impl_->use_classes(names, /*from_checkpoint=*/true);
+  impl_->checkpoint = std::move(loaded);
   impl_->loaded_classes = std::move(names);
 }
 

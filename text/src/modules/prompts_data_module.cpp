@@ -12,6 +12,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/sample_dataset.h"
+#include "modules/checkpoint_tokenizer.h"
 #include "modules/option_limits.h"
 #include "modules/padded_samples.h"
 
@@ -37,14 +38,7 @@ struct PromptsDataModule::Impl {
   Options options;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Tensor> prompts;  // the tokens of each
-  std::string loaded_tokenizer;
-
-  void check_tokenizer() const {
-    if (!tokenizer || loaded_tokenizer.empty() || tokenizer->fingerprint() == loaded_tokenizer) return;
-    throw CheckpointError(cat("[text.PromptsDataModule] the tokenizer must be that of the checkpoint, ",
-                              loaded_tokenizer, "; '", escape_controls(options.tokenizer.string()), "' is ",
-                              tokenizer->fingerprint(), "."));
-  }
+  detail::CheckpointTokenizer checkpoint{"text.PromptsDataModule"};
 
   void open() {
     auto read = read_tokenizer(options.tokenizer);
@@ -58,6 +52,7 @@ struct PromptsDataModule::Impl {
       made.push_back(at::empty({static_cast<int64_t>(ids.size())}, at::kLong));
       std::ranges::copy(ids, made.back().mutable_data_ptr<int64_t>());
     }
+    checkpoint.set_own(read->fingerprint(), options.tokenizer);
     tokenizer = std::move(read);
     prompts = std::move(made);
   }
@@ -84,7 +79,6 @@ PromptsDataModule::~PromptsDataModule() = default;
 
 void PromptsDataModule::setup(TrainerFn) {
   if (!impl_->tokenizer) impl_->open();
-  impl_->check_tokenizer();
 }
 
 std::vector<std::shared_ptr<Loader>> PromptsDataModule::loaders(RunningStage stage) {
@@ -103,19 +97,10 @@ StateTree PromptsDataModule::exported_values() const {
   return StateTree::map({{"vocab_size", impl_->tokenizer ? impl_->tokenizer->vocab_size() : int64_t{0}}});
 }
 
-StateTree PromptsDataModule::state() const {
-  return StateTree::map({{"tokenizer", impl_->tokenizer ? impl_->tokenizer->fingerprint() : impl_->loaded_tokenizer}});
-}
+StateTree PromptsDataModule::state() const { return StateTree::map({{"tokenizer", impl_->checkpoint.fingerprint()}}); }
 
 void PromptsDataModule::load_state(const StateTree& state) {
-  if (!state.contains("tokenizer")) return;
-  std::string before = std::exchange(impl_->loaded_tokenizer, state.at("tokenizer").as_string());
-  try {
-    impl_->check_tokenizer();
-  } catch (...) {
-    impl_->loaded_tokenizer = std::move(before);
-    throw;
-  }
+  if (state.contains("tokenizer")) impl_->checkpoint.load(state.at("tokenizer").as_string());
 }
 
 std::shared_ptr<const Tokenizer> PromptsDataModule::tokenizer() const { return impl_->tokenizer; }

@@ -8,6 +8,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/text/token_files.h"
+#include "modules/checkpoint_tokenizer.h"
 #include "modules/option_limits.h"
 #include "modules/token_windows.h"
 
@@ -16,14 +17,7 @@ namespace fulgur {
 struct TokenFilesDataModule::Impl {
   Options options;
   std::vector<std::shared_ptr<const TokenFiles>> files;  // empty before setup
-  std::string loaded_tokenizer;                          // of the checkpoint; empty: none
-
-  void check_loaded() const {
-    if (files.empty() || loaded_tokenizer.empty() || files[0]->info().tokenizer == loaded_tokenizer) return;
-    throw CheckpointError(cat("[text.TokenFilesDataModule] the tokenizer must be that of the checkpoint, ",
-                              loaded_tokenizer, "; that of '", escape_controls(files[0]->folder().string()), "' is ",
-                              files[0]->info().tokenizer, ". Tokenize the texts with the checkpoint's tokenizer."));
-  }
+  detail::CheckpointTokenizer checkpoint{"text.TokenFilesDataModule"};
 
   void open() {
     std::vector<std::shared_ptr<const TokenFiles>> opened;
@@ -41,7 +35,7 @@ struct TokenFilesDataModule::Impl {
     files = std::move(opened);
     try {
       for (size_t i = 0; i < files.size(); ++i) check_length(i);
-      check_loaded();
+      checkpoint.set_own(files[0]->info().tokenizer, files[0]->folder());
     } catch (...) {
       files.clear();
       throw;
@@ -150,19 +144,11 @@ StateTree TokenFilesDataModule::exported_values() const {
 }
 
 StateTree TokenFilesDataModule::state() const {
-  return StateTree::map(
-      {{"tokenizer", impl_->files.empty() ? impl_->loaded_tokenizer : impl_->files[0]->info().tokenizer}});
+  return StateTree::map({{"tokenizer", impl_->checkpoint.fingerprint()}});
 }
 
 void TokenFilesDataModule::load_state(const StateTree& state) {
-  if (!state.contains("tokenizer")) return;
-  const std::string before = std::exchange(impl_->loaded_tokenizer, state.at("tokenizer").as_string());
-  try {
-    impl_->check_loaded();
-  } catch (...) {
-    impl_->loaded_tokenizer = before;
-    throw;
-  }
+  if (state.contains("tokenizer")) impl_->checkpoint.load(state.at("tokenizer").as_string());
 }
 
 std::shared_ptr<const Tokenizer> TokenFilesDataModule::tokenizer() const {

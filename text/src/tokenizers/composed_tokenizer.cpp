@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
@@ -12,6 +13,7 @@
 #include "tokenizers/parts_json.h"
 #include "unicode/characters.h"
 #include "words/gpt2_words.h"
+#include "words/gpt4_words.h"
 
 namespace fulgur::detail {
 namespace {
@@ -40,6 +42,27 @@ void clean_up(std::string& text) {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
+}
+
+// The text as the tokenizer's normalizer changes it; nullopt if it stays.
+std::optional<std::string> normalized_by(const TokenizerParts& parts, std::string_view text) {
+  if (parts.normalization) return normalized(text, *parts.normalization);
+  return parts.composes ? composed(text) : std::nullopt;
+}
+
+// The end of the first word from `begin` on.
+size_t word_end(WordPattern pattern, std::string_view text, size_t begin) {
+  switch (pattern) {
+    case WordPattern::none:
+      break;
+    case WordPattern::gpt2:
+      return gpt2_word_end(text, begin);
+    case WordPattern::gpt4:
+      return gpt4_word_end(text, begin, /*most_digits=*/3);
+    case WordPattern::qwen2:
+      return gpt4_word_end(text, begin, /*most_digits=*/1);
+  }
+  return text.size();
 }
 
 }  // namespace
@@ -73,8 +96,7 @@ std::vector<AddedTokens::Pattern> ComposedTokenizer::patterns(bool normalized_on
   for (const AddedToken& added : parts_.added)
     if (added.normalized == normalized_ones)
       made.push_back(
-          {normalized_ones && parts_.normalization ? normalized(added.content, *parts_.normalization) : added.content,
-           &added});
+          {normalized_ones ? normalized_by(parts_, added.content).value_or(added.content) : added.content, &added});
   return made;
 }
 
@@ -91,11 +113,8 @@ std::vector<int32_t> ComposedTokenizer::encode(std::string_view text) const {
 }
 
 void ComposedTokenizer::encode_piece(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const {
-  std::string made;
-  if (parts_.normalization) {
-    made = normalized(piece, *parts_.normalization);
-    piece = made;
-  }
+  const std::optional<std::string> made = normalized_by(parts_, piece);
+  if (made) piece = *made;
   normalized_.split(
       piece, [&](std::string_view part) { encode_words(part, cache, out); }, [&](int32_t id) { out.push_back(id); });
 }
@@ -116,9 +135,9 @@ void ComposedTokenizer::encode_words(std::string_view piece, WordCache& cache, s
     with_space = cat(" ", piece);
     piece = with_space;
   }
-  if (!parts_.use_regex) return use(piece);
+  if (parts_.words == WordPattern::none) return use(piece);
   for (size_t begin = 0; begin < piece.size();) {
-    const size_t end = gpt2_word_end(piece, begin);
+    const size_t end = word_end(parts_.words, piece, begin);
     use(piece.substr(begin, end - begin));
     begin = end;
   }
@@ -174,10 +193,11 @@ std::vector<std::string> ComposedTokenizer::special_tokens() const {
 }
 
 size_t ComposedTokenizer::last_cut(std::string_view text) const {
-  const bool one_word = parts_.model == TokenModel::byte_bpe && !parts_.use_regex;
-  if (!can_cut_ || one_word) return 0;
+  const bool is_bpe = parts_.model == TokenModel::byte_bpe;
+  if (!can_cut_ || (is_bpe && parts_.words == WordPattern::none)) return 0;
   // A piece that begins with another white space than ' ' would get a space in front.
-  return last_word_border(text, parts_.add_prefix_space ? " " : " \n");
+  return last_word_border(text, parts_.add_prefix_space ? " " : " \n",
+                          /*punctuation_takes_line_ends=*/is_bpe && parts_.words != WordPattern::gpt2);
 }
 
 }  // namespace fulgur::detail

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -139,27 +140,79 @@ std::string type_of(const JsonPart& part) {
   return part.at("type").text();
 }
 
+struct KnownPattern {
+  WordPattern pattern;
+  std::string_view regex;
+};
+// An engine for regular expressions is not needed: text/src/words matches these.
+constexpr KnownPattern kPatterns[] = {
+    {WordPattern::gpt2, R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
+    {WordPattern::gpt4,
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {WordPattern::qwen2,
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+
+// Split by a known pattern, then ByteLevel without one.
+void read_split_words(const JsonPart& words, TokenizerParts& parts) {
+  words.with_keys({"type", "pretokenizers"});
+  const JsonPart steps = words.at("pretokenizers");
+  if (steps.items() != 2 || type_of(steps.item(0)) != "Split" || type_of(steps.item(1)) != "ByteLevel")
+    steps.refuse("must be Split and ByteLevel", steps.shown());
+  const JsonPart split = steps.item(0), bytes = steps.item(1);
+  split.with_keys({"type", "pattern", "behavior", "invert"});
+  const std::string behavior = split.at("behavior").text();
+  // The words of a known pattern cover the text, so nothing is removed between them.
+  if (behavior != (split.boolean_or("invert", false) ? "Removed" : "Isolated"))
+    split.refuse("must isolate the matches, or remove what is between them (invert)",
+                 cat("its behavior is '", escape_controls(behavior), "'"));
+  const JsonPart pattern = split.at("pattern");
+  pattern.with_keys({"Regex"});
+  const std::string regex = pattern.at("Regex").text();
+  const auto* const known = std::ranges::find(kPatterns, regex, &KnownPattern::regex);
+  if (known == std::ranges::end(kPatterns))
+    pattern.refuse("must be the pattern of GPT-2, GPT-4 (which is that of Llama 3) or Qwen 2",
+                   pattern.at("Regex").shown());
+  parts.words = known->pattern;
+  bytes.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  if (bytes.boolean_or("use_regex", true)) bytes.refuse("must have use_regex false after Split", "it is true");
+  if (bytes.boolean_or("add_prefix_space", true))
+    bytes.refuse("must have add_prefix_space false after Split", "it is true");
+}
+
 void read_words(const JsonPart& root, TokenizerParts& parts) {
   if (!root.has("pre_tokenizer"))
-    root.refuse("must have a pre_tokenizer", "there is none", "ByteLevel and BertPreTokenizer are supported.");
+    root.refuse("must have a pre_tokenizer", "there is none",
+                "ByteLevel, a Sequence of Split and ByteLevel, and BertPreTokenizer are supported.");
   const JsonPart words = root.at("pre_tokenizer");
   const bool bpe = parts.model == TokenModel::byte_bpe;
-  const std::string type = type_of(words), wanted = bpe ? "ByteLevel" : "BertPreTokenizer";
-  if (type != wanted)
-    words.refuse(cat("must be ", wanted, " for a ", bpe ? "BPE" : "WordPiece", " model"),
+  const std::string type = type_of(words);
+  if (bpe && type == "Sequence") return read_split_words(words, parts);
+  if (type != (bpe ? "ByteLevel" : "BertPreTokenizer"))
+    words.refuse(bpe ? "must be ByteLevel, or a Sequence of Split and ByteLevel, for a BPE model"
+                     : "must be BertPreTokenizer for a WordPiece model",
                  cat("it is '", escape_controls(type), "', which is not supported"));
-  if (bpe) {
-    words.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    parts.add_prefix_space = words.boolean_or("add_prefix_space", true);
-    parts.use_regex = words.boolean_or("use_regex", true);
-  } else {
+  if (!bpe) {
     words.with_keys({"type"});
+    return;
   }
+  words.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  parts.add_prefix_space = words.boolean_or("add_prefix_space", true);
+  parts.words = words.boolean_or("use_regex", true) ? WordPattern::gpt2 : WordPattern::none;
+}
+
+void read_normalizer(const JsonPart& root, TokenizerParts& parts) {
   if (!root.has("normalizer")) return;
   const JsonPart normalizer = root.at("normalizer");
-  if (bpe || type_of(normalizer) != "BertNormalizer")
-    normalizer.refuse(bpe ? "must be null for a BPE model" : "must be null or BertNormalizer",
-                      cat("'", escape_controls(type_of(normalizer)), "' is not supported"));
+  const bool bpe = parts.model == TokenModel::byte_bpe;
+  const std::string type = type_of(normalizer);
+  if (type != (bpe ? "NFC" : "BertNormalizer"))
+    normalizer.refuse(bpe ? "must be null or NFC for a BPE model" : "must be null or BertNormalizer",
+                      cat("'", escape_controls(type), "' is not supported"));
+  if (bpe) {
+    normalizer.with_keys({"type"});
+    parts.composes = true;
+    return;
+  }
   normalizer.with_keys({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
   BertNormalization how;
   how.clean_text = normalizer.boolean_or("clean_text", true);
@@ -208,9 +261,7 @@ void read_template(const JsonPart& post, TokenizerParts& parts) {
   if (!text_seen) single.refuse("must contain the text", single.shown());
 }
 
-void read_post_processor(const JsonPart& root, TokenizerParts& parts) {
-  if (!root.has("post_processor")) return;
-  const JsonPart post = root.at("post_processor");
+void read_one_post_processor(const JsonPart& post, TokenizerParts& parts) {
   const std::string type = type_of(post);
   const auto pair = [&](const char* key) {
     const JsonPart two = post.at(key);
@@ -228,6 +279,21 @@ void read_post_processor(const JsonPart& root, TokenizerParts& parts) {
   } else {
     post.refuse("must be ByteLevel, BertProcessing, RobertaProcessing or TemplateProcessing",
                 cat("it is '", escape_controls(type), "', which is not supported"));
+  }
+}
+
+void read_post_processor(const JsonPart& root, TokenizerParts& parts) {
+  if (!root.has("post_processor")) return;
+  const JsonPart post = root.at("post_processor");
+  if (type_of(post) != "Sequence") return read_one_post_processor(post, parts);
+  post.with_keys({"type", "processors"});
+  const JsonPart steps = post.at("processors");
+  bool adds = false;
+  for (size_t i = 0; i < steps.items(); ++i) {
+    const JsonPart step = steps.item(i);
+    if (type_of(step) != "ByteLevel" && std::exchange(adds, true))
+      step.refuse("must be the only part of the sequence that adds tokens", "another one is before it");
+    read_one_post_processor(step, parts);
   }
 }
 
@@ -343,6 +409,7 @@ TokenizerParts parts_from_json(std::string_view text, const std::string& name) {
   TokenizerParts parts;
   read_model(root.at("model"), parts);
   read_words(root, parts);
+  read_normalizer(root, parts);
   read_decoder(root, parts);
   read_post_processor(root, parts);
   read_added(root, parts);
@@ -365,6 +432,7 @@ std::string json_of(const TokenizerParts& parts) {
                                     {"normalized", token.normalized},
                                     {"special", token.special}});
   json["normalizer"] = nullptr;
+  if (parts.composes) json["normalizer"] = {{"type", "NFC"}};
   if (parts.normalization) {
     const BertNormalization& how = *parts.normalization;
     json["normalizer"] = {{"type", "BertNormalizer"},
@@ -378,7 +446,14 @@ std::string json_of(const TokenizerParts& parts) {
       return TokenizerJson{
           {"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", regex}};
     };
-    json["pre_tokenizer"] = byte_level(parts.add_prefix_space, parts.use_regex);
+    json["pre_tokenizer"] = byte_level(parts.add_prefix_space, parts.words == WordPattern::gpt2);
+    if (parts.words != WordPattern::none && parts.words != WordPattern::gpt2) {
+      const auto* const known = std::ranges::find(kPatterns, parts.words, &KnownPattern::pattern);
+      TokenizerJson split = {{"type", "Split"}, {"behavior", "Isolated"}, {"invert", false}};
+      split["pattern"]["Regex"] = known->regex;
+      json["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", TokenizerJson::array({split, byte_level(false, false)})}};
+    }
     json["decoder"] = byte_level(true, true);
   } else {
     json["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};

@@ -25,6 +25,9 @@ struct AddedToken {
 
 enum class TokenModel { byte_bpe, word_piece };
 
+/// The pattern that divides a text into words: `none` makes one word of it, `gpt4` is that of Llama 3 too.
+enum class WordPattern { none, gpt2, gpt4, qwen2 };
+
 /// What a tokenizer.json says, checked.
 struct TokenizerParts {
   TokenModel model = TokenModel::byte_bpe;
@@ -34,7 +37,8 @@ struct TokenizerParts {
   bool fuse_unk = false;                                         // byte_bpe
   bool ignore_merges = false;                                    // byte_bpe: words of the vocabulary are not split
   bool add_prefix_space = false;                                 // byte_bpe
-  bool use_regex = true;                                         // byte_bpe
+  WordPattern words = WordPattern::gpt2;                         // byte_bpe
+  bool composes = false;                                         // byte_bpe: the text is normalised to NFC
   std::string continuing_prefix = "##";                          // word_piece
   int64_t max_input_chars_per_word = 100;                        // word_piece
   bool cleanup = true;                                           // word_piece: decode puts no space before `.`

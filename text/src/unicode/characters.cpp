@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <vector>
@@ -50,6 +51,32 @@ size_t well_formed_length(std::string_view text, size_t at, size_t& bad) {
     bad = i + 1;
   }
   return length;
+}
+
+void check_utf8proc(utf8proc_ssize_t count) {
+  if (count < 0) throw DataError(cat("[text.normalize] utf8proc must accept the text; ", utf8proc_errmsg(count), "."));
+}
+
+// The characters of the text, decomposed; UTF8PROC_COMPOSE and UTF8PROC_DECOMPOSE say the same here.
+std::vector<utf8proc_int32_t> code_points(std::string_view text, utf8proc_option_t form) {
+  std::vector<utf8proc_int32_t> points(text.size() + 16);
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form);
+  for (;;) {
+    const utf8proc_ssize_t count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                                      static_cast<utf8proc_ssize_t>(text.size()), points.data(),
+                                                      static_cast<utf8proc_ssize_t>(points.size()), options);
+    check_utf8proc(count);
+    const bool fits = static_cast<size_t>(count) <= points.size();
+    points.resize(static_cast<size_t>(count));
+    if (fits) return points;
+  }
+}
+
+std::string utf8_of(const std::vector<utf8proc_int32_t>& points) {
+  std::string out;
+  out.reserve(points.size() + points.size() / 4);
+  for (const utf8proc_int32_t point : points) append_character(out, static_cast<char32_t>(point));
+  return out;
 }
 
 }  // namespace
@@ -137,24 +164,17 @@ void append_character(std::string& out, char32_t c) {
   for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80u | (c >> (6 * i) & 0x3fu));
 }
 
-std::string decomposed(std::string_view text) {
-  std::vector<utf8proc_int32_t> points(text.size() + 16);
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
-  for (;;) {
-    const utf8proc_ssize_t count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                                      static_cast<utf8proc_ssize_t>(text.size()), points.data(),
-                                                      static_cast<utf8proc_ssize_t>(points.size()), options);
-    if (count < 0)
-      throw DataError(cat("[text.decomposed] utf8proc must accept the text; ", utf8proc_errmsg(count), "."));
-    if (static_cast<size_t>(count) > points.size()) {
-      points.resize(static_cast<size_t>(count));
-      continue;
-    }
-    std::string out;
-    out.reserve(text.size() + text.size() / 4);
-    for (size_t i = 0; i < static_cast<size_t>(count); ++i) append_character(out, static_cast<char32_t>(points[i]));
-    return out;
-  }
+std::string decomposed(std::string_view text) { return utf8_of(code_points(text, UTF8PROC_DECOMPOSE)); }
+
+std::optional<std::string> composed(std::string_view text) {
+  // U+0300, the first character that composition changes, begins with 0xcc.
+  if (std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0xcc; })) return std::nullopt;
+  std::vector<utf8proc_int32_t> points = code_points(text, UTF8PROC_COMPOSE);
+  const auto count = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
+                                              static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  check_utf8proc(count);
+  points.resize(static_cast<size_t>(count));
+  return utf8_of(points);
 }
 
 size_t first_invalid_byte(std::string_view text) {
@@ -194,14 +214,17 @@ std::string with_replacements(std::string_view text) {
   return out;
 }
 
-size_t last_word_border(std::string_view text, std::string_view before) {
+size_t last_word_border(std::string_view text, std::string_view before, bool punctuation_takes_line_ends) {
   for (size_t at = text.size(); at-- > 1;) {
     if (before.find(text[at]) == std::string_view::npos) continue;
     size_t begin = at - 1;
     while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80 && at - begin < 4) --begin;
     size_t bad = 0, next = begin;
     // What is not UTF-8 is refused later, with its position.
-    if (well_formed_length(text, begin, bad) != at - begin || !is_white_space(next_character(text, next))) return at;
+    if (well_formed_length(text, begin, bad) != at - begin) return at;
+    const CharacterClass kind = class_of(next_character(text, next));
+    const bool is_inside = punctuation_takes_line_ends && text[at] == '\n' && kind == CharacterClass::other;
+    if (kind != CharacterClass::space && !is_inside) return at;
   }
   return 0;
 }

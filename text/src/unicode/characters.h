@@ -2,6 +2,7 @@
 
 // Independent of LibTorch. The properties are those of utf8proc, which follows the Unicode Character Database.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ void append_character(std::string& out, char32_t c);
 
 /// The canonical decomposition (NFD) of well-formed UTF-8.
 std::string decomposed(std::string_view text);
+/// The canonical composition (NFC) of well-formed UTF-8; nullopt if it has only characters that compose with none, so
+/// that nothing changes.
+std::optional<std::string> composed(std::string_view text);
 
 /// The position of the first byte that is not part of well-formed UTF-8; npos if there is none.
 size_t first_invalid_byte(std::string_view text);
@@ -39,6 +43,7 @@ std::string with_replacements(std::string_view text);
 
 /// The last position in `text` at which a character that is not white space is followed by `before` (a space or a line
 /// feed): no word of a tokenizer reaches over it. 0 if there is none. `text` may end inside a character.
-size_t last_word_border(std::string_view text, std::string_view before);
+/// `punctuation_takes_line_ends`: a line feed counts only after a letter or a number.
+size_t last_word_border(std::string_view text, std::string_view before, bool punctuation_takes_line_ends = false);
 
 }  // namespace fulgur::detail

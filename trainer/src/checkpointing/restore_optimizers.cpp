@@ -65,6 +65,14 @@ void report_moved_rate(RunState& run, const Optimizer& optimizer, const std::vec
   }
 }
 
+// Whether the schedule gives the rates that it gave when it was saved. It does not if the batches, the limits, the
+// factor of scale_lr or the code of the schedule have changed. Checkpoints of earlier versions do not say it.
+bool gives_same_rates(const LrScheduler& schedule, const StateTree& saved) {
+  if (!saved.contains("rates")) return false;
+  return std::ranges::equal(schedule.rates(), saved.at("rates").as_list(), {}, {},
+                            [](const StateTree& rate) { return rate.as_double(); });
+}
+
 }  // namespace
 
 void load_schedules(Restoring& r, const StateTree& value) {
@@ -85,6 +93,9 @@ void load_schedules(Restoring& r, const StateTree& value) {
       // A different schedule continues from the same step.
       schedule.LrScheduler::load_state(states[i]);
     }
+    // Callbacks and hooks may have set the rates after the last step of the schedule.
+    if (!r.load.allow_config_change && gives_same_rates(schedule, states[i]))
+      for (size_t g = 0; g < saved_rates.size(); ++g) planned.optimizer->groups()[g].lr = saved_rates[g];
     if (schedule.pace() != pace_before)
       run.print(cat(
           "schedule: steps or epochs have a different number of samples than when the run began; lengths in samples, "

@@ -204,7 +204,7 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
         "the schedule or the module). If the module did not log the metric, correct the module and start again, or "
         "keep "
         "what was learned with --ckpt_path ",
-        *saved, " --load.loops false."));
+        shell_word(saved->string()), " --load.loops false."));
   }
   end_fit(run, services);
   result.fill(run, services, run.stop_reason.value_or(""));

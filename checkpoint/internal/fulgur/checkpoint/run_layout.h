@@ -1,5 +1,10 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "fulgur/core/text/text.h"
+
 /// The names of what a run folder contains.
 namespace fulgur::run_layout {
 
@@ -10,6 +15,12 @@ inline constexpr const char* kBest = "best.ckpt";           ///< link to the bes
 inline constexpr const char* kConfig = "config.yaml";       ///< the resolved config
 /// Comments at the start of the config: the verb of the run, and the plug-ins that it needs.
 inline constexpr const char *kVerbLine = "# verb: ", *kPluginsLine = "# needs --plugin: ";
+/// What follows `--plugin` in a command, and `kPluginsLine` in the comment: `a.so --plugin 'my b.so'`.
+inline std::string plugin_arguments(std::vector<std::string> plugins) {
+  for (std::string& plugin : plugins) plugin = shell_word(plugin);
+  return join(plugins, " --plugin ");
+}
+
 inline constexpr const char* kFinished = "finished.json";  ///< only in the folder of a run that is finished
 inline constexpr const char* kFailed = "failed.json";      ///< only in the folder of a fit that an exception has ended
 

@@ -65,6 +65,9 @@ class FULGUR_API LrScheduler : public Stateful {
 
   /// The rate of a group after `steps` steps of the run's first part. If possible, this is a pure function.
   virtual double lr_at(int64_t steps, double initial_lr) const = 0;
+  /// The rate that the schedule gives each group of its optimizer now. Something else, such as a callback, may have set
+  /// another one since.
+  std::vector<double> rates() const;
   /// Momentum of the optimizer after `steps` steps; nullopt if the schedule does not change it.
   virtual std::optional<double> momentum_at(int64_t steps) const;
   /// Receives the metric for the step after `steps` steps, before `lr_at`.
@@ -77,6 +80,7 @@ class FULGUR_API LrScheduler : public Stateful {
   /// Options that were `auto` (`total_steps`) and the steps they resolved to, once attached.
   const std::map<std::string, int64_t, std::less<>>& decided() const { return decided_; }
 
+  /// Once attached, it also has `rates()`: if a resumed run has the same, nothing has moved the schedule.
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

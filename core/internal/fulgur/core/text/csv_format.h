@@ -17,6 +17,9 @@ FULGUR_API std::string csv_row(const std::vector<std::string>& fields);
 /// What is wrong with a record of a CSV text, or that the text ends before the record does.
 enum class CsvFault { none, incomplete, quote_in_field, text_after_quote, lone_return, nul };
 
+/// What is wrong with a line and what to do, for a sentence that begins with `the line`: `contains a zero byte. …`.
+FULGUR_API const char* csv_fault_text(CsvFault fault);
+
 /// Reads records of a CSV text one by one, without a copy of fields that have no quotes in them.
 class FULGUR_API CsvScanner {
  public:

@@ -26,6 +26,10 @@ FULGUR_API std::string format_count(int64_t count);
 /// `text` with control characters (newline, ESC, …) written as `\n`, `\x1b`; safe for terminals and log lines.
 FULGUR_API std::string escape_controls(std::string_view text);
 
+/// `text` as one word of a command that the user can copy to a shell: `a.ckpt`, `'my run/a.ckpt'`. Control characters
+/// and bytes that are not UTF-8 are written as in bash and zsh (`$'a\nb'`), so the word is safe for terminals.
+FULGUR_API std::string shell_word(std::string_view text);
+
 FULGUR_API bool is_utf8(std::string_view text);
 
 /// The names in `candidates` that may have been meant by `name`, nearest first, at most three.

@@ -1,12 +1,12 @@
-#include "io/durable_file.h"
+#include "fulgur/core/system/durable_file.h"
 
 #include <fcntl.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/text.h"
-#include "io/system_calls.h"
 
 namespace fulgur::detail {
 namespace {
@@ -19,7 +19,7 @@ constexpr uint64_t kWriteBackBytes = 8u << 20;
 
 void throw_errno(const std::string& what, const std::filesystem::path& path, int error) {
   throw FileError(
-      cat("[checkpoint] ", what, " failed; ", escape_controls(path.string()), ": ", std::strerror(error), "."), error);
+      cat("[core.files] ", what, " failed; ", escape_controls(path.string()), ": ", std::strerror(error), "."), error);
 }
 
 DurableFile::DurableFile(const std::filesystem::path& path) : path_(path) {

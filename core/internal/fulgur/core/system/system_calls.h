@@ -6,8 +6,8 @@
 
 namespace fulgur::detail {
 
-/// The system calls with which checkpoints change the disk. Tests derive from it to make each of them fail, stop short,
-/// or be the last thing a process does.
+/// The system calls with which files change that must be complete or absent. Tests derive from it to make each of them
+/// fail, stop short, or be the last thing a process does.
 struct SystemCalls {
   virtual ~SystemCalls() = default;
   virtual int open(const char* path, int flags, mode_t mode);

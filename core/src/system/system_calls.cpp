@@ -1,4 +1,4 @@
-#include "io/system_calls.h"
+#include "fulgur/core/system/system_calls.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,8 +11,8 @@
 namespace fulgur::detail {
 namespace {
 
-SystemCalls real;
-std::atomic<SystemCalls*> in_use{&real};
+SystemCalls real_calls;
+std::atomic<SystemCalls*> calls_in_use{&real_calls};
 
 }  // namespace
 
@@ -30,9 +30,9 @@ int SystemCalls::rename(const char* from, const char* to) { return ::rename(from
 int SystemCalls::symlink(const char* target, const char* link) { return ::symlink(target, link); }
 int SystemCalls::flock(int fd, int operation) { return ::flock(fd, operation); }
 
-SystemCalls& system_calls() { return *in_use; }
+SystemCalls& system_calls() { return *calls_in_use; }
 
-ScopedSystemCalls::ScopedSystemCalls(SystemCalls& calls) : before_(in_use.exchange(&calls)) {}
-ScopedSystemCalls::~ScopedSystemCalls() { in_use = before_; }
+ScopedSystemCalls::ScopedSystemCalls(SystemCalls& calls) : before_(calls_in_use.exchange(&calls)) {}
+ScopedSystemCalls::~ScopedSystemCalls() { calls_in_use = before_; }
 
 }  // namespace fulgur::detail
