@@ -1,10 +1,11 @@
 // Runs with adapters of linear layers: what is trained, what checkpoints hold, and what is refused.
+#include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/callbacks/finetuning.h"
@@ -53,7 +54,7 @@ struct Net : LightningModule {
     log("test_loss", at::mse_loss(forward(batch[0]), batch[1]));
     return {};
   }
-  OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.05, 1000, 1); }
+  OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.05, 1000, 0.5); }
 };
 
 using Ours = Net<nn::Linear>;
@@ -125,6 +126,7 @@ void check_only_adapters_learn() {
 struct Outcome {
   std::map<std::string, Tensor> weights;
   FitReport report;
+  Tensor output;  ///< of the fitted module
 };
 
 template <class M>
@@ -147,6 +149,8 @@ Outcome fit(const TemporaryFolder& folder, const Adapters& adapters, int64_t bat
   const bool shuffles = from || averages;
   outcome.report = Trainer(options, components).fit(module, regression_data(48, 12, batch_size, shuffles), from);
   outcome.weights = weights(*module);
+  module->eval();
+  outcome.output = module->forward(regression(6, 9)[0]).detach();
   return outcome;
 }
 
@@ -174,10 +178,11 @@ TEST_CASE("adapters of LibTorch's layers train like those of Fulgur's, and accum
 
 TEST_CASE("alpha and rank have their effect") {
   const TemporaryFolder folder;
-  const auto usual = fit<Ours>(folder, on({"*"}), 8, 1, 4).weights;
+  // After the first step, B is the same: AdamW's step does not depend on the scale of gradients.
+  const Tensor usual = fit<Ours>(folder, on({"*"}), 8, 1, 1).output;
   Adapters other = on({"*"});
   other.alpha = 24;
-  CHECK_FALSE(fit<Ours>(folder, other, 8, 1, 4).weights.at("head.lora_B").allclose(usual.at("head.lora_B"), 1e-3, 1e-5));
+  CHECK_FALSE(fit<Ours>(folder, other, 8, 1, 1).output.allclose(usual, 1e-3, 1e-3));
   other = on({"head"});
   other.rank = 3;
   const auto higher = fit<Ours>(folder, other, 8, 1, 1).weights;
