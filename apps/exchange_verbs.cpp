@@ -92,8 +92,7 @@ ExitCode export_adapters(const CommandLine& command) {
   const auto adapters = adapters_of(content.state);
   if (!adapters)
     throw CheckpointError(cat("[cli.export] --only_adapters needs a checkpoint of a run with adapters; ",
-                              escape_controls(checkpoint.string()),
-                              " has none. Leave it out to export all weights."));
+                              escape_controls(checkpoint.string()), " has none. Leave it out to export all weights."));
   if (command.averaged) take_averages(content, checkpoint);
   const fs::path output = command.output.value_or(named_after(checkpoint, "").string() + "-adapters");
   write_adapters(output, content.module, *adapters, command.force);

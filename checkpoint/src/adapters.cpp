@@ -173,8 +173,10 @@ void write_adapters(const fs::path& folder, const NamedTensors& tensors, const A
   for (const auto& [name, tensor] : tensors)
     if (wanted.contains(name)) weights.tensors.emplace_back(peft_name(name), tensor);
   if (weights.tensors.size() != wanted.size())
-    throw CheckpointError(cat("[checkpoint.adapters] ", wanted.size(), " tensors were trained, of which the checkpoint "
-                              "has ", weights.tensors.size(), ". The file is damaged."));
+    throw CheckpointError(cat("[checkpoint.adapters] ", wanted.size(),
+                              " tensors were trained, of which the checkpoint "
+                              "has ",
+                              weights.tensors.size(), ". The file is damaged."));
   std::error_code error;
   for (const char* name : {kAdapterConfig, kAdapterWeights})
     if (!replace && fs::exists(folder / name, error))

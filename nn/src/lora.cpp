@@ -50,7 +50,8 @@ void add_lora(torch::nn::Module& layer, const LoraOptions& options, const std::o
   if (!ours && !theirs) throw wrong_lora(cat("only linear layers have adapters; got a ", layer.name(), "."));
   if (theirs && options.dropout > 0)
     throw wrong_lora(
-        "a torch::nn::Linear computes its adapter without dropout. Use fulgur::nn::Linear, which takes the same options "
+        "a torch::nn::Linear computes its adapter without dropout. Use fulgur::nn::Linear, which takes the same "
+        "options "
         "and weights, or set dropout to 0.");
   if (const Tensor a = lora_parameter(layer, kLoraA); a.defined()) {
     if (a.size(0) != options.rank || (ours && ours->lora.alpha != options.alpha))

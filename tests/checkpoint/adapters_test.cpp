@@ -95,10 +95,9 @@ TEST_CASE("adapters are written with PEFT's names, and read back") {
   write_adapters(folder / "out", tensors, record_of_two());
   auto written = names_of(read_weights_file(folder / "out/adapter_model.safetensors").tensors);
   std::sort(written.begin(), written.end());
-  CHECK(written == std::vector<std::string>{
-                       "base_model.model.a.x.lora_A.weight", "base_model.model.a.x.lora_B.weight",
-                       "base_model.model.b.lora_A.weight", "base_model.model.b.lora_B.weight",
-                       "base_model.model.head.weight"});
+  CHECK(written == std::vector<std::string>{"base_model.model.a.x.lora_A.weight", "base_model.model.a.x.lora_B.weight",
+                                            "base_model.model.b.lora_A.weight", "base_model.model.b.lora_B.weight",
+                                            "base_model.model.head.weight"});
   std::ifstream file(folder / "out/adapter_config.json");
   const Json config = Json::parse(file);
   CHECK(config["peft_type"] == "LORA");

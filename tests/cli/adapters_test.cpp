@@ -22,7 +22,8 @@ model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, h
 data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, num_classes: 3, shape: [4]}}
 optimizer: {class_path: SGD, init_args: {lr: 0.5}}
 )";
-constexpr const char* kAdapters = "adapters: {target: [\"layers.*\"], rank: 2, alpha: 4, train: [\"layers.layer1.bias\"]}\n";
+constexpr const char* kAdapters =
+    "adapters: {target: [\"layers.*\"], rank: 2, alpha: 4, train: [\"layers.layer1.bias\"]}\n";
 
 // A folder with the config `base.yaml`, `c.yaml` with adapters too, and a fit of the latter.
 struct Adapted : TemporaryFolder {
@@ -65,14 +66,15 @@ TEST_CASE("a fit with adapters says so; export merges them, and tests agree howe
   // WeightAveraging replaces the weights in tests of a config that lists it, with and without separate adapters.
   const double adapted = run.test_loss({"-c", "c.yaml", "--ckpt_path", run.checkpoint, "--trainer.callbacks", "[]"});
   CHECK_FALSE(is_near(adapted, run.test_loss({"-c", "base.yaml", "--trainer.callbacks", "[]"})));
-  CHECK(is_near(adapted,
-                run.test_loss({"-c", "base.yaml", "--ckpt_path", run.checkpoint, "--trainer.callbacks", "[]"})));
+  CHECK(
+      is_near(adapted, run.test_loss({"-c", "base.yaml", "--ckpt_path", run.checkpoint, "--trainer.callbacks", "[]"})));
   REQUIRE(run({"export", run.checkpoint, "--output", "merged.safetensors"}).exit_code == 0);
   for (const std::string& name : names_in(run / "merged.safetensors")) CHECK_FALSE(says(name, "lora"));
   CHECK(is_near(adapted, run.test_loss({"-c", "base.yaml", "--pretrained.path", "merged.safetensors",
                                         "--trainer.callbacks", "[]"})));
   const double averaged = run.test_loss({"-c", "c.yaml", "--ckpt_path", run.checkpoint});
   CHECK_FALSE(is_near(averaged, adapted));
+  CHECK(is_near(averaged, run.test_loss({"-c", "base.yaml", "--ckpt_path", run.checkpoint})));
   REQUIRE(run({"export", run.checkpoint, "--output", "averaged.pt", "--averaged"}).exit_code == 0);
   REQUIRE(run({"import", "averaged.pt", "-c", "base.yaml", "--output", "averaged.ckpt"}).exit_code == 0);
   const double imported =
@@ -110,8 +112,9 @@ TEST_CASE("export --only_adapters writes what adapters.path reads") {
 
 TEST_CASE("a fit resumes only with the adapters of its checkpoint, and a pattern without a match is exit code 2") {
   const Adapted run;
+  fs::copy(run / run.checkpoint, run / "kept.ckpt", fs::copy_options::recursive);  // outside of the run's folder
   const auto resumed = [&](const std::string& config, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{"fit", "-c", config, "--ckpt_path", run.checkpoint, "--trainer.max_epochs", "2"};
+    std::vector<std::string> arguments{"fit", "-c", config, "--ckpt_path", "kept.ckpt", "--trainer.max_epochs", "2"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run(arguments);
   };
@@ -153,8 +156,8 @@ TEST_CASE("gpt_lora.yaml: a base model is trained, adapted to another text, and 
   const auto run = [&](const std::string& tokens, std::vector<std::string> arguments) {
     arguments.insert(arguments.end(),
                      {"--config", std::string(FULGUR_CONFIGS) + "/recipes/gpt_lora.yaml", "--trainer.num_threads", "1",
-                      "--trainer.limit_val_batches", "2", "--trainer.val_check_interval", "4", "--model.n_layer", "2",
-                      "--model.n_embd", "32"});
+                      "--trainer.limit_val_batches", "2", "--trainer.val_check_interval", "20", "--model.n_layer", "2",
+                      "--model.n_embd", "32", "--optimizer.lr", "0.01", "--lr_scheduler", "null"});
     return trainer(arguments, {.folder = folder.path(),
                                .environment = {"FULGUR_TOKENS=" + tokens, "FULGUR_BASE=base.safetensors"}});
   };
@@ -166,10 +169,10 @@ TEST_CASE("gpt_lora.yaml: a base model is trained, adapted to another text, and 
     return std::pair(fitted.err, Json::parse(read_text(folder / report)));
   };
   const auto base =
-      fit("general", "base.json", {"--adapters", "null", "--pretrained", "null", "--trainer.max_steps", "8"}).second;
+      fit("general", "base.json", {"--adapters", "null", "--pretrained", "null", "--trainer.max_steps", "20"}).second;
   const std::string checkpoint = base["last_checkpoint"];
   REQUIRE(trainer({"export", checkpoint, "--output", "base.safetensors"}, {.folder = folder.path()}).exit_code == 0);
-  const auto [shown, adapted] = fit("special", "adapted.json", {"--trainer.max_steps", "24"});
+  const auto [shown, adapted] = fit("special", "adapted.json", {"--trainer.max_steps", "60"});
   CHECK(says(shown, "adapters: 8 layers, rank 8, alpha 16.0"));
   // The base model, which has not seen the text, is worse on it.
   const Finished tested = run("special", {"validate", "--adapters", "null", "--report", "before.json"});

@@ -72,8 +72,8 @@ void write_twins_adapters(const std::filesystem::path& folder, const nlohmann::j
   for (const auto& layer : baseline.at("layers")) {
     const std::string name = layer;
     const Tensor weight = parameters[name + ".weight"];
-    tensors.emplace_back(name + ".lora_A", sines(100 + static_cast<int64_t>(record.layers.size()),
-                                                 {record.rank, weight.size(1)}));
+    tensors.emplace_back(name + ".lora_A",
+                         sines(100 + static_cast<int64_t>(record.layers.size()), {record.rank, weight.size(1)}));
     tensors.emplace_back(name + ".lora_B", at::zeros({weight.size(0), record.rank}, at::kDouble));
     record.layers.push_back(name);
   }
@@ -141,16 +141,16 @@ TEST_CASE("a GPT with adapters gives the losses of five steps, and then the logi
                             .remainder(baseline.at("vocab_size").get<int64_t>())
                             .view({samples, length + 1});
   TensorDataModule::Sets sets;
-  sets.train = Batch{{"input", tokens.narrow(1, 0, length).contiguous()},
-                     {"target", tokens.narrow(1, 1, length).contiguous()}};
+  sets.train =
+      Batch{{"input", tokens.narrow(1, 0, length).contiguous()}, {"target", tokens.narrow(1, 1, length).contiguous()}};
   const auto logger = std::make_shared<MemoryLogger>();
   TrainerComponents components;
   components.loggers = {logger};
   const FitReport report =
       Trainer::from_config(config_from_node(node), components)
-          .fit(model, std::make_shared<TensorDataModule>(
-                          std::move(sets),
-                          TensorDataOptions{.batch_size = samples, .eval_batch_size = {}, .shuffle = false}));
+          .fit(model,
+               std::make_shared<TensorDataModule>(
+                   std::move(sets), TensorDataOptions{.batch_size = samples, .eval_batch_size = {}, .shuffle = false}));
   const auto losses = logger->values("train_loss");
   const auto expected = baseline.at("losses").get<std::vector<double>>();
   REQUIRE(losses.size() == expected.size());
@@ -200,20 +200,20 @@ TEST_CASE("each linear layer of a GPT, a BERT and a ViT computes with its adapte
                          .hidden_dim = 8,
                          .mlp_dim = 12,
                          .num_classes = 3});
-  check_each_adapter(vit, Batch({Batch::Entry{"image", test::by_formula({3, 3, 8, 8}, 997)},
-                                 Batch::Entry{"label", labels}}));
+  check_each_adapter(
+      vit, Batch({Batch::Entry{"image", test::by_formula({3, 3, 8, 8}, 997)}, Batch::Entry{"label", labels}}));
 }
 
 TEST_CASE("load_from_checkpoint merges adapters, so that the module computes without them") {
   const TemporaryFolder folder;
   Problems problems;
-  const ConfigNode node = parse_yaml(
-      cat("seed_everything: 1\n"
-          "trainer: {max_epochs: 2, accelerator: cpu, default_root_dir: '", folder.path(),
-          "', enable_progress_bar: false, enable_model_summary: false}\n"
-          "adapters: {target: ['*']}\n"
-          "optimizer: {class_path: SGD, init_args: {lr: 0.5}}\n"),
-      "test", problems);
+  const ConfigNode node = parse_yaml(cat("seed_everything: 1\n"
+                                         "trainer: {max_epochs: 2, accelerator: cpu, default_root_dir: '",
+                                         folder.path(),
+                                         "', enable_progress_bar: false, enable_model_summary: false}\n"
+                                         "adapters: {target: ['*']}\n"
+                                         "optimizer: {class_path: SGD, init_args: {lr: 0.5}}\n"),
+                                     "test", problems);
   problems.throw_if_any();
   const auto model = make_component<LightningModule, MlpClassifier>(
       MlpClassifier::Options{.in_features = 4, .hidden = {5}, .num_classes = 3});
@@ -222,8 +222,9 @@ TEST_CASE("load_from_checkpoint merges adapters, so that the module computes wit
   sets.train = Batch{{"x", x}, {"y", at::arange(12, at::kLong).remainder(3)}};
   const FitReport report =
       Trainer::from_config(config_from_node(node))
-          .fit(model, std::make_shared<TensorDataModule>(
-                          std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false}));
+          .fit(model,
+               std::make_shared<TensorDataModule>(
+                   std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false}));
   REQUIRE(report.last_checkpoint);
   const auto loaded = load_from_checkpoint<MlpClassifier>(*report.last_checkpoint);
   CHECK(loaded->named_parameters().size() == 4);

@@ -107,9 +107,7 @@ TEST_CASE("add_lora keeps an adapter, and refuses another one, other layers and 
   nn::add_lora(*layer, kOptions);
   CHECK(layer->lora_B.equal(before));
   CHECK(nn::has_lora(*layer));
-  CHECK_THAT(message_of<ConfigError>([&] {
-               nn::add_lora(*layer, {.rank = 3, .alpha = 6, .dropout = 0});
-             }),
+  CHECK_THAT(message_of<ConfigError>([&] { nn::add_lora(*layer, {.rank = 3, .alpha = 6, .dropout = 0}); }),
              ContainsSubstring("rank 2 and alpha 6.0 already; got rank 3"));
   torch::nn::Embedding embedding(4, 3);
   CHECK_FALSE(nn::takes_lora(*embedding));
@@ -117,9 +115,7 @@ TEST_CASE("add_lora keeps an adapter, and refuses another one, other layers and 
   torch::nn::Linear theirs(5, 3);
   CHECK(nn::takes_lora(*theirs));
   CHECK_FALSE(nn::has_lora(*theirs));
-  CHECK_THAT(message_of<ConfigError>([&] {
-               nn::add_lora(*theirs, {.rank = 2, .alpha = 6, .dropout = 0.1});
-             }),
+  CHECK_THAT(message_of<ConfigError>([&] { nn::add_lora(*theirs, {.rank = 2, .alpha = 6, .dropout = 0.1}); }),
              ContainsSubstring("Use fulgur::nn::Linear"));
 }
 

@@ -86,9 +86,8 @@ double test_loss(const TemporaryFolder& folder, const std::shared_ptr<LightningM
 template <class M>
 std::string refusal(const std::optional<Adapters>& adapters) {
   const TemporaryFolder folder;
-  return message_of<ConfigError>([&] {
-    Trainer(quiet(folder), with(adapters)).fit(std::make_shared<M>(), regression_data());
-  });
+  return message_of<ConfigError>(
+      [&] { Trainer(quiet(folder), with(adapters)).fit(std::make_shared<M>(), regression_data()); });
 }
 
 template <class M>
@@ -156,7 +155,9 @@ Outcome fit(const TemporaryFolder& folder, const Adapters& adapters, int64_t bat
 
 }  // namespace
 
-TEST_CASE("adapters: the first outputs are the model's, only adapters and what train names learn, and checkpoints hold both") {
+TEST_CASE(
+    "adapters: the first outputs are the model's, only adapters and what train names learn, and checkpoints hold "
+    "both") {
   check_only_adapters_learn<Ours>();
   check_only_adapters_learn<Theirs>();
 }
@@ -190,7 +191,8 @@ TEST_CASE("alpha and rank have their effect") {
   CHECK_FALSE(higher.contains("body.0.lora_A"));
 }
 
-TEST_CASE("a fit with adapters, dropout, accumulation and averages that is stopped and resumed ends with the same bits") {
+TEST_CASE(
+    "a fit with adapters, dropout, accumulation and averages that is stopped and resumed ends with the same bits") {
   Adapters adapters = on({"*"});
   adapters.dropout = 0.25;
   adapters.train = {"*.bias"};
@@ -265,7 +267,8 @@ TEST_CASE("a checkpoint without adapters begins a run with them, and one with th
              ContainsSubstring("body.0.lora_A"));
 }
 
-TEST_CASE("merged weights compute what the adapters did, and adapters alone continue on the model that they belong to") {
+TEST_CASE(
+    "merged weights compute what the adapters did, and adapters alone continue on the model that they belong to") {
   const TemporaryFolder folder;
   Adapters adapters = on({"*"});
   adapters.train = {"head.bias"};
@@ -330,11 +333,11 @@ TEST_CASE("Finetuning freezes adapters until it unfreezes them") {
 
 TEST_CASE("the start of a fit says how many parameters are trained") {
   const TemporaryFolder folder;
-  const std::string lines = shown_lines([&] {
-    Trainer(quiet(folder), with(on({"*"}))).fit(std::make_shared<Ours>(), regression_data());
-  });
+  const std::string lines =
+      shown_lines([&] { Trainer(quiet(folder), with(on({"*"}))).fit(std::make_shared<Ours>(), regression_data()); });
   // A and B of 2 (4 + 8) and 2 (8 + 2), beside 5 · 8 + 9 · 2.
-  CHECK_THAT(lines, ContainsSubstring("adapters: 2 layers, rank 2, alpha 6.0; 44 of 102 parameters are trained (43.14 %)"));
+  CHECK_THAT(lines,
+             ContainsSubstring("adapters: 2 layers, rank 2, alpha 6.0; 44 of 102 parameters are trained (43.14 %)"));
 }
 
 TEST_CASE("adapters: patterns that match nothing, and layers that cannot have one, are errors that name them") {
@@ -374,8 +377,7 @@ TEST_CASE("adapters: patterns that match nothing, and layers that cannot have on
   adapters = on({"head"});
   adapters.train = {"norm.*"};
   const TemporaryFolder folder;
-  const FitReport report =
-      Trainer(quiet(folder), with(adapters)).fit(std::make_shared<Normed>(), regression_data());
+  const FitReport report = Trainer(quiet(folder), with(adapters)).fit(std::make_shared<Normed>(), regression_data());
   const auto record = adapters_of(read_checkpoint(*report.last_checkpoint).state);
   REQUIRE(record);
   CHECK(std::find(record->trained.begin(), record->trained.end(), "norm.running_var") != record->trained.end());
@@ -388,9 +390,8 @@ TEST_CASE("a module that ignores a layer is warned about, and one that has adapt
     }
   };
   const TemporaryFolder folder;
-  const std::string lines = shown_lines([&] {
-    Trainer(quiet(folder), with(on({"*"}))).fit(std::make_shared<Ignores>(), regression_data());
-  });
+  const std::string lines =
+      shown_lines([&] { Trainer(quiet(folder), with(on({"*"}))).fit(std::make_shared<Ignores>(), regression_data()); });
   CHECK_THAT(lines, ContainsSubstring("the adapters of head:") && ContainsSubstring("[trainer.unused_adapters]"));
   const auto fitted = std::make_shared<Ours>();
   const std::string quiet_lines =
@@ -398,8 +399,9 @@ TEST_CASE("a module that ignores a layer is warned about, and one that has adapt
   CHECK(quiet_lines.find("unused_adapters") == std::string::npos);
   CHECK_THAT(message_of<ConfigError>([&] { Trainer(quiet(folder), with({})).fit(fitted, regression_data()); }),
              ContainsSubstring("TrainerComponents::adapters"));
-  CHECK_THAT(message_of<ConfigError>([&] { Trainer(quiet(folder), with(on({"head"}))).fit(fitted, regression_data()); }),
-             ContainsSubstring("'body.0' has one"));
+  CHECK_THAT(
+      message_of<ConfigError>([&] { Trainer(quiet(folder), with(on({"head"}))).fit(fitted, regression_data()); }),
+      ContainsSubstring("'body.0' has one"));
 }
 
 TEST_CASE("adapters in a config are checked, and the config reads back") {

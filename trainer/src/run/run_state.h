@@ -240,7 +240,7 @@ struct RunState {
   const TrainerComponents components;
   /// The Trainer has run this module before: pretrained weights would replace what it has learned.
   bool keeps_weights = false;
-  std::optional<AdapterRecord> adapters;           ///< of the module
+  std::optional<AdapterRecord> adapters;            ///< of the module
   std::vector<nn::LoraWeights::Layer> lora_layers;  ///< those of LibTorch's, which compute with them inside LoraWeights
   CheckpointLoading load;        ///< what is loaded from a checkpoint; from an imported one, only the weights
   std::optional<uint64_t> seed;  ///< rank 0's

@@ -103,9 +103,8 @@ void prepare_placed_copies(const RunState& run) {
       if (layer == placed->name()) names.insert("");
       if (layer.starts_with(prefix)) names.insert(layer.substr(prefix.size()));
     }
-    placed->set_up_copies([names, options = lora_options(*run.adapters)](torch::nn::Module& copy) {
-      add_to_copy(copy, names, options);
-    });
+    placed->set_up_copies(
+        [names, options = lora_options(*run.adapters)](torch::nn::Module& copy) { add_to_copy(copy, names, options); });
   }
 }
 
@@ -153,7 +152,8 @@ std::vector<std::string> trained_statistics(const RunState& run, const std::vect
       if (run.fn != TrainerFn::fit || !item.value()->is_training()) continue;
       throw wrong_adapters(cat("the running statistics of '", item.key(),
                                "' change in training, so that adapters alone would not be the result; no pattern of "
-                               "train matches '", name, "'. Add \"", item.key(),
+                               "train matches '",
+                               name, "'. Add \"", item.key(),
                                ".*\" to train, or put the layer into eval mode in the module."));
     }
     for (const auto& buffer : buffers)
@@ -223,8 +223,8 @@ void read_values(RunState& run) {
     throw CheckpointError(cat("[trainer.adapters] ", shown, " must have the tensors that this run trains; ",
                               differences.size(), " differ:\n  ", join_some(differences, kShownNames, "\n  "),
                               "\nUse the target and train with which they were trained."));
-  if (!run.components.is_trial) run.print(cat("adapters: ", counted(static_cast<int64_t>(wanted.size()), "tensor"),
-                                              " from ", shown));
+  if (!run.components.is_trial)
+    run.print(cat("adapters: ", counted(static_cast<int64_t>(wanted.size()), "tensor"), " from ", shown));
 }
 
 void describe_adapters(const RunState& run) {
@@ -243,6 +243,22 @@ void describe_adapters(const RunState& run) {
                 " %)");
   }
   run.print(line);
+}
+
+// The averages of WeightAveraging replace the weights of an evaluation, so they must be those of the same module.
+void merge_averages(StateTree& state, const AdapterRecord& record) {
+  constexpr std::string_view kCallback = "WeightAveraging", kAverage = "average";
+  if (!state.contains(checkpoint_keys::kCallbacks)) return;
+  StateTree& callbacks = state[checkpoint_keys::kCallbacks];
+  if (!callbacks.contains(kCallback) || !callbacks.at(kCallback).contains(kAverage)) return;
+  StateTree& average = callbacks[kCallback][kAverage];
+  NamedTensors tensors;
+  for (const auto& [name, value] : average.as_map()) tensors.emplace_back(name, value.tensor());
+  if (tensors.empty()) return;
+  merge_adapters(tensors, record);
+  StateTree::Map merged;
+  for (auto& [name, tensor] : tensors) merged.emplace(name, std::move(tensor));
+  average = std::move(merged);
 }
 
 // A module may come from another run: layers of LibTorch would compute without their adapters, and checkpoints would
@@ -275,6 +291,7 @@ void adapt_checkpoint(RunState& run, CheckpointContent& content) {
   const auto modules = run.model->named_modules("", /*include_self=*/false);
   if (std::ranges::any_of(modules, [](const auto& item) { return nn::has_lora(*item.value()); })) return;
   merge_adapters(content.module, *saved);
+  merge_averages(content.state, *saved);
   if (!run.components.is_trial)
     run.print(cat("adapters: those of ", counted(static_cast<int64_t>(saved->layers.size()), "layer"),
                   " of the checkpoint are merged into its weights"));

@@ -35,9 +35,9 @@ FULGUR_API void merge_adapters(NamedTensors& tensors, const AdapterRecord& recor
 
 /// Adapters that PEFT, or `write_adapters`, has written.
 struct FULGUR_API AdaptersFile {
-  NamedTensors tensors;                ///< under the names of the module: `X.lora_A`, `X.lora_B`, and what else was trained
-  std::optional<int64_t> rank = {};    ///< of adapter_config.json, if there is one
-  std::optional<double> alpha = {};    ///< the same
+  NamedTensors tensors;  ///< under the names of the module: `X.lora_A`, `X.lora_B`, and what else was trained
+  std::optional<int64_t> rank = {};  ///< of adapter_config.json, if there is one
+  std::optional<double> alpha = {};  ///< the same
 };
 
 /// Reads a folder of PEFT's (`adapter_model.safetensors`, `adapter_config.json`), or its safetensors file, beside which

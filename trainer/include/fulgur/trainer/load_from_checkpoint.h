@@ -29,10 +29,10 @@ FULGUR_API void require_hparams(const ConfigNode& hparams, const Fields& fields)
 }  // namespace detail
 
 /// The module in a checkpoint, as an M, ready for inference: options from the checkpoint, weights loaded (with adapters
-/// merged into them), on the CPU and in eval mode. Needs no Trainer or config, and nothing in the checkpoint selects code: only M does. Throws a
-/// CheckpointError if the checkpoint is damaged, does not fit M or does not contain M's options (if the module was
-/// created with make_shared: use make_component, or pass all of them), and a ConfigError for options that M does not
-/// have.
+/// merged into them), on the CPU and in eval mode. Needs no Trainer or config, and nothing in the checkpoint selects
+/// code: only M does. Throws a CheckpointError if the checkpoint is damaged, does not fit M or does not contain M's
+/// options (if the module was created with make_shared: use make_component, or pass all of them), and a ConfigError for
+/// options that M does not have.
 template <std::derived_from<LightningModule> M>
 std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const OptionOverrides& overrides = {}) {
   CheckpointContent content = read_checkpoint(path, CheckpointParts::weights_and_state);
