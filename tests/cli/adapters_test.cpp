@@ -135,6 +135,50 @@ TEST_CASE("a fit resumes only with the adapters of its checkpoint, and a pattern
   CHECK(says(unknown.err, "the pattern 'layer1' matches none"));
 }
 
+TEST_CASE("copies on several devices of one process have the adapters, too") {
+  const TemporaryFolder folder;
+  const auto val_loss = [&](const std::vector<std::string>& how) {
+    std::vector<std::string> arguments{"fit",
+                                       "--config",
+                                       std::string(FULGUR_CONFIGS) + "/autoencoder.yaml",
+                                       "--trainer.default_root_dir",
+                                       folder.path().string(),
+                                       "--trainer.max_epochs",
+                                       "2",
+                                       "--trainer.num_threads",
+                                       "1",
+                                       "--data",
+                                       "SyntheticDataModule",
+                                       "--data.num_train",
+                                       "64",
+                                       "--data.num_val",
+                                       "32",
+                                       "--data.batch_size",
+                                       "16",
+                                       "--report",
+                                       (folder / "r.json").string()};
+    arguments.insert(arguments.end(), how.begin(), how.end());
+    const Finished fitted = trainer(arguments, {.folder = folder.path()});
+    INFO(fitted.err);
+    REQUIRE(fitted.exit_code == 0);
+    return Json::parse(read_text(folder / "r.json"))["metrics"]["val_loss"].get<double>();
+  };
+  const std::vector<std::string> adapters{"--adapters.target", "['*']", "--adapters.rank", "4"};
+  const auto on_devices = [&](const std::string& count, const std::string& strategy) {
+    std::vector<std::string> how = adapters;
+    how.insert(how.end(), {"--trainer.accelerator", "virtual", "--trainer.devices", count, "--trainer.strategy", strategy});
+    return val_loss(how);
+  };
+  const double one = val_loss(adapters);
+  CHECK(std::abs(one - val_loss({})) > 1e-4);
+  CHECK(std::abs(one - on_devices("2", "dp")) < 1e-5);
+  CHECK(std::abs(one - on_devices("2", "{class_path: model_parallel, init_args: {placement: {encoder: 0, decoder: 1}}}")) <
+        1e-5);
+  CHECK(std::abs(one - on_devices("4",
+                                  "{class_path: hybrid, init_args: {placement: {encoder: [0..1], decoder: [2..3]}, "
+                                  "micro_batches: 2}}")) < 1e-5);
+}
+
 TEST_CASE("gpt_lora.yaml: a base model is trained, adapted to another text, and exported") {
   const TemporaryFolder folder;
   std::string general, special;

@@ -352,6 +352,17 @@ TEST_CASE("adapters: patterns that match nothing, and layers that cannot have on
   adapters.dropout = 0.1;
   CHECK_THAT(refusal<Theirs>(adapters),
              ContainsSubstring("does not work with dropout") && ContainsSubstring("fulgur::nn::Linear"));
+  {
+    const TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.accelerator = "virtual";
+    options.devices = 2;
+    options.strategy = Spec<Strategy>("dp");
+    CHECK_THAT(message_of<ConfigError>([&] {
+                 Trainer(options, with(on({"*"}))).fit(std::make_shared<Theirs>(), regression_data());
+               }),
+               ContainsSubstring("strategy dp, which computes on several devices"));
+  }
   struct Manual : Theirs {
     bool automatic_optimization() const override { return false; }
   };
