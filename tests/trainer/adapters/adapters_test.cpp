@@ -14,6 +14,7 @@
 #include "fulgur/checkpoint/adapters.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/nn/checkpoint.h"
 #include "fulgur/nn/linear.h"
 #include "fulgur/trainer/config.h"
 #include "fulgur/trainer/load_from_checkpoint.h"
@@ -175,6 +176,17 @@ TEST_CASE("adapters of LibTorch's layers train like those of Fulgur's, and accum
   close_to_ours(fit<Theirs>(folder, on({"*"}), 8, 1).weights);
   close_to_ours(fit<Ours>(folder, on({"*"}), 4, 2).weights);
   close_to_ours(fit<Theirs>(folder, on({"*"}), 4, 2).weights);
+}
+
+TEST_CASE("activation checkpointing computes a layer of LibTorch's with its adapter again") {
+  struct Recomputes : Theirs {
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      const auto all = [this](const Tensor& x) { return forward(x); };
+      return at::mse_loss(nn::checkpoint(all, batch[0]), batch[1]);
+    }
+  };
+  const TemporaryFolder folder;
+  CHECK(same_weights(fit<Recomputes>(folder, on({"*"}), 8, 2).weights, fit<Theirs>(folder, on({"*"}), 8, 2).weights));
 }
 
 TEST_CASE("alpha and rank have their effect") {
