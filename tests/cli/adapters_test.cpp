@@ -35,7 +35,7 @@ struct Adapted : TemporaryFolder {
     INFO(fit.err);
     REQUIRE(fit.exit_code == 0);
     shown = fit.err;
-    checkpoint = Json::parse(read_text(*this / "fit.json"))["last_checkpoint"];
+    checkpoint = Json::parse(read_text(*this / "fit.json"))["last_checkpoint"].get<std::string>();
   }
   Finished operator()(const std::vector<std::string>& arguments) const {
     return trainer(arguments, {.folder = path()});
@@ -166,13 +166,15 @@ TEST_CASE("copies on several devices of one process have the adapters, too") {
   const std::vector<std::string> adapters{"--adapters.target", "['*']", "--adapters.rank", "4"};
   const auto on_devices = [&](const std::string& count, const std::string& strategy) {
     std::vector<std::string> how = adapters;
-    how.insert(how.end(), {"--trainer.accelerator", "virtual", "--trainer.devices", count, "--trainer.strategy", strategy});
+    how.insert(how.end(),
+               {"--trainer.accelerator", "virtual", "--trainer.devices", count, "--trainer.strategy", strategy});
     return val_loss(how);
   };
   const double one = val_loss(adapters);
   CHECK(std::abs(one - val_loss({})) > 1e-4);
   CHECK(std::abs(one - on_devices("2", "dp")) < 1e-5);
-  CHECK(std::abs(one - on_devices("2", "{class_path: model_parallel, init_args: {placement: {encoder: 0, decoder: 1}}}")) <
+  CHECK(std::abs(one -
+                 on_devices("2", "{class_path: model_parallel, init_args: {placement: {encoder: 0, decoder: 1}}}")) <
         1e-5);
   CHECK(std::abs(one - on_devices("4",
                                   "{class_path: hybrid, init_args: {placement: {encoder: [0..1], decoder: [2..3]}, "

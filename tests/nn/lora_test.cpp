@@ -10,6 +10,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 
+#include "fulgur/core/text/errors.h"
 #include "fulgur/nn/linear.h"
 #include "support/expect_error.h"
 
@@ -52,13 +53,13 @@ TEST_CASE("Linear: an adapter changes nothing until B does, and then adds alpha 
   // PEFT's initial values: uniform in ±1/√in.
   CHECK(layer->lora_A.abs().max().item<double>() <= 1 / std::sqrt(5.0));
   CHECK(layer->lora_A.abs().max().item<double>() > 0.2);
-  const auto with_b = adapted_layer<nn::Linear>();
+  auto with_b = adapted_layer<nn::Linear>();
   CHECK(with_b->forward(x).allclose(by_hand(*with_b, x), 1e-6, 1e-6));
   CHECK_FALSE(with_b->forward(x).allclose(before, 1e-2, 1e-2));
 }
 
 TEST_CASE("Linear: dropout is of the adapter's inputs, and only in training") {
-  const auto layer = adapted_layer<nn::Linear>({.rank = 2, .alpha = 6, .dropout = 0.5});
+  auto layer = adapted_layer<nn::Linear>({.rank = 2, .alpha = 6, .dropout = 0.5});
   const Tensor x = at::randn({64, 5});
   const Tensor plain = at::linear(x, layer->weight, layer->bias);
   const Tensor dropped = layer->forward(x) - plain;
@@ -94,7 +95,7 @@ TEST_CASE("an adapter has its layer's dtype, and a clone has the same one") {
   layer->to(at::kDouble);
   nn::add_lora(*layer, kOptions);
   CHECK(layer->lora_A.scalar_type() == at::kDouble);
-  const auto original = adapted_layer<nn::Linear>();
+  auto original = adapted_layer<nn::Linear>();
   const auto copy = std::dynamic_pointer_cast<nn::LinearImpl>(original->clone());
   REQUIRE(copy);
   const Tensor x = at::randn({7, 5});

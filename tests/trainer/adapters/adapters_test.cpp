@@ -5,8 +5,10 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
 
 #include "fulgur/callbacks/finetuning.h"
 #include "fulgur/callbacks/model_checkpoint.h"
@@ -370,9 +372,8 @@ TEST_CASE("adapters: patterns that match nothing, and layers that cannot have on
     options.accelerator = "virtual";
     options.devices = 2;
     options.strategy = Spec<Strategy>("dp");
-    CHECK_THAT(message_of<ConfigError>([&] {
-                 Trainer(options, with(on({"*"}))).fit(std::make_shared<Theirs>(), regression_data());
-               }),
+    CHECK_THAT(message_of<ConfigError>(
+                   [&] { Trainer(options, with(on({"*"}))).fit(std::make_shared<Theirs>(), regression_data()); }),
                ContainsSubstring("strategy dp, which computes on several devices"));
   }
   struct Manual : Theirs {
