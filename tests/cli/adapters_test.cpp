@@ -19,7 +19,7 @@ constexpr const char* kBase = R"(
 seed_everything: 1
 trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, callbacks: [{class_path: WeightAveraging, init_args: {decay: 0.5, copy_at_end: false}}]}
 model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, hidden: [8]}}
-data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, num_classes: 3, shape: [4]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, batch_size: 16, num_classes: 3, shape: [4]}}
 optimizer: {class_path: SGD, init_args: {lr: 0.5}}
 )";
 constexpr const char* kAdapters =
