@@ -44,7 +44,8 @@ constexpr const char* kWithValue[] = {
     "sweep", "dir", "jobs", "grace", "trial", "show", "collect", "devices_per_trial", "device_list",
     // of tokenize
     "tokenizer", "train", "vocab_size", "input", "jsonl", "separator", "val_fraction"};
-constexpr const char* kFlags[] = {"help", "version", "force", "averaged", "json", "convert", "quiet", "retry_failed"};
+constexpr const char* kFlags[] = {"help", "version", "force", "averaged",    "only_adapters",
+                                  "json", "convert", "quiet", "retry_failed"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -257,10 +258,14 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
   exports->add_option("--format", out.format, "safetensors or pt; default: from the name of the output")
       ->check(CLI::IsMember({"safetensors", "pt"}))
       ->type_name("FORMAT");
-  exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")
+  exports
+      ->add_option("--output", out.output,
+                   "File to write (folder, of adapters); the checkpoint's name in this folder if not given")
       ->type_name("FILE");
   exports->add_flag("--force", out.force, "Replace an existing output");
   exports->add_flag("--averaged", out.averaged, "Export the averages of the callback WeightAveraging");
+  exports->add_flag("--only_adapters", out.only_adapters,
+                    "Write the adapters as a folder of PEFT's, instead of weights that include them");
   CLI::App* imports = app.add_subcommand("import", "Create a checkpoint from a Python state dict")->fallthrough();
   imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")
       ->required()

@@ -24,6 +24,7 @@ struct CommandLine {
   std::optional<std::filesystem::path> output;  ///< of export, import, report, tune and tokenize
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
+  bool only_adapters = false;                   ///< of export: without the other weights
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "fulgur/checkpoint/adapters.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/run_layout.h"
@@ -81,9 +82,28 @@ void take_averages(CheckpointContent& content, const fs::path& checkpoint) {
       if (state.at(part).contains(name)) value = state.at(part).at(name).tensor().to(value.scalar_type());
 }
 
+/// Writes the adapters of a checkpoint as a folder.
+ExitCode export_adapters(const CommandLine& command) {
+  const fs::path checkpoint = *command.argument;
+  if (command.format)
+    throw ConfigError(
+        "[cli.export] --only_adapters writes a folder with a safetensors file; --format has no effect. Leave it out.");
+  CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
+  const auto adapters = adapters_of(content.state);
+  if (!adapters)
+    throw CheckpointError(cat("[cli.export] --only_adapters needs a checkpoint of a run with adapters; ",
+                              escape_controls(checkpoint.string()), " has none. Leave it out to export all weights."));
+  if (command.averaged) take_averages(content, checkpoint);
+  const fs::path output = command.output.value_or(named_after(checkpoint, "").string() + "-adapters");
+  write_adapters(output, content.module, *adapters, command.force);
+  print(escape_controls(output.string()) + "\n");
+  return ExitCode::ok;
+}
+
 }  // namespace
 
 ExitCode export_checkpoint(const CommandLine& command) {
+  if (command.only_adapters) return export_adapters(command);
   const fs::path checkpoint = *command.argument;
   WeightsFile weights;
   weights.format = format_of(command);
@@ -91,6 +111,7 @@ ExitCode export_checkpoint(const CommandLine& command) {
       command.output.value_or(named_after(checkpoint, weights.format == WeightsFormat::pytorch ? ".pt" : kSafetensors));
   CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
   if (command.averaged) take_averages(content, checkpoint);
+  if (const auto adapters = adapters_of(content.state)) merge_adapters(content.module, *adapters);
   weights.tensors = std::move(content.module);
   weights.aliases = std::move(content.aliases);
   write_weights_file(output, weights, command.force);

@@ -1,5 +1,7 @@
 #include "fulgur/nn/linear.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <torch/nn/init.h>
@@ -17,6 +19,7 @@ void LinearImpl::reset() {
   else
     bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
   reset_parameters();
+  if (lora_A.defined()) add_lora(lora, lora_A.detach().clone(), lora_B.detach().clone());  // for clone()
 }
 
 void LinearImpl::reset_parameters() {
@@ -28,7 +31,18 @@ void LinearImpl::reset_parameters() {
   }
 }
 
-Tensor LinearImpl::forward(const Tensor& input) { return at::linear(input, weight, bias); }
+void LinearImpl::add_lora(const LoraOptions& adapter, const Tensor& a, const Tensor& b) {
+  lora = adapter;
+  lora_A = register_parameter("lora_A", a);
+  lora_B = register_parameter("lora_B", b);
+}
+
+Tensor LinearImpl::forward(const Tensor& input) {
+  const Tensor output = at::linear(input, weight, bias);
+  if (!lora_A.defined()) return output;
+  const Tensor kept = lora.dropout > 0 && is_training() ? at::dropout(input, lora.dropout, /*train=*/true) : input;
+  return at::add(output, at::linear(at::linear(kept, lora_A), lora_B), lora.scale());
+}
 
 void LinearImpl::pretty_print(std::ostream& stream) const {
   stream << "fulgur::nn::Linear(in_features=" << options.in_features() << ", out_features=" << options.out_features()

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  adapters_test.cpp
   async_writer_test.cpp
   checkpoint_folder_test.cpp
   corruption_test.cpp

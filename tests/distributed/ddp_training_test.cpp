@@ -38,6 +38,15 @@ TEST_CASE("ddp: 2 and 4 ranks reach the weights of one process on the batches of
   CHECK(difference(single(one, arguments), together(many, world, arguments)) < 1e-6);
 }
 
+TEST_CASE("ddp: adapters, which alone are exchanged, become those of one process") {
+  std::vector<std::string> arguments{"--trainer.max_steps", "40", "--adapters.target", "['*']", "--adapters.rank", "2"};
+  if (GENERATE(false, true)) arguments.insert(arguments.end(), {"--trainer.accumulate_grad_batches", "3"});
+  const TemporaryFolder one, many, without;
+  const auto alone = single(one, arguments);
+  CHECK(difference(alone, together(many, 2, arguments)) < 1e-6);
+  CHECK_THROWS(difference(alone, single(without, {"--trainer.max_steps", "1"})));
+}
+
 TEST_CASE("ddp: a loss of the outputs of all ranks, gathered with gradients, is that of one process") {
   const TemporaryFolder one, many;
   const std::vector<std::string> arguments{"--trainer.max_steps", "20"};

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  adapted_models_test.cpp
   autoencoder_test.cpp
   bert_test.cpp
   classifier_test.cpp

@@ -2,6 +2,7 @@ set(TEST_SOURCES
   batch_norm_test.cpp
   cuda_library_test.cpp
   linear_test.cpp
+  lora_test.cpp
   norm_layers_test.cpp
   rotary_test.cpp
   parallel_apply_test.cpp

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  adapters/adapters_test.cpp
   capture/captured_gpu_test.cpp
   capture/captured_accumulation_gpu_test.cpp
   capture/captured_inputs_gpu_test.cpp

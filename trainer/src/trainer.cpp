@@ -105,6 +105,7 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
   components.config_folder = config.folder;
   components.load = config.load;
   components.pretrained = config.pretrained;
+  components.adapters = config.adapters;
   components.verified_checkpoint = config.verified_checkpoint;
   components.begins_again = config.begins_again;
   components.profile_steps = config.profile_steps;

@@ -17,7 +17,10 @@ void PlacedModule::place(std::vector<at::Device> devices) {
   if (devices_.empty()) return;
   // The copies' initial weights are overwritten: creating them must not advance the run's generator.
   const RngGuard rng({at::kCPU});
-  for (size_t i = 1; i < devices_.size(); ++i) replicas_.push_back(factory_());
+  for (size_t i = 1; i < devices_.size(); ++i) {
+    replicas_.push_back(factory_());
+    if (set_up_copy_) set_up_copy_(*replicas_.back());
+  }
   for (size_t i = 0; i < devices_.size(); ++i) replicas_[i]->to(devices_[i]);
 }
 

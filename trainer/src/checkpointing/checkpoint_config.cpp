@@ -29,7 +29,8 @@ Side side_of(std::string_view key) {
   const auto below = [&](std::string_view parent) { return is_at_or_below(key, parent); };
   if (below("ckpt_path") || below("load") || below("pretrained") || below("silence") || below("link"))
     return Side::ignored;
-  if (below("model")) return Side::model;
+  if (below("adapters.path")) return Side::ignored;
+  if (below("model") || below("adapters")) return Side::model;
   if (below("optimizer") || key.starts_with("lr_scheduler") || below("seed_everything")) return Side::checkpoint;
   if (below("data") && key.ends_with(".batch_size")) return Side::checkpoint;
   return Side::config;
@@ -246,6 +247,8 @@ struct Agreement {
     const bool config_wins = given.load.allow_config_change;
     // Options that the data fills in later are compared by shape, when the weights are loaded.
     if (side == Side::ignored || config::is_link_target(given, key)) return;
+    // Checkpoints of earlier versions do not have the key.
+    if (key == "adapters" && !there && here && here->is_null()) return;
     // `true` accepts any seed, so the checkpoint's is no difference.
     if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
         !config_wins)

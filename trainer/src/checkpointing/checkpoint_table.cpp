@@ -245,6 +245,9 @@ const CheckpointEntry kEntries[] = {
        return c.run.components.config ? to_yaml(*c.run.components.config) : std::string("{}\n");
      },
      .with_weights = true},
+    {.key = kAdaptersKey, .phase = P::facts,
+     .save = [](Collecting& c) -> StateTree { return c.run.adapters ? c.run.adapters->state() : StateTree(nullptr); },
+     .with_weights = true},
     {.key = checkpoint_keys::kMetrics, .phase = P::facts,
      .save = published_metrics, .late = published_metrics, .with_weights = true},
     {.key = checkpoint_keys::kData, .phase = P::data,

@@ -56,6 +56,8 @@ void Config::fields(Fields& f) {
     "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
   f(load, "load", "Which parts of that checkpoint are loaded.");
   f(pretrained, "pretrained", "Weights that the model begins with, in a run without a checkpoint.");
+  f(adapters, "adapters",
+    "Low-rank adapters of linear layers (LoRA): only they are trained, and the other parameters are frozen.");
   f(link, "link", "Maps target options to values of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings to silence.");
   f.hint_for_unknown = config::hint_for_top_key;

@@ -1,5 +1,6 @@
 # The config's part of the trainer component, relative to trainer/.
 set(FULGUR_CONFIG_SOURCES
+  src/config/adapters.cpp
   src/config/checkpoint_loading.cpp
   src/config/config.cpp
   src/config/describe.cpp

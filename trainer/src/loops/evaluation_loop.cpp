@@ -240,6 +240,7 @@ class EvaluationPass {
     const FailureGuard noted(run_);
     services_.consensus.change_pace();
     call_start_hooks();
+    const nn::LoraWeights adapted(run_.lora_layers);  // after hooks that exchange weights
     const StageLoaders& loaders = run_.stages[stage_];
     run_.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
     for (size_t l = 0; l < loaders.loaders.size(); ++l) {

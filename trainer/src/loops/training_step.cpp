@@ -317,6 +317,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   StepOutput output;
   run_.position.doing = "training_step";
   if (run_.window.done == 0) services_.finite.begin_window();
+  const nn::LoraWeights adapted(run_.lora_layers);  // until backward, which may compute parts of the forward again
   {
     const auto timer = run_.actions.time("training_step");
     run_.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
@@ -389,6 +390,7 @@ StepOutput TrainingStep::micro_batched(const Batch& batch, int64_t batch_idx, bo
 StepOutput TrainingStep::micro_batch(const Batch& part, int64_t batch_idx, double share, bool& stop) {
   StepOutput output;
   run_.position.doing = "training_step";
+  const nn::LoraWeights adapted(run_.lora_layers);
   {
     const auto timer = run_.actions.time("training_step");
     const auto guard = run_.strategy->precision().forward_guard();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/run_state.h"
 #include "services/loss_leaves.h"
@@ -24,6 +25,21 @@ void refuse_late_parameters(const RunState& run, const std::unordered_set<const 
       ". Register layers and parameters in the module's constructor or in configure_model()."));
 }
 
+// A module that uses the weight of a layer, and does not call the layer, ignores its adapter.
+void warn_of_unused_adapters(const RunState& run, const std::vector<Tensor>& leaves) {
+  std::unordered_set<const void*> used;
+  for (const Tensor& leaf : leaves) used.insert(leaf.unsafeGetTensorImpl());
+  std::vector<std::string> unused;
+  const auto parameters = run.model->named_parameters();
+  for (const std::string& layer : run.adapters->layers)
+    if (const Tensor* const b = parameters.find(layer + ".lora_B"); b && !used.contains(b->unsafeGetTensorImpl()))
+      unused.push_back(layer);
+  if (unused.empty()) return;
+  log::warn("trainer.unused_adapters",
+            cat("the loss of the first batch does not depend on the adapters of ", join_some(unused, 5),
+                ": they are not trained by it. Does the module call these layers?"));
+}
+
 }  // namespace
 
 void UnregisteredLeaves::check(const Tensor& loss) {
@@ -39,6 +55,7 @@ void UnregisteredLeaves::check(const Tensor& loss) {
   for (const auto& [name, value] : run_.position.batch)
     if (const auto* tensor = std::get_if<Tensor>(&value)) known.insert(tensor->unsafeGetTensorImpl());
   std::vector<Tensor> unknown = leaves_of(loss);
+  if (losses_ == 1 && run_.adapters) warn_of_unused_adapters(run_, unknown);
   std::erase_if(unknown, [&](const Tensor& leaf) { return known.contains(leaf.unsafeGetTensorImpl()); });
   if (losses_ == 1) {
     of_first_ = std::move(unknown);

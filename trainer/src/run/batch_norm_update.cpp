@@ -38,6 +38,7 @@ void compute_part_by_part(const Batch& batch, int64_t parts, const std::function
 
 void compute_on(RunState& run, const Batch& batch, int64_t index) {
   const auto compute = [&](const Batch& part) {
+    const nn::LoraWeights adapted(run.lora_layers);
     const auto guard = run.strategy->precision().forward_guard();
     run.model->training_step(part, index);
   };

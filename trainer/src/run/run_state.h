@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "config/resolved_options.h"
+#include "fulgur/checkpoint/adapters.h"
 #include "fulgur/core/contracts/batch_size_plan.h"
 #include "fulgur/core/contracts/data_module.h"
 #include "fulgur/core/contracts/logger.h"
@@ -23,6 +24,7 @@
 #include "fulgur/core/state/batch.h"
 #include "fulgur/core/state/progress.h"
 #include "fulgur/core/state/state_tree.h"
+#include "fulgur/nn/lora.h"
 #include "fulgur/trainer/components.h"
 #include "logging/log_store.h"
 #include "logging/metric_store.h"
@@ -238,6 +240,8 @@ struct RunState {
   const TrainerComponents components;
   /// The Trainer has run this module before: pretrained weights would replace what it has learned.
   bool keeps_weights = false;
+  std::optional<AdapterRecord> adapters;            ///< of the module
+  std::vector<nn::LoraWeights::Layer> lora_layers;  ///< those of LibTorch's, which compute with them inside LoraWeights
   CheckpointLoading load;        ///< what is loaded from a checkpoint; from an imported one, only the weights
   std::optional<uint64_t> seed;  ///< rank 0's
   Progress counters;

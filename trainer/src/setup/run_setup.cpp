@@ -76,6 +76,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
   if (resume.content) {
     run_.position.during("on_load_checkpoint of the module",
                          [&] { run_.model->on_load_checkpoint(resume.content->state); });
+    adapt_checkpoint(run_, *resume.content);
     load_weights(run_, *resume.content, *resume.checkpoint);
     if (run_.fn != TrainerFn::fit || run_.load.loads_loops()) {
       run_.each_callback(LogScope::forbidden, "on_load_checkpoint",
@@ -85,6 +86,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
   } else {
     load_pretrained(run_);
   }
+  add_adapters(run_);
   check_same_on_all_ranks(run_);
   run_.strategy->attach(*run_.model);
   make_replicas();
@@ -215,6 +217,7 @@ void RunSetup::make_replicas() {
     run_.replicas.emplace_back(replica, std::move(context));
     replica->setup(run_.fn);
     replica->configure_model();
+    add_adapters_to_copy(run_, *replica);
   }
   run_.strategy->attach_replicas(*run_.model, replicas);
   if (run_.fn == TrainerFn::fit && ComponentAccess::overridden(*run_.model).has(Hook::on_train_epoch_end))

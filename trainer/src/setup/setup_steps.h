@@ -1,5 +1,6 @@
 #pragma once
 
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "run/services.h"
 
 /// Steps of RunSetup, each in the file of its name.
@@ -32,6 +33,21 @@ void warn_of_recurrent_dropout(const RunState& run);
 /// Loads the weights that the components name into the module, if they name a file. Throws a CheckpointError, which
 /// lists all differences, if they do not fit.
 void load_pretrained(RunState& run);
+
+// adapters_of_run.cpp
+
+/// Call before the weights of `content` are loaded: if it has adapters, the module gets those of the options first, or
+/// if these have none, the adapters of `content` are merged into its weights. Throws a CheckpointError if they do not
+/// fit the options, and if a fit would resume with other parameters to train.
+void adapt_checkpoint(RunState& run, CheckpointContent& content);
+
+/// Adds the adapters of the options to the module, if it does not have them yet, reads their values if a file is named,
+/// and freezes what is not trained. Call before the strategy gets the module. Throws a ConfigError for patterns that
+/// match nothing, and for layers that cannot have an adapter in this run.
+void add_adapters(RunState& run);
+
+/// Adds the same to a copy of the module, whose values the strategy sets.
+void add_adapters_to_copy(const RunState& run, LightningModule& copy);
 
 // make_callbacks.cpp
 

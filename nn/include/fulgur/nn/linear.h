@@ -8,6 +8,7 @@
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/state/tensor.h"
+#include "fulgur/nn/lora.h"
 
 namespace fulgur::nn {
 
@@ -26,10 +27,14 @@ class FULGUR_API LinearImpl : public torch::nn::Cloneable<LinearImpl> {
   /// Maps (*, in_features) to (*, out_features). Under autocast the result has autocast's dtype.
   Tensor forward(const Tensor& input);
   void pretty_print(std::ostream& stream) const override;
+  /// Registers an adapter with these values; `nn::add_lora` chooses them, and describes what the layer computes then.
+  void add_lora(const LoraOptions& adapter, const Tensor& a, const Tensor& b);
 
   LinearOptions options;
-  Tensor weight;  ///< (out_features, in_features)
-  Tensor bias;    ///< (out_features), undefined without `bias`
+  Tensor weight;          ///< (out_features, in_features)
+  Tensor bias;            ///< (out_features), undefined without `bias`
+  LoraOptions lora;       ///< of the adapter, if there is one
+  Tensor lora_A, lora_B;  ///< (rank, in_features) and (out_features, rank), undefined without an adapter
 };
 
 TORCH_MODULE(Linear);

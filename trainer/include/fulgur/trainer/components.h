@@ -16,6 +16,7 @@
 #include "fulgur/core/contracts/precision.h"
 #include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/strategy.h"
+#include "fulgur/trainer/adapters.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 #include "fulgur/trainer/pretrained_weights.h"
 
@@ -60,6 +61,8 @@ struct FULGUR_API TrainerComponents {
   /// Weights that the module begins with, in a run without a checkpoint. A module that this Trainer has run before
   /// keeps its weights: `fit(module)`, then `test(module)`.
   PretrainedWeights pretrained = {};
+  /// Adapters that the Trainer adds to the module, which keeps them afterwards, with its other parameters frozen.
+  std::optional<Adapters> adapters = {};
   /// Seed of loaders and generators. With nullopt, the process's random state is used as it is.
   std::optional<uint64_t> seed;
   /// The checkpoint that `agree_with_checkpoint` has read. The first fit takes it from here if it loads this one.

@@ -12,6 +12,7 @@
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/options/options.h"
+#include "fulgur/trainer/adapters.h"
 #include "fulgur/trainer/checkpoint_loading.h"
 #include "fulgur/trainer/pretrained_weights.h"
 #include "fulgur/trainer/trainer_options.h"
@@ -58,6 +59,7 @@ struct FULGUR_API Config {
   std::optional<std::string> ckpt_path;
   CheckpointLoading load;
   PretrainedWeights pretrained;
+  std::optional<Adapters> adapters;  ///< nullopt: all parameters are trained
   /// Maps a target option to a value of the data module: `{model.init_args.num_classes: data.num_classes}`, applied
   /// after setup.
   std::map<std::string, std::string> link;

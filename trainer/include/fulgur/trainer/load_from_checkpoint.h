@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/checkpoint/adapters.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/contracts/module.h"
@@ -27,14 +28,14 @@ FULGUR_API void require_hparams(const ConfigNode& hparams, const Fields& fields)
 
 }  // namespace detail
 
-/// The module in a checkpoint, as an M, ready for inference: options from the checkpoint, weights loaded, on the CPU
-/// and in eval mode. Needs no Trainer or config, and nothing in the checkpoint selects code: only M does. Throws a
-/// CheckpointError if the checkpoint is damaged, does not fit M or does not contain M's options (if the module was
-/// created with make_shared: use make_component, or pass all of them), and a ConfigError for options that M does not
-/// have.
+/// The module in a checkpoint, as an M, ready for inference: options from the checkpoint, weights loaded (with adapters
+/// merged into them), on the CPU and in eval mode. Needs no Trainer or config, and nothing in the checkpoint selects
+/// code: only M does. Throws a CheckpointError if the checkpoint is damaged, does not fit M or does not contain M's
+/// options (if the module was created with make_shared: use make_component, or pass all of them), and a ConfigError for
+/// options that M does not have.
 template <std::derived_from<LightningModule> M>
 std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const OptionOverrides& overrides = {}) {
-  const CheckpointContent content = read_checkpoint(path, CheckpointParts::weights_and_state);
+  CheckpointContent content = read_checkpoint(path, CheckpointParts::weights_and_state);
   const ConfigNode hparams = detail::checkpoint_hparams(content.state, overrides);
   OptionsOf<OptionsType<M>> options;
   Problems problems;
@@ -47,6 +48,7 @@ std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const
   LightningModule& base = *module;  // an M may have members of the same names
   base.configure_model();
   base.on_load_checkpoint(content.state);
+  if (const auto adapters = adapters_of(content.state)) merge_adapters(content.module, *adapters);
   load_module_state(base, content.module);
   base.eval();
   return module;

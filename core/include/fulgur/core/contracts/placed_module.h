@@ -39,6 +39,9 @@ class FULGUR_API PlacedModule {
   /// `nn::ReplicaTensors` fills in the values. If `devices` is empty, the module stays where it is, and the copies are
   /// removed.
   void place(std::vector<at::Device> devices);
+  /// What `place` does with each copy before it moves it, so that it has the tensors that the module got after its
+  /// creation.
+  void set_up_copies(std::function<void(torch::nn::Module&)> set_up) { set_up_copy_ = std::move(set_up); }
   /// If on, inputs are never moved, and an input on another device than the module is an error.
   void check_inputs(bool on) { checks_inputs_ = on; }
   bool checks_inputs() const { return checks_inputs_; }
@@ -47,6 +50,7 @@ class FULGUR_API PlacedModule {
   std::string name_;
   std::shared_ptr<torch::nn::Module> module_;
   Factory factory_;
+  std::function<void(torch::nn::Module&)> set_up_copy_;
   std::vector<at::Device> devices_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   bool checks_inputs_ = false;
