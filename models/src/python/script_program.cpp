@@ -6,8 +6,8 @@
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
-#include <fstream>
 #include <new>
+#include <sstream>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
@@ -201,21 +201,19 @@ c10::IValue ScriptProgram::call(const std::string& method, std::vector<c10::IVal
   }
 }
 
-void ScriptProgram::save(const fs::path& path) {
+std::string ScriptProgram::bytes() {
+  // The next call sets the modes again.
   for (const Mode& mode : modes_) mode.object->setSlot(mode.index, false);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  std::ostringstream out;
   try {
-    script_.save(file);
+    script_.save(out);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw CheckpointError(cat("[models.", component_, "] the TorchScript file ", escape_controls(path.string()),
-                              " cannot be written. LibTorch says: ", without_trace(error)));
+    throw Error(cat("[models.", component_, "] the module of ", path_, " cannot be written. LibTorch says: ",
+                    without_trace(error)));
   }
-  file.close();
-  if (!file)
-    throw CheckpointError(cat("[models.", component_, "] the TorchScript file ", escape_controls(path.string()),
-                              " cannot be written; is the disk full?"));
+  return std::move(out).str();
 }
 
 }  // namespace fulgur::detail

@@ -29,8 +29,8 @@ class ScriptProgram {
   /// Copies tensors that the program has assigned to its parameters and buffers into the registered ones. Called when
   /// no graph needs the previous values: after each backward, and by `call` if there is no graph.
   void take_back_assigned();
-  /// Writes the program, in eval mode.
-  void save(const std::filesystem::path& path);
+  /// A TorchScript file of the program, in eval mode.
+  std::string bytes();
 
  private:
   using Layer = std::shared_ptr<torch::nn::Module>;

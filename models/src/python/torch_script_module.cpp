@@ -126,7 +126,7 @@ PythonModel::Computed TorchScriptModule::compute(const Batch& batch, const std::
   return computed;
 }
 
-void TorchScriptModule::save_script(const std::filesystem::path& path) { program_->save(path); }
+std::string TorchScriptModule::torchscript() { return program_->bytes(); }
 
 [[maybe_unused]] static const bool registered_torch_script_module = Registry<LightningModule>::add<TorchScriptModule>(
     "TorchScriptModule", "A network exported by torch.jit in Python, trained here.");

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,9 +34,8 @@ class FULGUR_API TorchScriptModule : public PythonModel {
   void setup(TrainerFn fn) override;
   void on_after_backward() override;
   Outputs forward(const std::vector<Tensor>& inputs) override;
-  /// Writes the program with its present weights to a TorchScript file, in eval mode; the modes are as before
-  /// afterwards. Throws a CheckpointError if the file cannot be written.
-  void save_script(const std::filesystem::path& path);
+  /// The bytes of a TorchScript file of the program with its present weights, in eval mode.
+  std::string torchscript();
 
  protected:
   Computed compute(const Batch& batch, const std::string& stage) override;
