@@ -2,11 +2,14 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -16,7 +19,7 @@
 
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/models/torch_modules.h"
-#include "fulgur/optim/adamw.h"
+#include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"
 #include "support/expect_error.h"
 #include "support/fake_run_context.h"
