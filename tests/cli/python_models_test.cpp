@@ -122,10 +122,8 @@ TEST_CASE("a TorchScript network trains in mixed precision, with clipping, and o
   };
   const Json one = folder.fit("one", steps);
   const Json two = folder.fit("two", with({"--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"}));
-  const double expected = one["metrics"]["train_loss"].get<double>();
   CHECK(one["global_step"] == two["global_step"]);
   CHECK(std::abs(two["metrics"]["val_loss"].get<double>() - one["metrics"]["val_loss"].get<double>()) < 1e-5);
-  CHECK(std::isfinite(expected));
 }
 
 TEST_CASE("scalars that training_step of a TorchScript module returns are logged") {
@@ -158,14 +156,13 @@ assert torch.allclose(model.eval()(x), trained(x), atol=1e-6)
 TEST_CASE("a model of Fulgur leaves as TorchScript that takes any batch size and has the model's names") {
   const ScriptFolder folder;
   const Arguments mlp{"--model", "MlpClassifier", "--model.in_features", "6", "--model.num_classes", "3"};
-  const auto fit = [&](const std::string& name, const Arguments& model) { return folder.fit(name, model); };
   write_text(folder / "c.yaml", R"(
 seed_everything: 1
 trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false}
 data: {class_path: SyntheticDataModule, init_args: {num_train: 48, num_val: 16, num_test: 16, num_classes: 3, shape: [6], batch_size: 8}}
 optimizer: {class_path: SGD, init_args: {lr: 0.1}}
 )");
-  const std::string last = fit("mlp", mlp)["last_checkpoint"];
+  const std::string last = folder.fit("mlp", mlp)["last_checkpoint"];
   const Finished exported = folder.good({"export", last, "--format", "torchscript", "--output", "mlp.ts"});
   CHECK_FALSE(says(exported.err, "takes only batches"));
   CHECK(folder.run({"export", last, "--output", "mlp.ts"}).exit_code == 4);
