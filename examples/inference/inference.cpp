@@ -14,15 +14,14 @@ int main(int argc, char** argv) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
   if (argc != 3) return std::puts("usage: inference FILE.ts|CHECKPOINT.ckpt FEATURES"), 2;
-  const std::string path = argv[1];
-  const at::Tensor input = at::ones({1, std::stol(argv[2])});
+  const at::Tensor x = at::ones({1, std::stol(argv[2])});
   const at::NoGradGuard no_grad;
   auto start = Clock::now();
   std::function<at::Tensor()> compute;
-  if (path.ends_with(".ts"))
-    compute = [net = torch::jit::load(path), input]() mutable { return net.forward({input}).toTensor(); };
+  if (std::string(argv[1]).ends_with(".ts"))
+    compute = [net = torch::jit::load(argv[1]), x]() mutable { return net.forward({x}).toTensor(); };
   else
-    compute = [net = fulgur::load_from_checkpoint<fulgur::MlpClassifier>(path), input] { return net->forward(input); };
+    compute = [net = fulgur::load_from_checkpoint<fulgur::MlpClassifier>(argv[1]), x] { return net->forward(x); };
   const long best = compute().argmax(1).item<int64_t>();
   std::printf("class %ld; first result after %.1f ms\n", best, since(start) * 1e3);
   for (int i = -20; i < 1000; ++i, compute())
