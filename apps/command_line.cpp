@@ -250,11 +250,15 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
 
 /// Verbs that exchange weights with Python, and show the contents of a checkpoint.
 void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
-  CLI::App* exports = app.add_subcommand("export", "Write a checkpoint's weights, or its model as TorchScript, for Python")->fallthrough();
+  CLI::App* exports =
+      app.add_subcommand("export", "Write a checkpoint's weights, or its model as TorchScript, for Python")
+          ->fallthrough();
   exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")
       ->required()
       ->type_name("CKPT");
-  exports->add_option("--format", out.format, "safetensors or pt: weights; torchscript: a program; default: from the name of the output")
+  exports
+      ->add_option("--format", out.format,
+                   "safetensors or pt: weights; torchscript: a program; default: from the name of the output")
       ->check(CLI::IsMember({"safetensors", "pt", "torchscript"}))
       ->type_name("FORMAT");
   exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")
@@ -262,9 +266,10 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
   exports->add_flag("--force", out.force, "Replace an existing output");
   exports->add_flag("--averaged", out.averaged, "Export the averages of the callback WeightAveraging");
   exports
-      ->add_option("--input", out.inputs,
-                   "torchscript: shape of one sample of an input of the model (3,32,32 or 128:int64), instead of a batch "
-                   "of the run's data; may be given several times")
+      ->add_option(
+          "--input", out.inputs,
+          "torchscript: shape of one sample of an input of the model (3,32,32 or 128:int64), instead of a batch "
+          "of the run's data; may be given several times")
       ->type_name("SHAPE")
       ->expected(1)
       ->take_all();

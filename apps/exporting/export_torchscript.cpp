@@ -32,13 +32,13 @@ constexpr int64_t kRows = 5;  // of a batch that --input describes
 
 Config config_of(const CheckpointContent& content) {
   Problems problems;
-  const ConfigNode node =
-      parse_yaml(content.state.at(keys::kConfig).as_string(), "config of the checkpoint", problems);
+  const ConfigNode node = parse_yaml(content.state.at(keys::kConfig).as_string(), "config of the checkpoint", problems);
   problems.throw_if_any();
   Config config = config_from_node(node);
   if (!config.model)
     throw ConfigError(
-        "[cli.export] the checkpoint names no model, since its run was made in C++. A TorchScript file needs one; export "
+        "[cli.export] the checkpoint names no model, since its run was made in C++. A TorchScript file needs one; "
+        "export "
         "the weights with --format safetensors or --format pt.");
   return config;
 }
@@ -82,9 +82,10 @@ Tensor input_from(const std::string& text, size_t index) {
   for (const std::string& part : split_text(text.substr(0, colon), ',')) {
     const auto size = parse_whole<int64_t>(part);
     if (!size || *size < 1 || (dtype != "float32" && dtype != "int64"))
-      throw ConfigError(cat("[cli.export] --input takes the shape of one sample, as 3,32,32, or with a type, as "
-                            "128:int64 (float32 or int64); got '",
-                            escape_controls(text), "'."));
+      throw ConfigError(
+          cat("[cli.export] --input takes the shape of one sample, as 3,32,32, or with a type, as "
+              "128:int64 (float32 or int64); got '",
+              escape_controls(text), "'."));
     shape.push_back(*size);
   }
   if (dtype == "int64") return at::zeros(shape, at::kLong);

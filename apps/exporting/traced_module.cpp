@@ -52,13 +52,15 @@ torch::jit::Module script_of(const torch::nn::Module& module, const std::shared_
 
 // Names of arguments in Python.
 std::string argument_name(const std::string& entry, size_t index) {
-  static const std::set<std::string> kTaken{"self", "and",  "as",    "assert", "break",  "class", "continue", "def",   "del",
-                                            "elif", "else", "except", "finally", "for",   "from",  "global",   "if",    "import",
-                                            "in",   "is",   "lambda", "None",    "nonlocal", "not", "or",      "pass",  "raise",
-                                            "return", "try", "while", "with",    "yield", "True",  "False",    "async", "await"};
+  static const std::set<std::string> kTaken{
+      "self",   "and",  "as",     "assert",  "break",    "class", "continue", "def",   "del",
+      "elif",   "else", "except", "finally", "for",      "from",  "global",   "if",    "import",
+      "in",     "is",   "lambda", "None",    "nonlocal", "not",   "or",       "pass",  "raise",
+      "return", "try",  "while",  "with",    "yield",    "True",  "False",    "async", "await"};
   const bool fits = !entry.empty() && !std::isdigit(static_cast<unsigned char>(entry.front())) &&
-                    std::all_of(entry.begin(), entry.end(),
-                                [](unsigned char letter) { return letter < 128 && (std::isalnum(letter) || letter == '_'); });
+                    std::all_of(entry.begin(), entry.end(), [](unsigned char letter) {
+                      return letter < 128 && (std::isalnum(letter) || letter == '_');
+                    });
   return fits && !kTaken.contains(entry) ? entry : cat("input", index);
 }
 
@@ -260,9 +262,10 @@ TracedModule trace_module(LightningModule& module, const Batch& batch) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw ConfigError(cat("[cli.export] the forward of the model cannot be recorded as TorchScript. Export the weights "
-                          "instead (--format safetensors). LibTorch says: ",
-                          first_line_of(error)));
+    throw ConfigError(
+        cat("[cli.export] the forward of the model cannot be recorded as TorchScript. Export the weights "
+            "instead (--format safetensors). LibTorch says: ",
+            first_line_of(error)));
   }
 }
 

@@ -95,8 +95,8 @@ TEST_CASE("a TorchScript run that is stopped and resumed has the bits of one tha
   CHECK(resumed["global_step"] == whole["global_step"]);
   CHECK(folder.weights(resumed) == folder.weights(whole));
   const auto averaged = [&](const Json& report) {
-    folder.good({"export", report["last_checkpoint"].get<std::string>(), "--averaged", "--output", "a.safetensors",
-                 "--force"});
+    folder.good(
+        {"export", report["last_checkpoint"].get<std::string>(), "--averaged", "--output", "a.safetensors", "--force"});
     return read_text(folder / "a.safetensors");
   };
   CHECK(averaged(resumed) == averaged(whole));
@@ -121,7 +121,8 @@ TEST_CASE("a TorchScript network trains in mixed precision, with clipping, and o
     return all;
   };
   const Json one = folder.fit("one", steps);
-  const Json two = folder.fit("two", with({"--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"}));
+  const Json two =
+      folder.fit("two", with({"--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"}));
   CHECK(one["global_step"] == two["global_step"]);
   CHECK(std::abs(two["metrics"]["val_loss"].get<double>() - one["metrics"]["val_loss"].get<double>()) < 1e-5);
 }
@@ -170,9 +171,8 @@ optimizer: {class_path: SGD, init_args: {lr: 0.1}}
   folder.good({"export", last, "--output", "shape.ts", "--input", "6"});
   folder.good({"export", last, "--output", "mlp.pt"});
   // A program of Fulgur is a network for Fulgur: both have the same test results.
-  folder.good(
-      {"test", "-c", "c.yaml", "--model", "TorchScriptModule", "--model.path", "mlp.ts", "--model.loss", "cross_entropy",
-       "--report", "script.json"});
+  folder.good({"test", "-c", "c.yaml", "--model", "TorchScriptModule", "--model.path", "mlp.ts", "--model.loss",
+               "cross_entropy", "--report", "script.json"});
   Arguments test{"test", "-c", "c.yaml", "--ckpt_path", last, "--report", "mlp.json"};
   test.insert(test.end(), mlp.begin(), mlp.end());
   folder.good(test);
@@ -191,11 +191,13 @@ for name in "mlp.ts", "shape.ts":
 TEST_CASE("models that use the number of samples in their shapes leave as TorchScript for any number") {
   const ScriptFolder folder;
   const auto exported = [&](const std::string& name, const Arguments& model, const std::string& shape) {
-    write_text(folder / "c.yaml",
-               "seed_everything: 1\ntrainer: {max_epochs: 1, num_threads: 1, limit_train_batches: 1, "
-               "enable_model_summary: false}\noptimizer: {class_path: SGD, init_args: {lr: 0.1}}\n"
-               "data: {class_path: SyntheticDataModule, init_args: {num_train: 16, num_val: 8, num_test: 8, num_classes: 3, "
-               "batch_size: 8, shape: " + shape + "}}\n");
+    write_text(
+        folder / "c.yaml",
+        "seed_everything: 1\ntrainer: {max_epochs: 1, num_threads: 1, limit_train_batches: 1, "
+        "enable_model_summary: false}\noptimizer: {class_path: SGD, init_args: {lr: 0.1}}\n"
+        "data: {class_path: SyntheticDataModule, init_args: {num_train: 16, num_val: 8, num_test: 8, num_classes: 3, "
+        "batch_size: 8, shape: " +
+            shape + "}}\n");
     const std::string last = folder.fit(name, model)["last_checkpoint"];
     return folder.good({"export", last, "--format", "torchscript", "--output", name + ".ts"});
   };
@@ -221,7 +223,8 @@ TEST_CASE("what cannot be exported, and options that do not apply, are said") {
   };
   refused({"export", last, "--format", "pt", "--input", "6"}, "--input is for --format torchscript");
   refused({"export", last, "--format", "torchscript", "--input", "6:float16"}, "--input takes the shape of one sample");
-  refused({"export", last, "--format", "torchscript", "--trainer.max_epochs", "3"}, "export takes options of the model");
+  refused({"export", last, "--format", "torchscript", "--trainer.max_epochs", "3"},
+          "export takes options of the model");
   // An option of the model, after the file has moved.
   fs::rename(folder / "net.pt", folder / "moved.pt");
   refused({"export", last, "--format", "torchscript"}, "there is no net.pt");
@@ -281,7 +284,8 @@ torch._inductor.aoti_compile_and_package(program, package_path=sys.path[0] + "/n
                                    "--model.loss", "cross_entropy"});
   CHECK(fit.exit_code == 2);
   CHECK(says(fit.err, "cannot be trained"));
-  const Finished predicted = folder.good({"predict", "-c", "c.yaml", "--model", "TorchExportModule", "--model.path", "net.pt2"});
+  const Finished predicted =
+      folder.good({"predict", "-c", "c.yaml", "--model", "TorchExportModule", "--model.path", "net.pt2"});
   CHECK_FALSE(says(predicted.err, "newly initialized"));
 }
 

@@ -205,10 +205,9 @@ TEST_CASE("a loss refuses what does not fit, instead of broadcasting") {
   // (N, 1) and (N) are the same.
   const Tensor column = x.narrow(1, 0, 1);
   CHECK(named_loss(NamedLoss::mse_loss, column, column.squeeze(1), 0, "X").item<double>() == 0);
-  CHECK_THAT(message_of<DataError>([&] {
-               named_loss(NamedLoss::cross_entropy, x, at::full({8}, 6, at::kLong), 0, "X");
-             }),
-             ContainsSubstring("got 6 at index 0"));
+  CHECK_THAT(
+      message_of<DataError>([&] { named_loss(NamedLoss::cross_entropy, x, at::full({8}, 6, at::kLong), 0, "X"); }),
+      ContainsSubstring("got 6 at index 0"));
   CHECK_THAT(message_of<DataError>([&] { named_loss(NamedLoss::nll_loss, x, x, 0, "X"); }),
              ContainsSubstring("does not take an output of shape [8, 6] and a target of shape [8, 6]"));
 }
@@ -230,7 +229,9 @@ TEST_CASE("inputs and target are entries of the batch, by default the first ones
   CHECK_THAT(message_of<DataError>([&] { static_cast<void>(first.target_of(Batch{x})); }),
              ContainsSubstring("Name it with model.init_args.target"));
   TorchScriptModule wrong = made("classifier.pt", NamedLoss::cross_entropy);
-  CHECK_THAT(message_of<Error>([&] { wrong.forward({at::ones({2, 5})}); }),
+  CHECK_THAT(message_of<Error>([&] {
+               wrong.forward({at::ones({2, 5})});
+             }),
              ContainsSubstring("fails for arguments of shapes [2, 5]"));
 }
 
@@ -240,9 +241,8 @@ TEST_CASE("label smoothing is for cross entropy in training") {
   TorchScriptModule plain = made("classifier.pt", NamedLoss::cross_entropy);
   CHECK(smooth.training_step(batch_of(0), 0).loss.item<double>() !=
         plain.training_step(batch_of(0), 0).loss.item<double>());
-  CHECK_THAT(message_of<ConfigError>([] {
-               TorchScriptModule({.path = fixture("classifier.pt"), .task = {.label_smoothing = 0.2}});
-             }),
+  CHECK_THAT(message_of<ConfigError>(
+                 [] { TorchScriptModule({.path = fixture("classifier.pt"), .task = {.label_smoothing = 0.2}}); }),
              ContainsSubstring("label_smoothing is for the loss cross_entropy"));
 }
 

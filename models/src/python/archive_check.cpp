@@ -63,7 +63,8 @@ ArchiveKind check_archive(const fs::path& path, const char* component) {
       archive.read(name, entry, bytes.data());
       const bool is_code = inner.starts_with("code/") && inner.ends_with(".py");
       if (is_code && std::max(depth_of_brackets(bytes), depth_of_blocks(bytes)) > kDeepestCode)
-        throw refuse(shown, " has code that is nested more than ", kDeepestCode, " deep, which no program of PyTorch is.");
+        throw refuse(shown, " has code that is nested more than ", kDeepestCode,
+                     " deep, which no program of PyTorch is.");
       has_code = has_code || is_code;
       has_constants = has_constants || inner == "constants.pkl";
       has_pickle = has_pickle || inner == "data.pkl";

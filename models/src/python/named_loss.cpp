@@ -95,9 +95,9 @@ Tensor named_loss(NamedLoss loss, const Tensor& output, const Tensor& target, do
     throw;
   } catch (const c10::Error& error) {
     throw DataError(cat("[models.", component, "] the loss ", enum_text(loss), " does not take an output of shape ",
-                        shape_text(values.sizes()), " and a target of shape ", shape_text(target.sizes()), " and dtype ",
-                        c10::toString(target.scalar_type()), ". LibTorch says: ",
-                        first_line(error.what_without_backtrace())));
+                        shape_text(values.sizes()), " and a target of shape ", shape_text(target.sizes()),
+                        " and dtype ", c10::toString(target.scalar_type()),
+                        ". LibTorch says: ", first_line(error.what_without_backtrace())));
   }
 }
 

@@ -26,7 +26,8 @@ void PythonTask::fields(Fields& f) {
     "A loss of torch.nn.functional with its default arguments; module: the method training_step or loss of the file.");
   f(inputs, "inputs", "Entries of a batch for forward, in its order; empty: the first ones.");
   f(target, "target", "Entry of a batch that the loss reads; empty: the first one that is no input.");
-  f(label_smoothing, "label_smoothing", "Of cross_entropy: part of each training label, spread evenly over all classes.")
+  f(label_smoothing, "label_smoothing",
+    "Of cross_entropy: part of each training label, spread evenly over all classes.")
       .at_least(0)
       .less_than(1);
   f(num_classes, "num_classes", "Classes of the output, for metrics that need the number; 0: not known.")
@@ -98,9 +99,10 @@ void PythonModel::evaluate(const Batch& batch, const std::string& stage, int64_t
   const bool of_classes = detail::is_of_classes(task_.loss) || detail::is_of_binary_classes(task_.loss);
   if (!of_classes && metrics_.empty()) return;
   if (computed.outputs.empty())
-    throw ConfigError(cat("[models.", component_,
-                          "] metrics compare the output of the network with the target, and training_step of the file "
-                          "returns only the loss. Export a method loss(output, target) instead, or leave metrics out."));
+    throw ConfigError(
+        cat("[models.", component_,
+            "] metrics compare the output of the network with the target, and training_step of the file "
+            "returns only the loss. Export a method loss(output, target) instead, or leave metrics out."));
   const Tensor& output = computed.outputs.begin()->second;
   const Tensor& target = target_of(batch);
   if (of_classes) log(cat(stage, "_acc"), detail::accuracy_of(task_.loss, output, target), {.prog_bar = true});

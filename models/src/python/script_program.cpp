@@ -75,7 +75,8 @@ ScriptProgram::ScriptProgram(const fs::path& path, torch::nn::Module& root, cons
     throw ConfigError(cat("[models.", component, "] the module in ", path_,
                           " has no method forward. Export a module that defines it."));
   for (const c10::Argument& argument : script_.get_method("forward").function().getSchema().arguments())
-    if (argument.name() != "self" && !argument.default_value() && !argument.type()->isSubtypeOf(*c10::TensorType::get()))
+    if (argument.name() != "self" && !argument.default_value() &&
+        !argument.type()->isSubtypeOf(*c10::TensorType::get()))
       throw ConfigError(cat("[models.", component, "] forward of the module in ", path_,
                             " must take tensors; its argument ", escape_controls(argument.name()), " is ",
                             argument.type()->str(), ". Export a module that wraps it and takes tensors."));
@@ -152,8 +153,8 @@ void ScriptProgram::move_constants(const std::vector<c10::IValue>& arguments) {
   }
 }
 
-// An assigned tensor is out of date if another has written the registered one: a checkpoint, or the module of which this
-// one is a copy.
+// An assigned tensor is out of date if another has written the registered one: a checkpoint, or the module of which
+// this one is a copy.
 void ScriptProgram::follow_registered() {
   for (Slot& slot : slots_) {
     const c10::IValue& value = slot.object->getSlot(slot.index);
@@ -210,8 +211,8 @@ std::string ScriptProgram::bytes() {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(cat("[models.", component_, "] the module of ", path_, " cannot be written. LibTorch says: ",
-                    without_trace(error)));
+    throw Error(cat("[models.", component_, "] the module of ", path_,
+                    " cannot be written. LibTorch says: ", without_trace(error)));
   }
   return std::move(out).str();
 }

@@ -52,9 +52,9 @@ ExportedPackage::ExportedPackage(const std::string& path, const at::Device& devi
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw ConfigError(cat("[models.TorchExportModule] LibTorch cannot load the package ", path_,
-                          ". Compile it on this machine with the same version of PyTorch. LibTorch says: ",
-                          first_of_trace(error)));
+    throw ConfigError(
+        cat("[models.TorchExportModule] LibTorch cannot load the package ", path_,
+            ". Compile it on this machine with the same version of PyTorch. LibTorch says: ", first_of_trace(error)));
   }
 }
 
@@ -82,9 +82,10 @@ TorchExportModule::TorchExportModule(const Options& options)
       path_(options.path) {
   const detail::ArchiveKind kind = detail::check_archive(options.path, kExportModule);
   if (kind != detail::ArchiveKind::compiled_package)
-    throw ConfigError(cat("[models.TorchExportModule] model.init_args.path must be a package of "
-                          "torch._inductor.aoti_compile_and_package; got ",
-                          escape_controls(options.path), detail::describe_archive(kind)));
+    throw ConfigError(
+        cat("[models.TorchExportModule] model.init_args.path must be a package of "
+            "torch._inductor.aoti_compile_and_package; got ",
+            escape_controls(options.path), detail::describe_archive(kind)));
 }
 
 TorchExportModule::~TorchExportModule() = default;
@@ -103,8 +104,7 @@ void TorchExportModule::setup(TrainerFn fn) {
 Outputs TorchExportModule::forward(const std::vector<Tensor>& inputs) {
   if (inputs.empty()) throw DataError("[models.TorchExportModule] the batch has no tensor.");
   const at::Device device = inputs.front().device();
-  if (!package_ || package_->device() != device)
-    package_ = std::make_unique<detail::ExportedPackage>(path_, device);
+  if (!package_ || package_->device() != device) package_ = std::make_unique<detail::ExportedPackage>(path_, device);
   const std::vector<Tensor> values = package_->run(inputs);
   Outputs outputs;
   for (size_t i = 0; i < values.size(); ++i) outputs.add(values.size() == 1 ? "output" : cat("output", i), values[i]);

@@ -88,9 +88,10 @@ std::string TorchScriptModule::method_for(const std::string& stage) const {
   std::vector<std::string> names;
   for (const auto& named : enum_names(NamedLoss()))
     if (named.value != NamedLoss::module) names.emplace_back(named.name);
-  throw ConfigError(cat("[models.TorchScriptModule] model.init_args.loss is module, but the module in the file has no "
-                        "method training_step or loss. Export one with @torch.jit.export, or choose a loss: ",
-                        join(names), "."));
+  throw ConfigError(
+      cat("[models.TorchScriptModule] model.init_args.loss is module, but the module in the file has no "
+          "method training_step or loss. Export one with @torch.jit.export, or choose a loss: ",
+          join(names), "."));
 }
 
 PythonModel::Computed TorchScriptModule::compute(const Batch& batch, const std::string& stage) {
