@@ -105,9 +105,9 @@ std::optional<Batch> batch_from_data(const Config& config, const CheckpointConte
   data->prepare_data();
   if (content.state.contains(keys::kData) && !content.state.at(keys::kData).is_null())
     data->load_state(content.state.at(keys::kData));
-  constexpr std::pair<TrainerFn, RunningStage> kStages[] = {{TrainerFn::predict, RunningStage::predict},
-                                                            {TrainerFn::validate, RunningStage::validate},
+  constexpr std::pair<TrainerFn, RunningStage> kStages[] = {{TrainerFn::validate, RunningStage::validate},
                                                             {TrainerFn::test, RunningStage::test},
+                                                            {TrainerFn::predict, RunningStage::predict},
                                                             {TrainerFn::fit, RunningStage::train}};
   for (const auto& [fn, stage] : kStages) {
     data->setup(fn);

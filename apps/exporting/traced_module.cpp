@@ -94,9 +94,9 @@ Recording record(LightningModule& module, const Batch& batch) {
     return torch::jit::Stack{exported_outputs(module, replaced)};
   };
   const auto no_name = [](const torch::autograd::Variable&) { return std::string(); };
-  const auto traced = torch::jit::tracer::trace(std::move(inputs), compute, no_name, /*strict=*/false,
-                                                /*force_outplace=*/false, &recording.script, arguments);
-  recording.graph = traced.first->graph;
+  const auto recorded = torch::jit::tracer::trace(std::move(inputs), compute, no_name, /*strict=*/false,
+                                                  /*force_outplace=*/false, &recording.script, arguments);
+  recording.graph = recorded.first->graph;
   torch::jit::EliminateDeadCode(recording.graph);
   return recording;
 }
