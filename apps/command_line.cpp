@@ -234,7 +234,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
   if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune", "sweep"}))
     names.emplace_back("--config");
-  if (!is_run({"export", "inspect", "runs", "compare", "report", "watch", "tokenize"})) names.emplace_back("--plugin");
+  if (!is_run({"inspect", "runs", "compare", "report", "watch", "tokenize"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
   if (is_run({"fit", "validate", "test", "predict", "config", "tune", "sweep"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--profile", "--resume", "--allow-config-change"});
@@ -251,12 +251,16 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
 
 /// Verbs that exchange weights with Python, and show the contents of a checkpoint.
 void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
-  CLI::App* exports = app.add_subcommand("export", "Write a checkpoint's weights for Python")->fallthrough();
+  CLI::App* exports =
+      app.add_subcommand("export", "Write a checkpoint's weights, or its model as TorchScript, for Python")
+          ->fallthrough();
   exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")
       ->required()
       ->type_name("CKPT");
-  exports->add_option("--format", out.format, "safetensors or pt; default: from the name of the output")
-      ->check(CLI::IsMember({"safetensors", "pt"}))
+  exports
+      ->add_option("--format", out.format,
+                   "safetensors or pt: weights; torchscript: a program; default: from the name of the output")
+      ->check(CLI::IsMember({"safetensors", "pt", "torchscript"}))
       ->type_name("FORMAT");
   exports
       ->add_option("--output", out.output,
@@ -266,6 +270,14 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
   exports->add_flag("--averaged", out.averaged, "Export the averages of the callback WeightAveraging");
   exports->add_flag("--only_adapters", out.only_adapters,
                     "Write the adapters as a folder of PEFT's, instead of weights that include them");
+  exports
+      ->add_option(
+          "--input", out.inputs,
+          "torchscript: shape of one sample of an input of the model (3,32,32 or 128:int64), instead of a batch "
+          "of the run's data; may be given several times")
+      ->type_name("SHAPE")
+      ->expected(1)
+      ->take_all();
   CLI::App* imports = app.add_subcommand("import", "Create a checkpoint from a Python state dict")->fallthrough();
   imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")
       ->required()

@@ -20,11 +20,11 @@ struct CommandLine {
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
-  std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
+  std::optional<std::string> format;            ///< of export: `safetensors`, `pt` or `torchscript`
   std::optional<std::filesystem::path> output;  ///< of export, import, report, tune and tokenize
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
-  bool only_adapters = false;                   ///< of export: without the other weights
+  bool std::vector<std::string> only_adapters = false; inputs; ///< of export: without shapes the of other one weights sample
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`

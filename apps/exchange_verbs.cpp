@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "exporting/export_torchscript.h"
 #include "fulgur/checkpoint/adapters.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
@@ -20,6 +21,7 @@ namespace keys = detail::checkpoint_keys;
 namespace {
 
 constexpr const char* kSafetensors = ".safetensors";
+constexpr const char* kTorchscript = ".ts";
 
 /// The name of `path` in this folder, with another extension.
 fs::path named_after(const fs::path& path, const char* extension) {
@@ -29,14 +31,23 @@ fs::path named_after(const fs::path& path, const char* extension) {
   return name.replace_extension(extension);
 }
 
-WeightsFormat format_of(const CommandLine& command) {
-  if (command.format) return *command.format == "pt" ? WeightsFormat::pytorch : WeightsFormat::safetensors;
+enum class ExportFormat { safetensors, pytorch, torchscript };
+
+ExportFormat format_of(const CommandLine& command) {
+  if (command.format == "pt") return ExportFormat::pytorch;
+  if (command.format) return *command.format == "torchscript" ? ExportFormat::torchscript : ExportFormat::safetensors;
   const fs::path end = command.output ? command.output->extension() : fs::path();
-  if (end == kSafetensors) return WeightsFormat::safetensors;
-  if (end == ".pt" || end == ".pth") return WeightsFormat::pytorch;
+  if (end == kSafetensors) return ExportFormat::safetensors;
+  if (end == ".pt" || end == ".pth") return ExportFormat::pytorch;
+  if (end == kTorchscript) return ExportFormat::torchscript;
   throw ConfigError(
       "[cli.export] the format is unknown; neither --format nor the name of --output gives it. Give --format "
-      "safetensors or --format pt.");
+      "safetensors or --format pt, for weights, or --format torchscript, for a program with its weights.");
+}
+
+const char* extension_of(ExportFormat format) {
+  if (format == ExportFormat::pytorch) return ".pt";
+  return format == ExportFormat::torchscript ? kTorchscript : kSafetensors;
 }
 
 std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& pairs) {
@@ -105,16 +116,22 @@ ExitCode export_adapters(const CommandLine& command) {
 ExitCode export_checkpoint(const CommandLine& command) {
   if (command.only_adapters) return export_adapters(command);
   const fs::path checkpoint = *command.argument;
-  WeightsFile weights;
-  weights.format = format_of(command);
-  const fs::path output =
-      command.output.value_or(named_after(checkpoint, weights.format == WeightsFormat::pytorch ? ".pt" : kSafetensors));
+  const ExportFormat format = format_of(command);
+  if (format != ExportFormat::torchscript && !command.inputs.empty())
+    throw ConfigError("[cli.export] --input is for --format torchscript, which records a program. Leave it out.");
+  const fs::path output = command.output.value_or(named_after(checkpoint, extension_of(format)));
   CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
   if (command.averaged) take_averages(content, checkpoint);
   if (const auto adapters = adapters_of(content.state)) merge_adapters(content.module, *adapters);
-  weights.tensors = std::move(content.module);
-  weights.aliases = std::move(content.aliases);
-  write_weights_file(output, weights, command.force);
+  if (format == ExportFormat::torchscript) {
+    export_torchscript(command, content, output);
+  } else {
+    WeightsFile weights;
+    weights.format = format == ExportFormat::pytorch ? WeightsFormat::pytorch : WeightsFormat::safetensors;
+    weights.tensors = std::move(content.module);
+    weights.aliases = std::move(content.aliases);
+    write_weights_file(output, weights, command.force);
+  }
   print(escape_controls(output.string()) + "\n");
   return ExitCode::ok;
 }

@@ -98,9 +98,10 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   return report.exit_code;
 }
 
-// Weights of a newly created module are unrelated to previous training.
+// Weights of a newly created module are unrelated to previous training, unless its file has them.
 void warn_of_untrained(const Config& config) {
-  if (!config.ckpt_path)
+  const std::string& model = config.model.class_path();
+  if (!config.ckpt_path && model != "TorchScriptModule" && model != "TorchExportModule")
     log::warn("cli.untrained_weights",
               "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
 }

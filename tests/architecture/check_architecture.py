@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "optim": {"core"},
     "nn": {"core"},
     "metrics": {"core"},
-    "models": {"core", "metrics", "nn"},
+    "models": {"core", "metrics", "nn", "checkpoint"},
     "strategies": {"core", "nn"},
     "cuda": {"core", "strategies"},
     "virtual_devices": {"core"},
@@ -45,7 +45,7 @@ SUBFOLDERS = {
     "callbacks": ["steps", "weights", "batches"],
     "history": ["reading", "drawing", "sweep"],
     "loggers": ["files", "media", "tensorboard", "mlflow"],
-    "models": ["parts", "vision", "generative", "tabular", "language"],
+    "models": ["parts", "vision", "generative", "tabular", "language", "python"],
     "simulated_cuda/src/nccl": ["ranks", "work"],
     "trainer": [
         "config",

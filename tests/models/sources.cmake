@@ -10,6 +10,7 @@ set(TEST_SOURCES
   llama_parts_test.cpp
   mixing_test.cpp
   pretrained_test.cpp
+  python_models_test.cpp
   seq2seq_test.cpp
   tabular_test.cpp
   vision_models_test.cpp

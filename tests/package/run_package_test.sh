@@ -39,6 +39,12 @@ configure "$work/example" "$work/build"
 "$cmake" --build "$work/build"
 bash "$here/run_example.sh" "$work/build/custom_module" "$work/example/config.yaml" "$work/program"
 
+# A program that only uses a trained model.
+cp -r "$source/examples/inference" "$work/inference_example"
+configure "$work/inference_example" "$work/inference_build"
+"$cmake" --build "$work/inference_build"
+bash "$here/run_inference.sh" "$work/prefix/bin/trainer" "$work/inference_build/inference" "$work/inference"
+
 # The same classes in a shared library: they register into the one registry of libfulgur.so.
 cp -r "$here/plugin" "$work/plugin"
 configure "$work/plugin" "$work/plugin_build"
