@@ -1,0 +1,32 @@
+"""What is compared: a model of Fulgur and its twin in PyTorch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+Arrays = dict[str, torch.Tensor]
+
+
+def same_names(state: Arrays) -> Arrays:
+    return state
+
+
+@dataclass
+class Case:
+    """`twin()` makes the model in PyTorch, `loss_of(twin, batch)` its loss; `arrays(rows)` makes the data of an epoch."""
+
+    name: str
+    title: str
+    twin_title: str
+    model: dict  # `model` of the trainer's config
+    twin: Callable[[], torch.nn.Module]
+    loss_of: Callable[[torch.nn.Module, Arrays], torch.Tensor]
+    arrays: Callable[[int], Arrays]
+    entries: list[str] = field(default_factory=lambda: ["input", "target"])  # of a batch, in the trainer's order
+    key_map: str | None = None
+    to_fulgur: Callable[[Arrays], Arrays] = same_names  # the twin's state dict under Fulgur's names
+    lr: float = 1e-3
+    seeded: bool = False  # draws random numbers in training: the twin is made as Fulgur makes the model, from one seed
+    adversarial: bool = False  # two optimizers, without accumulation and clipping
+    note: str = ""
