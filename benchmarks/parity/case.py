@@ -27,6 +27,8 @@ class Case:
     key_map: str | None = None
     to_fulgur: Callable[[Arrays], Arrays] = same_names  # the twin's state dict under Fulgur's names
     lr: float = 1e-3
-    seeded: bool = False  # draws random numbers in training: the twin is made as Fulgur makes the model, from one seed
+    eps: float = 1e-8
+    batch_size: int = 8
     adversarial: bool = False  # two optimizers, without accumulation and clipping
+    precisions: tuple[str, ...] = ("32-true", "64-true", "bf16-mixed")
     note: str = ""

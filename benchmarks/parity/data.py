@@ -8,11 +8,11 @@ def _generator(seed):
 
 
 def labelled_images(rows, channels, size, classes=5):
-    """A picture for each class, and noise as strong."""
+    """A picture for each class, under noise that is three times as strong."""
     g = _generator(1)
     labels = torch.randint(classes, (rows,), generator=g)
     prototypes = torch.randn(classes, channels, size, size, generator=g)
-    return {"input": prototypes[labels] + torch.randn(rows, channels, size, size, generator=g), "target": labels}
+    return {"input": prototypes[labels] + 3 * torch.randn(rows, channels, size, size, generator=g), "target": labels}
 
 
 def segmented_images(rows, channels, size, classes=3):

@@ -62,13 +62,13 @@ def _config(case: Case, settings: Settings, precision: str, folder: Path) -> dic
                 "test_fraction": 0,
                 "shuffle": False,
                 "float_input": "input" in case.entries and case.model["class_path"] != "GPT",
-                "batch_size": settings.batch_size,
+                "batch_size": case.batch_size,
             },
         },
     }
     if not case.adversarial:
         trainer |= {"accumulate_grad_batches": settings.accumulate, "gradient_clip_val": settings.clip}
-        options = {"lr": case.lr, "weight_decay": settings.weight_decay}
+        options = {"lr": case.lr, "eps": case.eps, "weight_decay": settings.weight_decay}
         config["optimizer"] = {"class_path": "AdamW", "init_args": options}
     return config
 

@@ -12,8 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 @dataclass
 class Settings:
     steps: int = 200
-    batch_size: int = 8
-    batches: int = 40  # of an epoch
+    batches: int = 100  # of an epoch
     accumulate: int = 2
     clip: float = 1.0
     decay: float = 0.98
@@ -34,9 +33,9 @@ def autocast_of(precision):
     return contextlib.nullcontext
 
 
-def batches_of(arrays: Arrays, settings: Settings, dtype):
+def batches_of(case: Case, arrays: Arrays, settings: Settings, dtype):
     for i in range(settings.batches):
-        rows = slice(i * settings.batch_size, (i + 1) * settings.batch_size)
+        rows = slice(i * case.batch_size, (i + 1) * case.batch_size)
         yield {name: v[rows].to(dtype) if v.is_floating_point() else v[rows] for name, v in arrays.items()}
 
 
@@ -48,7 +47,7 @@ def train(case: Case, model, arrays: Arrays, settings: Settings, precision: str)
     dtype = torch.float64 if precision == "64-true" else torch.float32
     model = model.to(dtype).train()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(settings.decay), use_buffers=True)
-    endless = (batch for _ in iter(int, 1) for batch in batches_of(arrays, settings, dtype))
+    endless = (batch for _ in iter(int, 1) for batch in batches_of(case, arrays, settings, dtype))
     steps = adversarial_steps if case.adversarial else supervised_steps
     losses = {}
     for logged in steps(case, model, endless, settings, autocast_of(precision)):
@@ -59,7 +58,7 @@ def train(case: Case, model, arrays: Arrays, settings: Settings, precision: str)
 
 
 def supervised_steps(case, model, batches, settings, autocast):
-    optimizer = torch.optim.AdamW(model.parameters(), case.lr, weight_decay=settings.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), case.lr, eps=case.eps, weight_decay=settings.weight_decay)
     for _ in range(settings.steps):
         optimizer.zero_grad()
         sum_of_losses = 0.0
@@ -74,7 +73,7 @@ def supervised_steps(case, model, batches, settings, autocast):
 
 
 def adversarial_steps(case, model, batches, settings, autocast):
-    optimizers = model.optimizers()
+    optimizers = model.optimizers(case.lr)
     for _ in range(settings.steps):
         d_loss, g_loss = case.loss_of(model, next(batches), optimizers, autocast)
         yield {"train_d_loss": d_loss, "train_g_loss": g_loss}

@@ -119,6 +119,5 @@ CASES = [
         loss_of=evidence_bound,
         arrays=lambda rows: bounded_images(rows, 8),
         entries=["input"],
-        seeded=True,
     ),
 ]
