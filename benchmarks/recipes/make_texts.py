@@ -3,8 +3,7 @@
 
     benchmarks/recipes/make_texts.py FOLDER [TRAIN_ROWS [TEST_ROWS]]
 
-A sentence praises or blames two things, each perhaps after "not"; its label is that of the thing that it says matters more.
-So no word decides alone.
+A sentence has the opinions of two persons, each perhaps with "not"; its label is that of the writer's. So no word decides alone.
 """
 
 import csv
@@ -16,23 +15,23 @@ GOOD = "good fine lovely bright clever warm honest brilliant gentle fresh".split
 BAD = "bad dull ugly slow stupid cold false weak harsh stale".split()
 THINGS = "story music acting ending light dialogue plot cast pace scenery".split()
 FILLERS = "really quite perhaps truly rather simply of course".split()
-FRAME = "the was not but and yet matters more than".split()
+FRAME = "the was not but and yet i they think".split()
 
 
-def opinion(rng, thing):
-    """Words about a thing, and whether they praise it."""
+def opinion(rng, who, thing):
+    """Words of a person about a thing, and whether they praise it."""
     good, negated = rng.random() < 0.5, rng.random() < 0.4
-    words = ["the", thing, "was"] + (["not"] if negated else [])
+    words = [who, "think", "the", thing, "was"] + (["not"] if negated else [])
     words += rng.sample(FILLERS, rng.randrange(3)) + [rng.choice(GOOD if good else BAD)]
     return words, good != negated
 
 
 def sentence(rng):
     first, second = rng.sample(THINGS, 2)
-    (a, a_good), (b, b_good) = opinion(rng, first), opinion(rng, second)
-    more, less = (first, second) if rng.random() < 0.5 else (second, first)
-    words = a + [rng.choice(["but", "and", "yet"])] + b + [*"and the".split(), more, *"matters more than the".split(), less]
-    return " ".join(words), "positive" if (a_good if more == first else b_good) else "negative"
+    (own, praises), (other, _) = opinion(rng, "i", first), opinion(rng, "they", second)
+    parts = [own, other] if rng.random() < 0.5 else [other, own]
+    words = parts[0] + [rng.choice(["but", "and", "yet"])] + parts[1]
+    return " ".join(words), "positive" if praises else "negative"
 
 
 def main():
