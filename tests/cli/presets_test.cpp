@@ -135,12 +135,11 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     write_small_cifar(folder / "cifar");
     write_small_masks(folder / "masks");
     write_small_texts(folder / "texts");
-    const Start start{.folder = {},
-                      .environment = {"FULGUR_CIFAR10=" + (folder / "cifar").string(),
-                                      "FULGUR_MASKS=" + (folder / "masks").string(),
-                                      "FULGUR_TEXTS=" + (folder / "texts").string(),
-                                      "FULGUR_TEXT=" + (folder / "text.txt").string(),
-                                      "FULGUR_HOUSING=" + (folder / "housing.csv").string()}};
+    const Start start{
+        .folder = {},
+        .environment = {"FULGUR_CIFAR10=" + (folder / "cifar").string(), "FULGUR_MASKS=" + (folder / "masks").string(),
+                        "FULGUR_TEXTS=" + (folder / "texts").string(), "FULGUR_TEXT=" + (folder / "text.txt").string(),
+                        "FULGUR_HOUSING=" + (folder / "housing.csv").string()}};
     std::vector<std::string> few{"--config",
                                  config.string(),
                                  "--trainer.default_root_dir",
