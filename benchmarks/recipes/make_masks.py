@@ -3,7 +3,7 @@
 
     benchmarks/recipes/make_masks.py FOLDER [TRAIN_IMAGES [TEST_IMAGES]]
 
-Images are (N, 1, 48, 48) bytes: one to three shapes whose brightness differs little from that of the background, in noise.
+Images are (N, 1, 48, 48) bytes: one to three shapes, brighter or darker than the background by two to four times the noise.
 Masks are (N, 48, 48) int64: 0 background, 1 disc, 2 square; a later shape hides an earlier one.
 """
 
@@ -17,13 +17,14 @@ SIZE = 48
 
 def picture(rng):
     y, x = np.mgrid[:SIZE, :SIZE]
-    image, mask = np.full((SIZE, SIZE), rng.uniform(80, 160)), np.zeros((SIZE, SIZE), np.uint8)
+    ground = rng.uniform(80, 160)
+    image, mask = np.full((SIZE, SIZE), ground), np.zeros((SIZE, SIZE), np.uint8)
     for _ in range(rng.integers(1, 4)):
         centre_y, centre_x, radius = rng.uniform(6, SIZE - 6, 2).tolist() + [rng.uniform(5, 11)]
         kind = rng.integers(1, 3)
         away_y, away_x = np.abs(y - centre_y), np.abs(x - centre_x)
         inside = away_y**2 + away_x**2 <= radius**2 if kind == 1 else np.maximum(away_y, away_x) <= 0.85 * radius
-        image[inside], mask[inside] = rng.uniform(30, 220), kind
+        image[inside], mask[inside] = ground + rng.choice([-1, 1]) * rng.uniform(40, 80), kind
     image += rng.normal(0, 20, image.shape)
     return image.clip(0, 255).astype(np.uint8)[None], mask
 
