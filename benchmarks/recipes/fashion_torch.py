@@ -16,14 +16,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-RECIPES = {"90": {"hidden": 64, "dropout": 0.0, "epochs": 2}, "92": {"hidden": 64, "dropout": 0.1, "epochs": 3}}
-CHANNELS, BATCH, RATE = (16, 32), 64, 0.01
+RECIPES = {
+    "90": {"channels": (16, 32), "hidden": 64, "dropout": 0.0, "epochs": 2},
+    "92": {"channels": (24, 48), "hidden": 128, "dropout": 0.2, "epochs": 4},
+}
+BATCH, RATE = 64, 0.01
 
 
 class Net(nn.Module):
-    def __init__(self, hidden, dropout):
+    def __init__(self, channels, hidden, dropout, **_):
         super().__init__()
-        a, b = CHANNELS
+        a, b = channels
         self.conv0, self.norm0 = nn.Conv2d(1, a, 3, padding=1, bias=False), nn.BatchNorm2d(a)
         self.conv1, self.norm1 = nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b)
         size = b * 7 * 7
@@ -58,7 +61,7 @@ def main():
     x, test_x = (x - mean) / std, (test_x - mean) / std
     chosen = torch.randperm(len(x))[5000:]  # as many as the config trains with
     x, y = x[chosen], y[chosen]
-    net = Net(recipe["hidden"], recipe["dropout"]).to(memory_format=torch.channels_last)
+    net = Net(**recipe).to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(net.parameters(), RATE, weight_decay=0.01, fused=True)
     steps = recipe["epochs"] * -(-len(x) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
