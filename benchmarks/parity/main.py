@@ -26,7 +26,7 @@ ABOUT = (
     "Each model, trained by `trainer fit`, and its twin in PyTorch, from the same weights and with the same batches: 200 steps of AdamW, two "
     "batches a step, the norm of the gradients limited to 1, an exponential average of the weights, one thread. *Losses apart* is the largest "
     "relative difference of a loss in any of the 200 steps. *PyTorch from itself* is the same for the twin and a second run of it whose weights "
-    "begin with a relative error of half a rounding: no two correct programs can be expected to be closer. The last weights and the averages "
+    "begin with a relative error of half a rounding: so far may two correct programs be apart. The last weights and the averages "
     "are compared by the norm of their difference over their norm."
 )
 

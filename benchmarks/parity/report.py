@@ -41,6 +41,6 @@ def write_markdown(path: Path, machine: dict, rows: dict, about: str):
         lines += _table([*header, "aim", "met"], [_cells(row) for row in of_it])
     notes = {row["title"]: row["note"] for row in rows.values() if row["note"]}
     lines += [f"- {title}: {note}." for title, note in notes.items()]
-    dates = sorted({f"{row['date']}, commit {row['commit']}" for row in rows.values()})
-    lines += ["", f"Run: {'; '.join(dates)}."]
+    dates, commits = (sorted({row[key] for row in rows.values()}) for key in ("date", "commit"))
+    lines += ["", f"{dates[0]} to {dates[-1]}, commit {', '.join(commits)}."]
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
