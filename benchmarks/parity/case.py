@@ -1,0 +1,34 @@
+"""What is compared: a model of Fulgur and its twin in PyTorch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+Arrays = dict[str, torch.Tensor]
+
+
+def same_names(state: Arrays) -> Arrays:
+    return state
+
+
+@dataclass
+class Case:
+    """`twin()` makes the model in PyTorch, `loss_of(twin, batch)` its loss; `arrays(rows)` makes the data of an epoch."""
+
+    name: str
+    title: str
+    twin_title: str
+    model: dict  # `model` of the trainer's config
+    twin: Callable[[], torch.nn.Module]
+    loss_of: Callable[[torch.nn.Module, Arrays], torch.Tensor]
+    arrays: Callable[[int], Arrays]
+    entries: list[str] = field(default_factory=lambda: ["input", "target"])  # of a batch, in the trainer's order
+    key_map: str | None = None
+    to_fulgur: Callable[[Arrays], Arrays] = same_names  # the twin's state dict under Fulgur's names
+    lr: float = 1e-3
+    eps: float = 1e-8
+    batch_size: int = 8
+    adversarial: bool = False  # two optimizers, without accumulation and clipping
+    precisions: tuple[str, ...] = ("32-true", "64-true", "bf16-mixed")
+    note: str = ""
