@@ -159,8 +159,8 @@ AdaptersFile read_adapters(const fs::path& path) {
   std::error_code error;
   const bool is_folder = fs::is_directory(path, error);
   AdaptersFile file;
-  for (auto& [name, tensor] : read_weights_file(is_folder ? path / kAdapterWeights : path).tensors)
-    file.tensors.emplace_back(module_name(name), std::move(tensor));
+  WeightsFile weights = read_weights_file(is_folder ? path / kAdapterWeights : path);
+  for (auto& [name, tensor] : weights.tensors) file.tensors.emplace_back(module_name(name), std::move(tensor));
   read_adapter_config((is_folder ? path : path.parent_path()) / kAdapterConfig, file);
   return file;
 }

@@ -76,8 +76,8 @@ TEST_CASE("merged adapters are in the weights, whose names are those of the plai
   const NamedTensors before = tensors;
   merge_adapters(tensors, record_of_two());
   CHECK(names_of(tensors) == std::vector<std::string>{"a.x.weight", "b.weight", "head.weight"});
-  CHECK(tensors[0].second.allclose(before[0].second + 4 * at::mm(before[2].second, before[1].second), 1e-6, 1e-6));
-  CHECK(tensors[1].second.allclose(before[3].second + 4 * at::mm(before[5].second, before[4].second), 1e-6, 1e-6));
+  CHECK(tensors[0].second.allclose(before[0].second.add(at::mm(before[2].second, before[1].second), 4), 1e-6, 1e-6));
+  CHECK(tensors[1].second.allclose(before[3].second.add(at::mm(before[5].second, before[4].second), 4), 1e-6, 1e-6));
   CHECK(tensors[2].second.equal(before[6].second));
   NamedTensors half;
   for (const auto& [name, tensor] : before) half.emplace_back(name, tensor.to(at::kBFloat16));

@@ -52,7 +52,8 @@ struct Adapted : TemporaryFolder {
 
 std::vector<std::string> names_in(const fs::path& file) {
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : fulgur::read_safetensors(file).tensors) names.push_back(name);
+  const fulgur::SafetensorsFile read = fulgur::read_safetensors(file);
+  for (const auto& [name, tensor] : read.tensors) names.push_back(name);
   return names;
 }
 
