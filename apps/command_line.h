@@ -24,7 +24,8 @@ struct CommandLine {
   std::optional<std::filesystem::path> output;  ///< of export, import, report, tune and tokenize
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
-  bool std::vector<std::string> only_adapters = false; inputs; ///< of export: without shapes the of other one weights sample
+  bool only_adapters = false;                   ///< of export: without the other weights
+  std::vector<std::string> inputs;              ///< of export: shapes of one sample
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
