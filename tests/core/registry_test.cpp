@@ -26,6 +26,19 @@ struct Dog : Animal {
   Options options;
 };
 
+struct Centipede : Animal {
+  struct Options {
+    int64_t segments = 15, legs_each = 2;
+    void fields(Fields& f) {
+      f(segments, "segments", "Number of segments.");
+      f(legs_each, "legs_each", "Legs of a segment.");
+    }
+  };
+  explicit Centipede(const Options& o) : options(o) {}
+  int64_t legs() const override { return options.segments * options.legs_each; }
+  Options options;
+};
+
 struct Snake : Animal {
   int64_t legs() const override { return 0; }
 };
@@ -36,9 +49,9 @@ struct Plant {
 };
 struct Tree : Plant {};
 
-const bool registered = Registry<Animal>::add<Dog>("Dog", "Barks.") &&
-                        Registry<Animal>::add<Snake>("Snake", "Hisses.") &&
-                        Registry<Plant>::add<Tree>("Tree", "Stands.");
+const bool registered =
+    Registry<Animal>::add<Dog>("Dog", "Barks.") && Registry<Animal>::add<Snake>("Snake", "Hisses.") &&
+    Registry<Animal>::add<Centipede>("Centipede", "Runs.") && Registry<Plant>::add<Tree>("Tree", "Stands.");
 
 std::string read_report(const ConfigNode& node, Spec<Animal>* out = nullptr) {
   Spec<Animal> spec;
@@ -69,7 +82,8 @@ TEST_CASE("F45 an unknown component names its kind and the nearest names") {
   CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
   CHECK(
       read_report(ConfigNode::scalar("Zebrafish")) ==
-      "pet.class_path: unknown test_animal 'Zebrafish'; the registered names are Dog, Snake. If it is your own "
+      "pet.class_path: unknown test_animal 'Zebrafish'; the registered names are Centipede, Dog, Snake. If it is your "
+      "own "
       "class, load its plug-in (--plugin FILE.so), or link the object file that registers it into the program: from a "
       "static library, the linker takes only what is referenced");
 }
@@ -108,6 +122,21 @@ TEST_CASE("a map without class_path needs a class that was already chosen") {
   Problems problems;
   CHECK(spec.read(args, problems, "pet"));
   CHECK(spec.create()->legs() == 3);
+}
+
+TEST_CASE("a map without class_path keeps the options that it does not name; one with it begins with the defaults") {
+  const auto args = [](const char* name, int64_t value) {
+    return ConfigNode::map({{"init_args", ConfigNode::map({{name, ConfigNode::integer(value)}})}});
+  };
+  Spec<Animal> spec("Centipede");
+  Problems problems;
+  REQUIRE(spec.read(args("segments", 21), problems, "pet"));
+  REQUIRE(spec.read(args("legs_each", 4), problems, "pet"));
+  CHECK(spec.create()->legs() == 84);
+  ConfigNode named = args("legs_each", 4);
+  named.set("class_path", ConfigNode::scalar("Centipede"));
+  REQUIRE(spec.read(named, problems, "pet"));
+  CHECK(spec.create()->legs() == 60);
 }
 
 TEST_CASE("nothing chosen") {

@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/device/autocast.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/data/tensor_data_module.h"
 #include "fulgur/models/ft_transformer.h"
@@ -166,6 +167,24 @@ TEST_CASE("metrics and predictions of a regression are in the units of the data"
     CHECK(near(report->metric(stage + "_loss"), (error / 450).square().mean().item<double>()));
   }
   CHECK(model->named_buffers().contains("target_mean"));
+}
+
+TEST_CASE("under autocast the loss of a regression is computed in float32, with targets that are not rounded") {
+  seed_everything(4);
+  const Batch table = made_table(40);
+  TabularMlp model({.num_numbers = 2,
+                    .cardinalities = {4},
+                    .target = {.target_mean = {5300.0}, .target_std = {450.0}},
+                    .hidden = {8}});
+  model.eval();
+  const at::NoGradGuard no_grad;
+  const Autocast autocast(at::kCPU, at::kBFloat16);
+  const Tensor outputs = model.forward(table);
+  REQUIRE(outputs.scalar_type() == at::kBFloat16);
+  const Tensor wanted = (table["target"].unsqueeze(1) - 5300) / 450;
+  const Tensor loss = model.training_step(table, 0).loss;
+  CHECK(loss.scalar_type() == at::kFloat);
+  CHECK(at::allclose(loss, (outputs.to(at::kFloat) - wanted).square().mean(), 1e-6, 0));
 }
 
 TEST_CASE("the models for tables can overfit a batch of each task") {

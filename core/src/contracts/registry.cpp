@@ -238,7 +238,8 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
                  unknown_component(component_registry(kind_), chosen));
     return false;
   }
-  OptionFields made(info->make_options());
+  // Without class_path, what the map does not name stays.
+  OptionFields made(name == nullptr && options_ ? options_->clone() : info->make_options());
   made.fields.class_name = info->name;
   std::unique_ptr<AnyOptions> common = component_registry(kind_).make_common_options();
   Fields common_fields;

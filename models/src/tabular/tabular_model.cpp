@@ -54,7 +54,10 @@ Tensor TabularModel::loss_of(const Tensor& outputs, const Tensor& target) const 
                         shape_text(target.sizes()), ". Set model.init_args.num_outputs to match the data."));
   if (target_mean_.defined()) wanted = wanted - target_mean_;
   if (target_std_.defined()) wanted = wanted / target_std_;
-  return at::mse_loss(outputs, wanted.to(outputs.scalar_type()));
+  // As torch.autocast has it: the loss of half precision outputs is computed in float32, with targets as they are.
+  const bool half = outputs.scalar_type() == at::kBFloat16 || outputs.scalar_type() == at::kHalf;
+  const Tensor values = half ? outputs.to(at::kFloat) : outputs;
+  return at::mse_loss(values, wanted.to(values.scalar_type()));
 }
 
 StepOutput TabularModel::training_step(const Batch& batch, int64_t) {

@@ -191,7 +191,8 @@ class FULGUR_API ComponentSpec {
   /// The options that the config sets beside `class_path`; nullptr if it sets none.
   const AnyOptions* common_options() const { return common_options_.get(); }
 
-  /// Null means that nothing is chosen. A map without `class_path` sets options of the class already chosen.
+  /// Null means that nothing is chosen. A map without `class_path` sets options of the class already chosen;
+  /// those that it does not name keep their values.
   bool read(const ConfigNode& node, Problems& problems, const std::string& path);
   /// Null if nothing is chosen.
   ConfigNode write() const;
