@@ -132,8 +132,9 @@ void TableDataModule::Impl::read() {
   // Columns of a checkpoint need no decision.
   if (schema_is_loaded) {
     const tables::CsvFile first(options.paths.front(), options.delimiter.front());
+    const std::set<std::string> targets(options.target.begin(), options.target.end());
     for (const std::string& name : first.header())
-      if (std::ranges::find(options.target, name) == options.target.end()) reading.types[name] = ColumnType::ignore;
+      if (!targets.contains(name)) reading.types[name] = ColumnType::ignore;
     for (const auto& number : schema->numbers) reading.types[number.name] = number.type;
     for (const auto& category : schema->categories) reading.types[category.name] = ColumnType::category;
   }
