@@ -38,7 +38,7 @@ std::string file_fingerprint(const std::filesystem::path& path) {
   const bool is_short = size <= kHashedBlocks * kHashedBlockBytes;
   const int64_t blocks = is_short ? (size + kHashedBlockBytes - 1) / kHashedBlockBytes : kHashedBlocks;
   for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t begin = is_short ? i * kHashedBlockBytes : (size - kHashedBlockBytes) / (kHashedBlocks - 1) * i;
+    const int64_t begin = is_short ? i * kHashedBlockBytes : (size - kHashedBlockBytes) * i / (kHashedBlocks - 1);
     const auto wanted = static_cast<size_t>(std::min(kHashedBlockBytes, size - begin));
     size_t done = 0;
     while (done < wanted) {
