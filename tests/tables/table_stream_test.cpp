@@ -207,6 +207,18 @@ TEST_CASE("F37: a stream whose files change is an error and no other rows") {
   CHECK_THROWS_AS(ids_of(*loader_of(*data, RunningStage::train)), DataError);
 }
 
+TEST_CASE("a part of a stream that would have no row is an error when it is used") {
+  Stream stream;
+  write_text(stream.folder / "1.csv", numbered(0, 4));
+  stream.options.paths = {stream.folder / "1.csv"};
+  stream.options.split = {.val_fraction = 1e-9, .test_fraction = 0};
+  const auto data = stream.made();
+  CHECK(ids_of(*loader_of(*data, RunningStage::train)).size() == 4);
+  CHECK(data->loaders(RunningStage::test).empty());
+  CHECK_THAT(message_of<DataError>([&] { static_cast<void>(data->loaders(RunningStage::validate)); }),
+             ContainsSubstring("the part for validation has none of 4"));
+}
+
 TEST_CASE("F37: a stream is not resumed with other files of the same sizes, or in another order") {
   Stream stream;
   write_text(stream.folder / "2.csv", numbered(300, 600));
