@@ -5,8 +5,6 @@
 #include <archive_entry.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "fulgur/core/text/errors.h"
@@ -267,13 +265,9 @@ TEST_CASE("F37: a shard that lost samples or names is an error") {
     while (reader.next()) names += reader.name() + ' ';
     return names;
   };
-  const auto bytes_of_file = [&] {
-    std::ifstream file(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
   // Each file has a header and one block; the end is marked by two blocks of zeros.
   write_tar(path, {{"a.x", "1"}, {"b.x", "2"}});
-  const std::string whole = bytes_of_file();
+  const std::string whole = test::read_text(path);
   REQUIRE(whole.size() == 6 * 512);
   CHECK(keys() == "a.x b.x ");
   for (const size_t size : {size_t{4 * 512}, size_t{2 * 512}}) {
@@ -295,7 +289,7 @@ TEST_CASE("F37: a shard that lost samples or names is an error") {
   const std::string name = std::string(150, 'k') + ".x";
   write_tar(path, {{name, "1"}});
   CHECK(keys() == name + ' ');
-  std::string damaged = bytes_of_file();
+  std::string damaged = test::read_text(path);
   const size_t length = damaged.find(" path=");
   REQUIRE(length != std::string::npos);
   REQUIRE(length >= 3);
