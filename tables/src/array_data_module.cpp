@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "arrays/array_file.h"
 #include "fulgur/core/contracts/registry.h"
@@ -47,12 +48,15 @@ Batch read_set(const ArraySet& set, bool memory_map) {
 struct ArrayDataModule::Impl {
   Options options;
   Batch train, val, test, predict;
-  std::array<std::vector<int64_t>, 3> parts;
+  std::vector<int64_t> labels;  // of train; empty if its targets are none
+  std::optional<std::array<std::vector<int64_t>, 3>> parts;
   int64_t num_classes = 0;
 
   void read();
+  bool uses_parts(TrainerFn fn) const;
+  void divide();
   void check_like_train(const Batch& set, const char* name, bool needs_target) const;
-  std::shared_ptr<Dataset> dataset(RunningStage stage) const;
+  std::shared_ptr<Dataset> dataset(RunningStage stage);
 };
 
 void ArraySet::fields(Fields& f) {
@@ -108,8 +112,25 @@ ArrayDataModule::ArrayDataModule(const Options& options) : impl_(std::make_uniqu
 
 ArrayDataModule::~ArrayDataModule() = default;
 
-void ArrayDataModule::setup(TrainerFn) {
+void ArrayDataModule::setup(TrainerFn fn) {
   if (impl_->train.empty()) impl_->read();
+  if (impl_->uses_parts(fn)) impl_->divide();
+}
+
+/// Whether the verb reads a part of the arrays for training.
+bool ArrayDataModule::Impl::uses_parts(TrainerFn fn) const {
+  if (fn == TrainerFn::fit) return true;
+  if (fn == TrainerFn::validate) return val.empty();
+  return test.empty() && (fn == TrainerFn::test || predict.empty());
+}
+
+void ArrayDataModule::Impl::divide() {
+  if (parts) return;
+  SplitOptions split = options.split;
+  if (!options.val.empty()) split.val_fraction = 0;
+  if (!options.test.empty()) split.test_fraction = 0;
+  parts = split.parts(train.size(), !labels.empty() && options.stratify.value.value_or(true) ? &labels : nullptr,
+                      "data.ArrayDataModule");
 }
 
 void ArrayDataModule::Impl::check_like_train(const Batch& set, const char* name, bool needs_target) const {
@@ -137,7 +158,6 @@ void ArrayDataModule::Impl::read() {
     throw DataError(cat("[data.ArrayDataModule] stratify needs labels, integers of one dimension; train.target is ",
                         c10::toString(read_train["target"].scalar_type()), " of shape ",
                         shape_text(read_train["target"].sizes()), "."));
-  std::vector<int64_t> labels;
   if (has_labels) {
     const Tensor& target = read_train["target"];
     const auto* values = target.const_data_ptr<int64_t>();
@@ -149,11 +169,6 @@ void ArrayDataModule::Impl::read() {
       num_classes = std::max(num_classes, labels[i] + 1);
     }
   }
-  SplitOptions split = options.split;
-  if (!options.val.empty()) split.val_fraction = 0;
-  if (!options.test.empty()) split.test_fraction = 0;
-  parts = split.parts(read_train.size(), has_labels && options.stratify.value.value_or(true) ? &labels : nullptr,
-                      "data.ArrayDataModule");
   const auto other = [&](const ArraySet& set) { return set.empty() ? Batch() : read_set(set, options.memory_map); };
   val = other(options.val);
   test = other(options.test);
@@ -164,12 +179,15 @@ void ArrayDataModule::Impl::read() {
   check_like_train(predict, "predict", false);
 }
 
-std::shared_ptr<Dataset> ArrayDataModule::Impl::dataset(RunningStage stage) const {
+std::shared_ptr<Dataset> ArrayDataModule::Impl::dataset(RunningStage stage) {
   const bool tests = stage == RunningStage::test || stage == RunningStage::predict;
   const Batch* own = stage == RunningStage::validate ? &val : tests ? &test : nullptr;
   if (stage == RunningStage::predict && !predict.empty()) own = &predict;
   if (own && !own->empty()) return std::make_shared<TensorDataset>(*own);
-  const std::vector<int64_t>& part = parts[stage == RunningStage::train ? 0 : stage == RunningStage::validate ? 1 : 2];
+  divide();
+  const std::vector<int64_t>& part = (*parts)[stage == RunningStage::train      ? 0
+                                              : stage == RunningStage::validate ? 1
+                                                                                : 2];
   if (part.empty()) return nullptr;
   return std::make_shared<SubsetDataset>(std::make_shared<TensorDataset>(train), part);
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -91,13 +92,19 @@ struct SeriesDataModule::Impl {
   /// The places of the targets among the columns that are read.
   std::vector<std::string> columns_read() const {
     std::vector<std::string> names = options.columns;
+    std::set<std::string> known(names.begin(), names.end());
     for (const std::string& name : target_names())
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      if (known.insert(name).second) names.push_back(name);
     return names;
   }
-  int64_t place_of(const std::string& name) const {
-    const auto names = columns_read();
-    return std::ranges::find(names, name) - names.begin();
+  /// Of each target.
+  std::vector<int64_t> target_places() const {
+    std::map<std::string, int64_t> places_by_name;
+    for (const std::string& name : columns_read())
+      places_by_name.emplace(name, static_cast<int64_t>(places_by_name.size()));
+    std::vector<int64_t> places;
+    for (const std::string& name : target_names()) places.push_back(places_by_name.at(name));
+    return places;
   }
 
   void read();
@@ -193,9 +200,7 @@ void SeriesDataModule::Impl::standardise() {
   const Tensor means = at::tensor(mean, at::kDouble).narrow(0, 0, inputs_count);
   const Tensor deviations = at::tensor(spread, at::kDouble).narrow(0, 0, inputs_count);
   Tensor new_inputs = values.narrow(1, 0, inputs_count).sub(means).div(deviations).to(at::kFloat).contiguous();
-  std::vector<int64_t> places;
-  for (const std::string& name : target_names()) places.push_back(place_of(name));
-  Tensor new_targets = values.index_select(1, at::tensor(places, at::kLong)).to(at::kFloat).contiguous();
+  Tensor new_targets = values.index_select(1, at::tensor(target_places(), at::kLong)).to(at::kFloat).contiguous();
   if (!new_inputs.isfinite().all().item<bool>() || !new_targets.isfinite().all().item<bool>())
     throw DataError(cat("[data.SeriesDataModule] values must fit float32, in which models compute; '",
                         escape_controls(options.path.string()), "' has larger ones. Scale the columns."));
@@ -225,10 +230,10 @@ std::vector<std::shared_ptr<Loader>> SeriesDataModule::loaders(RunningStage stag
 StateTree SeriesDataModule::exported_values() const {
   const Impl& m = *impl_;
   std::vector<double> means, deviations;
-  for (const std::string& name : m.target_names()) {
+  for (const int64_t place : m.target_places()) {
     if (m.mean.empty()) break;
-    means.push_back(m.mean[static_cast<size_t>(m.place_of(name))]);
-    deviations.push_back(m.spread[static_cast<size_t>(m.place_of(name))]);
+    means.push_back(m.mean[static_cast<size_t>(place)]);
+    deviations.push_back(m.spread[static_cast<size_t>(place)]);
   }
   return StateTree::map({{"num_inputs", static_cast<int64_t>(m.options.columns.size())},
                          {"num_outputs", static_cast<int64_t>(m.target_names().size())},

@@ -31,6 +31,7 @@ struct TableDataModule::Impl {
   std::optional<TableSchema> schema;
   bool schema_is_loaded = false;  ///< from a checkpoint
   bool is_set_up = false;
+  int64_t rows_of_paths = 0;
   std::shared_ptr<const RowEncoder> encoder, predict_encoder;
   // Not with `stream`: the tensors of the files, and which rows are for training, validation and test.
   Batch main, val, test, predict;
@@ -55,6 +56,7 @@ struct TableDataModule::Impl {
 
   void read();
   void read_sets(int64_t rows);
+  bool has_row_of(int part) const;
   void check_loaded(const TableSchema& loaded) const;
   std::shared_ptr<Dataset> dataset(RunningStage stage) const;
   std::optional<StreamPart> stream_part(RunningStage stage) const;
@@ -132,12 +134,14 @@ void TableDataModule::Impl::read() {
   // Columns of a checkpoint need no decision.
   if (schema_is_loaded) {
     const tables::CsvFile first(options.paths.front(), options.delimiter.front());
+    const std::set<std::string> targets(options.target.begin(), options.target.end());
     for (const std::string& name : first.header())
-      if (std::ranges::find(options.target, name) == options.target.end()) reading.types[name] = ColumnType::ignore;
+      if (!targets.contains(name)) reading.types[name] = ColumnType::ignore;
     for (const auto& number : schema->numbers) reading.types[number.name] = number.type;
     for (const auto& category : schema->categories) reading.types[category.name] = ColumnType::category;
   }
   const TableSurvey survey = tables::survey_table(reading, stratifies());
+  rows_of_paths = survey.rows;
   if (options.stream) {
     if (!schema_is_loaded)
       schema = tables::fit_schema(options, survey,
@@ -202,6 +206,13 @@ std::optional<StreamPart> TableDataModule::Impl::stream_part(RunningStage stage)
   return has_part ? std::optional(StreamPart{options.paths, validates ? 1 : 2, buffer, false}) : std::nullopt;
 }
 
+bool TableDataModule::Impl::has_row_of(int part) const {
+  const SplitOptions parts_of = split();
+  for (int64_t row = 0; row < rows_of_paths; ++row)
+    if (tables::part_of_row(parts_of, row) == part) return true;
+  return false;
+}
+
 std::shared_ptr<Loader> TableDataModule::Impl::stream_loader(RunningStage stage, const DataLoaderOptions& how,
                                                              StreamPart part) const {
   const bool predicts_files = stage == RunningStage::predict && !options.predict_paths.empty();
@@ -232,6 +243,9 @@ std::vector<std::shared_ptr<Loader>> TableDataModule::loaders(RunningStage stage
   if (options.stream) {
     auto part = m.stream_part(stage);
     if (!part) return {};
+    if (part->part > 0 && !m.has_row_of(part->part))
+      throw DataError(cat("[data.TableDataModule] each part must have a sample; the part for ", how.name,
+                          " has none of ", m.rows_of_paths, ". Use more data, or other fractions."));
     return {m.stream_loader(stage, how, std::move(*part))};
   }
   auto dataset = m.dataset(stage);

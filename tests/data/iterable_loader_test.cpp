@@ -1,4 +1,6 @@
 #include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 
 #include <numeric>
 #include <stdexcept>
@@ -40,6 +42,22 @@ class Counter : public IterableDataset {
   std::function<void(int64_t)> before_read_;
 };
 
+/// 1, 2, …, 6: a tensor that is made when an epoch begins, and changed by the thread that reads.
+class Growing : public IterableDataset {
+ public:
+  void reset(const SampleContext&) override { sum_ = at::zeros({1}, at::kLong); }
+  std::optional<Batch> next(int64_t, const SampleContext&) override {
+    if (sum_.item<int64_t>() == 6) return std::nullopt;
+    sum_.add_(1);
+    return Batch({Batch::Entry{"x", sum_.clone()}});
+  }
+  StateTree state() const override { return StateTree::map({{"sum", sum_.item<int64_t>()}}); }
+  void load_state(const StateTree& state) override { sum_.fill_(state.at("sum").as_int()); }
+
+ private:
+  Tensor sum_;
+};
+
 /// Calls until no DataError comes: on a machine that is busy, anything may be late.
 template <class Call>
 auto at_last(Call&& call) {
@@ -70,6 +88,18 @@ TEST_CASE("a stream comes in batches, with and without a thread") {
     CHECK_FALSE(loader.next(batch));
     IterableLoader full(std::make_shared<Counter>(10), {.batch_size = 4, .drop_last = true, .num_workers = workers});
     CHECK(epoch_of(full, 0) == range(0, 8));
+  }
+}
+
+TEST_CASE("a stream may change tensors that it made for a thread in inference mode") {
+  for (const int64_t workers : {0, 1}) {
+    IterableLoader loader(std::make_shared<Growing>(), {.batch_size = 1, .num_workers = workers});
+    {
+      const c10::InferenceMode inference;
+      CHECK(epoch_of(loader, 0) == range(1, 7));
+      loader.start_epoch(1);
+    }
+    CHECK(drain(loader) == range(1, 7));
   }
 }
 

@@ -1,5 +1,8 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <cmath>
 #include <cstring>
@@ -10,6 +13,7 @@
 #include "data_support.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/sample_dataset.h"
 #include "fulgur/data/samplers.h"
 #include "reading/worker_overhead_monitor.h"
 #include "reading/worker_tuner.h"
@@ -42,6 +46,17 @@ std::string bytes_of(Loader& loader, int64_t epoch) {
 void sleep_ms(int count) { std::this_thread::sleep_for(milliseconds(count)); }
 
 struct NotStandard {};
+
+/// Samples that are not contiguous, so that they are copied by LibTorch. Notes the modes of the reading thread.
+struct TurnedSamples : SampleDataset {
+  mutable std::atomic<int> in_inference_mode{0}, without_gradients{0};
+  int64_t size() const override { return 12; }
+  Sample get(int64_t index, const SampleContext&) const override {
+    in_inference_mode += c10::InferenceMode::is_enabled() ? 1 : 0;
+    without_gradients += c10::GradMode::is_enabled() ? 0 : 1;
+    return {{"x", at::arange(6 * index, 6 * index + 6).view({2, 3}).t()}};
+  }
+};
 
 }  // namespace
 
@@ -134,6 +149,35 @@ TEST_CASE("an epoch can begin again while batches are on their way") {
   DataLoader alone(std::make_shared<WatchedDataset>(200), {.batch_size = 8, .shuffle = true});
   alone.configure(1, 0, 1);
   CHECK(epoch_of(loader, 7) == epoch_of(alone, 7));
+}
+
+TEST_CASE("a thread in inference mode gets the batches that it gets outside of it, with and without workers") {
+  const auto dataset = std::make_shared<TurnedSamples>();
+  DataLoader outside(dataset, {.batch_size = 5, .shuffle = true});
+  outside.configure(2, 0, 1);
+  const std::string expected = bytes_of(outside, 1);
+  for (const int64_t workers : {0, 2}) {
+    DataLoader loader(dataset, {.batch_size = 5, .shuffle = true, .num_workers = workers});
+    loader.configure(2, 0, 1);
+    {
+      const c10::InferenceMode inference;
+      CHECK(bytes_of(loader, 1) == expected);
+      Batch batch;
+      loader.start_epoch(0);
+      REQUIRE(loader.next(batch));
+      CHECK_FALSE(batch["x"].is_inference());
+      CHECK(c10::InferenceMode::is_enabled());
+      CHECK_FALSE(c10::GradMode::is_enabled());
+    }
+    CHECK(bytes_of(loader, 1) == expected);
+  }
+  CHECK(dataset->in_inference_mode == 0);
+  const int before = dataset->without_gradients;
+  {
+    const c10::InferenceMode inference;
+    CHECK(bytes_of(outside, 1) == expected);
+  }
+  CHECK(dataset->without_gradients == before + 12);
 }
 
 TEST_CASE("memory of batches is reused, but not while a tensor of it is held") {

@@ -1,5 +1,6 @@
 // Transforms on the device give a run the batches that transforms on workers give.
 #include <ATen/ops/stack.h>
+#include <c10/core/InferenceMode.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -126,6 +127,15 @@ Fitted fit_looking(const TrainerOptions& options, std::shared_ptr<DataModule> da
 }
 
 }  // namespace
+
+TEST_CASE("a crop at the end of the workers' transforms is read in inference mode too") {
+  const ImagePipeline::Transforms transforms{transform_of("CenterCrop", "{size: 12}"),
+                                             transform_of("RandomHorizontalFlip")};
+  const auto expected = completed_epoch(noise_images(transforms, 1), 0);
+  const c10::InferenceMode inference;
+  for (const int64_t workers : {0, 1})
+    CHECK(same_images(completed_epoch(noise_images(transforms, 1), 0, workers), expected));
+}
 
 TEST_CASE("a data set writes what is drawn for the transforms on the device, after its other entries") {
   const auto dataset = noise_images(crop_and_flip(), 0);

@@ -104,6 +104,8 @@ TEST_CASE("mistakes are named with their line") {
              ContainsSubstring("line 3") && ContainsSubstring("header, 2; got 1"));
   CHECK_THAT(lists.refused("file,label\na,\"b\nc\",d\n"), ContainsSubstring("line 2") && ContainsSubstring("got 3"));
   CHECK_THAT(lists.refused("file,label\na,\"b\n"), ContainsSubstring("quote"));
+  CHECK_THAT(lists.refused("file,label\na5\".png,1\nb.png,0\nc6\".png,1\n"), ContainsSubstring("a quote inside"));
+  CHECK_THAT(lists.refused("file,label\n\"a.png\"x,1\n"), ContainsSubstring("text after the closing quote"));
   CHECK_THAT(lists.refused("file,label\n,b\n"), ContainsSubstring("must name a file"));
   CHECK_THAT(lists.refused("file,label\na,\n"), ContainsSubstring("must have a label"));
   CHECK_THAT(lists.refused("file,label\na,\xff\n"), ContainsSubstring("UTF-8"));

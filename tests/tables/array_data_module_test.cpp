@@ -140,6 +140,10 @@ TEST_CASE("F37: arrays that are damaged or of other dtypes are named") {
   CHECK_THAT(error(npy(dict, "").substr(0, 20)), ContainsSubstring("truncated"));
   CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 16), }", "")),
              ContainsSubstring("2^63"));
+  CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904, 4), }", "")),
+             ContainsSubstring("2^63"));
+  CHECK(tables::read_npy_header(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4, 0, 4), }", ""), "it")
+            .count() == 0);
   CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }", "")),
              ContainsSubstring("no number"));
   CHECK_THAT(error(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", "")),
@@ -205,6 +209,22 @@ TEST_CASE("arrays are divided into parts with each label in its share") {
       at::equal(whole(*made(options), RunningStage::validate)["input"], whole(*data, RunningStage::validate)["input"]));
   options.split.fold = "1/2";
   CHECK(whole(*made(options), RunningStage::validate)["input"].size(0) == 8);
+}
+
+TEST_CASE("arrays for training that are too few for the fractions are an error only if the verb divides them") {
+  const TemporaryFolder folder;
+  write_text(folder / "two.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "12345678"));
+  ArrayDataModule::Options options;
+  options.train.input = options.predict.input = (folder / "two.npy").string();
+  ArrayDataModule data(options);
+  CHECK_NOTHROW(data.setup(TrainerFn::predict));
+  CHECK(whole(data, RunningStage::predict)["input"].size(0) == 2);
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::test); }),
+             ContainsSubstring("each part must have a sample"));
+  CHECK_THROWS_AS(data.setup(TrainerFn::fit), DataError);
+  options.test.input = options.predict.input;
+  CHECK_NOTHROW(ArrayDataModule(options).setup(TrainerFn::test));
+  CHECK_THROWS_AS(ArrayDataModule(options).setup(TrainerFn::validate), DataError);
 }
 
 TEST_CASE("options of arrays have their effects") {

@@ -1,5 +1,7 @@
 #include "reading/csv_file.h"
 
+#include <chrono>
+
 #include "fulgur/core/text/errors.h"
 #include "reading/table_rows.h"
 #include "support/expect_error.h"
@@ -43,6 +45,26 @@ TEST_CASE("a table has a header and rows, with any line ends, a byte order mark,
   // With one column, an empty line is a blank cell.
   write_text(folder / "t.csv", "a\n1\n\n2\n");
   CHECK(rows_of(folder / "t.csv") == Rows{{"1"}, {""}, {"2"}});
+}
+
+TEST_CASE("the columns of a wide table are found in a time that grows with their number") {
+  constexpr int kColumns = 100000;
+  const TemporaryFolder folder;
+  std::vector<std::string> names;
+  std::string header, row;
+  for (int i = 0; i < kColumns; ++i) {
+    names.push_back("column_with_a_long_name_" + std::to_string(i));
+    header += (i > 0 ? "," : "") + names.back();
+    row += (i > 0 ? "," : "") + std::to_string(i);
+  }
+  write_text(folder / "wide.csv", header + "\n" + row + "\n");
+  const auto start = std::chrono::steady_clock::now();
+  tables::TableRows rows({folder / "wide.csv"}, ',', names);
+  REQUIRE(rows.next());
+  // A search of the header for each column compares 5e9 names.
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  CHECK(rows.cell(0) == "0");
+  CHECK(rows.cell(kColumns - 1) == std::to_string(kColumns - 1));
 }
 
 TEST_CASE("rows may lie across blocks, and a place in a file is reached again") {

@@ -207,6 +207,48 @@ TEST_CASE("F37: a stream whose files change is an error and no other rows") {
   CHECK_THROWS_AS(ids_of(*loader_of(*data, RunningStage::train)), DataError);
 }
 
+TEST_CASE("a part of a stream that would have no row is an error when it is used") {
+  Stream stream;
+  write_text(stream.folder / "1.csv", numbered(0, 4));
+  stream.options.paths = {stream.folder / "1.csv"};
+  stream.options.split = {.val_fraction = 1e-9, .test_fraction = 0};
+  const auto data = stream.made();
+  CHECK(ids_of(*loader_of(*data, RunningStage::train)).size() == 4);
+  CHECK(data->loaders(RunningStage::test).empty());
+  CHECK_THAT(message_of<DataError>([&] { static_cast<void>(data->loaders(RunningStage::validate)); }),
+             ContainsSubstring("the part for validation has none of 4"));
+}
+
+TEST_CASE("F37: a stream is not resumed with other files of the same sizes, or in another order") {
+  Stream stream;
+  write_text(stream.folder / "2.csv", numbered(300, 600));
+  const auto state_of = [&] {
+    const auto loader = loader_of(*stream.made(), RunningStage::train);
+    loader->start_epoch(0);
+    Batch batch;
+    for (int i = 0; i < 3; ++i) REQUIRE(loader->next(batch));
+    return loader->state();
+  };
+  const StateTree state = state_of();
+  const auto resume = [&] {
+    const auto resumed = loader_of(*stream.made(), RunningStage::train);
+    resumed->load_state(state);
+    resumed->start_epoch(0);
+  };
+  CHECK_NOTHROW(resume());
+  std::swap(stream.options.paths[0], stream.options.paths[1]);
+  CHECK_THAT(message_of<CheckpointError>(resume),
+             ContainsSubstring("[tables.stream]") && ContainsSubstring("their order must not change"));
+  std::swap(stream.options.paths[0], stream.options.paths[1]);
+  std::string text = numbered(300, 600);
+  text.at(text.size() - 2) = '7';  // 1198 becomes 1197
+  write_text(stream.folder / "2.csv", text);
+  CHECK_THAT(message_of<CheckpointError>(resume), ContainsSubstring("1.csv"));
+  // The same contents, written again.
+  write_text(stream.folder / "2.csv", numbered(300, 600));
+  CHECK_NOTHROW(resume());
+}
+
 TEST_CASE("a stream needs the memory of its buffer, however long the files are") {
   const TemporaryFolder folder;
   const auto read_rows = [&](int64_t rows) {

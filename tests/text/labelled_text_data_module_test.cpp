@@ -173,6 +173,22 @@ TEST_CASE("a part of the texts is for validation, by split_seed") {
   CHECK(lengths(RunningStage::train).size() == 40);
 }
 
+TEST_CASE("a part for validation that would have no text is an error, if the verb uses it") {
+  Files files;
+  files.options.val_fraction = 0.1;  // of 4 rows
+  CHECK_THAT(message_of<DataError>([&] { files.made(); }),
+             ContainsSubstring("each part must have a text; path has 4 rows, of which val_fraction 0.1 takes 0"));
+  Module data(files.options);
+  CHECK_THROWS_AS(data.setup(TrainerFn::validate), DataError);
+  CHECK_NOTHROW(data.setup(TrainerFn::test));
+  CHECK_NOTHROW(data.setup(TrainerFn::predict));
+  files.options.val_fraction = 0.25;
+  CHECK(files.made()->loaders(RunningStage::validate).size() == 1);
+  files.options.val_fraction = 0.1;
+  files.options.val_path = files.options.path;
+  CHECK(files.made()->loaders(RunningStage::validate).size() == 1);
+}
+
 TEST_CASE("other files have the classes of the training texts") {
   Files files;
   write_text(files.folder / "t.csv", "label,text\nspam,they\n");
@@ -228,6 +244,11 @@ TEST_CASE("files that are damaged are refused with their line") {
              ContainsSubstring("the key 'text' must be there, with a text"));
   CHECK_THAT(refusal("a.jsonl", "{\"text\":\"a\",\"label\":1.5}"), ContainsSubstring("whole number"));
   CHECK_THAT(refusal("a.jsonl", "[]"), ContainsSubstring("line 1"));
+  CHECK_THAT(refusal("a.csv", "text,text,label\na,b,c\n"), ContainsSubstring("line 1") && ContainsSubstring("twice"));
+  CHECK_THAT(refusal("a.csv", "text,label\nthe,a\n5\" disk,a\nthey,b\n6\" disk,b\n"),
+             ContainsSubstring("line 3") && ContainsSubstring("a quote inside"));
+  CHECK_THAT(refusal("a.csv", "text,label\n\"the\"x,a\n"),
+             ContainsSubstring("line 2") && ContainsSubstring("text after the closing quote"));
   // A text with a quote inside would be read without it.
   CHECK_THAT(refusal("a.csv", "text,label\na \"b\" c,d\n"),
              ContainsSubstring("line 2") && ContainsSubstring("a quote inside"));

@@ -187,6 +187,8 @@ TEST_CASE("options of the words have their effect") {
   json = fixture("wordpiece");
   json["model"]["max_input_chars_per_word"] = 2;
   CHECK(encoded(json, "the") == std::vector<int32_t>{1});
+  json["model"]["max_input_chars_per_word"] = -5;
+  CHECK_THAT(refusal(json), ContainsSubstring("model.max_input_chars_per_word must be at least 0; got -5"));
   json = fixture("wordpiece");
   json["normalizer"]["lowercase"] = false;
   CHECK(encoded(json, "THE") != encoded(fixture("wordpiece"), "THE"));

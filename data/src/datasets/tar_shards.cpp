@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/data/file_fingerprint.h"
 #include "reading/tar_reader.h"
 #include "sampling/permutation.h"
 
@@ -158,8 +160,12 @@ struct TarShards::Impl {
   std::unique_ptr<TarReader> reader;
   bool has_member = false;  ///< the reader is at a file that was not read, the first of its sample
   Place block_start;
+  int64_t block_last = -1;  ///< the last shard that the block needs
   int64_t block = -1, returned = 0;
   std::vector<TarSample> buffer;
+  std::string names;                              ///< fingerprint of the paths
+  std::string block_contents;                     ///< fingerprint of the block's shards
+  std::map<int64_t, std::string> shard_contents;  ///< fingerprints by number in this rank's order
 
   void start(const Place& place) {
     reader.reset();
@@ -174,7 +180,20 @@ struct TarShards::Impl {
   bool open_next();
   std::optional<TarSample> read_sample();
   bool read_block();
+  std::string contents_of(int64_t first, int64_t last);
 };
+
+/// The fingerprint of the shards from `first` to `last`; those before `first` are not needed again.
+std::string TarShards::Impl::contents_of(int64_t first, int64_t last) {
+  shard_contents.erase(shard_contents.begin(), shard_contents.lower_bound(first));
+  std::string all;
+  for (int64_t shard = first; shard <= last; ++shard) {
+    std::string& contents = shard_contents[shard];
+    if (contents.empty()) contents = detail::file_fingerprint(path_of(shard));
+    all += contents;
+  }
+  return detail::fingerprint_of(all);
+}
 
 /// Whether the reader is at a file that was not read.
 bool TarShards::Impl::open_next() {
@@ -224,6 +243,8 @@ bool TarShards::Impl::read_block() {
     if (!sample) break;
     buffer.push_back(std::move(*sample));
   }
+  block_last = std::min(next_place.shard, static_cast<int64_t>(order.size()) - 1);
+  block_contents = contents_of(block_start.shard, block_last);
   if (options.shuffle) {
     // Independent of the numbers that `decode` may draw for a sample.
     SplitMix64 random(mix_bits(context.random(block).next() ^ static_cast<uint64_t>(rank)));
@@ -239,6 +260,7 @@ TarShards::TarShards(TarShardsOptions options) : impl_(std::make_unique<Impl>())
   if (options.shuffle_buffer < 1)
     throw ConfigError(cat("[data.TarShards] shuffle_buffer must be at least 1; got ", options.shuffle_buffer, "."));
   impl_->options = std::move(options);
+  impl_->names = detail::fingerprint_of_names(impl_->paths);
 }
 
 TarShards::~TarShards() = default;
@@ -267,7 +289,9 @@ void TarShards::reset(const SampleContext& context) {
   for (int64_t i = m.rank; i < count; i += m.world_size) m.order.push_back(all[static_cast<size_t>(i)]);
   m.start({});
   m.block_start = {};
-  m.block = -1;
+  m.block = m.block_last = -1;
+  m.block_contents.clear();
+  m.shard_contents.clear();
 }
 
 std::optional<Batch> TarShards::next(int64_t count, const SampleContext& context) {
@@ -291,7 +315,11 @@ std::optional<Batch> TarShards::next(int64_t count, const SampleContext& context
 StateTree TarShards::state() const {
   const Impl& m = *impl_;
   return StateTree::map({{"shards", static_cast<int64_t>(m.paths.size())},
+                         {"names", m.names},
+                         {"shuffle", m.options.shuffle},
                          {"shuffle_buffer", m.options.shuffle_buffer},
+                         {"last_shard", m.block_last},
+                         {"contents", m.block_contents},
                          {"shard", m.block_start.shard},
                          {"byte", m.block_start.byte},
                          {"block", m.block},
@@ -307,8 +335,26 @@ void TarShards::load_state(const StateTree& state) {
     throw CheckpointError(cat("[data.TarShards] the checkpoint was saved within an epoch of ", shards,
                               " shards with shuffle_buffer ", buffer, "; the run has ", m.paths.size(), " and ",
                               m.options.shuffle_buffer, ". Resume with the same ones."));
-  if (place.shard < 0 || place.byte < 0 || block < -1 || returned < 0)
+  if (state.at("names").as_string() != m.names)
+    throw CheckpointError(
+        cat("[data.TarShards] the shards and their order must be those with which the checkpoint was saved; the run "
+            "has others, which begin with '",
+            escape_controls(m.paths.front().string()), "'. Resume with the same ones."));
+  if (const bool shuffled = state.at("shuffle").as_bool(); shuffled != m.options.shuffle)
+    throw CheckpointError(cat("[data.TarShards] the checkpoint was saved within an epoch with shuffle ", shuffled,
+                              ", but the run has ", m.options.shuffle, ". Resume with the same one."));
+  const int64_t last = state.at("last_shard").as_int();
+  if (place.shard < 0 || place.byte < 0 || block < -1 || returned < 0 || last < -1)
     throw CheckpointError("[data.TarShards] a position must not be negative. The checkpoint is damaged.");
+  if (last >= static_cast<int64_t>(m.order.size()))
+    throw CheckpointError(cat("[data.TarShards] a position must be in one of the ", m.order.size(),
+                              " shards of this process; got ", last, ". The checkpoint is damaged."));
+  if (block >= 0 && m.contents_of(place.shard, last) != state.at("contents").as_string())
+    throw CheckpointError(
+        cat("[data.TarShards] shards must not change within an epoch; ",
+            place.shard <= last ? cat("'", escape_controls(m.path_of(place.shard).string()), "' or one after it")
+                                : std::string("one of them"),
+            " is not as it was when the checkpoint was saved. Resume from a checkpoint of the end of an epoch."));
   m.start(place);
   m.block_start = place;
   m.block = block;

@@ -15,6 +15,7 @@
 #include "reading/batch_buffers.h"
 #include "reading/batch_task.h"
 #include "reading/batch_worker_pool.h"
+#include "reading/outside_inference_mode.h"
 #include "reading/sample_error.h"
 #include "reading/single_thread_guard.h"
 #include "reading/worker_overhead_monitor.h"
@@ -257,6 +258,7 @@ void DataLoader::Impl::make_recipe() {
     prototype = buffers->prototype();
   } else {
     const SingleThreadGuard one_thread;
+    const OutsideInferenceMode as_on_workers;
     prototype = dataset->prototype();
     if (options.collate) {
       // Sample shapes are unknown, so each sample keeps its own tensor until they are collated.
@@ -308,6 +310,7 @@ std::shared_ptr<BatchTask> DataLoader::Impl::make_task(const EpochPosition& at, 
 
 void DataLoader::Impl::schedule() {
   const auto limit = static_cast<size_t>(workers * options.prefetch_factor);
+  const OutsideInferenceMode as_on_workers;
   while (ahead->waiting() < limit) {
     const int64_t rows = plan.rows_at(scheduled);
     if (rows <= 0) return;
@@ -319,6 +322,7 @@ void DataLoader::Impl::schedule() {
 
 Batch DataLoader::Impl::read_next(int64_t rows) {
   if (workers == 0) {
+    const OutsideInferenceMode as_on_workers;
     const std::shared_ptr<BatchTask> task = make_task(position, rows);
     if (!task->whole) {
       const SingleThreadGuard one_thread;

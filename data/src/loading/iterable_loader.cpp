@@ -6,6 +6,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "loading/other_loader.h"
+#include "reading/outside_inference_mode.h"
 #include "reading/single_thread_guard.h"
 #include "reading/stream_reader.h"
 #include "sampling/epoch_plan.h"
@@ -51,6 +52,7 @@ struct IterableLoader::Impl {
       return reader->take();
     }
     const SingleThreadGuard one_thread;
+    const OutsideInferenceMode as_on_the_thread;
     const auto start = std::chrono::steady_clock::now();
     StreamItem item = read_stream(recipe(), position.batches);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -68,6 +70,7 @@ struct IterableLoader::Impl {
   void go_to_position() {
     stale = true;  // until the stream has moved
     stop_reading();
+    const OutsideInferenceMode as_on_the_thread;
     dataset->reset(context);
     if (position.batches > 0) dataset->load_state(position.dataset);
     stale = at_end = false;

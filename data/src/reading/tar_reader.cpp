@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -16,6 +17,12 @@ namespace fulgur {
 namespace {
 
 constexpr size_t kTarBlockBytes = size_t{256} << 10;
+
+/// Libarchive also says so of names in UTF-8 if the process has no such locale, and leaves their bytes as they are. Its
+/// other warnings are about headers that it skipped.
+bool is_about_encoding(const char* warning) {
+  return warning != nullptr && std::string_view(warning).find("can't be converted") != std::string_view::npos;
+}
 
 }  // namespace
 
@@ -64,9 +71,12 @@ bool TarReader::next() {
   while (true) {
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(archive_.get(), &entry);
-    if (result == ARCHIVE_EOF) return false;
-    // A warning is about what is not used here, such as the encoding of a name.
-    if (result != ARCHIVE_OK && result != ARCHIVE_WARN)
+    if (result == ARCHIVE_EOF) {
+      check_end(begin_ + archive_read_header_position(archive_.get()));
+      return false;
+    }
+    const bool is_harmless = result == ARCHIVE_WARN && is_about_encoding(archive_error_string(archive_.get()));
+    if (result != ARCHIVE_OK && !is_harmless)
       fail(cat("is damaged, truncated or compressed: ", archive_error_string(archive_.get())));
     if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr) continue;
     const char* name = archive_entry_pathname(entry);
@@ -75,6 +85,27 @@ bool TarReader::next() {
     place_ = begin_ + archive_read_header_position(archive_.get());
     return true;
   }
+}
+
+/// Libarchive ends at the first block of zeros, and at the end of the file without one: members after that block, or
+/// cut off behind a whole member, would be missing silently.
+void TarReader::check_end(int64_t begin) const {
+  constexpr int64_t kMarkBytes = 512;
+  std::string bytes(16384, '\0');
+  int64_t position = begin;
+  while (true) {
+    const ssize_t got = ::pread(fd_.get(), bytes.data(), bytes.size(), position);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(cat("cannot be read: ", std::strerror(errno)));
+    if (got == 0) break;
+    const size_t other = std::string_view(bytes).substr(0, static_cast<size_t>(got)).find_first_not_of('\0');
+    if (other != std::string_view::npos)
+      fail(cat("is damaged: after the zeros that mark its end at byte ", begin, ", it has other bytes at byte ",
+               position + static_cast<int64_t>(other), ". Members after that mark cannot be read; write it again"));
+    position += got;
+  }
+  if (position < begin + kMarkBytes)
+    fail(cat("is truncated: it ends at byte ", position, " without the zeros that mark the end of an archive"));
 }
 
 std::string TarReader::read() {

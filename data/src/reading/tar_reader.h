@@ -26,7 +26,8 @@ class TarReader {
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  /// Moves to the next regular file; false at the end.
+  /// Moves to the next regular file; false at the end, which must be marked as POSIX says: by blocks of zeros, after
+  /// which the archive has no other bytes.
   bool next();
   /// Path in the archive of the current file.
   const std::string& name() const { return name_; }
@@ -38,6 +39,7 @@ class TarReader {
  private:
   static ssize_t read_block(struct archive*, void* self, const void** block);
   [[noreturn]] void fail(const std::string& what) const;
+  void check_end(int64_t begin) const;
   struct Closer {
     void operator()(struct archive* opened) const;
   };

@@ -1,5 +1,6 @@
 #include "arrays/npy_header.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "fulgur/core/text/errors.h"
@@ -148,9 +149,15 @@ NpyHeader read_npy_header(std::string_view bytes, const std::string& name) {
   NpyHeader header;
   NpyDictReader(bytes.substr(begin, length), name).read(header);
   header.data_begin = begin + length;
+  // As strides are: a size of 0 counts as 1.
   int64_t wanted = header.item_bytes;
-  for (const int64_t size : header.shape)
-    if (__builtin_mul_overflow(wanted, size, &wanted)) report.fail("has a shape with more than 2^63 bytes");
+  bool is_empty = false;
+  for (const int64_t size : header.shape) {
+    is_empty = is_empty || size == 0;
+    if (__builtin_mul_overflow(wanted, std::max<int64_t>(size, 1), &wanted))
+      report.fail("has a shape with more than 2^63 bytes");
+  }
+  if (is_empty) wanted = 0;
   const size_t found = bytes.size() - header.data_begin;
   if (found != static_cast<size_t>(wanted))
     report.fail(cat("must have ", wanted, " bytes of values by its shape; it has ", found));

@@ -24,7 +24,11 @@ int part_of_row(const SplitOptions& split, int64_t row) {
 
 TableStream::TableStream(std::shared_ptr<const RowEncoder> encoder, const SplitOptions& split, char delimiter,
                          StreamPart part)
-    : encoder_(std::move(encoder)), split_(split), delimiter_(delimiter), part_(std::move(part)) {}
+    : encoder_(std::move(encoder)),
+      split_(split),
+      delimiter_(delimiter),
+      part_(std::move(part)),
+      fingerprints_(part_.paths) {}
 
 void TableStream::set_share(int64_t rank, int64_t world_size) {
   rank_ = rank;
@@ -37,11 +41,7 @@ void TableStream::reset(const SampleContext& context) {
     rows_->restart();
   else
     rows_ = std::make_unique<TableRows>(part_.paths, delimiter_, encoder_->columns());
-  bytes_ = 0;
-  for (const auto& path : part_.paths) {
-    std::error_code none;
-    bytes_ += static_cast<int64_t>(std::filesystem::file_size(path, none));
-  }
+  files_ = fingerprints_.current();
   position_ = {.place = rows_->place()};
   block_start_ = position_;
   block_ = -1;
@@ -105,7 +105,7 @@ StateTree TableStream::state() const {
                          {"block", block_},
                          {"returned", returned_},
                          {"buffer_rows", part_.buffer_rows},
-                         {"bytes", bytes_}});
+                         {"files", files_}});
 }
 
 void TableStream::load_state(const StateTree& state) {
@@ -122,10 +122,11 @@ void TableStream::load_state(const StateTree& state) {
     throw CheckpointError(cat("[tables.stream] the checkpoint was saved within an epoch with shuffle_buffer ",
                               buffer_rows, ", but the run has ", part_.buffer_rows,
                               ". Resume with the same shuffle_buffer."));
-  if (state.at("bytes").as_int() != bytes_)
-    throw CheckpointError(cat("[tables.stream] files must not change within an epoch; they had ",
-                              state.at("bytes").as_int(), " bytes when the checkpoint was saved, and have ", bytes_,
-                              " now. Resume from a checkpoint of the end of an epoch."));
+  if (state.at("files").as_string() != files_)
+    throw CheckpointError(
+        cat("[tables.stream] the files and their order must not change within an epoch; those that begin with '",
+            escape_controls(part_.paths.front().string()),
+            "' are not those that the checkpoint was saved with. Resume from a checkpoint of the end of an epoch."));
   rows_->seek(start.place);
   position_ = start;
   block_ = block - 1;

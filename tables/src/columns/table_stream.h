@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "columns/row_encoder.h"
 #include "fulgur/core/contracts/dataset.h"
+#include "fulgur/data/file_fingerprint.h"
 
 namespace fulgur::tables {
 
@@ -55,7 +57,8 @@ class TableStream final : public IterableDataset {
   Batch buffer_;
   std::vector<int64_t> order_;  ///< of the rows in the buffer
   int64_t returned_ = 0;        ///< rows of the block
-  int64_t bytes_ = 0;           ///< of all files, when the epoch began
+  detail::FileFingerprints fingerprints_;
+  std::string files_;  ///< their fingerprint when the epoch began
 };
 
 }  // namespace fulgur::tables

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "columns/cell_text.h"
 #include "columns/read_cell.h"
@@ -11,10 +12,6 @@
 
 namespace fulgur::tables {
 namespace {
-
-bool is_target(const TableDataModule::Options& options, const std::string& name) {
-  return std::ranges::find(options.target, name) != options.target.end();
-}
 
 /// In numeric order if all texts are numbers, otherwise in the order of the texts. Equal numbers keep the texts' order.
 std::vector<std::string> sorted_classes(std::vector<std::string> texts) {
@@ -64,8 +61,9 @@ TableSurvey survey_table(const TableDataModule::Options& options, bool with_labe
   {
     const CsvFile first(options.paths.front(), options.delimiter.front());
     check_names(options, first);
+    const std::set<std::string> targets(options.target.begin(), options.target.end());
     for (const std::string& name : first.header()) {
-      if (is_target(options, name)) continue;
+      if (targets.contains(name)) continue;
       const auto given = options.types.find(name);
       if (given != options.types.end() && given->second == ColumnType::ignore) continue;
       if (given == options.types.end()) {

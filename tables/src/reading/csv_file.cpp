@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <set>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -35,11 +34,10 @@ CsvFile::CsvFile(std::filesystem::path path, char delimiter)
   if (!read_record())
     throw DataError(cat("[tables.csv] a table must begin with a row of column names; '",
                         escape_controls(path_.string()), "' is empty."));
-  std::set<std::string, std::less<>> names;
   for (const std::string_view name : fields()) {
     if (name.empty()) fail_line(record_line_, cat("has no name for column ", header_.size() + 1));
     if (!is_utf8(name)) fail_line(record_line_, cat("has a name that is not UTF-8 for column ", header_.size() + 1));
-    if (!names.emplace(name).second)
+    if (!columns_.emplace(name, header_.size()).second)
       fail_line(record_line_, cat("names the column '", escape_controls(name), "' twice"));
     header_.emplace_back(name);
   }
@@ -57,12 +55,12 @@ void CsvFile::fail(size_t column, const std::string& what) const {
 }
 
 size_t CsvFile::column(const std::string& name) const {
-  const auto found = std::ranges::find(header_, name);
-  if (found == header_.end())
+  const auto found = columns_.find(name);
+  if (found == columns_.end())
     throw DataError(cat("[tables.csv] '", escape_controls(path_.string()), "' must have the column '",
                         escape_controls(name), "', which it lacks", as_sentence(did_you_mean(name, header_)),
                         "Its columns are ", escape_controls(join_some(header_, 20)), "."));
-  return static_cast<size_t>(found - header_.begin());
+  return found->second;
 }
 
 void CsvFile::fill() {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +59,7 @@ class CsvFile {
   detail::UniqueFd fd_;
   CsvScanner scanner_;
   std::vector<std::string> header_;
+  std::map<std::string, size_t, std::less<>> columns_;  // by name: tables may have many
   std::string block_;
   int64_t block_start_ = 0;  // the byte of the file at which the block begins
   size_t at_ = 0;            // in the block

@@ -214,4 +214,94 @@ TEST_CASE("F37: shards that are damaged, compressed or uneven are named") {
   CHECK_THROWS_AS(TarShards({.shards = {"a.tar"}, .shuffle_buffer = 0}), ConfigError);
 }
 
+TEST_CASE("F37: tar shards are not resumed with other shards") {
+  Shards shards;
+  shards.options.shuffle = false;
+  const auto stopped = shards.loader();
+  stopped->start_epoch(0);
+  Batch batch;
+  for (int i = 0; i < 2; ++i) REQUIRE(stopped->next(batch));
+  const StateTree state = stopped->state();
+  const auto resume = [&] {
+    const auto resumed = shards.loader();
+    resumed->load_state(state);
+    resumed->start_epoch(0);
+  };
+  CHECK_NOTHROW(resume());
+  const auto before = shards.options.shards;
+
+  // As many, but in another order.
+  shards.options.shards = {(shards.folder / "s{01..06}.tar").string(), (shards.folder / "s00.tar").string()};
+  CHECK_THAT(message_of<CheckpointError>(resume), ContainsSubstring("the shards and their order"));
+  shards.options.shards = before;
+  shards.options.shuffle = true;
+  CHECK_THAT(message_of<CheckpointError>(resume), ContainsSubstring("with shuffle"));
+  shards.options.shuffle = false;
+
+  // Other contents of the same size.
+  const auto first = shards.folder / "s00.tar";
+  std::filesystem::copy_file(first, shards.folder / "kept");
+  write_tar(first, {{"folder/", ""}, {"folder/a.cls", "0"}, {"folder/a.data.bin", ""}});
+  std::filesystem::resize_file(first, std::filesystem::file_size(shards.folder / "kept"));
+  CHECK_THAT(message_of<CheckpointError>(resume), ContainsSubstring("s00.tar' or one after it"));
+
+  // All of them in another folder.
+  std::filesystem::rename(shards.folder / "kept", first);
+  std::filesystem::create_directory(shards.folder / "moved");
+  for (int shard = 0; shard < 7; ++shard) {
+    const std::string name = "s0" + std::to_string(shard) + ".tar";
+    std::filesystem::rename(shards.folder / name, shards.folder / "moved" / name);
+  }
+  shards.options.shards = {(shards.folder / "moved" / "s{00..06}.tar").string()};
+  CHECK_NOTHROW(resume());
+}
+
+TEST_CASE("F37: a shard that lost samples or names is an error") {
+  const TemporaryFolder folder;
+  const auto path = folder / "s.tar";
+  const auto keys = [&] {
+    TarReader reader(path, 0);
+    std::string names;
+    while (reader.next()) names += reader.name() + ' ';
+    return names;
+  };
+  // Each file has a header and one block; the end is marked by two blocks of zeros.
+  write_tar(path, {{"a.x", "1"}, {"b.x", "2"}});
+  const std::string whole = test::read_text(path);
+  REQUIRE(whole.size() == 6 * 512);
+  CHECK(keys() == "a.x b.x ");
+  for (const size_t size : {size_t{4 * 512}, size_t{2 * 512}}) {
+    write_text(path, whole.substr(0, size));
+    CHECK_THAT(message_of<DataError>(keys), ContainsSubstring("s.tar' is truncated: it ends at byte " +
+                                                              std::to_string(size) + " without the zeros"));
+  }
+  write_text(path, whole.substr(0, 5 * 512));
+  CHECK(keys() == "a.x b.x ");
+  write_text(path, whole + std::string(20 * 512, '\0'));
+  CHECK(keys() == "a.x b.x ");
+  write_text(path, whole.substr(0, 2 * 512) + std::string(512, '\0') + whole.substr(2 * 512));
+  CHECK_THAT(message_of<DataError>(keys),
+             ContainsSubstring("the zeros that mark its end at byte 1024, it has other bytes at byte 1536"));
+  write_text(path, whole + whole);
+  CHECK_THAT(message_of<DataError>(keys), ContainsSubstring("it has other bytes at byte 3072"));
+
+  // A name that is too long for the header is in a pax header before it.
+  const std::string name = std::string(150, 'k') + ".x";
+  write_tar(path, {{name, "1"}});
+  CHECK(keys() == name + ' ');
+  std::string damaged = test::read_text(path);
+  const size_t length = damaged.find(" path=");
+  REQUIRE(length != std::string::npos);
+  REQUIRE(length >= 3);
+  const std::string digits = damaged.substr(length - 3, 3);
+  damaged.replace(length - 3, 3, "9x9");
+  write_text(path, damaged);
+  CHECK_THAT(message_of<DataError>(keys), ContainsSubstring("pax"));
+  // Names in UTF-8 need no locale.
+  std::string utf8 = damaged.replace(length - 3, 3, digits);
+  utf8.replace(length + 6, 2, "\xc3\xa4");
+  write_text(path, utf8);
+  CHECK(keys() == "\xc3\xa4" + name.substr(2) + ' ');
+}
+
 }  // namespace tar_shards_test

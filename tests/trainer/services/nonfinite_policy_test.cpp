@@ -67,7 +67,8 @@ TEST_CASE("NonFinitePolicy: what each policy decides for a loss that is NaN or i
   SECTION("raise: an error that says where") {
     Judged judged(OnNonFinite::raise);
     CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { judged.loss(bad); }),
-               ContainsSubstring("the loss is not finite (train, epoch 1, batch 0)"));
+               ContainsSubstring("the loss is not finite (train, epoch 1, batch 0)") &&
+                   ContainsSubstring("all targets of a batch are ignored (-100)"));
   }
   SECTION("skip: decided by the gradients, which are made to show it") {
     Judged judged(OnNonFinite::skip);

@@ -131,12 +131,21 @@ struct LabelledTextDataModule::Impl {
     if (options.test_path) test = read(*options.test_path);
     const bool loaded = !loaded_classes.empty();
     use_classes(loaded ? loaded_classes : train->rows.classes(), loaded);
-    const auto [first, second] = split();
-    if (first.empty())
-      throw DataError(cat("[text.LabelledTextDataModule] a text must be left to train on; path has ",
-                          counted(static_cast<int64_t>(train->rows.rows().size()), "row"),
-                          ", of which val_fraction takes ", second.size(), "."));
     is_open = true;
+  }
+
+  // Other verbs use no part of `path`.
+  void check_parts(TrainerFn fn) const {
+    if (fn != TrainerFn::fit && fn != TrainerFn::validate) return;
+    const auto [first, second] = split();
+    const std::string has = counted(static_cast<int64_t>(train->rows.rows().size()), "row");
+    if (fn == TrainerFn::fit && first.empty())
+      throw DataError(cat("[text.LabelledTextDataModule] a text must be left to train on; path has ", has,
+                          ", of which val_fraction takes ", second.size(), "."));
+    if (!val && options.val_fraction > 0 && second.empty())
+      throw DataError(cat("[text.LabelledTextDataModule] each part must have a text; path has ", has,
+                          ", of which val_fraction ", options.val_fraction,
+                          " takes 0. Use more texts, a larger val_fraction, or 0 for no validation."));
   }
 
   // Rows of `path` for training and for validation, each in the order of the file: a pure function of split_seed.
@@ -191,8 +200,9 @@ LabelledTextDataModule::LabelledTextDataModule(const Options& options) : impl_(s
 
 LabelledTextDataModule::~LabelledTextDataModule() = default;
 
-void LabelledTextDataModule::setup(TrainerFn) {
+void LabelledTextDataModule::setup(TrainerFn fn) {
   if (!impl_->is_open) impl_->open();
+  impl_->check_parts(fn);
 }
 
 std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStage stage) {

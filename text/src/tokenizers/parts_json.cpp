@@ -127,8 +127,11 @@ void read_model(const JsonPart& model, TokenizerParts& parts) {
     model.with_keys({"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
     parts.unk_token = model.at("unk_token").text();
     parts.continuing_prefix = model.at("continuing_subword_prefix").text();
-    if (model.has("max_input_chars_per_word"))
-      parts.max_input_chars_per_word = model.at("max_input_chars_per_word").whole();
+    if (model.has("max_input_chars_per_word")) {
+      const JsonPart most = model.at("max_input_chars_per_word");
+      parts.max_input_chars_per_word = most.whole();
+      if (parts.max_input_chars_per_word < 0) most.refuse("must be at least 0", most.shown());
+    }
   } else {
     model.refuse("must have the type BPE or WordPiece", cat("its type is '", escape_controls(type), "'"));
   }

@@ -38,7 +38,8 @@ struct TarShardsOptions {
 /// shuffle_buffer samples, each of which is shuffled. The state is the place of the current block in a shard and the
 /// number of its samples that were returned: a resume seeks to this place, and reads at most one block twice.
 ///
-/// Tar files must not be compressed. Folders and links in them are skipped.
+/// Tar files must not be compressed, and must end with the blocks of zeros that mark the end of an archive. Folders and
+/// links in them are skipped.
 class FULGUR_API TarShards : public IterableDataset {
  public:
   /// Throws a ConfigError if there is no shard, for braces that are no range, and for a buffer below 1.
@@ -48,10 +49,12 @@ class FULGUR_API TarShards : public IterableDataset {
   /// Throws a DistributedError for more processes than shards.
   void set_share(int64_t rank, int64_t world_size) override;
   void reset(const SampleContext& context) override;
-  /// Throws a DataError that names shard and sample for damaged archives and samples without the entries of the first.
+  /// Throws a DataError that names shard and sample for archives that are damaged or not complete, and for samples
+  /// without the entries of the first.
   std::optional<Batch> next(int64_t count, const SampleContext& context) override;
   StateTree state() const override;
-  /// Throws a CheckpointError for a state of other shards or another buffer.
+  /// Throws a CheckpointError for a state of other shards, another order or another buffer, and if the shards of the
+  /// current block have changed.
   void load_state(const StateTree& state) override;
   /// The files, after braces were expanded.
   const std::vector<std::filesystem::path>& shards() const;
