@@ -98,9 +98,9 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   return report.exit_code;
 }
 
-// Weights of a newly created module are unrelated to previous training.
+// Weights of a newly created module are unrelated to previous training; `pretrained` replaces them.
 void warn_of_untrained(const Config& config) {
-  if (!config.ckpt_path)
+  if (!config.ckpt_path && !config.pretrained.path)
     log::warn("cli.untrained_weights",
               "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
 }

@@ -6,6 +6,7 @@
 #include "config/config_tree.h"
 #include "config/links.h"
 #include "config/renamed_options.h"
+#include "config/weights_config.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -110,7 +111,9 @@ Config read_typed(ConfigNode node, Problems& problems) {
   Problems references;
   config::interpolate(node, references);
   Problems typed;
+  std::vector<std::string> taken = config::take_weights_config(node, typed);
   Config config = config::read_with_links(node, typed);
+  config.pretrained.from_config = std::move(taken);
   for (const Problem& problem : references.items()) problems.add(problem.where, problem.path, problem.message);
   for (const Problem& problem : typed.items()) {
     if (!lies_in(problem.path, references)) problems.add(problem.where, problem.path, problem.message);

@@ -149,6 +149,15 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
 
 }  // namespace
 
+bool config::names_link_target(const ConfigNode& root, std::string_view path) {
+  const ConfigNode* const link = root.find("link");
+  if (link == nullptr) return false;
+  return std::ranges::any_of(link->entries(), [&](const ConfigNode::Entry& entry) {
+    const std::optional<Target> target = parse_target(entry.first);
+    return target && target->path() == path;
+  });
+}
+
 bool config::is_link_target(const Config& config, std::string_view key) {
   return std::ranges::any_of(config.link, [&](const auto& link) {
     const std::optional<Target> target = parse_target(link.first);
