@@ -10,7 +10,7 @@ void PretrainedWeights::fields(Fields& f) {
     "Hugging Face's.");
   f(key_map, "key_map", "How the names in the file become those of the model; null: they are the same.").nullable();
   f(key_prefix, "key_prefix",
-    "Removed from the beginning of the names in the file, such as module. or model.; names without it are left out.");
+    "Removed from the beginning of the names in the file, such as module. or model.; names without it remain.");
   f(strict, "strict",
     "Names and shapes of all weights must match, except ignored ones; false: load what fits and report the rest.");
   f(ignore, "ignore",

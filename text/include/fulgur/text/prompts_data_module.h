@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ class FULGUR_API PromptsDataModule : public DataModule {
  public:
   struct Options {
     std::filesystem::path path = {};
-    std::filesystem::path tokenizer = {};
+    std::optional<std::filesystem::path> tokenizer = {};
     std::string text_field = "text";
     int64_t samples_per_prompt = 1;
     bool special_tokens = true;

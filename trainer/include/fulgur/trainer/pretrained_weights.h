@@ -17,7 +17,8 @@ struct FULGUR_API PretrainedWeights {
   /// safetensors, a `.pt` file, an index of safetensors shards, or a folder of Hugging Face's. Every rank reads it.
   std::optional<std::filesystem::path> path;
   Spec<KeyMap> key_map;             ///< none: the names are those of the module
-  /// Removed from the beginning of the names in the file, before the key map; all names must have it.
+  /// Removed from the beginning of the names in the file, before the key map is applied; names without it
+  /// remain. At least one name must have it.
   std::string key_prefix;
   bool strict = true;               ///< all names and shapes must match, except those of `ignore`
   std::vector<std::string> ignore;  ///< patterns of names in the module that are not loaded
