@@ -10,6 +10,7 @@
 #include "fulgur/core/text/text.h"
 #include "tokenizers/byte_characters.h"
 #include "tokenizers/parts_json.h"
+#include "tokenizers/space_marks.h"
 #include "unicode/characters.h"
 #include "words/gpt2_words.h"
 
@@ -72,10 +73,14 @@ std::vector<AddedTokens::Pattern> ComposedTokenizer::patterns(bool normalized_on
   std::vector<AddedTokens::Pattern> made;
   for (const AddedToken& added : parts_.added)
     if (added.normalized == normalized_ones)
-      made.push_back(
-          {normalized_ones && parts_.normalization ? normalized(added.content, *parts_.normalization) : added.content,
-           &added});
+      made.push_back({normalized_ones ? normalized_text(added.content) : added.content, &added});
   return made;
+}
+
+std::string ComposedTokenizer::normalized_text(std::string_view text) const {
+  if (parts_.normalization) return normalized(text, *parts_.normalization);
+  if (parts_.marks && parts_.marks->by_normalizer) return with_space_marks(text, *parts_.marks, false);
+  return std::string(text);
 }
 
 std::string ComposedTokenizer::json_of_parts() const { return json_of(parts_); }
@@ -86,18 +91,45 @@ std::vector<int32_t> ComposedTokenizer::encode(std::string_view text) const {
   out.reserve(text.size() / 3 + 1);
   const WordCaches::Loan cache(caches_);
   raw_.split(
-      text, [&](std::string_view piece) { encode_piece(piece, *cache, out); }, [&](int32_t id) { out.push_back(id); });
+      text, [&](std::string_view piece) { encode_piece(piece, piece.data() == text.data(), *cache, out); },
+      [&](int32_t id) { out.push_back(id); });
   return out;
 }
 
-void ComposedTokenizer::encode_piece(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const {
+void ComposedTokenizer::encode_piece(std::string_view piece, bool is_first, WordCache& cache,
+                                     std::vector<int32_t>& out) const {
   std::string made;
-  if (parts_.normalization) {
-    made = normalized(piece, *parts_.normalization);
+  if (parts_.normalization || parts_.marks) {
+    made = normalized_text(piece);
     piece = made;
   }
-  normalized_.split(
-      piece, [&](std::string_view part) { encode_words(part, cache, out); }, [&](int32_t id) { out.push_back(id); });
+  const auto encode_part = [&](std::string_view part) {
+    if (parts_.marks)
+      encode_marked(part, is_first && part.data() == piece.data(), cache, out);
+    else
+      encode_words(part, cache, out);
+  };
+  normalized_.split(piece, encode_part, [&](int32_t id) { out.push_back(id); });
+}
+
+void ComposedTokenizer::encode_marked(std::string_view piece, bool is_first, WordCache& cache,
+                                      std::vector<int32_t>& out) const {
+  const SpaceMarks& marks = *parts_.marks;
+  std::string marked;
+  if (!marks.by_normalizer) {
+    marked = with_space_marks(piece, marks, is_first);
+    piece = marked;
+  }
+  const auto& bpe = std::get<ByteBpe>(model_);
+  const auto use = [&](std::string_view word) {
+    cache.append(word, out, [&](std::string_view w, std::vector<int32_t>& to) { bpe.encode(w, to); });
+  };
+  if (!marks.split) return use(piece);
+  for (size_t begin = 0; begin < piece.size();) {
+    const size_t end = std::min(piece.find(kSpaceMark, begin + 1), piece.size());
+    use(piece.substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 void ComposedTokenizer::encode_words(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const {
@@ -141,12 +173,17 @@ int64_t ComposedTokenizer::num_special_tokens() const {
 std::string ComposedTokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::string out;
   bool first = true;
+  MarkedText marked;
   for (const int32_t id : ids) {
     const auto at = static_cast<size_t>(id);
     if (id < 0 || at >= tokens_.size() || tokens_[at] == nullptr)
       throw DataError(cat("[text.decode] each id must have a token, below ", tokens_.size(), "; got ", id, "."));
     if (skip_special_tokens && special_[at]) continue;
     const std::string& token = *tokens_[at];
+    if (parts_.marks) {
+      marked.add(token);
+      continue;
+    }
     if (parts_.model == TokenModel::byte_bpe) {
       out += bytes_of_characters(token).value_or(token);
       continue;
@@ -158,6 +195,7 @@ std::string ComposedTokenizer::decode(std::span<const int32_t> ids, bool skip_sp
     if (parts_.cleanup) clean_up(piece);
     out += piece;
   }
+  if (parts_.marks) return marked.take(*parts_.marks);
   return with_replacements(out);
 }
 
@@ -174,7 +212,7 @@ std::vector<std::string> ComposedTokenizer::special_tokens() const {
 }
 
 size_t ComposedTokenizer::last_cut(std::string_view text) const {
-  const bool one_word = parts_.model == TokenModel::byte_bpe && !parts_.use_regex;
+  const bool one_word = parts_.marks || (parts_.model == TokenModel::byte_bpe && !parts_.use_regex);
   if (!can_cut_ || one_word) return 0;
   // A piece that begins with another white space than ' ' would get a space in front.
   return last_word_border(text, parts_.add_prefix_space ? " " : " \n");

@@ -25,6 +25,18 @@ struct AddedToken {
 
 enum class TokenModel { byte_bpe, word_piece };
 
+/// How a model of SentencePiece (Llama) sees a text: its spaces are marks, `▁`; it is one word, whose characters are
+/// merged; and a character without a token becomes its bytes, `<0x0A>`.
+struct SpaceMarks {
+  /// Which stretches of text between added tokens get a mark in front: none; each; each that has none; the one at the
+  /// beginning of the text, if it has none.
+  enum class Front { none, each, each_without, first_without };
+  Front front = Front::none;
+  bool by_normalizer = true;  ///< else by the pre-tokenizer, after the added tokens that are normalised are found
+  bool split = false;         ///< words begin at marks
+  bool strip = false;         ///< decode removes a space at the beginning
+};
+
 /// What a tokenizer.json says, checked.
 struct TokenizerParts {
   TokenModel model = TokenModel::byte_bpe;
@@ -35,6 +47,7 @@ struct TokenizerParts {
   bool ignore_merges = false;                                    // byte_bpe: words of the vocabulary are not split
   bool add_prefix_space = false;                                 // byte_bpe
   bool use_regex = true;                                         // byte_bpe
+  std::optional<SpaceMarks> marks = {};                          // byte_bpe: of characters, with bytes as fallback
   std::string continuing_prefix = "##";                          // word_piece
   int64_t max_input_chars_per_word = 100;                        // word_piece
   bool cleanup = true;                                           // word_piece: decode puts no space before `.`
