@@ -43,7 +43,9 @@ const Field* find_field(const Fields& fields, const Target& target, std::vector<
     if (level == nullptr) return nullptr;
     found = level->find(name);
     if (found == nullptr) {
-      why = cat("there is no option '", name, "'", did_you_mean(name, level->names()));
+      const std::string near = did_you_mean(name, level->names());
+      why = cat("there is no option '", name, "'",
+                near.empty() ? cat("; the options are ", join(level->names())) : near);
       return nullptr;
     }
     level = nullptr;
