@@ -94,7 +94,7 @@ TEST_CASE("parts of a model with byte_fallback that are not Llama's are refused 
                           {"/normalizer/normalizers/1/type", "Strip", "it is 'Strip'"},
                           {"/decoder/decoders/1/type", "Metaspace", "must be a Sequence of Replace, ByteFallback"},
                           {"/decoder/decoders/3/stop", 1, "decoder.decoders[3].stop"},
-                          {"/decoder/type", "ByteLevel", "decoders"},
+                          {"/decoder/type", "ByteLevel", "must be a Sequence"},
                           {"/decoder", nullptr, "decoder"}});
   check_refused("metaspace", {{"/pre_tokenizer/replacement", "_", "pre_tokenizer.replacement"},
                               {"/pre_tokenizer/prepend_scheme", "last", "must be always, never or first"},

@@ -112,9 +112,9 @@ TEST_CASE("another data module makes the links optional that were written for th
   };
   CHECK(source({}) == "data.classes");
   CHECK(source({{"data", "ConfigData"}}) == "data.classes");
-  CHECK(source({{"data", "ConfigOtherData"}}) == "data.classes?");
-  CHECK(source({{"data.class_path", "ConfigOtherData"}}) == "data.classes?");
-  CHECK(source({{"data", "ConfigOtherData"}, {"link.model.classes", "data.classes"}}) == "data.classes");
+  CHECK(source({{"data", "SyntheticDataModule"}}) == "data.classes?");
+  CHECK(source({{"data.class_path", "SyntheticDataModule"}}) == "data.classes?");
+  CHECK(source({{"data", "SyntheticDataModule"}, {"link.model.classes", "data.classes"}}) == "data.classes");
 }
 
 TEST_CASE("a link to no option of the model lists the options, if none has a similar name") {
