@@ -203,6 +203,16 @@ seeds: 2
   CHECK(rows[0].at("val_loss") != rows[1].at("val_loss"));
 }
 
+TEST_CASE("sweep: cross validation has the mean over the folds, and its best config has no fold") {
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {}\nfolds: 2\n");
+  const Finished end = sweeps({"--dir", "a"});
+  INFO(end.out << end.err);
+  // The data module of this config has no folds.
+  CHECK(end.exit_code == 2);
+  CHECK(says(end.err, "trial 0 (fold=1/2) cannot start"));
+  CHECK(says(end.err, "fold"));
+}
+
 TEST_CASE("sweep: halving stops points early, and a promoted trial equals one that was never stopped") {
   const std::string halving = std::string(kGrid) + "halving: {factor: 2, min_epochs: 1}\n";
   // The learning rate depends on the length of the whole run.
