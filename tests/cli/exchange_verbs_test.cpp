@@ -193,7 +193,7 @@ TEST_CASE("import and pretrained name the prefix of a file's names; pretrained w
   fulgur::write_pytorch_file(run / "ddp.pt", prefixed);
   const Finished refused = run({"import", "ddp.pt", "-c", "c.yaml"});
   CHECK(refused.exit_code == 4);
-  CHECK(says(refused.err, "begin with module.") );
+  CHECK(says(refused.err, "begin with module."));
   CHECK(says(refused.err, "Add --key_prefix module.="));
   const Finished wrong = run({"test", "-c", "c.yaml", "--pretrained.path", "ddp.pt"});
   CHECK(wrong.exit_code == 4);

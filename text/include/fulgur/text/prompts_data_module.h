@@ -44,6 +44,7 @@ class FULGUR_API PromptsDataModule : public DataModule {
   /// checkpoint with a vocabulary.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports = "vocab_size";
   StateTree exported_values() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -60,6 +60,7 @@ class FULGUR_API DataModule : public Stateful {
   /// Called after an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);
   /// Values that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
+  /// A member `static constexpr const char* kExports` lists their names for `trainer describe`.
   virtual StateTree exported_values() const { return {}; }
   /// Further entries of a line of predictions.jsonl, which say in words what its numbers mean. Called
   /// on rank 0 after predict, for each sample. Must not throw.
