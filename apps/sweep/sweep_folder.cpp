@@ -55,7 +55,8 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   const std::vector<history::TrialRecord>& trials = state.trials;
   const auto best = history::best_trial(plan, trials);
   const std::filesystem::path best_yaml = folder / "best.yaml";
-  const std::optional<std::string> config = best ? config_of(folder, state, *best, plan.spec.folds.has_value()) : std::nullopt;
+  const std::optional<std::string> config =
+      best ? config_of(folder, state, *best, plan.spec.folds.has_value()) : std::nullopt;
   std::string command = cat(program_name(), " fit --config ", best_yaml);
   for (const std::string& plugin : state.plugins) command += cat(" --plugin ", plugin);
   write_report(folder / "sweep.csv", history::sweep_csv(plan, trials));

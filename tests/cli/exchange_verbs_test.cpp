@@ -198,7 +198,8 @@ TEST_CASE("import and pretrained name the prefix of a file's names; pretrained w
   const Finished wrong = run({"test", "-c", "c.yaml", "--pretrained.path", "ddp.pt"});
   CHECK(wrong.exit_code == 4);
   CHECK(says(wrong.err, "Set pretrained.key_prefix: module."));
-  const Finished right = run({"test", "-c", "c.yaml", "--pretrained.path", "ddp.pt", "--pretrained.key_prefix", "module."});
+  const Finished right =
+      run({"test", "-c", "c.yaml", "--pretrained.path", "ddp.pt", "--pretrained.key_prefix", "module."});
   INFO(right.err);
   CHECK(right.exit_code == 0);
   CHECK_FALSE(says(right.err, "newly initialized"));

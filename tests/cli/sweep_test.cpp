@@ -205,7 +205,8 @@ seeds: 2
 
 TEST_CASE("sweep: cross validation shows the mean over the folds, and its best config has no fold") {
   std::string table = "a,b,y\n";
-  for (int i = 0; i < 40; ++i) table += std::to_string(i % 7) + "," + std::to_string(i % 5) + "," + (i % 2 ? "p\n" : "q\n");
+  for (int i = 0; i < 40; ++i)
+    table += std::to_string(i % 7) + "," + std::to_string(i % 5) + "," + (i % 2 ? "p\n" : "q\n");
   const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {}\nfolds: 2\n", R"(
 seed_everything: 1
 trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}

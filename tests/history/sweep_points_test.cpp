@@ -55,10 +55,9 @@ TEST_CASE("sweep points: each point is repeated with every seed") {
 
 TEST_CASE("sweep points: each point is validated on every fold, with every seed") {
   const SweepPlan plan = plan_of_text("method: grid\nmetric: m\nspace: {a: [1, 2]}\nseeds: [7, 9]\nfolds: 2");
-  CHECK(texts_of(plan) ==
-        std::vector<std::string>{"a=1 seed=7 fold=1/2", "a=1 seed=7 fold=2/2", "a=1 seed=9 fold=1/2",
-                                 "a=1 seed=9 fold=2/2", "a=2 seed=7 fold=1/2", "a=2 seed=7 fold=2/2",
-                                 "a=2 seed=9 fold=1/2", "a=2 seed=9 fold=2/2"});
+  CHECK(texts_of(plan) == std::vector<std::string>{"a=1 seed=7 fold=1/2", "a=1 seed=7 fold=2/2", "a=1 seed=9 fold=1/2",
+                                                   "a=1 seed=9 fold=2/2", "a=2 seed=7 fold=1/2", "a=2 seed=7 fold=2/2",
+                                                   "a=2 seed=9 fold=1/2", "a=2 seed=9 fold=2/2"});
   CHECK(plan.runs_per_point() == 4);
   CHECK(plan.points() == 2);
   CHECK(plan.trials[5].overrides.back() == std::pair<std::string, std::string>{"data.fold", "2/2"});

@@ -275,7 +275,8 @@ TEST_CASE("options of the model come from the config.json beside the weights") {
   CHECK(config_from_node(saved).write().same_as(saved));
   // Options that the config sets must agree with the file, unless it is not used.
   const auto refusal = [&](const std::string& args) {
-    return message_of<ConfigError>([&] { config_of("model: {class_path: GPT, init_args: {" + args + "}}\n" + pretrained + "}"); });
+    return message_of<ConfigError>(
+        [&] { config_of("model: {class_path: GPT, init_args: {" + args + "}}\n" + pretrained + "}"); });
   };
   CHECK_THAT(refusal("activation: gelu"), ContainsSubstring("model.init_args.activation") &&
                                               ContainsSubstring("Set it to gelu_tanh") &&
@@ -294,9 +295,8 @@ TEST_CASE("a config.json that describes another computation, or is damaged, is a
   const test::TemporaryFolder folder;
   const auto message = [&](const std::string& json) {
     test::write_text(folder / "config.json", json);
-    return message_of<ConfigError>([&] {
-      config_of(cat("model: GPT\npretrained: {path: ", folder.path().string(), ", key_map: hf_llama}"));
-    });
+    return message_of<ConfigError>(
+        [&] { config_of(cat("model: GPT\npretrained: {path: ", folder.path().string(), ", key_map: hf_llama}")); });
   };
   CHECK_THAT(message(R"({"hidden_act": "gelu"})"), ContainsSubstring("hidden_act: gelu") && ContainsSubstring("silu"));
   CHECK_THAT(message(R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})"),
@@ -312,10 +312,9 @@ TEST_CASE("options that a link fills are not taken from config.json, and those o
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64,
     "rms_norm_eps": 1e-06, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
     "tie_word_embeddings": false, "hidden_act": "silu"})");
-  const Config config =
-      config_of(cat("model: {class_path: GPT, init_args: {block_size: 32}}\npretrained: {path: ",
-                    folder.path().string(), ", key_map: hf_llama}\n",
-                    "data: SyntheticDataModule\nlink: {model.init_args.vocab_size: data.num_classes}"));
+  const Config config = config_of(
+      cat("model: {class_path: GPT, init_args: {block_size: 32}}\npretrained: {path: ", folder.path().string(),
+          ", key_map: hf_llama}\n", "data: SyntheticDataModule\nlink: {model.init_args.vocab_size: data.num_classes}"));
   const ConfigNode written = config.write();
   const auto option = [&](const char* name) { return written.find("model")->find("init_args")->find(name)->text(); };
   CHECK(option("vocab_size") == "256");

@@ -145,7 +145,9 @@ TEST_CASE("without a tokenizer, prompts have the vocabulary of the checkpoint") 
   CHECK_THAT(message_of<ConfigError>([&] { none.setup(TrainerFn::predict); }), ContainsSubstring("--ckpt_path"));
   PromptFile both("prompts.txt", "ab");
   PromptsDataModule refused(both.options);
-  CHECK_THAT(message_of<ConfigError>([&] { refused.load_state(StateTree::map({{"vocabulary", std::string("ab")}})); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               refused.load_state(StateTree::map({{"vocabulary", std::string("ab")}}));
+             }),
              ContainsSubstring("Remove data.init_args.tokenizer"));
 }
 

@@ -209,15 +209,16 @@ SweepSpec read_sweep(const ConfigNode& node) {
   fields.read(node, problems, "");
   problems.throw_if_any();
   if (spec.metric.empty()) problems.add(node.where, "metric", "names a logged metric; got an empty text");
-  if (spec.space.axes.empty() && !spec.folds && spec.seeds.values.size() < 2) problems.add(node.where, "space", "needs at least one option, or seeds or folds beside it");
+  if (spec.space.axes.empty() && !spec.folds && spec.seeds.values.size() < 2)
+    problems.add(node.where, "space", "needs at least one option, or seeds or folds beside it");
   if (spec.halving && spec.halving->min_epochs.has_value() == spec.halving->min_steps.has_value())
     problems.add(node.find("halving")->where, "halving", "needs one of min_epochs and min_steps");
   check_method(spec, node, problems);
   check_keys(spec, problems);
   problems.throw_if_any();
   const double most = static_cast<double>(possible_points(spec));
-  const double seeds = static_cast<double>(std::max<size_t>(spec.seeds.values.size(), 1)) *
-                       static_cast<double>(spec.folds.value_or(1));
+  const double seeds =
+      static_cast<double>(std::max<size_t>(spec.seeds.values.size(), 1)) * static_cast<double>(spec.folds.value_or(1));
   if (spec.method == SweepMethod::random && static_cast<double>(*spec.trials) > most)
     problems.add(
         node.find("trials")->where, "trials",

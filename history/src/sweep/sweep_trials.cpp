@@ -100,7 +100,8 @@ SweepPlan plan_sweep(SweepSpec spec, std::optional<int64_t> length) {
                          .fold = plan.spec.folds ? std::optional(fold) : std::nullopt,
                          .values = values,
                          .overrides = {}};
-        for (const size_t i : order) trial.overrides.emplace_back(plan.spec.space.axes[i].key, override_text(values[i]));
+        for (const size_t i : order)
+          trial.overrides.emplace_back(plan.spec.space.axes[i].key, override_text(values[i]));
         if (seed) trial.overrides.emplace_back("seed_everything", cat(*seed));
         if (trial.fold) trial.overrides.emplace_back("data.fold", cat(fold, "/", *plan.spec.folds));
         plan.trials.push_back(std::move(trial));

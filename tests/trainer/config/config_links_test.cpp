@@ -94,8 +94,9 @@ TEST_CASE("a link that is null is removed") {
 }
 
 TEST_CASE("an optional link is left out if the data module does not provide its value") {
-  Config config = load(kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
-                               "link: {model.classes: 'data.size?', model.rate: 'data.rate?'}\n");
+  Config config = load(kData +
+                       "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
+                       "link: {model.classes: 'data.size?', model.rate: 'data.rate?'}\n");
   apply_links(config, facts());
   CHECK(value_at(config, "model.init_args.classes") == "3");
   CHECK(value_at(config, "model.init_args.rate") == "0.5");
@@ -105,8 +106,9 @@ TEST_CASE("an optional link is left out if the data module does not provide its 
 }
 
 TEST_CASE("another data module makes the links optional that were written for the first one") {
-  const std::string yaml = kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
-                                   "link: {model.classes: data.classes}\n";
+  const std::string yaml = kData +
+                           "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
+                           "link: {model.classes: data.classes}\n";
   const auto source = [&](const std::vector<std::pair<std::string, std::string>>& overrides) {
     return load(yaml, overrides).link.at("model.classes");
   };

@@ -60,7 +60,8 @@ struct PromptsDataModule::Impl {
     if (!options.tokenizer && !vocabulary)
       throw ConfigError(
           "[text.PromptsDataModule] tokenizer must name a tokenizer, unless the run loads a checkpoint of a model of "
-          "characters or bytes (TextDataModule), whose vocabulary is used; it is null. Set data.init_args.tokenizer, or "
+          "characters or bytes (TextDataModule), whose vocabulary is used; it is null. Set data.init_args.tokenizer, "
+          "or "
           "name the checkpoint with --ckpt_path.");
   }
 

@@ -53,8 +53,9 @@ void read_metaspace(const JsonPart& part, SpaceMarks& marks) {
   part.only("str_rep", std::string(kSpaceMark));
   // Old files have add_prefix_space instead of prepend_scheme.
   const bool old_prefix = part.boolean_or("add_prefix_space", true);
-  const std::string scheme =
-      part.has("prepend_scheme") ? part.at("prepend_scheme").text() : old_prefix ? "always" : "never";
+  const std::string scheme = part.has("prepend_scheme") ? part.at("prepend_scheme").text()
+                             : old_prefix               ? "always"
+                                                        : "never";
   if (scheme != "always" && scheme != "never" && scheme != "first")
     part.at("prepend_scheme").refuse("must be always, never or first", cat("it is '", escape_controls(scheme), "'"));
   marks.front = scheme == "always" ? Front::each_without : scheme == "first" ? Front::first_without : Front::none;

@@ -44,8 +44,8 @@ const Field* find_field(const Fields& fields, const Target& target, std::vector<
     found = level->find(name);
     if (found == nullptr) {
       const std::string near = did_you_mean(name, level->names());
-      why = cat("there is no option '", name, "'",
-                near.empty() ? cat("; the options are ", join(level->names())) : near);
+      why =
+          cat("there is no option '", name, "'", near.empty() ? cat("; the options are ", join(level->names())) : near);
       return nullptr;
     }
     level = nullptr;

@@ -23,7 +23,8 @@ void PretrainedWeights::fields(Fields& f) {
 void PretrainedWeights::check() const {
   if (!path && (key_map || !key_prefix.empty() || !strict || !ignore.empty() || !use_config))
     throw ConfigError(
-        "[pretrained] key_map, key_prefix, strict, ignore and use_config say how a file is loaded, and no file is named. Set "
+        "[pretrained] key_map, key_prefix, strict, ignore and use_config say how a file is loaded, and no file is "
+        "named. Set "
         "pretrained.path, or remove them.");
 }
 

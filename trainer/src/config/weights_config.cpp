@@ -68,9 +68,9 @@ std::optional<FoundEntry> find_entry(const WeightsJson& json, const ConfigRule& 
     if (value == nullptr || !value->is_primitive() || value->is_null()) continue;
     const bool is_text = value->is_string();
     return FoundEntry{cat(key, ": ", is_text ? escape_controls(value->get<std::string>()) : value->dump()),
-                      is_text                     ? value->get<std::string>()
-                      : value->is_number_float()  ? format_double(value->get<double>())
-                                                  : value->dump()};
+                      is_text                    ? value->get<std::string>()
+                      : value->is_number_float() ? format_double(value->get<double>())
+                                                 : value->dump()};
   }
   if (rule.otherwise.empty()) return std::nullopt;
   return FoundEntry{rule.keys.empty() ? "the key map" : cat("no ", rule.keys.front()), rule.otherwise};
@@ -130,10 +130,11 @@ class WeightsConfig {
       return;
     }
     if (!rule.exact || !own->is_scalar() || same_value(own->text(), value)) return;
-    problems_.add(own->where, path,
-                  cat("is ", own->describe(), ", but ", shown(), " says ", value, " (", entry.key,
-                      "): the weights would not give the numbers that they were trained for. Set it to ", value,
-                      ", or remove it: it is taken from config.json then. To keep it, set pretrained.use_config: false"));
+    problems_.add(
+        own->where, path,
+        cat("is ", own->describe(), ", but ", shown(), " says ", value, " (", entry.key,
+            "): the weights would not give the numbers that they were trained for. Set it to ", value,
+            ", or remove it: it is taken from config.json then. To keep it, set pretrained.use_config: false"));
   }
 
   Location place_of_path() const {
@@ -153,8 +154,7 @@ class WeightsConfig {
 std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problems) {
   const auto path = text_at(root, {"pretrained", "path"}), use = text_at(root, {"pretrained", "use_config"});
   const auto model = class_of_node(root, {"model"});
-  const ComponentInfo* const info =
-      model ? component_registry(LightningModule::kRegistryKind).find(*model) : nullptr;
+  const ComponentInfo* const info = model ? component_registry(LightningModule::kRegistryKind).find(*model) : nullptr;
   if (!path || path->empty() || info == nullptr || (use && same_value(*use, "false"))) return {};
   const std::shared_ptr<KeyMap> map = key_map_of(root);
   const std::vector<ConfigRule> rules = map ? map->config_rules() : std::vector<ConfigRule>();
@@ -165,8 +165,7 @@ std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problem
   WeightsConfig config(root, file, problems);
   const auto problem = [&](std::string_view what) {
     problems.add(root.find("pretrained")->where, "pretrained.path",
-                 cat(escape_controls(file.string()), " ", what,
-                     ". Repair it, or set pretrained.use_config: false"));
+                 cat(escape_controls(file.string()), " ", what, ". Repair it, or set pretrained.use_config: false"));
     return std::vector<std::string>();
   };
   std::optional<std::string> text;

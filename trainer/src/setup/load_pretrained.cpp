@@ -15,8 +15,9 @@ std::string prefix_hint(const torch::nn::Module& model, const NamedTensors& in_f
   const std::optional<std::string> prefix = helpful_prefix(model, in_file, map);
   if (!prefix) return {};
   const std::string shown = escape_controls(*prefix);
-  return cat("; names in the file begin with ", shown, ", which the model's do not have. Set pretrained.key_prefix: ",
-             escape_controls(removed), shown, " (the differences without it follow)");
+  return cat("; names in the file begin with ", shown,
+             ", which the model's do not have. Set pretrained.key_prefix: ", escape_controls(removed), shown,
+             " (the differences without it follow)");
 }
 
 }  // namespace
@@ -35,8 +36,8 @@ void load_pretrained(RunState& run) {
                         {.strict = false, .key_prefixes = {}, .convert_formats = true, .ignore = pretrained.ignore});
   if (!report.differences.empty() && (pretrained.strict || report.loaded.empty()))
     throw CheckpointError(
-        cat("[trainer.pretrained] ", shown_path, " does not fit the model", prefix_hint(*run.model, in_file, map.get(), pretrained.key_prefix),
-            ":\n", report.differences,
+        cat("[trainer.pretrained] ", shown_path, " does not fit the model",
+            prefix_hint(*run.model, in_file, map.get(), pretrained.key_prefix), ":\n", report.differences,
             "\nGive the model the options that the weights were created with; name the key map of the program that "
             "wrote them (pretrained.key_map); list weights that shall keep their initial values in pretrained.ignore",
             pretrained.strict ? ", or load what fits with pretrained.strict: false." : "."));

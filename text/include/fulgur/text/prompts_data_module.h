@@ -18,8 +18,8 @@ namespace fulgur {
 ///
 /// Each prompt has `samples_per_prompt` samples with different indices, one after the other, so that a model that draws
 /// its tokens by index gives different texts. If the run loads a checkpoint whose data had a tokenizer, this one must
-/// be the same. Without `tokenizer`, the prompts have the characters or bytes of the vocabulary of the checkpoint, whose
-/// data was a TextDataModule's. Exported value: `vocab_size`.
+/// be the same. Without `tokenizer`, the prompts have the characters or bytes of the vocabulary of the checkpoint,
+/// whose data was a TextDataModule's. Exported value: `vocab_size`.
 ///
 /// Lines of predictions.jsonl get `prompt`, as in the file, and, if the model returns `generated`, `text`: the prompt
 /// with its continuation.

@@ -16,7 +16,7 @@ namespace fulgur {
 struct FULGUR_API PretrainedWeights {
   /// safetensors, a `.pt` file, an index of safetensors shards, or a folder of Hugging Face's. Every rank reads it.
   std::optional<std::filesystem::path> path;
-  Spec<KeyMap> key_map;             ///< none: the names are those of the module
+  Spec<KeyMap> key_map;  ///< none: the names are those of the module
   /// Removed from the beginning of the names in the file, before the key map is applied; names without it
   /// remain. At least one name must have it.
   std::string key_prefix;
