@@ -187,8 +187,9 @@ TEST_CASE("inspect shows the weights of a folder of Hugging Face") {
 TEST_CASE("import and pretrained name the prefix of a file's names; pretrained weights are no untrained ones") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
+  const fulgur::PytorchFile exported = fulgur::read_pytorch_file(run / "last.pt");
   fulgur::NamedTensors prefixed;
-  for (const auto& [name, tensor] : fulgur::read_pytorch_file(run / "last.pt").tensors)
+  for (const auto& [name, tensor] : exported.tensors)
     prefixed.emplace_back("module." + name, tensor);
   fulgur::write_pytorch_file(run / "ddp.pt", prefixed);
   const Finished refused = run({"import", "ddp.pt", "-c", "c.yaml"});
