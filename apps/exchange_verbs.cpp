@@ -5,6 +5,7 @@
 #include "exporting/export_torchscript.h"
 #include "fulgur/checkpoint/adapters.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/key_prefix.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/weights_file.h"
@@ -111,6 +112,17 @@ ExitCode export_adapters(const CommandLine& command) {
   return ExitCode::ok;
 }
 
+// The option that would remove a beginning of the names in the file; empty if none helps.
+std::string prefix_option(const LightningModule& module, const NamedTensors& tensors,
+                          const std::vector<std::string>& given) {
+  if (!given.empty()) return {};
+  const std::optional<std::string> prefix = detail::helpful_prefix(module, tensors, nullptr);
+  if (!prefix) return {};
+  const std::string shown = escape_controls(*prefix);
+  return cat("; names in the file begin with ", shown, ", which the module's do not have. Add --key_prefix ", shown,
+             "= (the differences without it follow)");
+}
+
 }  // namespace
 
 ExitCode export_checkpoint(const CommandLine& command) {
@@ -162,7 +174,8 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);
   if (!report.differences.empty() && (command.strict || report.loaded.empty()))
     throw CheckpointError(
-        cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n", report.differences,
+        cat("[cli.import] ", escape_controls(file.string()), " does not fit the module",
+            prefix_option(*run.module, weights.tensors, command.key_prefixes), ":\n", report.differences,
             "\nGive the model the options that the weights were created with, replace prefixes of names with "
             "--key_prefix OLD=NEW, convert floating-point weights of another dtype with --convert",
             command.strict ? ", or load what fits with --strict false." : "."));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/inspect.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/weights_file.h"
 #include "fulgur/core/text/text.h"
@@ -167,12 +168,21 @@ ExitCode inspect_file(const fs::path& path, bool as_json) {
   return ExitCode::ok;
 }
 
+/// A folder of Hugging Face's, as `pretrained` reads it; a checkpoint has its own files beside its weights.
+bool is_weights_folder(const fs::path& path) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return fs::exists(path / name, ignored); };
+  if (has("manifest.json") || has("state.json") || path.extension() == run_layout::kExtension) return false;
+  return has("model.safetensors") || has("model.safetensors.index.json") || has("pytorch_model.bin") ||
+         has("pytorch_model.bin.index.json");
+}
+
 }  // namespace
 
 ExitCode inspect(const CommandLine& command) {
   const fs::path path = *command.argument;
   std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) return inspect_file(path, command.json);
+  if (fs::is_regular_file(path, ignored) || is_weights_folder(path)) return inspect_file(path, command.json);
   const CheckpointInspection found = inspect_checkpoint(path);
   print(command.json ? json_text(json_of(found)) : text_of(found));
   return found.report.ok() ? ExitCode::ok : ExitCode::checkpoint;

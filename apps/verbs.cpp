@@ -1,5 +1,9 @@
 #include "verbs.h"
 
+#include <filesystem>
+#include <set>
+#include <string>
+
 #include "exchange_verbs.h"
 #include "failure.h"
 #include "failure_report.h"
@@ -98,12 +102,26 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   return report.exit_code;
 }
 
-// Weights of a newly created module are unrelated to previous training, unless its file has them.
+// Weights of a newly created module are unrelated to previous training, unless `pretrained` or the model's file has them.
 void warn_of_untrained(const Config& config) {
   const std::string& model = config.model.class_path();
-  if (!config.ckpt_path && model != "TorchScriptModule" && model != "TorchExportModule")
+  const bool has_file = config.pretrained.path || model == "TorchScriptModule" || model == "TorchExportModule";
+  if (!config.ckpt_path && !has_file)
     log::warn("cli.untrained_weights",
               "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
+}
+
+// Folders of the pictures and tables that the evaluation has logged, such as a confusion matrix; one per line.
+std::string media_folders(const std::filesystem::path& run_dir, std::string_view stage) {
+  std::set<std::string> found;
+  std::error_code error;
+  if (!run_dir.empty())
+    for (std::filesystem::directory_iterator entry(run_dir / "media", error), end; !error && entry != end;
+         entry.increment(error))
+      if (entry->path().filename().string().starts_with(stage)) found.insert(entry->path().string());
+  std::string text;
+  for (const std::string& folder : found) text += cat(escape_controls(folder), "\n");
+  return text;
 }
 
 ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, bool several,
@@ -118,7 +136,8 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Trai
   save_report(command, report_json(command.verb, report));
   // After a signal there is nothing to show.
   if (report.exit_code == ExitCode::ok)
-    print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
+    print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders) +
+          media_folders(report.run_dir, validates ? "val_" : "test_"));
   return report.exit_code;
 }
 

@@ -19,9 +19,9 @@ constexpr const char* kState = "sweep.json";
 
 // nullopt if the run has none, or if it cannot be read: the table does not need it.
 std::optional<std::string> config_of(const std::filesystem::path& folder, const history::SweepState& state,
-                                     size_t trial) {
+                                     size_t trial, bool has_folds) {
   try {
-    return history::trial_config(folder, state.trials[trial], state.config);
+    return history::trial_config(folder, state.trials[trial], state.config, has_folds);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -55,7 +55,8 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   const std::vector<history::TrialRecord>& trials = state.trials;
   const auto best = history::best_trial(plan, trials);
   const std::filesystem::path best_yaml = folder / "best.yaml";
-  const std::optional<std::string> config = best ? config_of(folder, state, *best) : std::nullopt;
+  const std::optional<std::string> config =
+      best ? config_of(folder, state, *best, plan.spec.folds.has_value()) : std::nullopt;
   std::string command = cat(shell_word(program_name()), " fit --config ", shell_word(best_yaml.string()));
   const std::string plugins = run_layout::plugin_arguments(state.plugins);
   if (!plugins.empty()) command += cat(" --plugin ", plugins);
@@ -70,7 +71,7 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   text += escape_controls((folder / "sweep.html").string()) + "\n";
   if (best)
     text +=
-        cat("best: trial ", *best, "; ",
+        cat("best: ", plan.spec.folds ? cat("point ", plan.trials[*best].point) : cat("trial ", *best), "; ",
             config ? cat("train it with: ", escape_controls(command)) : "the config of its run cannot be read", "\n");
   print(text);
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/text/text.h"
@@ -161,6 +162,16 @@ std::string bytes_per_parameter(RunContext& run) {
   return cat(line, " + optimizer ", each(states), " = ", each(2 * weights + 2 * copies + states));
 }
 
+// Numbers of values of the parameters.
+std::pair<int64_t, int64_t> trainable_and_all(const torch::nn::Module& module) {
+  int64_t trainable = 0, all = 0;
+  for (const NamedParameter& parameter : unique_parameters(module)) {
+    all += parameter.value.numel();
+    if (parameter.value.requires_grad()) trainable += parameter.value.numel();
+  }
+  return {trainable, all};
+}
+
 }  // namespace
 
 std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth) {
@@ -176,7 +187,18 @@ ModelSummary::ModelSummary(Options options) : options_(options) {}
 void ModelSummary::on_fit_start(RunContext& run) {
   if (!run.is_global_zero()) return;
   for (const std::string& line : summarize(run.module(), options_.max_depth)) run.print(line);
+  trainable_ = trainable_and_all(run.module()).first;
   if (const std::string line = bytes_per_parameter(run); !line.empty()) run.print(line);
+}
+
+// Callbacks such as Finetuning freeze parameters after the fit has begun.
+void ModelSummary::on_train_start(RunContext& run) {
+  if (!run.is_global_zero()) return;
+  const auto [trainable, total] = trainable_and_all(run.module());
+  if (trainable == trainable_) return;
+  trainable_ = trainable;
+  run.print(cat("callbacks have changed which parameters are trained: now ", format_count(trainable),
+                " trainable params, ", format_count(total - trainable), " non-trainable params"));
 }
 
 [[maybe_unused]] static const bool registered_model_summary =

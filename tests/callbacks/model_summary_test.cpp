@@ -1,5 +1,7 @@
 #include "fulgur/callbacks/model_summary.h"
 
+#include "fulgur/callbacks/finetuning.h"
+
 #include "callbacks/scored.h"
 
 #include <ATen/ops/empty.h>
@@ -115,6 +117,24 @@ TEST_CASE("ModelSummary prints when a fit begins, and only then") {
   CHECK(lines(TrainerFn::fit, 1) == std::pair<size_t, size_t>(1, 1));
   CHECK(lines(TrainerFn::fit, 0) == std::pair<size_t, size_t>(0, 1));
   CHECK(lines(TrainerFn::validate, 1) == std::pair<size_t, size_t>(0, 0));
+}
+
+TEST_CASE("ModelSummary says how many parameters are trained after Finetuning has frozen some") {
+  const auto count = [](std::vector<std::string> freeze) {
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.enable_model_summary = false;
+    TrainerComponents components;
+    if (!freeze.empty()) components.add(std::make_shared<Finetuning>(Finetuning::Options{.freeze = std::move(freeze)}));
+    components.add(std::make_shared<ModelSummary>(ModelSummary::Options{}));
+    LogLines log;
+    Trainer trainer(options, components);
+    trainer.fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
+    return std::pair{log.count("which parameters are trained"),
+                     log.count("now 18 trainable params, 40 non-trainable params")};
+  };
+  CHECK(count({"first.*"}) == std::pair<size_t, size_t>(1, 1));
+  CHECK(count({}) == std::pair<size_t, size_t>(0, 0));
 }
 
 }  // namespace model_summary_test

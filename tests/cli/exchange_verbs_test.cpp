@@ -171,6 +171,49 @@ TEST_CASE("import names all that does not fit, and loads what does with --strict
   CHECK(fs::exists(run / "last.ckpt/manifest.json"));
 }
 
+TEST_CASE("inspect shows the weights of a folder of Hugging Face") {
+  const Trained run;
+  REQUIRE(run({"export", kLast, "--output", "hf/model.safetensors"}).exit_code == 0);
+  write_text(run / "hf/config.json", "{}");
+  const Finished shown = run({"inspect", "hf"});
+  CHECK(shown.exit_code == 0);
+  CHECK(says(shown.out, "layers.layer0.weight"));
+  // A checkpoint without its manifest is damaged, and no such folder.
+  fs::create_directories(run / "bad.ckpt");
+  fs::copy_file(run / "hf/model.safetensors", run / "bad.ckpt/model.safetensors");
+  CHECK(run({"inspect", "bad.ckpt"}).exit_code == 4);
+}
+
+TEST_CASE("import and pretrained name the prefix of a file's names; pretrained weights are no untrained ones") {
+  const Trained run;
+  REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
+  const fulgur::PytorchFile exported = fulgur::read_pytorch_file(run / "last.pt");
+  fulgur::NamedTensors prefixed;
+  for (const auto& [name, tensor] : exported.tensors)
+    prefixed.emplace_back("module." + name, tensor);
+  fulgur::write_pytorch_file(run / "ddp.pt", prefixed);
+  const Finished refused = run({"import", "ddp.pt", "-c", "c.yaml"});
+  CHECK(refused.exit_code == 4);
+  CHECK(says(refused.err, "begin with module."));
+  CHECK(says(refused.err, "Add --key_prefix module.="));
+  const Finished wrong = run({"test", "-c", "c.yaml", "--pretrained.path", "ddp.pt"});
+  CHECK(wrong.exit_code == 4);
+  CHECK(says(wrong.err, "Set pretrained.key_prefix: module."));
+  const Finished right =
+      run({"test", "-c", "c.yaml", "--pretrained.path", "ddp.pt", "--pretrained.key_prefix", "module."});
+  INFO(right.err);
+  CHECK(right.exit_code == 0);
+  CHECK_FALSE(says(right.err, "newly initialized"));
+}
+
+TEST_CASE("test prints the folder of a confusion matrix") {
+  const Trained run;
+  const Finished test = run({"test", "-c", "c.yaml", "--ckpt_path", "last", "--model.metrics", "[ConfusionMatrix]"});
+  INFO(test.err);
+  REQUIRE(test.exit_code == 0);
+  CHECK(says(test.out, "media/test_confusion_matrix\n"));
+}
+
 TEST_CASE("import replaces prefixes of names") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "safetensors"}).exit_code == 0);

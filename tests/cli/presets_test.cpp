@@ -284,6 +284,40 @@ TEST_CASE("a checkpoint's vocabulary is used for another text, with links too") 
   CHECK(says(refused.err, "vocabulary"));
 }
 
+TEST_CASE("a GPT of characters continues prompts with the saved config of its run") {
+  const TemporaryFolder folder;
+  std::string learned;
+  for (int i = 0; i < 400; ++i) learned += "to be or not to be. ";
+  write_text(folder / "learned.txt", learned);
+  write_text(folder / "prompts.txt", "to be\nnot\n");
+  const Finished fitted = trainer(
+      {"fit", "--config", (configs() / "gpt_shakespeare.yaml").string(), "--trainer.max_steps", "3", "--model.n_embd",
+       "32", "--data.samples_per_epoch", "96", "--data.block_size", "16", "--trainer.num_threads", "1"},
+      {.folder = folder.path(), .environment = {"FULGUR_TEXT=" + (folder / "learned.txt").string()}});
+  INFO(fitted.err);
+  REQUIRE(fitted.exit_code == 0);
+  std::vector<std::string> arguments{"predict",     "--config",   "fulgur_logs/version_0/config.yaml",
+                                     "--ckpt_path", "last",       "--model.generate.max_new_tokens",
+                                     "20",          "--data",     "PromptsDataModule",
+                                     "--data.path", "prompts.txt"};
+  const Finished predicted = trainer(arguments, {.folder = folder.path()});
+  INFO(predicted.err);
+  REQUIRE(predicted.exit_code == 0);
+  CHECK(says(predicted.err + predicted.out,
+             "the link of model.init_args.block_size is left out: PromptsDataModule provides no value 'block_size'"));
+  const std::string lines = read_text(folder / "fulgur_logs/version_1/predictions.jsonl");
+  const Json first = Json::parse(lines.substr(0, lines.find('\n')));
+  CHECK(first.at("prompt") == "to be");
+  CHECK(first.at("generated").size() == 20);
+  CHECK(first.at("text").get<std::string>().starts_with("to be"));
+  CHECK(first.at("text").get<std::string>().size() == 25);
+  // A character that the text did not have.
+  write_text(folder / "prompts.txt", "to be\nwhat\n");
+  const Finished other = trainer(arguments, {.folder = folder.path()});
+  CHECK(other.exit_code == 3);
+  CHECK(says(other.err, "line 2"));
+}
+
 TEST_CASE("seq2seq_reversal.yaml learns to reverse sequences that it has not seen") {
   const TemporaryFolder folder;
   const std::vector<std::string> base{"--config",

@@ -211,6 +211,35 @@ seeds: 2
   CHECK(rows[0].at("val_loss") != rows[1].at("val_loss"));
 }
 
+TEST_CASE("sweep: cross validation shows the mean over the folds, and its best config has no fold") {
+  std::string table = "a,b,y\n";
+  for (int i = 0; i < 40; ++i)
+    table += std::to_string(i % 7) + "," + std::to_string(i % 5) + "," + (i % 2 ? "p\n" : "q\n");
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {}\nfolds: 2\n", R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: TabularMlp}
+data: {class_path: TableDataModule, init_args: {paths: [t.csv], target: [y], task: classification}}
+link:
+  model.init_args.task: data.task
+  model.init_args.num_numbers: data.num_numbers
+  model.init_args.cardinalities: data.cardinalities
+  model.init_args.num_outputs: data.num_outputs
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)");
+  write_text(sweeps / "t.csv", table);
+  const Finished end = sweeps({"--dir", "a"});
+  INFO(end.out << end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.out, " ± "));
+  CHECK(says(end.out, "best: point 0; train it with"));
+  const Rows rows = sweeps.rows("a");
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[1].at("fold") == "2");
+  CHECK(rows[0].at("val_loss") != rows[1].at("val_loss"));
+  CHECK_FALSE(says(read_text(sweeps / "a/best.yaml"), "fold: 1/2"));
+}
+
 TEST_CASE("sweep: halving stops points early, and a promoted trial equals one that was never stopped") {
   const std::string halving = std::string(kGrid) + "halving: {factor: 2, min_epochs: 1}\n";
   // The learning rate depends on the length of the whole run.

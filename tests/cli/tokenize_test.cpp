@@ -227,6 +227,10 @@ link: {model.init_args.vocab_size: data.vocab_size}
     rows.push_back(Json::parse(lines.substr(begin, lines.find('\n', begin) - begin)));
   REQUIRE(rows.size() == 4);
   for (const Json& row : rows) CHECK(row.at("generated").size() == 20);
+  CHECK(rows[1].at("prompt") == "the time of");
+  CHECK(rows[2].at("prompt") == "one");
+  for (const Json& row : rows)
+    CHECK(row.at("text").get<std::string>().starts_with(row.at("prompt").get<std::string>()));
   CHECK(rows[0] != rows[1]);
   // The same for another batch size and on two ranks; other texts for another seed.
   CHECK(predict("b", {"--data.batch_size", "1"}) == lines);

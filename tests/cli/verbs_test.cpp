@@ -31,6 +31,14 @@ size_t files_in(const std::filesystem::path& folder) {
 
 }  // namespace
 
+TEST_CASE("describe lists what a data module provides for links") {
+  const auto shown = [](const char* name) { return trainer({"describe", name}).out; };
+  CHECK(says(shown("ArrayDataModule"), "Provides for link, as data.NAME: num_features, num_classes; channels, height"));
+  CHECK(says(shown("LabelledTextDataModule"), "max_length"));
+  CHECK(says(shown("ImageFolderDataModule"), "Provides for link, as data.NAME: num_classes, classes"));
+  CHECK_FALSE(says(shown("MlpClassifier"), "Provides for link"));
+}
+
 TEST_CASE("one config serves fit, validate, test and predict") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);

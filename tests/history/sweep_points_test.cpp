@@ -53,6 +53,19 @@ TEST_CASE("sweep points: each point is repeated with every seed") {
   CHECK(plan.trials[3].overrides.back() == std::pair<std::string, std::string>{"seed_everything", "9"});
 }
 
+TEST_CASE("sweep points: each point is validated on every fold, with every seed") {
+  const SweepPlan plan = plan_of_text("method: grid\nmetric: m\nspace: {a: [1, 2]}\nseeds: [7, 9]\nfolds: 2");
+  CHECK(texts_of(plan) == std::vector<std::string>{"a=1 seed=7 fold=1/2", "a=1 seed=7 fold=2/2", "a=1 seed=9 fold=1/2",
+                                                   "a=1 seed=9 fold=2/2", "a=2 seed=7 fold=1/2", "a=2 seed=7 fold=2/2",
+                                                   "a=2 seed=9 fold=1/2", "a=2 seed=9 fold=2/2"});
+  CHECK(plan.runs_per_point() == 4);
+  CHECK(plan.points() == 2);
+  CHECK(plan.trials[5].overrides.back() == std::pair<std::string, std::string>{"data.fold", "2/2"});
+  // Cross validation of one config.
+  const SweepPlan one = plan_of_text("method: grid\nmetric: m\nspace: {}\nfolds: 3");
+  CHECK(texts_of(one) == std::vector<std::string>{"fold=1/3", "fold=2/3", "fold=3/3"});
+}
+
 TEST_CASE("sweep points: a choice of a class comes before the options of the class") {
   const SweepPlan plan = plan_of_text(
       "method: grid\nmetric: m\nspace: {optimizer.lr: [0.1], optimizer.class_path: [SGD], model: [A], data.x: [1]}");

@@ -282,6 +282,27 @@ TEST_CASE("sweep table: mean and standard deviation over seeds") {
   CHECK(best_trial(plan, trials) == 0u);
 }
 
+TEST_CASE("sweep table: mean and standard deviation over folds, and the best config is that of no fold") {
+  const SweepPlan plan = plan_of_text("method: grid\nmetric: m\nmode: max\nspace: {a: [1, 2]}\nfolds: 3");
+  const std::vector<TrialRecord> trials{completed(1), completed(2),  completed(3),
+                                        completed(9), completed(-9), completed(0)};
+  const std::string table = sweep_table(plan, trials, {});
+  CHECK_THAT(table, ContainsSubstring("2 ± 1 "));
+  CHECK_THAT(table, ContainsSubstring("0 ± 9 "));
+  // Not the point with the luckiest fold.
+  CHECK(best_trial(plan, trials) == 0u);
+  CHECK_THAT(sweep_csv(plan, trials),
+             ContainsSubstring("trial,point,seed,fold,state,") && ContainsSubstring("\n2,0,,3,completed,"));
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run");
+  test::write_text(folder / "run/config.yaml", "data: {class_path: D, init_args: {fold: 1/3, path: x}}\n");
+  TrialRecord trial = completed(1);
+  trial.run = "run";
+  CHECK_FALSE(has(*trial_config(folder.path(), trial, "", /*has_folds=*/true), "fold"));
+  CHECK(has(*trial_config(folder.path(), trial, "", /*has_folds=*/true), "path: x"));
+  CHECK(has(*trial_config(folder.path(), trial, ""), "fold: 1/3"));
+}
+
 TEST_CASE("sweep.csv: one row per trial with all digits, and the value at each rung") {
   const SweepPlan plan =
       plan_of_text("method: grid\nmetric: m\nspace: {a.b: [[1, 2], x]}\nseeds: [7]\nhalving: {min_epochs: 1}", 9);

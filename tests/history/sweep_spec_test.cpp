@@ -84,6 +84,10 @@ TEST_CASE("sweep file: mistakes are reported with their place and a suggestion")
   CHECK_THAT(error_of("method: random\ntrials: 3\nmetric: x\nspace: {a: [1, 2]}"), ContainsSubstring("has only 2"));
   CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nseeds: 0"), ContainsSubstring("at least 1"));
   CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nseeds: [1, 1]"), ContainsSubstring("a seed may occur once"));
+  CHECK_THAT(error_of(kGrid + "space: {data.fold: [1/2]}\nfolds: 2"), ContainsSubstring("remove one of the two"));
+  CHECK_THAT(error_of(kGrid + "space: {a: [1]}\nfolds: 1"), ContainsSubstring("folds"));
+  CHECK(error_of(kGrid + "space: {}\nfolds: 5").empty());
+  CHECK(error_of(kGrid + "space: {}\nseeds: 5").empty());
   CHECK_THAT(error_of(kGrid + "space: {seed_everything: [1]}\nseeds: 2"), ContainsSubstring("remove one of the two"));
   CHECK_THAT(error_of(kGrid + "space: {trainer.default_root_dir: [x]}"), ContainsSubstring("sets this option itself"));
   CHECK_THAT(error_of(kGrid + "space: {trainer.max_epochs: [1, 2]}\nhalving: {min_epochs: 1}"),

@@ -231,7 +231,7 @@ TEST_CASE("trainer predict continues prompts of a file, the same in batches of a
   prompts.path = folder / "prompts.txt";
   prompts.tokenizer = FULGUR_TOKENIZER_FIXTURES "/bpe.json";
   prompts.samples_per_prompt = 2;
-  options.vocab_size = read_tokenizer(prompts.tokenizer)->vocab_size();
+  options.vocab_size = read_tokenizer(*prompts.tokenizer)->vocab_size();
   options.block_size = 40;
   options.generate = {.max_new_tokens = 5, .temperature = 1.5, .top_k = 20, .seed = 8};
   const auto model = filled(options);

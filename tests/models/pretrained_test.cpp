@@ -12,6 +12,7 @@
 #include "fulgur/checkpoint/map_keys.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/core/text/text.h"
 #include "fulgur/data/tensor_data_module.h"
 #include "fulgur/models/gpt.h"
 #include "fulgur/models/mlp_classifier.h"
@@ -246,6 +247,109 @@ TEST_CASE("pretrained in a config: the key map is checked, and the config reads 
   CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: {path: a, key_map: hf_gpt}"); }),
              ContainsSubstring("hf_gpt2"));
   CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: {paht: a}"); }), ContainsSubstring("path"));
+}
+
+TEST_CASE("options of the model come from the config.json beside the weights") {
+  const test::TemporaryFolder folder;
+  test::write_text(folder / "config.json", R"({"activation_function": "gelu_new", "layer_norm_epsilon": 1e-05,
+    "n_embd": 12, "n_head": 3, "n_inner": null, "n_layer": 2, "n_positions": 7, "vocab_size": 11})");
+  const std::string pretrained = cat("pretrained: {path: ", folder.path().string(), ", key_map: hf_gpt2");
+  const auto option = [](const Config& config, const char* name) {
+    return config.write().find("model")->find("init_args")->find(name)->text();
+  };
+  const Config config = config_of("model: GPT\n" + pretrained + "}");
+  for (const auto& [name, value] :
+       {std::pair("vocab_size", "11"), std::pair("block_size", "7"), std::pair("n_layer", "2"),
+        std::pair("n_head", "3"), std::pair("n_embd", "12"), std::pair("activation", "gelu_tanh"),
+        std::pair("mlp_hidden", "auto"), std::pair("tie_weights", "true"), std::pair("dropout", "0.0")}) {
+    CAPTURE(name);
+    CHECK(option(config, name) == value);
+  }
+  CHECK(config.pretrained.from_config.size() > 6);
+  // The file of the weights has the same folder.
+  CHECK(option(config_of(cat("model: GPT\npretrained: {path: ", (folder / "model.safetensors").string(),
+                             ", key_map: hf_gpt2}")),
+               "n_head") == "3");
+  // What is saved reads back, also without the file.
+  const ConfigNode saved = config.write();
+  CHECK(config_from_node(saved).write().same_as(saved));
+  // Options that the config sets must agree with the file, unless it is not used.
+  const auto refusal = [&](const std::string& args) {
+    return message_of<ConfigError>(
+        [&] { config_of("model: {class_path: GPT, init_args: {" + args + "}}\n" + pretrained + "}"); });
+  };
+  CHECK_THAT(refusal("activation: gelu"), ContainsSubstring("model.init_args.activation") &&
+                                              ContainsSubstring("Set it to gelu_tanh") &&
+                                              ContainsSubstring("activation_function: gelu_new"));
+  CHECK_THAT(refusal("norm_eps: 1e-2"), ContainsSubstring("layer_norm_epsilon"));
+  CHECK_THAT(refusal("n_head: 4"), ContainsSubstring("Set it to 3"));
+  CHECK_THAT(refusal("norm: rms"), ContainsSubstring("the key map"));
+  CHECK(option(config_of("model: {class_path: GPT, init_args: {n_head: 4, n_layer: 2, norm_eps: 1.0e-5}}\n" +
+                         pretrained + ", use_config: false}"),
+               "n_head") == "4");
+  CHECK(option(config_of("model: {class_path: GPT, init_args: {norm_eps: 1.0e-5}}\n" + pretrained + "}"), "norm_eps") ==
+        "1e-05");
+}
+
+TEST_CASE("a config.json that describes another computation, or is damaged, is an error") {
+  const test::TemporaryFolder folder;
+  const auto message = [&](const std::string& json) {
+    test::write_text(folder / "config.json", json);
+    return message_of<ConfigError>(
+        [&] { config_of(cat("model: GPT\npretrained: {path: ", folder.path().string(), ", key_map: hf_llama}")); });
+  };
+  CHECK_THAT(message(R"({"hidden_act": "gelu"})"), ContainsSubstring("hidden_act: gelu") && ContainsSubstring("silu"));
+  CHECK_THAT(message(R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})"),
+             ContainsSubstring("rope_scaling.rope_type: llama3"));
+  CHECK_THAT(message("{"), ContainsSubstring("must be a JSON object"));
+  CHECK_THAT(message("[]"), ContainsSubstring("must be a JSON object"));
+  CHECK_THAT(message(R"({"hidden_size": "wide"})"), ContainsSubstring("n_embd"));
+}
+
+TEST_CASE("options that a link fills are not taken from config.json, and those of Llama come from it") {
+  const test::TemporaryFolder folder;
+  test::write_text(folder / "config.json", R"({"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-06, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+    "tie_word_embeddings": false, "hidden_act": "silu"})");
+  const Config config = config_of(
+      cat("model: {class_path: GPT, init_args: {block_size: 32}}\npretrained: {path: ", folder.path().string(),
+          ", key_map: hf_llama}\n", "data: SyntheticDataModule\nlink: {model.init_args.vocab_size: data.num_classes}"));
+  const ConfigNode written = config.write();
+  const auto option = [&](const char* name) { return written.find("model")->find("init_args")->find(name)->text(); };
+  CHECK(option("vocab_size") == "256");
+  CHECK(option("block_size") == "32");
+  CHECK(option("n_kv_head") == "2");
+  CHECK(option("mlp_hidden") == "24");
+  CHECK(parse_whole<double>(option("rope_theta")) == 500000.0);
+  CHECK(option("norm_eps") == "1e-06");
+  CHECK(option("positions") == "rotary");
+  CHECK(option("norm") == "rms");
+  CHECK(option("mlp") == "swiglu");
+  CHECK(option("bias") == "false");
+  CHECK(option("tie_weights") == "false");
+}
+
+TEST_CASE("a prefix of the names in a file is named, and removed") {
+  const test::TemporaryFolder folder;
+  const auto source = small_classifier();
+  NamedTensors prefixed;
+  for (const auto& [name, tensor] : module_state(*source)) prefixed.emplace_back("model." + name, tensor);
+  prefixed.emplace_back("loss.weight", at::ones({2}));
+  PretrainedWeights pretrained;
+  pretrained.path = folder / "net.safetensors";
+  write_weights_file(*pretrained.path,
+                     {.format = WeightsFormat::safetensors, .tensors = prefixed, .aliases = {}, .left_out = {}});
+  const auto model = small_classifier();
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(pretrained, model); }),
+             ContainsSubstring("begin with model.") && ContainsSubstring("Set pretrained.key_prefix: model."));
+  pretrained.key_prefix = "model.";
+  pretrained.strict = false;  // the loss has no place here
+  run_with(pretrained, model);
+  for (const auto& [name, value] : module_state(*source)) CHECK(at::equal(parameter(*model, name), value));
+  pretrained.key_prefix = "module.";
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(pretrained, model); }),
+             ContainsSubstring("must begin with 'module.'") && ContainsSubstring("model."));
 }
 
 TEST_CASE("a checkpoint replaces pretrained weights, whose file may be gone") {

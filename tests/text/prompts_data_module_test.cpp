@@ -1,5 +1,7 @@
 #include "fulgur/text/prompts_data_module.h"
 
+#include <ATen/ops/tensor.h>
+
 #include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
@@ -117,6 +119,48 @@ TEST_CASE("prompts are for predict only, and need the tokenizer of the checkpoin
              ContainsSubstring(data.tokenizer()->fingerprint()));
   CHECK_THROWS_AS(data.load_state(StateTree::map({{"tokenizer", std::string("0123456789abcdef")}})), CheckpointError);
   CHECK(data.state().at("tokenizer").as_string() == data.tokenizer()->fingerprint());
+}
+
+TEST_CASE("without a tokenizer, prompts have the vocabulary of the checkpoint") {
+  PromptFile file("prompts.txt", "ab\nba\u00e9");
+  file.options.tokenizer.reset();
+  PromptsDataModule characters(file.options);
+  characters.load_state(StateTree::map({{"vocabulary", std::string("ab\u00e9")}}));
+  characters.setup(TrainerFn::predict);
+  CHECK(characters.tokenizer() == nullptr);
+  CHECK(characters.exported_values().at("vocab_size").as_int() == 3);
+  PredictedRow row{.loader_idx = 0, .row = 1, .values = {{"generated", at::tensor({2, 0, -1}, at::kLong)}}};
+  CHECK((characters.prediction_texts(row) == PredictionTexts{{"prompt", "ba\u00e9"}, {"text", "ba\u00e9\u00e9a"}}));
+  row.values = {{"prediction", at::tensor({1}, at::kLong)}};
+  CHECK((characters.prediction_texts(row) == PredictionTexts{{"prompt", "ba\u00e9"}}));
+  PromptsDataModule bytes(file.options);
+  bytes.load_state(StateTree::map({{"vocabulary", std::string()}}));
+  bytes.setup(TrainerFn::predict);
+  CHECK(bytes.exported_values().at("vocab_size").as_int() == 256);
+
+  PromptsDataModule lacks(file.options);
+  lacks.load_state(StateTree::map({{"vocabulary", std::string("ab")}}));
+  CHECK_THAT(message_of<DataError>([&] { lacks.setup(TrainerFn::predict); }), ContainsSubstring("line 2"));
+  PromptsDataModule none(file.options);
+  CHECK_THAT(message_of<ConfigError>([&] { none.setup(TrainerFn::predict); }), ContainsSubstring("--ckpt_path"));
+  PromptFile both("prompts.txt", "ab");
+  PromptsDataModule refused(both.options);
+  CHECK_THAT(message_of<ConfigError>([&] {
+               refused.load_state(StateTree::map({{"vocabulary", std::string("ab")}}));
+             }),
+             ContainsSubstring("Remove data.init_args.tokenizer"));
+}
+
+TEST_CASE("a line of predictions has the prompt, and the text that continues it") {
+  PromptFile file("prompts.txt", "the time\nof the first");
+  file.options.samples_per_prompt = 2;
+  PromptsDataModule data(file.options);
+  data.setup(TrainerFn::predict);
+  const Row more = ids_of(" of it", false);
+  PredictedRow row{.loader_idx = 0, .row = 1, .values = {{"generated", at::tensor(more, at::kLong)}}};
+  CHECK((data.prediction_texts(row) == PredictionTexts{{"prompt", "the time"}, {"text", "the time of it"}}));
+  row.row = 2;
+  CHECK(data.prediction_texts(row).front().second == "of the first");
 }
 
 TEST_CASE("files of prompts that cannot be used are named with their lines") {

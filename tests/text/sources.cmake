@@ -1,6 +1,7 @@
 set(TEST_SOURCES
   labelled_text_data_module_test.cpp
   prompts_data_module_test.cpp
+  space_marks_test.cpp
   token_files_data_module_test.cpp
   token_files_test.cpp
   tokenizer_json_test.cpp

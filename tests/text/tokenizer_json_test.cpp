@@ -52,8 +52,8 @@ void check_refused(const std::string& name, const std::vector<Change>& changes) 
 
 TEST_CASE("parts of a tokenizer.json that are not supported are refused by name") {
   check_refused("bpe", {{"/new_part", 1, "new_part"},
-                        {"/truncation", Json{{"max_length", 5}}, "truncation"},
-                        {"/padding", Json{{"length", 5}}, "padding"},
+                        {"/truncation", 5, "truncation"},
+                        {"/padding", Json::array(), "padding"},
                         {"/normalizer", Json{{"type", "NFKC"}}, "'NFKC' is not supported"},
                         {"/pre_tokenizer/type", "Metaspace", "'Metaspace'"},
                         {"/pre_tokenizer/new", true, "'new'"},
@@ -64,7 +64,7 @@ TEST_CASE("parts of a tokenizer.json that are not supported are refused by name"
                         {"/decoder", nullptr, "decoder"},
                         {"/model/type", "Unigram", "'Unigram'"},
                         {"/model/dropout", 0.1, "model.dropout"},
-                        {"/model/byte_fallback", true, "model.byte_fallback"},
+                        {"/model/byte_fallback", true, "for a model with byte_fallback"},
                         {"/model/continuing_subword_prefix", "##", "continuing_subword_prefix"},
                         {"/model/end_of_word_suffix", "</w>", "end_of_word_suffix"},
                         {"/added_tokens/0/single_word", true, "single_word"}});
@@ -86,6 +86,36 @@ TEST_CASE("parts of a tokenizer.json that are not supported are refused by name"
                               {"/pre_tokenizer/type", "Whitespace", "'Whitespace'"},
                               {"/decoder/prefix", "@@", "decoder.prefix"},
                               {"/model/new", 1, "'new'"}});
+}
+
+TEST_CASE("truncation and padding of a saved tokenizer are left to the data module") {
+  Json json = fixture("bpe");
+  const auto plain = tokenizer_from_json(json.dump(), "t.json");
+  json["truncation"] = Json{{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  json["padding"] = Json{{"strategy", "BatchLongest"}, {"direction", "Right"}, {"pad_id", 0}, {"pad_token", "x"}};
+  const auto saved = tokenizer_from_json(json.dump(), "t.json");
+  CHECK(saved->encode("the time of the first") == plain->encode("the time of the first"));
+  CHECK(saved->encode("the time of the first").size() > 2);
+  CHECK(saved->fingerprint() == plain->fingerprint());
+}
+
+TEST_CASE("parts of a model with byte_fallback that are not Llama's are refused by name") {
+  check_refused("llama", {{"/normalizer", nullptr, "it has neither"},
+                          {"/pre_tokenizer", Json{{"type", "Metaspace"}, {"replacement", "_"}}, "it has both"},
+                          {"/normalizer/type", "NFC", "'NFC', which is not supported"},
+                          {"/normalizer/normalizers/0/prepend", "x", "normalizer.normalizers[0].prepend"},
+                          {"/normalizer/normalizers/1/content", "_", "must replace ' ' by"},
+                          {"/normalizer/normalizers/1/type", "Strip", "it is 'Strip'"},
+                          {"/decoder/decoders/1/type", "Metaspace", "must be a Sequence of Replace, ByteFallback"},
+                          {"/decoder/decoders/3/stop", 1, "decoder.decoders[3].stop"},
+                          {"/decoder/type", "ByteLevel", "must be a Sequence"},
+                          {"/decoder", nullptr, "decoder"}});
+  check_refused("metaspace", {{"/pre_tokenizer/replacement", "_", "pre_tokenizer.replacement"},
+                              {"/pre_tokenizer/prepend_scheme", "last", "must be always, never or first"},
+                              {"/pre_tokenizer/type", "Whitespace", "'Whitespace'"}});
+  Json lacking = fixture("llama");
+  lacking["model"]["vocab"].erase("<0x41>");
+  CHECK_THAT(refusal(lacking), ContainsSubstring("'<0x41>' is not in the vocabulary"));
 }
 
 TEST_CASE("damaged parts of a tokenizer.json are refused with their place") {

@@ -34,7 +34,7 @@ void summarize(const std::vector<double>& values, PointResult& result) {
 
 std::vector<PointResult> point_results(const SweepPlan& plan, const std::vector<TrialRecord>& trials) {
   std::vector<PointResult> results;
-  const auto seeds = static_cast<size_t>(plan.seeds());
+  const auto seeds = static_cast<size_t>(plan.runs_per_point());
   for (size_t first = 0; first < trials.size(); first += seeds) {
     PointResult result;
     result.point = plan.trials[first].point;
@@ -66,7 +66,7 @@ std::vector<PointResult> point_results(const SweepPlan& plan, const std::vector<
 
 std::string result_text(const SweepPlan& plan, const PointResult& result) {
   const std::string mean = value_text(result.mean);
-  return plan.seeds() > 1 && result.deviation ? cat(mean, " ± ", value_text(*result.deviation)) : mean;
+  return plan.runs_per_point() > 1 && result.deviation ? cat(mean, " ± ", value_text(*result.deviation)) : mean;
 }
 
 std::vector<std::string> axis_names(const SweepPlan& plan) {

@@ -44,10 +44,10 @@ class SweepPage {
 
  private:
   std::string table() const {
-    std::string rows = cat("<tr>", head_cell(plan_.seeds() > 1 ? "point" : "trial"), head_cell("state"));
+    std::string rows = cat("<tr>", head_cell(plan_.runs_per_point() > 1 ? "point" : "trial"), head_cell("state"));
     for (const std::string& name : names_) rows += head_cell(name);
     rows += head_cell(plan_.spec.metric);
-    for (const int64_t rung : plan_.seeds() > 1 ? std::vector<int64_t>() : plan_.rungs)
+    for (const int64_t rung : plan_.runs_per_point() > 1 ? std::vector<int64_t>() : plan_.rungs)
       rows += head_cell(cat("at ", rung));
     rows += cat(head_cell("epochs"), head_cell("time"), head_cell(""), "</tr>\n");
     for (size_t r = 0; r < std::min(results_.size(), kMostRowsOfPage); ++r) {
@@ -56,7 +56,7 @@ class SweepPage {
                   html_escaped(result.status), "</td>");
       for (const ConfigNode& value : plan_.trials[result.first_trial].values) rows += number_cell(override_text(value));
       rows += number_cell(result_text(plan_, result));
-      if (plan_.seeds() == 1) {
+      if (plan_.runs_per_point() == 1) {
         const auto& at_rungs = trials_[result.first_trial].at_rungs;
         for (size_t rung = 0; rung < plan_.rungs.size(); ++rung)
           rows += number_cell(value_text(rung < at_rungs.size() ? at_rungs[rung] : std::nullopt));
@@ -79,7 +79,7 @@ class SweepPage {
     Chart chart{plan_.spec.metric, "step", "", {}};
     size_t unreadable = 0, left_out = 0;
     for (const PointResult& result : results_) {
-      for (size_t i = result.first_trial; i < result.first_trial + static_cast<size_t>(plan_.seeds()); ++i) {
+      for (size_t i = result.first_trial; i < result.first_trial + static_cast<size_t>(plan_.runs_per_point()); ++i) {
         if (trials_[i].run.empty()) continue;
         if (chart.lines.size() == kMostCurves) {
           ++left_out;

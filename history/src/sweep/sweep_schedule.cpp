@@ -32,7 +32,7 @@ class Ladder {
  private:
   Place place_of(int64_t point, size_t rung) const {
     Place place{.entered = false, .reached = true, .value = 0.0};
-    const auto seeds = static_cast<size_t>(plan_.seeds());
+    const auto seeds = static_cast<size_t>(plan_.runs_per_point());
     bool failed = false;
     for (size_t i = static_cast<size_t>(point) * seeds, end = i + seeds; i < end; ++i) {
       const TrialRecord& record = trials_[i];
@@ -60,7 +60,7 @@ class Ladder {
       return is_better(plan_.spec.mode, *places[a].value, *places[b].value);
     });
     order.resize(std::min(order.size(), count));
-    const auto seeds = static_cast<size_t>(plan_.seeds());
+    const auto seeds = static_cast<size_t>(plan_.runs_per_point());
     for (const size_t point : order)
       for (size_t i = point * seeds; i < (point + 1) * seeds; ++i)
         trials_[i].target = std::max(trials_[i].target, static_cast<int64_t>(rung) + 1);

@@ -162,6 +162,7 @@ void SweepSpec::fields(Fields& f) {
   f(value, "value", "Which logged value counts: the best or the last.");
   f(space, "space", "Options of the config with their values.").required();
   f(seeds, "seeds", "Seeds of each point: a list, or their number.");
+  f(folds, "folds", "Folds of cross validation: each point is validated on each of them (data.fold).").range(2, 1000);
   f(halving, "halving", "Stops bad points early.");
 }
 
@@ -186,6 +187,8 @@ void check_keys(const SweepSpec& spec, Problems& problems) {
     const std::string place = join_path("space", axis.key);
     if (axis.key == "seed_everything" && !spec.seeds.values.empty())
       problems.add(axis.where, place, "seeds sets this option; remove one of the two");
+    if (spec.folds && (axis.key == "data.fold" || axis.key == "data.init_args.fold"))
+      problems.add(axis.where, place, "folds sets this option; remove one of the two");
     if (spec.halving && (axis.key == "trainer.max_epochs" || axis.key == "trainer.max_steps"))
       problems.add(axis.where, place, "with halving, all points have the same length");
   }
@@ -206,14 +209,16 @@ SweepSpec read_sweep(const ConfigNode& node) {
   fields.read(node, problems, "");
   problems.throw_if_any();
   if (spec.metric.empty()) problems.add(node.where, "metric", "names a logged metric; got an empty text");
-  if (spec.space.axes.empty()) problems.add(node.where, "space", "needs at least one option");
+  if (spec.space.axes.empty() && !spec.folds && spec.seeds.values.size() < 2)
+    problems.add(node.where, "space", "needs at least one option, or seeds or folds beside it");
   if (spec.halving && spec.halving->min_epochs.has_value() == spec.halving->min_steps.has_value())
     problems.add(node.find("halving")->where, "halving", "needs one of min_epochs and min_steps");
   check_method(spec, node, problems);
   check_keys(spec, problems);
   problems.throw_if_any();
   const double most = static_cast<double>(possible_points(spec));
-  const double seeds = static_cast<double>(std::max<size_t>(spec.seeds.values.size(), 1));
+  const double seeds =
+      static_cast<double>(std::max<size_t>(spec.seeds.values.size(), 1)) * static_cast<double>(spec.folds.value_or(1));
   if (spec.method == SweepMethod::random && static_cast<double>(*spec.trials) > most)
     problems.add(
         node.find("trials")->where, "trials",

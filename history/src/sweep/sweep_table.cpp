@@ -29,7 +29,7 @@ std::optional<size_t> best_trial(const SweepPlan& plan, const std::vector<TrialR
 }
 
 std::string sweep_table(const SweepPlan& plan, const std::vector<TrialRecord>& trials, const TextStyle& style) {
-  TextRow head{plan.seeds() > 1 ? "point" : "trial", "state"};
+  TextRow head{plan.runs_per_point() > 1 ? "point" : "trial", "state"};
   for (const std::string& name : axis_names(plan)) head.push_back(escape_controls(name));
   head.push_back(escape_controls(plan.spec.metric));
   head.insert(head.end(), {"epochs", "time", ""});
@@ -53,7 +53,9 @@ std::string sweep_table(const SweepPlan& plan, const std::vector<TrialRecord>& t
 }
 
 std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& trials) {
-  std::vector<std::string> head{"trial", "point", "seed", "state"};
+  std::vector<std::string> head{"trial", "point", "seed"};
+  if (plan.spec.folds) head.push_back("fold");
+  head.push_back("state");
   for (const SweepAxis& axis : plan.spec.space.axes) head.push_back(axis.key);
   head.push_back(plan.spec.metric);
   for (const int64_t rung : plan.rungs) head.push_back(cat(plan.spec.metric, "@", rung));
@@ -62,8 +64,9 @@ std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& tri
   for (size_t i = 0; i < trials.size(); ++i) {
     const SweepTrial& trial = plan.trials[i];
     const TrialRecord& record = trials[i];
-    std::vector<std::string> row{cat(trial.index), cat(trial.point), trial.seed ? cat(*trial.seed) : "",
-                                 std::string(enum_text(record.status))};
+    std::vector<std::string> row{cat(trial.index), cat(trial.point), trial.seed ? cat(*trial.seed) : ""};
+    if (trial.fold) row.push_back(cat(*trial.fold));
+    row.emplace_back(enum_text(record.status));
     for (const ConfigNode& value : trial.values) row.push_back(override_text(value));
     row.push_back(csv_value(record.value));
     for (size_t rung = 0; rung < plan.rungs.size(); ++rung)
@@ -76,10 +79,13 @@ std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& tri
 }
 
 std::optional<std::string> trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial,
-                                        const std::string& shared) {
+                                        const std::string& shared, bool has_folds) {
   if (trial.run.empty()) return std::nullopt;
   ConfigNode config = read_config(sweep_folder / trial.run);
   if (config.is_null()) return std::nullopt;
+  // What is trained with the best point is not one of its folds.
+  if (ConfigNode* data = config.find("data"); has_folds && data && data->find("init_args") != nullptr)
+    data->find("init_args")->erase("fold");
   if (ConfigNode* trainer = config.find("trainer"); trainer && trainer->is_map()) {
     trainer->erase("default_root_dir");
     trainer->erase("stop_after");

@@ -92,12 +92,20 @@ SweepPlan plan_sweep(SweepSpec spec, std::optional<int64_t> length) {
   if (seeds.empty()) seeds.emplace_back();
   int64_t point = 0;
   for (const std::vector<ConfigNode>& values : points_of(plan.spec)) {
-    for (const auto& seed : seeds) {
-      SweepTrial trial{static_cast<int64_t>(plan.trials.size()), point, seed, values, {}};
-      for (const size_t i : order) trial.overrides.emplace_back(plan.spec.space.axes[i].key, override_text(values[i]));
-      if (seed) trial.overrides.emplace_back("seed_everything", cat(*seed));
-      plan.trials.push_back(std::move(trial));
-    }
+    for (const auto& seed : seeds)
+      for (int64_t fold = 1; fold <= plan.spec.folds.value_or(1); ++fold) {
+        SweepTrial trial{.index = static_cast<int64_t>(plan.trials.size()),
+                         .point = point,
+                         .seed = seed,
+                         .fold = plan.spec.folds ? std::optional(fold) : std::nullopt,
+                         .values = values,
+                         .overrides = {}};
+        for (const size_t i : order)
+          trial.overrides.emplace_back(plan.spec.space.axes[i].key, override_text(values[i]));
+        if (seed) trial.overrides.emplace_back("seed_everything", cat(*seed));
+        if (trial.fold) trial.overrides.emplace_back("data.fold", cat(fold, "/", *plan.spec.folds));
+        plan.trials.push_back(std::move(trial));
+      }
     ++point;
   }
   return plan;
@@ -109,6 +117,7 @@ std::string trial_text(const SweepPlan& plan, const SweepTrial& trial) {
   const std::vector<std::string> names = short_names(keys);
   for (size_t i = 0; i < names.size(); ++i) parts.push_back(cat(names[i], "=", override_text(trial.values[i])));
   if (trial.seed) parts.push_back(cat("seed=", *trial.seed));
+  if (trial.fold) parts.push_back(cat("fold=", *trial.fold, "/", *plan.spec.folds));
   return escape_controls(join(parts, " "));
 }
 

@@ -37,6 +37,29 @@ class HfLlamaKeys final : public KeyMap {
     }
     return rules;
   }
+  std::vector<ConfigRule> config_rules() const override {
+    return {
+        {.keys = {"vocab_size"}, .option = "vocab_size"},
+        // Rotary positions have no weights, so shorter sequences give the same numbers.
+        {.keys = {"max_position_embeddings"}, .option = "block_size", .exact = false},
+        {.keys = {"num_hidden_layers"}, .option = "n_layer"},
+        {.keys = {"num_attention_heads"}, .option = "n_head"},
+        {.keys = {"num_key_value_heads"}, .option = "n_kv_head"},
+        {.keys = {"hidden_size"}, .option = "n_embd"},
+        {.keys = {"intermediate_size"}, .option = "mlp_hidden"},
+        {.keys = {"rms_norm_eps"}, .option = "norm_eps", .otherwise = "1e-06"},
+        {.keys = {"rope_theta", "rope_parameters.rope_theta"}, .option = "rope_theta", .otherwise = "10000.0"},
+        {.keys = {"tie_word_embeddings"}, .option = "tie_weights", .otherwise = "false"},
+        {.keys = {"attention_bias"}, .option = "bias", .otherwise = "false"},
+        {.keys = {}, .option = "positions", .otherwise = "rotary"},
+        {.keys = {}, .option = "norm", .otherwise = "rms"},
+        {.keys = {}, .option = "mlp", .otherwise = "swiglu"},
+        {.keys = {"hidden_act"}, .option = "", .values = {{"silu", ""}, {"swish", ""}}},
+        {.keys = {"rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type"},
+         .option = "",
+         .values = {{"default", ""}}},
+    };
+  }
 };
 
 /// BertModel and BertForSequenceClassification. Heads of the pretraining are left out.
@@ -73,6 +96,20 @@ class HfBertKeys final : public KeyMap {
     add(theirs + "output.dense.*", ours + "narrow.*");
     add_norm(theirs + "output.LayerNorm", ours + "norm_2");
     return rules;
+  }
+  std::vector<ConfigRule> config_rules() const override {
+    return {
+        {.keys = {"vocab_size"}, .option = "vocab_size"},
+        {.keys = {"max_position_embeddings"}, .option = "max_length"},
+        {.keys = {"type_vocab_size"}, .option = "type_vocab_size"},
+        {.keys = {"num_hidden_layers"}, .option = "num_layers"},
+        {.keys = {"num_attention_heads"}, .option = "num_heads"},
+        {.keys = {"hidden_size"}, .option = "hidden_dim"},
+        {.keys = {"intermediate_size"}, .option = "mlp_dim"},
+        {.keys = {"layer_norm_eps"}, .option = "layer_norm_eps", .otherwise = "1e-12"},
+        {.keys = {"hidden_act"}, .option = "", .values = {{"gelu", ""}}},
+        {.keys = {"position_embedding_type"}, .option = "", .values = {{"absolute", ""}}},
+    };
   }
 };
 

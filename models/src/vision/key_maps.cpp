@@ -30,6 +30,28 @@ class HfGpt2Keys final : public KeyMap {
         {.from = "ln_f.*", .to = "transformer.ln_f.*"},
     };
   }
+  std::vector<ConfigRule> config_rules() const override {
+    return {
+        {.keys = {"vocab_size"}, .option = "vocab_size"},
+        {.keys = {"n_positions"}, .option = "block_size"},
+        {.keys = {"n_layer"}, .option = "n_layer"},
+        {.keys = {"n_head"}, .option = "n_head"},
+        {.keys = {"n_embd"}, .option = "n_embd"},
+        {.keys = {"n_inner"}, .option = "mlp_hidden"},
+        {.keys = {"layer_norm_epsilon"}, .option = "norm_eps", .otherwise = "1e-05"},
+        {.keys = {"activation_function"},
+         .option = "activation",
+         .otherwise = "gelu_new",
+         .values = {{"gelu_new", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}, {"gelu", "gelu"}}},
+        {.keys = {"tie_word_embeddings"}, .option = "tie_weights", .otherwise = "true"},
+        {.keys = {}, .option = "bias", .otherwise = "true"},
+        {.keys = {}, .option = "positions", .otherwise = "learned"},
+        {.keys = {}, .option = "norm", .otherwise = "layer"},
+        {.keys = {}, .option = "mlp", .otherwise = "gelu"},
+        {.keys = {"scale_attn_weights"}, .option = "", .values = {{"true", ""}}},
+        {.keys = {"scale_attn_by_inverse_layer_idx"}, .option = "", .values = {{"false", ""}}},
+    };
+  }
 };
 
 /// ViTModel and ViTForImageClassification, under the names in files and under those in memory of transformers 5.
@@ -68,6 +90,19 @@ class HfVitKeys final : public KeyMap {
     add("layers.*.mlp.fc1.*", "mlp.0.*");
     add("layers.*.mlp.fc2.*", "mlp.3.*");
     return rules;
+  }
+  std::vector<ConfigRule> config_rules() const override {
+    return {
+        {.keys = {"image_size"}, .option = "image_size"},
+        {.keys = {"patch_size"}, .option = "patch_size"},
+        {.keys = {"num_channels"}, .option = "in_channels"},
+        {.keys = {"num_hidden_layers"}, .option = "num_layers"},
+        {.keys = {"num_attention_heads"}, .option = "num_heads"},
+        {.keys = {"hidden_size"}, .option = "hidden_dim"},
+        {.keys = {"intermediate_size"}, .option = "mlp_dim"},
+        {.keys = {"layer_norm_eps"}, .option = "layer_norm_eps", .otherwise = "1e-12"},
+        {.keys = {"hidden_act"}, .option = "", .values = {{"gelu", ""}}},
+    };
   }
 };
 

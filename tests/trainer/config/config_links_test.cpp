@@ -83,4 +83,46 @@ TEST_CASE("a link and an explicit value must agree") {
              "the config sets '3', but the link to data.classes gives '7'"));
 }
 
+TEST_CASE("a link that is null is removed") {
+  const std::string model = kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n";
+  const std::string link = "link: {model.classes: data.classes, model.rate: data.rate}\n";
+  CHECK(load(model + link, {{"link.model.rate", "null"}}).link ==
+        std::map<std::string, std::string>{{"model.classes", "data.classes"}});
+  CHECK(load(model + link, {{"link", "null"}}).link.empty());
+  CHECK(load(model + "link: null\n").link.empty());
+  CHECK(load(model + "link: {model.classes: null}\n").link.empty());
+}
+
+TEST_CASE("an optional link is left out if the data module does not provide its value") {
+  Config config = load(kData +
+                       "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
+                       "link: {model.classes: 'data.size?', model.rate: 'data.rate?'}\n");
+  apply_links(config, facts());
+  CHECK(value_at(config, "model.init_args.classes") == "3");
+  CHECK(value_at(config, "model.init_args.rate") == "0.5");
+  // A required option needs a value from elsewhere.
+  CHECK(says(apply_error(kData + "model: ConfigModel\nlink: {model.classes: 'data.size?'}\n"),
+             "its link is left out, since ConfigData provides no value 'size'"));
+}
+
+TEST_CASE("another data module makes the links optional that were written for the first one") {
+  const std::string yaml = kData +
+                           "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
+                           "link: {model.classes: data.classes}\n";
+  const auto source = [&](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    return load(yaml, overrides).link.at("model.classes");
+  };
+  CHECK(source({}) == "data.classes");
+  CHECK(source({{"data", "ConfigData"}}) == "data.classes");
+  CHECK(source({{"data", "SyntheticDataModule"}}) == "data.classes?");
+  CHECK(source({{"data.class_path", "SyntheticDataModule"}}) == "data.classes?");
+  CHECK(source({{"data", "SyntheticDataModule"}, {"link.model.classes", "data.classes"}}) == "data.classes");
+}
+
+TEST_CASE("a link to no option of the model lists the options, if none has a similar name") {
+  CHECK(says(load_error(kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"
+                                "link: {model.zzzzzzzz: data.classes}\n"),
+             "there is no option 'zzzzzzzz'; the options are "));
+}
+
 }  // namespace config_links_test

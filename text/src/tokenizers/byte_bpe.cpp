@@ -8,6 +8,8 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "tokenizers/byte_characters.h"
+#include "tokenizers/space_marks.h"
+#include "unicode/characters.h"
 
 namespace fulgur::detail {
 namespace {
@@ -18,7 +20,7 @@ constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 }  // namespace
 
 ByteBpe::ByteBpe(const TokenizerParts& parts, const std::string& where)
-    : merges_(parts.merges.size()), fuse_unk_(parts.fuse_unk) {
+    : by_characters_(parts.marks.has_value()), merges_(parts.merges.size()), fuse_unk_(parts.fuse_unk) {
   std::unordered_map<std::string_view, int32_t> ids;
   ids.reserve(parts.vocab.size());
   for (const auto& [token, id] : parts.vocab) ids.emplace(token, id);
@@ -38,29 +40,60 @@ ByteBpe::ByteBpe(const TokenizerParts& parts, const std::string& where)
                           escape_controls(left), " ", escape_controls(right), "', has occurred before."));
   }
   if (parts.unk_token) unk_ = id_of(*parts.unk_token, 0);
+  read_bytes(parts, where, ids);
+  if (!parts.ignore_merges) return;
+  for (const auto& [token, id] : parts.vocab) {
+    if (by_characters_)
+      whole_words_.emplace(token, id);
+    else if (auto bytes = bytes_of_characters(token))
+      whole_words_.emplace(std::move(*bytes), id);
+  }
+}
+
+void ByteBpe::read_bytes(const TokenizerParts& parts, const std::string& where,
+                         const std::unordered_map<std::string_view, int32_t>& ids) {
   for (size_t byte = 0; byte < 256; ++byte) {
     const char one = static_cast<char>(byte);
-    const auto found = ids.find(byte_characters(std::string_view(&one, 1)));
+    const std::string token =
+        by_characters_ ? token_of_byte(static_cast<unsigned char>(byte)) : byte_characters(std::string_view(&one, 1));
+    const auto found = ids.find(token);
     byte_ids_[byte] = found == ids.end() ? -1 : found->second;
-    if (found == ids.end() && !unk_)
+    if (found != ids.end()) continue;
+    if (by_characters_)
+      throw DataError(cat("[text.read_tokenizer] ", where,
+                          ": with byte_fallback each of the 256 bytes must be a token; '", token,
+                          "' is not in the vocabulary."));
+    if (!unk_)
       throw DataError(cat("[text.read_tokenizer] ", where,
                           ": without unk_token each of the 256 bytes must be a token, or "
                           "text would be lost; byte ",
-                          byte, " ('", byte_characters(std::string_view(&one, 1)),
+                          byte, " ('", token,
                           "') is not in the vocabulary. Train the tokenizer with ByteLevel's initial alphabet."));
   }
-  if (!parts.ignore_merges) return;
-  for (const auto& [token, id] : parts.vocab)
-    if (auto bytes = bytes_of_characters(token)) whole_words_.emplace(std::move(*bytes), id);
+  if (!by_characters_) return;
+  for (const auto& [token, id] : parts.vocab) {
+    size_t end = 0;
+    if (token.empty()) continue;
+    next_character(token, end);
+    if (end == token.size()) characters_.emplace(token, id);
+  }
 }
 
-void ByteBpe::encode(std::string_view word, std::vector<int32_t>& out) const {
-  if (!whole_words_.empty()) {
-    if (const auto found = whole_words_.find(std::string(word)); found != whole_words_.end()) {
-      out.push_back(found->second);
-      return;
-    }
+std::vector<int32_t> ByteBpe::ids_of_characters(std::string_view word) const {
+  std::vector<int32_t> ids;
+  ids.reserve(word.size());
+  for (size_t begin = 0, end = 0; begin < word.size(); begin = end) {
+    next_character(word, end);
+    const std::string_view character = word.substr(begin, end - begin);
+    if (const auto found = characters_.find(character); found != characters_.end())
+      ids.push_back(found->second);
+    else
+      for (const char byte : character) ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
   }
+  return ids;
+}
+
+std::vector<int32_t> ByteBpe::ids_of_bytes(std::string_view word) const {
   std::vector<int32_t> ids;
   ids.reserve(word.size());
   bool after_unknown = false;
@@ -70,6 +103,17 @@ void ByteBpe::encode(std::string_view word, std::vector<int32_t>& out) const {
     if (!(unknown && after_unknown && fuse_unk_)) ids.push_back(unknown ? *unk_ : id);
     after_unknown = unknown;
   }
+  return ids;
+}
+
+void ByteBpe::encode(std::string_view word, std::vector<int32_t>& out) const {
+  if (!whole_words_.empty()) {
+    if (const auto found = whole_words_.find(std::string(word)); found != whole_words_.end()) {
+      out.push_back(found->second);
+      return;
+    }
+  }
+  std::vector<int32_t> ids = by_characters_ ? ids_of_characters(word) : ids_of_bytes(word);
   if (ids.size() > kLongWord)
     merge_long(ids);
   else

@@ -11,6 +11,7 @@
 #include "fulgur/core/text/text.h"
 #include "tokenizers/byte_characters.h"
 #include "tokenizers/parts_json.h"
+#include "tokenizers/space_marks.h"
 #include "unicode/characters.h"
 #include "words/gpt2_words.h"
 #include "words/gpt4_words.h"
@@ -42,12 +43,6 @@ void clean_up(std::string& text) {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
-}
-
-// The text as the tokenizer's normalizer changes it; nullopt if it stays.
-std::optional<std::string> normalized_by(const TokenizerParts& parts, std::string_view text) {
-  if (parts.normalization) return normalized(text, *parts.normalization);
-  return parts.composes ? composed(text) : std::nullopt;
 }
 
 // The end of the first word from `begin` on.
@@ -95,9 +90,15 @@ std::vector<AddedTokens::Pattern> ComposedTokenizer::patterns(bool normalized_on
   std::vector<AddedTokens::Pattern> made;
   for (const AddedToken& added : parts_.added)
     if (added.normalized == normalized_ones)
-      made.push_back(
-          {normalized_ones ? normalized_by(parts_, added.content).value_or(added.content) : added.content, &added});
+      made.push_back({normalized_ones ? normalized_text(added.content) : added.content, &added});
   return made;
+}
+
+std::string ComposedTokenizer::normalized_text(std::string_view text) const {
+  if (parts_.normalization) return normalized(text, *parts_.normalization);
+  if (parts_.composes) return composed(text).value_or(std::string(text));
+  if (parts_.marks && parts_.marks->by_normalizer) return with_space_marks(text, *parts_.marks, false);
+  return std::string(text);
 }
 
 std::string ComposedTokenizer::json_of_parts() const { return json_of(parts_); }
@@ -108,15 +109,45 @@ std::vector<int32_t> ComposedTokenizer::encode(std::string_view text) const {
   out.reserve(text.size() / 3 + 1);
   const WordCaches::Loan cache(caches_);
   raw_.split(
-      text, [&](std::string_view piece) { encode_piece(piece, *cache, out); }, [&](int32_t id) { out.push_back(id); });
+      text, [&](std::string_view piece) { encode_piece(piece, piece.data() == text.data(), *cache, out); },
+      [&](int32_t id) { out.push_back(id); });
   return out;
 }
 
-void ComposedTokenizer::encode_piece(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const {
-  const std::optional<std::string> made = normalized_by(parts_, piece);
-  if (made) piece = *made;
-  normalized_.split(
-      piece, [&](std::string_view part) { encode_words(part, cache, out); }, [&](int32_t id) { out.push_back(id); });
+void ComposedTokenizer::encode_piece(std::string_view piece, bool is_first, WordCache& cache,
+                                     std::vector<int32_t>& out) const {
+  std::string made;
+  if (parts_.normalization || parts_.composes || parts_.marks) {
+    made = normalized_text(piece);
+    piece = made;
+  }
+  const auto encode_part = [&](std::string_view part) {
+    if (parts_.marks)
+      encode_marked(part, is_first && part.data() == piece.data(), cache, out);
+    else
+      encode_words(part, cache, out);
+  };
+  normalized_.split(piece, encode_part, [&](int32_t id) { out.push_back(id); });
+}
+
+void ComposedTokenizer::encode_marked(std::string_view piece, bool is_first, WordCache& cache,
+                                      std::vector<int32_t>& out) const {
+  const SpaceMarks& marks = *parts_.marks;
+  std::string marked;
+  if (!marks.by_normalizer) {
+    marked = with_space_marks(piece, marks, is_first);
+    piece = marked;
+  }
+  const auto& bpe = std::get<ByteBpe>(model_);
+  const auto use = [&](std::string_view word) {
+    cache.append(word, out, [&](std::string_view w, std::vector<int32_t>& to) { bpe.encode(w, to); });
+  };
+  if (!marks.split) return use(piece);
+  for (size_t begin = 0; begin < piece.size();) {
+    const size_t end = std::min(piece.find(kSpaceMark, begin + 1), piece.size());
+    use(piece.substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 void ComposedTokenizer::encode_words(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const {
@@ -160,12 +191,17 @@ int64_t ComposedTokenizer::num_special_tokens() const {
 std::string ComposedTokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   std::string out;
   bool first = true;
+  MarkedText marked;
   for (const int32_t id : ids) {
     const auto at = static_cast<size_t>(id);
     if (id < 0 || at >= tokens_.size() || tokens_[at] == nullptr)
       throw DataError(cat("[text.decode] each id must have a token, below ", tokens_.size(), "; got ", id, "."));
     if (skip_special_tokens && special_[at]) continue;
     const std::string& token = *tokens_[at];
+    if (parts_.marks) {
+      marked.add(token);
+      continue;
+    }
     if (parts_.model == TokenModel::byte_bpe) {
       out += bytes_of_characters(token).value_or(token);
       continue;
@@ -177,6 +213,7 @@ std::string ComposedTokenizer::decode(std::span<const int32_t> ids, bool skip_sp
     if (parts_.cleanup) clean_up(piece);
     out += piece;
   }
+  if (parts_.marks) return marked.take(*parts_.marks);
   return with_replacements(out);
 }
 
@@ -194,7 +231,8 @@ std::vector<std::string> ComposedTokenizer::special_tokens() const {
 
 size_t ComposedTokenizer::last_cut(std::string_view text) const {
   const bool is_bpe = parts_.model == TokenModel::byte_bpe;
-  if (!can_cut_ || (is_bpe && parts_.words == WordPattern::none)) return 0;
+  const bool one_word = parts_.marks || (is_bpe && parts_.words == WordPattern::none);
+  if (!can_cut_ || one_word) return 0;
   // A piece that begins with another white space than ' ' would get a space in front.
   return last_word_border(text, parts_.add_prefix_space ? " " : " \n",
                           /*punctuation_takes_line_ends=*/is_bpe && parts_.words != WordPattern::gpt2);

@@ -37,7 +37,10 @@ class ComposedTokenizer final : public Tokenizer {
   static Model model_of(const TokenizerParts& parts, const std::string& name);
   std::vector<AddedTokens::Pattern> patterns(bool normalized_ones) const;
   std::string json_of_parts() const;
-  void encode_piece(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const;
+  std::string normalized_text(std::string_view text) const;
+  // `is_first`: it begins the text.
+  void encode_marked(std::string_view piece, bool is_first, WordCache& cache, std::vector<int32_t>& out) const;
+  void encode_piece(std::string_view piece, bool is_first, WordCache& cache, std::vector<int32_t>& out) const;
   void encode_words(std::string_view piece, WordCache& cache, std::vector<int32_t>& out) const;
 
   const TokenizerParts parts_;  // the model and the added tokens refer to it

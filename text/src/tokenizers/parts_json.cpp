@@ -1,91 +1,17 @@
 #include "tokenizers/parts_json.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "tokenizers/json_part.h"
+#include "tokenizers/space_marks.h"
 
 namespace fulgur::detail {
 namespace {
-
-using TokenizerJson = nlohmann::json;
-
-// A value of the file and its place there.
-class JsonPart {
- public:
-  JsonPart(const TokenizerJson& value, std::string place, const std::string& file)
-      : value_(&value), place_(std::move(place)), file_(&file) {}
-
-  const TokenizerJson& value() const { return *value_; }
-  bool is_null() const { return value_->is_null(); }
-
-  [[noreturn]] void refuse(std::string_view rule, std::string_view got, std::string_view advice = "") const {
-    throw DataError(cat("[text.read_tokenizer] ", *file_, ": ", place_.empty() ? "the file" : place_, " ", rule, "; ",
-                        got, ".", advice.empty() ? "" : " ", advice));
-  }
-  // Nested values are not written: that would take as much of the stack as they are deep.
-  std::string shown() const {
-    if (value_->is_structured()) return cat("got a JSON ", value_->type_name(), " of ", value_->size());
-    std::string text = value_->dump(-1, ' ', false, TokenizerJson::error_handler_t::replace);
-    if (text.size() > 80) text = text.substr(0, 80) + "…";
-    return "got " + escape_controls(text);
-  }
-
-  // An object that has only the entries named.
-  const JsonPart& with_keys(std::initializer_list<std::string_view> known) const {
-    if (!value_->is_object()) refuse("must be an object", shown());
-    for (const auto& [key, entry] : value_->items())
-      if (std::ranges::find(known, key) == known.end())
-        refuse("has a part that is not supported", cat("'", escape_controls(key), "': ", at(key).shown()),
-               "Remove it if the tokenizer does not need it.");
-    return *this;
-  }
-  bool has(const char* key) const { return value_->contains(key) && !(*value_)[key].is_null(); }
-  JsonPart at(const std::string& key) const {
-    const auto found = value_->find(key);
-    if (found == value_->end()) refuse(cat("must have '", key, "'"), "it is absent");
-    return JsonPart(*found, place_.empty() ? key : cat(place_, ".", key), *file_);
-  }
-  JsonPart item(size_t index) const { return JsonPart((*value_)[index], cat(place_, "[", index, "]"), *file_); }
-  size_t items() const {
-    if (!value_->is_array()) refuse("must be a list", shown());
-    return value_->size();
-  }
-
-  std::string text() const {
-    if (!value_->is_string()) refuse("must be a text", shown());
-    return value_->get<std::string>();
-  }
-  bool boolean() const {
-    if (!value_->is_boolean()) refuse("must be true or false", shown());
-    return value_->get<bool>();
-  }
-  bool boolean_or(const char* key, bool otherwise) const { return has(key) ? at(key).boolean() : otherwise; }
-  int64_t whole() const {
-    if (!value_->is_number_integer() && !value_->is_number_unsigned()) refuse("must be a whole number", shown());
-    if (value_->is_number_unsigned() && value_->get<uint64_t>() > (uint64_t{1} << 62)) refuse("is too large", shown());
-    return value_->get<int64_t>();
-  }
-  int32_t id() const {
-    const int64_t number = whole();
-    if (number < 0 || number >= kMostTokenIds) refuse(cat("must be in [0, ", kMostTokenIds, ")"), shown());
-    return static_cast<int32_t>(number);
-  }
-  // A part that must not be there, or be `allowed`.
-  void only(const char* key, const TokenizerJson& allowed) const {
-    if (has(key) && (*value_)[key] != allowed)
-      at(key).refuse("is not supported with this value", at(key).shown(), cat("Only ", allowed.dump(), " is."));
-  }
-
- private:
-  const TokenizerJson* value_;
-  std::string place_;
-  const std::string* file_;
-};
 
 void read_vocab(const JsonPart& vocab, TokenizerParts& parts) {
   if (!vocab.value().is_object()) vocab.refuse("must be an object", vocab.shown());
@@ -117,7 +43,7 @@ void read_model(const JsonPart& model, TokenizerParts& parts) {
                      "byte_fallback", "ignore_merges", "vocab", "merges"});
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) model.only(key, "");
     model.only("dropout", 0.0);
-    model.only("byte_fallback", false);
+    if (model.boolean_or("byte_fallback", false)) parts.marks.emplace();
     if (model.has("unk_token")) parts.unk_token = model.at("unk_token").text();
     parts.fuse_unk = model.boolean_or("fuse_unk", false);
     parts.ignore_merges = model.boolean_or("ignore_merges", false);
@@ -136,11 +62,6 @@ void read_model(const JsonPart& model, TokenizerParts& parts) {
     model.refuse("must have the type BPE or WordPiece", cat("its type is '", escape_controls(type), "'"));
   }
   read_vocab(model.at("vocab"), parts);
-}
-
-std::string type_of(const JsonPart& part) {
-  if (!part.value().is_object()) part.refuse("must be an object", part.shown());
-  return part.at("type").text();
 }
 
 struct KnownPattern {
@@ -339,7 +260,7 @@ TokenizerJson model_json(const TokenizerParts& parts) {
   model["continuing_subword_prefix"] = "";
   model["end_of_word_suffix"] = "";
   model["fuse_unk"] = parts.fuse_unk;
-  model["byte_fallback"] = false;
+  model["byte_fallback"] = parts.marks.has_value();
   model["ignore_merges"] = parts.ignore_merges;
   return model;
 }
@@ -405,15 +326,19 @@ TokenizerParts parts_from_json(std::string_view text, const std::string& name) {
   const JsonPart root(json, "", name);
   root.with_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
+  // A data module truncates and pads, by its own options.
   for (const char* key : {"truncation", "padding"})
-    if (root.has(key))
-      root.at(key).refuse("is not supported", root.at(key).shown(),
-                          "Set it to null: a data module truncates and pads (max_length).");
+    if (root.has(key) && !root.at(key).value().is_object())
+      root.at(key).refuse("must be null or an object", root.at(key).shown());
   TokenizerParts parts;
   read_model(root.at("model"), parts);
-  read_words(root, parts);
-  read_normalizer(root, parts);
-  read_decoder(root, parts);
+  if (parts.marks) {
+    read_space_marks(root, *parts.marks);
+  } else {
+    read_words(root, parts);
+    read_normalizer(root, parts);
+    read_decoder(root, parts);
+  }
   read_post_processor(root, parts);
   read_added(root, parts);
   check_parts(parts, name);
@@ -444,7 +369,9 @@ std::string json_of(const TokenizerParts& parts) {
                           {"strip_accents", how.strip_accents},
                           {"lowercase", how.lowercase}};
   }
-  if (parts.model == TokenModel::byte_bpe) {
+  if (parts.marks) {
+    write_space_marks(*parts.marks, json);
+  } else if (parts.model == TokenModel::byte_bpe) {
     const auto byte_level = [](bool prefix_space, bool regex) {
       return TokenizerJson{
           {"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", regex}};

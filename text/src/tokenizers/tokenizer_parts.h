@@ -28,6 +28,18 @@ enum class TokenModel { byte_bpe, word_piece };
 /// The pattern that divides a text into words: `none` makes one word of it, `gpt4` is that of Llama 3 too.
 enum class WordPattern { none, gpt2, gpt4, qwen2 };
 
+/// How a model of SentencePiece (Llama) sees a text: its spaces are marks, `▁`; it is one word, whose characters are
+/// merged; and a character without a token becomes its bytes, `<0x0A>`.
+struct SpaceMarks {
+  /// Which stretches of text between added tokens get a mark in front: none; each; each that has none; the one at the
+  /// beginning of the text, if it has none.
+  enum class Front { none, each, each_without, first_without };
+  Front front = Front::none;
+  bool by_normalizer = true;  ///< else by the pre-tokenizer, after the added tokens that are normalised are found
+  bool split = false;         ///< words begin at marks
+  bool strip = false;         ///< decode removes a space at the beginning
+};
+
 /// What a tokenizer.json says, checked.
 struct TokenizerParts {
   TokenModel model = TokenModel::byte_bpe;
@@ -39,6 +51,7 @@ struct TokenizerParts {
   bool add_prefix_space = false;                                 // byte_bpe
   WordPattern words = WordPattern::gpt2;                         // byte_bpe
   bool composes = false;                                         // byte_bpe: the text is normalised to NFC
+  std::optional<SpaceMarks> marks = {};                          // byte_bpe: of characters, with bytes as fallback
   std::string continuing_prefix = "##";                          // word_piece
   int64_t max_input_chars_per_word = 100;                        // word_piece
   bool cleanup = true;                                           // word_piece: decode puts no space before `.`

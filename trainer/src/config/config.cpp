@@ -6,6 +6,7 @@
 #include "config/config_tree.h"
 #include "config/links.h"
 #include "config/renamed_options.h"
+#include "config/weights_config.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -111,8 +112,11 @@ bool lies_in(const std::string& path, const Problems& problems) {
 Config read_typed(ConfigNode node, Problems& problems) {
   Problems references;
   config::interpolate(node, references);
+  config::remove_null_links(node);
   Problems typed;
+  std::vector<std::string> taken = config::take_weights_config(node, typed);
   Config config = config::read_with_links(node, typed);
+  config.pretrained.from_config = std::move(taken);
   for (const Problem& problem : references.items()) problems.add(problem.where, problem.path, problem.message);
   for (const Problem& problem : typed.items()) {
     if (!lies_in(problem.path, references)) problems.add(problem.where, problem.path, problem.message);
@@ -141,6 +145,13 @@ std::string hint_of_plugins(const ConfigSources& sources, const Problems& proble
   return hint;
 }
 
+// The class of the data module; empty if none is chosen.
+std::string data_class_of(const ConfigNode& root) {
+  const ConfigNode* node = root.find("data");
+  if (node != nullptr && node->is_map()) node = node->find("class_path");
+  return node != nullptr && node->is_scalar() ? node->text() : std::string();
+}
+
 }  // namespace
 
 ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
@@ -152,20 +163,27 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
       problems.add(node.where, "", "a config is a map with keys such as trainer, model, data; got " + node.describe());
       continue;
     }
+    const std::string before = data_class_of(root), after = data_class_of(node);
+    if (!after.empty() && !before.empty() && after != before) config::make_links_optional(root);
     config::merge_into(root, std::move(node));
   }
   const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
   config::Overrider overrider(*schema, problems);
+  const auto apply = [&](const std::string& key, const std::string& value, const Location& where) {
+    const std::string before = data_class_of(root);
+    overrider.apply(root, key, value, where);
+    if (!before.empty() && data_class_of(root) != before) config::make_links_optional(root);
+  };
   for (const auto& [name, value] : sorted_variables(sources)) {
     const Location where{"environment variable " + name, 0, 0};
     if (!is_utf8(value))
       problems.add(where, "", "is not valid UTF-8");
     else
-      overrider.apply(root, *config::key_of_variable(name), value, where);
+      apply(*config::key_of_variable(name), value, where);
   }
   for (const auto& [key, value] : sources.overrides) {
     const auto place = sources.places.find(key);
-    overrider.apply(root, key, value, place != sources.places.end() ? place->second : Location{"command line", 0, 0});
+    apply(key, value, place != sources.places.end() ? place->second : Location{"command line", 0, 0});
   }
   return root;
 }

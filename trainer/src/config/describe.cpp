@@ -67,6 +67,7 @@ std::string describe(const std::string& name) {
     if (!out.empty()) out += "\n";
     out += cat(info->name, " (", kind, ")\n  ", info->doc, "\n\n");
     out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields);
+    if (!info->exports.empty()) out += cat("\n  Provides for link, as data.NAME: ", info->exports, "\n");
     out += common_table(registry, made.fields);
   }
   if (!out.empty()) return out;

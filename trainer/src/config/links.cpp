@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -42,7 +43,9 @@ const Field* find_field(const Fields& fields, const Target& target, std::vector<
     if (level == nullptr) return nullptr;
     found = level->find(name);
     if (found == nullptr) {
-      why = cat("there is no option '", name, "'", did_you_mean(name, level->names()));
+      const std::string near = did_you_mean(name, level->names());
+      why =
+          cat("there is no option '", name, "'", near.empty() ? cat("; the options are ", join(level->names())) : near);
       return nullptr;
     }
     level = nullptr;
@@ -65,7 +68,7 @@ const ConfigNode* find_written(const ConfigNode& root, const Target& target) {
 std::optional<std::string> check_link(Config& config, const std::string& target_text, const std::string& source) {
   const std::optional<Target> target = parse_target(target_text);
   if (!target) return "the target must be an option such as model.init_args.num_classes";
-  if (!source.starts_with("data.") || source.size() == 5)
+  if (!source.starts_with("data.") || source.size() == 5 || source == "data.?")
     return cat("the source must be a fact of the data module such as data.num_classes; got '", source, "'");
   if (target->group != "model" && target->group != "optimizer" && target->group != "lr_scheduler") {
     return cat(
@@ -105,15 +108,33 @@ void set_places(ConfigNode& node, const Location& where) {
   for (ConfigNode& item : node.items()) set_places(item, where);
 }
 
+// A link to a value that the data module does not provide, and need not: the option keeps what the config says.
+void leave_out(Config& config, const Target& target, const std::string& fact_name, Problems& problems) {
+  Fields fields;
+  spec_of(config, target.group)->options().fields(fields);
+  std::vector<std::unique_ptr<Fields>> made;
+  std::string why;
+  const Field* const field = find_field(fields, target, made, why);
+  const bool is_written = config.written_at_links.contains(target.path());
+  const std::string what = cat(config.data.class_path(), " provides no value '", fact_name, "'");
+  if (field != nullptr && field->required && !is_written)
+    return problems.add({"link", 0, 0}, target.path(),
+                        cat("required option is missing: its link is left out, since ", what, ". Set it"));
+  log::info(cat("the link of ", target.path(), " is left out: ", what, "; the option is ",
+                field != nullptr ? field->write().describe() : std::string("unchanged")));
+}
+
 void apply_link(Config& config, const std::string& target_text, const std::string& source, const StateTree& facts,
                 Problems& problems) {
   const Location where{"link", 0, 0};
   if (const std::optional<std::string> why = check_link(config, target_text, source))
     return problems.add(where, target_text, *why);
   const Target target = *parse_target(target_text);
-  const std::string fact_name = source.substr(5);
+  const bool is_optional = source.ends_with('?');
+  const std::string fact_name = source.substr(5, source.size() - 5 - (is_optional ? 1 : 0));
   std::vector<std::string> known;
   for (const auto& [name, fact] : facts.as_map()) known.push_back(name);
+  if (!facts.contains(fact_name) && is_optional) return leave_out(config, target, fact_name, problems);
   if (!facts.contains(fact_name)) {
     return problems.add(where, target_text,
                         cat("the data module provides no value '", fact_name, "'", did_you_mean(fact_name, known),
@@ -148,6 +169,34 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
 }
 
 }  // namespace
+
+void config::remove_null_links(ConfigNode& root) {
+  ConfigNode* const link = root.find("link");
+  if (link == nullptr) return;
+  if (link->is_null()) return root.erase("link");
+  if (link->is_map()) std::erase_if(link->entries(), [](const auto& entry) { return entry.second.is_null(); });
+}
+
+void config::make_links_optional(ConfigNode& root) {
+  ConfigNode* const link = root.find("link");
+  if (link == nullptr || !link->is_map()) return;
+  for (auto& [target, source] : link->entries()) {
+    if (!source.is_scalar() || source.text().ends_with('?')) continue;
+    ConfigNode marked = ConfigNode::string(source.text() + "?");
+    marked.where = source.where;
+    marked.key_where = source.key_where;
+    source = std::move(marked);
+  }
+}
+
+bool config::names_link_target(const ConfigNode& root, std::string_view path) {
+  const ConfigNode* const link = root.find("link");
+  if (link == nullptr) return false;
+  return std::ranges::any_of(link->entries(), [&](const ConfigNode::Entry& entry) {
+    const std::optional<Target> target = parse_target(entry.first);
+    return target && !entry.second.is_null() && target->path() == path;
+  });
+}
 
 bool config::is_link_target(const Config& config, std::string_view key) {
   return std::ranges::any_of(config.link, [&](const auto& link) {

@@ -12,4 +12,5 @@ set(FULGUR_CONFIG_SOURCES
   src/config/pretrained_weights.cpp
   src/config/renamed_options.cpp
   src/config/trainer_options.cpp
+  src/config/weights_config.cpp
   src/config/yaml.cpp)

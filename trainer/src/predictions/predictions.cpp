@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -59,16 +60,31 @@ Json row_of(const Tensor& row) {
   return nested(flat, row.sizes(), next);
 }
 
+// What the data module says about a row: its number, and its place in the columns.
+using RowTexts =
+    std::function<PredictionTexts(int64_t row, const std::vector<std::pair<std::string, Tensor>>& columns, int64_t i)>;
+
+RowTexts texts_by(const DataModule* data, size_t loader) {
+  if (data == nullptr) return {};
+  return [data, loader](int64_t row, const auto& columns, int64_t i) {
+    PredictedRow predicted{.loader_idx = static_cast<int64_t>(loader), .row = row, .values = {}};
+    for (const auto& [name, value] : columns) predicted.values.add(name, value[i]);
+    return data->prediction_texts(predicted);
+  };
+}
+
 // Lines of `predictions.jsonl`, one per row of `columns` (on the CPU, contiguous, with equal numbers of rows).
 // Non-finite numbers are the strings NaN, Infinity and -Infinity, as in JsonlLogger.
 std::string prediction_lines(const std::vector<std::pair<std::string, Tensor>>& columns,
-                             std::optional<size_t> loader_idx) {
+                             std::optional<size_t> loader_idx, const RowTexts& texts_of, int64_t first_row) {
   std::string lines;
   const int64_t rows = columns.empty() ? 0 : columns.front().second.size(0);
   for (int64_t i = 0; i < rows; ++i) {
     Json line = Json::object();
     if (loader_idx) line["dataloader_idx"] = *loader_idx;
     for (const auto& [name, value] : columns) line[name] = row_of(value[i]);
+    if (texts_of)
+      for (const auto& [name, text] : texts_of(first_row + i, columns, i)) line[name] = text;
     lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
   }
   return lines;
@@ -85,9 +101,9 @@ class PredictionFiles {
 
   // `first_entry` is the entry of the loader's first output.
   void write(size_t first_entry, int64_t first_row, const std::vector<std::pair<std::string, Tensor>>& columns,
-             std::optional<size_t> loader_idx) {
+             std::optional<size_t> loader_idx, const RowTexts& texts_of) {
     for (size_t i = 0; i < columns.size(); ++i) writer_.write(first_entry + i, first_row, columns[i].second);
-    text_ << prediction_lines(columns, loader_idx);
+    text_ << prediction_lines(columns, loader_idx, texts_of, first_row);
     if (!text_) fail();
   }
 
@@ -115,7 +131,8 @@ class PredictionFiles {
 }  // namespace
 
 std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path& folder,
-                                        const std::vector<PredictedShare>& shares, int64_t block_bytes) {
+                                        const std::vector<PredictedShare>& shares, int64_t block_bytes,
+                                        const DataModule* data) {
   const std::vector<MergedPredictions> loaders = MergedPredictions::of(collectives, shares);
   const bool several = loaders.size() > 1;
   std::vector<SafetensorsWriter::Entry> entries;
@@ -137,7 +154,7 @@ std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path
       std::vector<std::pair<std::string, Tensor>> block;
       for (size_t c = 0; c < merged.columns().size(); ++c)
         block.emplace_back(merged.columns()[c].name, merged.read(c, first, count));
-      if (files) files->write(first_entry, first, block, several ? std::optional(l) : std::nullopt);
+      if (files) files->write(first_entry, first, block, several ? std::optional(l) : std::nullopt, texts_by(data, l));
     }
     first_entry += merged.columns().size();
   }

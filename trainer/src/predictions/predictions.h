@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fulgur/core/contracts/collectives.h"
+#include "fulgur/core/contracts/data_module.h"
 #include "predictions/predicted_share.h"
 
 namespace fulgur::detail {
@@ -15,10 +16,11 @@ inline constexpr int64_t kPredictionBlock = 4 << 20;
 /// sample) of all ranks into `folder` on rank 0, which gets their paths. All ranks must call it. Rows are in the order
 /// of the data set if ranks read samples in turns, else rank by rank. With several loaders, tensor names start with
 /// `dataloader_idx_i/`, and each line has its `dataloader_idx`. No rank holds more than its share and two blocks of
-/// about `block_bytes`. Either both files appear complete, or neither: throws a CheckpointError if one cannot be
-/// written.
+/// about `block_bytes`. The lines also have what `data` says about them (`prediction_texts`). Either both files appear
+/// complete, or neither: throws a CheckpointError if one cannot be written.
 std::vector<std::filesystem::path> write_predictions(Collectives& collectives, const std::filesystem::path& folder,
                                                      const std::vector<PredictedShare>& shares,
-                                                     int64_t block_bytes = kPredictionBlock);
+                                                     int64_t block_bytes = kPredictionBlock,
+                                                     const DataModule* data = nullptr);
 
 }  // namespace fulgur::detail

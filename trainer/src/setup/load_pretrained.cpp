@@ -1,3 +1,4 @@
+#include "fulgur/checkpoint/key_prefix.h"
 #include "fulgur/checkpoint/map_keys.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/weights_file.h"
@@ -6,25 +7,43 @@
 #include "setup/setup_steps.h"
 
 namespace fulgur::detail {
+namespace {
+
+// DataParallel, DDP and Lightning put something before the names. Empty if nothing like that helps.
+std::string prefix_hint(const torch::nn::Module& model, const NamedTensors& in_file, const KeyMap* map,
+                        const std::string& removed) {
+  const std::optional<std::string> prefix = helpful_prefix(model, in_file, map);
+  if (!prefix) return {};
+  const std::string shown = escape_controls(*prefix);
+  return cat("; names in the file begin with ", shown,
+             ", which the model's do not have. Set pretrained.key_prefix: ", escape_controls(removed), shown,
+             " (the differences without it follow)");
+}
+
+}  // namespace
 
 void load_pretrained(RunState& run) {
   const PretrainedWeights& pretrained = run.components.pretrained;
   if (!pretrained.path || run.keeps_weights) return;
   const std::string shown_path = escape_controls(pretrained.path->string());
   WeightsFile file = read_weights_file(*pretrained.path);
-  if (pretrained.key_map)
-    file.tensors = map_keys(file.tensors, *pretrained.key_map.create(), pretrained.key_map.class_path());
+  if (!pretrained.key_prefix.empty()) file.tensors = without_prefix(file.tensors, pretrained.key_prefix);
+  const std::shared_ptr<KeyMap> map = pretrained.key_map ? pretrained.key_map.create() : nullptr;
+  const NamedTensors in_file = file.tensors;
+  if (map) file.tensors = map_keys(file.tensors, *map, pretrained.key_map.class_path());
   const LoadReport report =
       load_module_state(*run.model, file.tensors,
                         {.strict = false, .key_prefixes = {}, .convert_formats = true, .ignore = pretrained.ignore});
   if (!report.differences.empty() && (pretrained.strict || report.loaded.empty()))
     throw CheckpointError(
-        cat("[trainer.pretrained] ", shown_path, " does not fit the model:\n", report.differences,
+        cat("[trainer.pretrained] ", shown_path, " does not fit the model",
+            prefix_hint(*run.model, in_file, map.get(), pretrained.key_prefix), ":\n", report.differences,
             "\nGive the model the options that the weights were created with; name the key map of the program that "
             "wrote them (pretrained.key_map); list weights that shall keep their initial values in pretrained.ignore",
             pretrained.strict ? ", or load what fits with pretrained.strict: false." : "."));
   std::string line = cat("pretrained: ", report.loaded.size(), " weights from ", shown_path);
   if (!report.ignored.empty()) line += cat("; ignored: ", join_some({report.ignored.begin(), report.ignored.end()}, 5));
+  if (!pretrained.from_config.empty()) line += cat("; options from config.json: ", join(pretrained.from_config));
   if (!report.converted.empty()) line += cat("; of another dtype: ", report.converted.size());
   if (!run.components.is_trial) run.print(line);
   if (!report.differences.empty())

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,12 @@ class FULGUR_API ModelSummary final : public Callback {
   };
   explicit ModelSummary(Options options);
   void on_fit_start(RunContext& run) override;
+  /// A line with the trainable parameters, if a callback such as Finetuning has changed them since.
+  void on_train_start(RunContext& run) override;
 
  private:
   Options options_;
+  int64_t trainable_ = 0;  // numbers of values when the table was printed
 };
 
 /// The lines that `ModelSummary` prints. `max_depth` is the number of levels of layers that get a row: -1 shows all of

@@ -52,6 +52,7 @@ class FULGUR_API IdxImageDataModule : public DataModule {
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   /// `num_classes`, `channels`, `height`, `width`, `num_features`.
+  static constexpr const char* kExports = "num_classes, channels, height, width, num_features";
   StateTree exported_values() const override;
   /// `mean` and `std` of the training part's pixels / 255, with `normalize` and once computed.
   StateTree state() const override;

@@ -24,6 +24,7 @@ class FULGUR_API ReversalDataModule : public TensorDataModule {
   explicit ReversalDataModule(const Options& options);
   void setup(TrainerFn fn) override;
   /// `vocabulary`, `length`.
+  static constexpr const char* kExports = "vocabulary, length";
   StateTree exported_values() const override;
 
  private:

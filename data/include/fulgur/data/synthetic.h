@@ -26,6 +26,8 @@ class FULGUR_API SyntheticDataModule : public TensorDataModule {
   explicit SyntheticDataModule(const Options& options);
   void setup(TrainerFn fn) override;
   /// `num_classes`, `num_features`; with a shape of three also `channels`, `height`, `width`.
+  static constexpr const char* kExports =
+      "num_classes, num_features; channels, height, width for a shape of three numbers";
   StateTree exported_values() const override;
 
  private:

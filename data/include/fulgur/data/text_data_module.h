@@ -53,6 +53,7 @@ class FULGUR_API TextDataModule : public DataModule {
   /// window in each part, and a CheckpointError if a vocabulary was loaded that lacks characters of the file.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports = "vocab_size, block_size, vocabulary";
   StateTree exported_values() const override;
   StateTree state() const override;
   /// Throws a CheckpointError if the vocabulary lacks characters of the file, or is of the other kind.

@@ -77,6 +77,7 @@ struct SweepSpec {
   CountedValue value = CountedValue::best;
   SweepSpace space;
   SweepSeeds seeds;
+  std::optional<int64_t> folds;  ///< of cross validation: values of `data.fold`
   std::optional<SweepHalving> halving;
   void fields(Fields& f);
 };

@@ -62,6 +62,8 @@ class FULGUR_API ImageDataModule : public DataModule {
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   /// `num_classes`, `classes` (a list of names); `channels`, `height`, `width`, `num_features` of the first sample,
   /// which is read for it, after all transforms.
+  static constexpr const char* kExports =
+      "num_classes, classes; channels, height, width, num_features if all images have one size";
   StateTree exported_values() const override;
   /// Those of `device_transforms` or `eval_device_transforms`; null if there are none, or no data for `stage`.
   const BatchTransforms* batch_transforms(RunningStage stage) const override;

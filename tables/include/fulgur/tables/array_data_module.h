@@ -57,6 +57,8 @@ class FULGUR_API ArrayDataModule : public DataModule {
   /// lengths.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports =
+      "num_features, num_classes; channels, height, width for inputs of four dimensions";
   StateTree exported_values() const override;
 
  private:

@@ -46,6 +46,7 @@ class FULGUR_API SeriesDataModule : public DataModule {
   /// too short for a window and its horizon.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports = "num_inputs, num_outputs, window, horizon, target_mean, target_std";
   StateTree exported_values() const override;
   StateTree state() const override;
   /// Throws a CheckpointError for a state of other columns or targets.

@@ -84,6 +84,8 @@ class FULGUR_API TableDataModule : public DataModule {
   /// Reads the files. Throws a DataError that names file, line and column of what cannot be used.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports =
+      "num_numbers, cardinalities, num_classes, num_outputs, task, classes, target_mean, target_std";
   StateTree exported_values() const override;
   StateTree state() const override;
   /// Throws a CheckpointError if the state has another task, other targets, or columns of other types than the options

@@ -53,6 +53,7 @@ class FULGUR_API LabelledTextDataModule : public DataModule {
   /// tokenizer.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports = "num_classes, classes, vocab_size, max_length";
   StateTree exported_values() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -51,6 +51,7 @@ class FULGUR_API TokenFilesDataModule : public DataModule {
   /// that is too short for a window; a CheckpointError if the checkpoint's tokenizer is another one.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  static constexpr const char* kExports = "vocab_size, block_size";
   StateTree exported_values() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <exception>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "fulgur/core/contracts/batch_transforms.h"
 #include "fulgur/core/contracts/component_access.h"
@@ -9,11 +12,22 @@
 #include "fulgur/core/contracts/loader.h"
 #include "fulgur/core/options/config_node.h"
 #include "fulgur/core/options/options.h"
+#include "fulgur/core/state/outputs.h"
 #include "fulgur/core/state/stage.h"
 
 namespace fulgur {
 
 class LightningModule;
+
+/// Names and texts, for a line of predictions.jsonl.
+using PredictionTexts = std::vector<std::pair<std::string, std::string>>;
+
+/// A sample of `predict` as a line of predictions.jsonl shows it.
+struct FULGUR_API PredictedRow {
+  int64_t loader_idx = 0;
+  int64_t row = 0;  ///< number of the line among those of its loader: the sample's place in the data, in its order
+  Outputs values;   ///< on the CPU, each without the dimension of the samples
+};
 
 /// The data of a run: how it is prepared, split and loaded.
 class FULGUR_API DataModule : public Stateful {
@@ -46,7 +60,11 @@ class FULGUR_API DataModule : public Stateful {
   /// Called after an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);
   /// Values that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
+  /// A member `static constexpr const char* kExports` lists their names for `trainer describe`.
   virtual StateTree exported_values() const { return {}; }
+  /// Further entries of a line of predictions.jsonl, which say in words what its numbers mean. Called
+  /// on rank 0 after predict, for each sample. Must not throw.
+  virtual PredictionTexts prediction_texts(const PredictedRow&) const { return {}; }
 
   /// Values from the training data that the evaluation of a checkpoint needs (mean and standard deviation, …).
   StateTree state() const override { return {}; }

@@ -133,6 +133,7 @@
   HOOK(teardown, void, (fulgur::TrainerFn fn), )                                                                \
   HOOK(on_exception, void, (const std::exception& error), )                                                     \
   HOOK(exported_values, fulgur::StateTree, (), const)                                                           \
+  HOOK(prediction_texts, fulgur::PredictionTexts, (const fulgur::PredictedRow& row), const)                     \
   HOOK(state, fulgur::StateTree, (), const)                                                                     \
   HOOK(load_state, void, (const fulgur::StateTree&), )
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/export.h"
@@ -21,6 +22,19 @@ struct KeyRule {
   int64_t part = 0, parts = 1;
 };
 
+/// What the other program's `config.json`, which lies beside the weights, says about one option of the model.
+struct ConfigRule {
+  /// Entries that may have the value; those of an object inside are separated by dots. The first one that is there and
+  /// not null counts. Empty: the program knows no other value than `otherwise`.
+  std::vector<std::string> keys;
+  /// The option of the model. Empty: the model has no such option, and computes only what one of `values` means.
+  std::string option;
+  std::string otherwise = {};  ///< what no entry means; empty: nothing is known then
+  /// The other program's words and ours. A word that is not among them is an error. Empty: the words are the same.
+  std::vector<std::pair<std::string, std::string>> values = {};
+  bool exact = true;  ///< false: another value in the config is right, too
+};
+
 /// The names of the weights of a model as another program writes them. Derive, and register it with
 /// `Registry<KeyMap>::add`; `pretrained.key_map` of the config names it.
 class FULGUR_API KeyMap {
@@ -31,6 +45,9 @@ class FULGUR_API KeyMap {
   virtual std::string prefix() const { return {}; }
   /// The first rule that fits decides. A name that none fits is kept as it is, without the prefix.
   virtual std::vector<KeyRule> rules() const = 0;
+  /// How the `config.json` beside the weights describes the model: options that the user's config does not set take its
+  /// values. A model without an option of that name ignores the rule.
+  virtual std::vector<ConfigRule> config_rules() const { return {}; }
 };
 
 /// The name in the module; nullopt if `name` does not fit the rule. Empty if the tensor is left out.

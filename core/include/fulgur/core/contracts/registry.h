@@ -22,6 +22,7 @@ struct ComponentInfo {
   std::string doc;
   std::string file;  ///< where it was registered
   int line = 0;
+  std::string exports;  ///< `T::kExports`: what a data module provides for `link`; empty if the class does not say it
   std::function<std::unique_ptr<AnyOptions>()> make_options;
   /// Creates the component; the pointer inside is a `Base*` of the registry's Base.
   std::function<std::shared_ptr<void>(const AnyOptions&)> create;
@@ -148,6 +149,7 @@ class Registry {
       info.doc = std::move(doc);
       info.file = file;
       info.line = line;
+      if constexpr (requires { std::string(T::kExports); }) info.exports = T::kExports;
       info.make_options = [] { return std::make_unique<OptionsOf<OptionsType<T>>>(); };
       info.create = [](const AnyOptions& options) -> std::shared_ptr<void> {
         const auto& typed = static_cast<const OptionsOf<OptionsType<T>>&>(options);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fulgur/core/options/config_node.h"
+
+namespace fulgur::config {
+
+/// What the `config.json` beside the weights of `pretrained` says about the model, by the rules of its key map: options
+/// that `root`, an interpolated config, does not set are set, and their names are returned; an option with another
+/// value, and a part that the model does not have, are reported. Targets of `link` are left to the data module. Nothing
+/// happens without a key map or without that file.
+std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problems);
+
+}  // namespace fulgur::config
