@@ -1,5 +1,6 @@
 #include "fulgur/tables/table_data_module.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
@@ -177,8 +178,10 @@ void TableDataModule::Impl::read_sets(int64_t rows) {
 }
 
 std::shared_ptr<Dataset> TableDataModule::Impl::dataset(RunningStage stage) const {
-  const auto whole = [](const Batch& rows) -> std::shared_ptr<Dataset> {
-    return rows.empty() ? nullptr : std::make_shared<TensorDataset>(rows);
+  const auto whole = [stage](Batch rows) -> std::shared_ptr<Dataset> {
+    if (rows.empty()) return nullptr;
+    if (stage == RunningStage::predict) rows.add("index", at::arange(rows.size(), at::kLong));
+    return std::make_shared<TensorDataset>(std::move(rows));
   };
   if (stage == RunningStage::predict && !predict.empty()) return whole(predict);
   if (stage == RunningStage::validate && !val.empty()) return whole(val);
@@ -205,6 +208,7 @@ std::optional<StreamPart> TableDataModule::Impl::stream_part(RunningStage stage)
 std::shared_ptr<Loader> TableDataModule::Impl::stream_loader(RunningStage stage, const DataLoaderOptions& how,
                                                              StreamPart part) const {
   const bool predicts_files = stage == RunningStage::predict && !options.predict_paths.empty();
+  part.with_index = stage == RunningStage::predict;
   IterableLoaderOptions stream;
   stream.batch_size = how.batch_size;
   stream.drop_last = how.drop_last;

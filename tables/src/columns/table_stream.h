@@ -18,6 +18,7 @@ struct StreamPart {
   int part = -1;            ///< of part_of_row; -1: all rows
   int64_t buffer_rows = 1;  ///< shuffled with each other
   bool shuffle = false;
+  bool with_index = false;  ///< adds `index` (N) int64, the numbers of the rows in the files
 };
 
 /// Rows of a table that are read again in each epoch. The rows of this process are divided into blocks of buffer_rows
@@ -42,6 +43,7 @@ class TableStream final : public IterableDataset {
   };
   bool next_row();
   bool read_block();
+  Batch empty(int64_t rows) const;
 
   std::shared_ptr<const RowEncoder> encoder_;
   SplitOptions split_;

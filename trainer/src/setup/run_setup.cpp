@@ -93,6 +93,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
     for (const auto& [replica, context] : run_.replicas) to_channels_last(*replica);
   }
   if (run_.fn == TrainerFn::fit) {
+    warn_of_unlinked_options(run_);
     warn_of_recurrent_dropout(run_);
     run_.position.during("configure_optimizers", [&] { plan_optimizers(run_, services_); });
   }

@@ -290,7 +290,7 @@ void set_up_loaders(RunState& run) {
   require_step(run);
   if (run.fn != TrainerFn::fit && run.stages.begin()->second.loaders.empty())
     throw ConfigError(cat("[trainer.", name_of(run.fn), "] there is no ", name_of(run.fn),
-                          " data. Does the data module have such a loader?"));
+                          " data. ", advice_for_missing_data(run, first.stage)));
 }
 
 }  // namespace fulgur::detail

@@ -5,6 +5,8 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "fulgur/core/state/tensor.h"
 #include "fulgur/images/image_transform.h"
@@ -17,6 +19,9 @@ struct DecodeOptions {
   int64_t channels = 3;
   /// Turns and mirrors the image as the file's EXIF orientation says.
   bool exif_orientation = true;
+  /// Only PNG, with `channels` 1: the values as the file stores them, for masks. Of a palette that is the place of a
+  /// colour, and grey of 1, 2 or 4 bits is not scaled. A file with colours or alpha, or of 16 bits, is refused.
+  bool stored_values = false;
   /// Larger images are refused when their header is read, before memory is allocated.
   int64_t max_pixels = 100'000'000;
   /// Gets the size that the full image has after `exif_orientation`, and returns the smallest size that is enough: a
@@ -33,6 +38,11 @@ struct DecodeOptions {
 /// YCCK become RGB as in PIL. Throws a DataError for a file that is damaged, incomplete, of another format, animated
 /// WebP, or has more than `max_pixels`, and a ConfigError for options out of range.
 FULGUR_API Tensor decode_image(std::span<const uint8_t> bytes, const DecodeOptions& options = {});
+
+/// The same for bytes in a text, such as a member of a TarSample.
+FULGUR_API Tensor decode_image(std::string_view bytes, const DecodeOptions& options = {});
+/// A std::string is bytes, too; a path is written std::filesystem::path(text).
+FULGUR_API Tensor decode_image(const std::string& bytes, const DecodeOptions& options = {});
 
 /// The same for a file, whose path is in the messages. A file that cannot be read is a DataError, too.
 FULGUR_API Tensor decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
