@@ -77,11 +77,17 @@ Tensor decode_image(std::span<const uint8_t> bytes, const DecodeOptions& options
 }
 
 Tensor decode_image(std::string_view bytes, const DecodeOptions& options) {
-  return decode_image(std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), options);
-}
-
-Tensor decode_image(const std::string& bytes, const DecodeOptions& options) {
-  return decode_image(std::string_view(bytes), options);
+  constexpr size_t kLongestPath = 4096;
+  try {
+    return decode_image(std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), options);
+  } catch (const DataError& error) {
+    std::error_code none;
+    if (bytes.size() >= kLongestPath || bytes.find('\0') != std::string_view::npos ||
+        !std::filesystem::exists(std::filesystem::path(bytes), none))
+      throw;
+    throw DataError(cat(error.what(), " They are the name of a file: for its image, write ",
+                        "decode_image(std::filesystem::path(text))."));
+  }
 }
 
 Tensor decode_image(const std::filesystem::path& path, const DecodeOptions& options) {

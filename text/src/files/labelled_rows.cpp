@@ -35,7 +35,8 @@ class RowReader {
     size_t at = 0;
     const auto header = read_csv_row(text_, at);
     if (!header) fail(1, "the header must end", "a quoted field has no end");
-    const size_t text = column(*header, text_field_), label = column(*header, label_field_);
+    const size_t text = column(*header, text_field_);
+    const size_t label = label_field_.empty() ? text : column(*header, label_field_);
     std::vector<LabelledRow> rows;
     for (int64_t number = 2; at < text_.size(); ++number) {
       auto fields = read_csv_row(text_, at);
@@ -44,7 +45,8 @@ class RowReader {
       if (fields->size() != header->size())
         fail(number, cat("each row must have the ", header->size(), " fields of the header"),
              cat("it has ", fields->size()));
-      rows.push_back({std::move((*fields)[text]), std::move((*fields)[label]), number});
+      std::string of_row = label_field_.empty() ? std::string() : std::move((*fields)[label]);
+      rows.push_back({std::move((*fields)[text]), std::move(of_row), number});
     }
     return rows;
   }
@@ -61,8 +63,9 @@ class RowReader {
       const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) fail(number, "a line must be a JSON object", "it is not one");
       for (const std::string* field : {&text_field_, &label_field_})
-        if (!json.contains(*field)) fail(number, cat("a line must have '", *field, "'"), "it is absent");
-      const auto &text = json[text_field_], &label = json[label_field_];
+        if (!field->empty() && !json.contains(*field)) fail(number, cat("a line must have '", *field, "'"), "it is absent");
+      const nlohmann::json none = "";
+      const auto &text = json[text_field_], &label = label_field_.empty() ? none : json[label_field_];
       if (!text.is_string()) fail(number, "the text must be a JSON text", cat("it is of type ", text.type_name()));
       if (!label.is_string() && !label.is_number_integer() && !label.is_boolean())
         fail(number, "the label must be a text, a whole number, true or false",

@@ -39,12 +39,17 @@ struct DecodeOptions {
 /// WebP, or has more than `max_pixels`, and a ConfigError for options out of range.
 FULGUR_API Tensor decode_image(std::span<const uint8_t> bytes, const DecodeOptions& options = {});
 
-/// The same for bytes in a text, such as a member of a TarSample.
+/// The same for bytes in a text, such as a member of a TarSample. The path of a file is a std::filesystem::path or a
+/// literal.
 FULGUR_API Tensor decode_image(std::string_view bytes, const DecodeOptions& options = {});
-/// A std::string is bytes, too; a path is written std::filesystem::path(text).
-FULGUR_API Tensor decode_image(const std::string& bytes, const DecodeOptions& options = {});
+inline Tensor decode_image(const std::string& bytes, const DecodeOptions& options = {}) {
+  return decode_image(std::string_view(bytes), options);
+}
 
 /// The same for a file, whose path is in the messages. A file that cannot be read is a DataError, too.
 FULGUR_API Tensor decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
+inline Tensor decode_image(const char* path, const DecodeOptions& options = {}) {
+  return decode_image(std::filesystem::path(path), options);
+}
 
 }  // namespace fulgur
