@@ -36,6 +36,7 @@ struct TableDataModule::Impl {
   // Not with `stream`: the tensors of the files, and which rows are for training, validation and test.
   Batch main, val, test, predict;
   std::array<std::vector<int64_t>, 3> parts;
+  std::array<int64_t, 3> part_rows{};  ///< with `stream`: how many rows these parts have
 
   bool classifies() const { return options.task == Task::classification; }
   bool stratifies() const { return options.stratify.value.value_or(classifies() && !options.stream); }
@@ -140,6 +141,10 @@ void TableDataModule::Impl::read() {
   }
   const TableSurvey survey = tables::survey_table(reading, stratifies());
   if (options.stream) {
+    part_rows = {};
+    const SplitOptions how = split();
+    for (int64_t row = 0; row < survey.rows; ++row)
+      ++part_rows[static_cast<size_t>(tables::part_of_row(how, row))];
     if (!schema_is_loaded)
       schema = tables::fit_schema(options, survey,
                                   [split = split()](int64_t row) { return tables::part_of_row(split, row) == 0; });
@@ -208,6 +213,7 @@ std::optional<StreamPart> TableDataModule::Impl::stream_part(RunningStage stage)
 std::shared_ptr<Loader> TableDataModule::Impl::stream_loader(RunningStage stage, const DataLoaderOptions& how,
                                                              StreamPart part) const {
   const bool predicts_files = stage == RunningStage::predict && !options.predict_paths.empty();
+  if (part.part >= 0) part.rows = part_rows[static_cast<size_t>(part.part)];
   part.with_index = stage == RunningStage::predict;
   IterableLoaderOptions stream;
   stream.batch_size = how.batch_size;

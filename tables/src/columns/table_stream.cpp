@@ -32,6 +32,11 @@ void TableStream::set_share(int64_t rank, int64_t world_size) {
   world_size_ = world_size;
 }
 
+std::optional<int64_t> TableStream::samples() const {
+  if (!part_.rows) return std::nullopt;
+  return *part_.rows <= rank_ ? 0 : (*part_.rows - rank_ - 1) / world_size_ + 1;
+}
+
 void TableStream::reset(const SampleContext& context) {
   context_ = context;
   if (rows_)
