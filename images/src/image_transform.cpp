@@ -10,9 +10,9 @@ std::optional<ImageSize> ImageTransform::enough(ImageSize, SplitMix64) const { r
 
 Tensor ImageTransform::apply_to_mask(const Tensor&, SplitMix64&) const {
   throw ConfigError(
-      "[images.ImageTransform] a transform of images with masks must say what happens to the mask. RandAugment and "
-      "TrivialAugmentWide do not: use RandomAffine, ColorJitter and others instead. In a transform of your own, override "
-      "apply_to_mask.");
+      "[images.ImageTransform] a transform of images with masks must say what happens to the mask; this one does not. "
+      "Instead of RandAugment and TrivialAugmentWide, use RandomAffine, ColorJitter and others; in a transform of your "
+      "own, override apply_to_mask.");
 }
 
 namespace images {

@@ -3,14 +3,12 @@
 #include <archive_entry.h>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/data/iterable_loader.h"
+#include "fulgur/data/tar_shards.h"
+#include "fulgur/images/decode_image.h"
 #include "images/image_support.h"
 #include "support/expect_error.h"
 #include "support/guide.h"
-
-// The includes and the code of the guide.
-#include <fulgur/data/iterable_loader.h>
-#include <fulgur/data/tar_shards.h>
-#include <fulgur/images/decode_image.h>
 
 namespace tar_images_test {
 

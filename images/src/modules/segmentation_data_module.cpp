@@ -1,6 +1,7 @@
 #include "fulgur/images/segmentation_data_module.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -140,7 +141,16 @@ ImagePairs chosen_pairs(const ImagePairs& all, const std::vector<int64_t>& indic
 
 ImagePipeline pipeline_of(const std::vector<Spec<ImageTransform>>& specs) {
   ImagePipeline::Transforms transforms;
-  for (const Spec<ImageTransform>& spec : specs) transforms.push_back(spec.create());
+  for (const Spec<ImageTransform>& spec : specs) {
+    transforms.push_back(spec.create());
+    try {
+      SplitMix64 random(0);
+      (void)transforms.back()->apply_to_mask(at::zeros({1, 8, 8}, at::kByte), random);
+    } catch (const ConfigError& error) {
+      throw ConfigError(cat(error.what(), " It is ", spec.class_path(), "."));
+    } catch (const DataError&) {  // the mask is too small
+    }
+  }
   return ImagePipeline(std::move(transforms));
 }
 
