@@ -127,8 +127,8 @@ void ArrayDataModule::Impl::check_like_train(const Batch& set, const char* name,
     }
     const Tensor& found = set[entry];
     // Batches are converted to one dtype.
-    const bool is_converted = (entry == "input" && options.float_input) ||
-                              (entry == "target" && is_whole(found) && is_whole(expected));
+    const bool is_converted =
+        (entry == "input" && options.float_input) || (entry == "target" && is_whole(found) && is_whole(expected));
     if (found.sizes().slice(1) != expected.sizes().slice(1) ||
         (found.scalar_type() != expected.scalar_type() && !is_converted))
       throw DataError(cat("[data.ArrayDataModule] the samples of all sets must have the same shape and dtype; '", entry,

@@ -143,8 +143,7 @@ void TableDataModule::Impl::read() {
   if (options.stream) {
     part_rows = {};
     const SplitOptions how = split();
-    for (int64_t row = 0; row < survey.rows; ++row)
-      ++part_rows[static_cast<size_t>(tables::part_of_row(how, row))];
+    for (int64_t row = 0; row < survey.rows; ++row) ++part_rows[static_cast<size_t>(tables::part_of_row(how, row))];
     if (!schema_is_loaded)
       schema = tables::fit_schema(options, survey,
                                   [split = split()](int64_t row) { return tables::part_of_row(split, row) == 0; });

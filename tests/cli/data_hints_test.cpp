@@ -33,7 +33,8 @@ struct DataRun : TemporaryFolder {
 
 /// Ten images of the classes cat and dog; the link of num_classes is forgotten.
 struct Images : DataRun {
-  Images() : DataRun(R"(
+  Images()
+      : DataRun(R"(
 seed_everything: 1
 trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
 model: {class_path: MlpClassifier, init_args: {in_features: 798, hidden: [8]}}  # 3 x 14 x 19
@@ -90,8 +91,9 @@ TEST_CASE("predictions have the file and the name of the class of each image") {
   const Finished none = with_two({"predict", "--ckpt_path", kLast});
   INFO(none.err);
   CHECK(none.exit_code == 2);
-  CHECK(says(none.err, "there is no predict data. Set one of data.init_args.predict_dir, data.init_args.test_dir, "
-                       "data.init_args.test_fraction."));
+  CHECK(says(none.err,
+             "there is no predict data. Set one of data.init_args.predict_dir, data.init_args.test_dir, "
+             "data.init_args.test_fraction."));
   CHECK(says(with_two({"test", "--ckpt_path", kLast}).err,
              "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction."));
 }

@@ -118,7 +118,8 @@ TEST_CASE("colours change no mask, and a transform that says nothing about masks
   Pairs pairs;
   pairs.options.shuffle = false;
   pairs.options.transforms = transforms_of(
-      "[{class_path: GaussianBlur, init_args: {kernel_size: 3}}, {class_path: Cutout, init_args: {length: 4}}, ToFloat]");
+      "[{class_path: GaussianBlur, init_args: {kernel_size: 3}}, {class_path: Cutout, init_args: {length: 4}}, "
+      "ToFloat]");
   const Batch batch = batch_of(*pairs.made(), RunningStage::train);
   CHECK(batch["image"].scalar_type() == at::kFloat);
   for (int64_t i = 0; i < 8; ++i) CHECK(at::equal(batch["mask"][i], Pairs::mask(i)));
@@ -174,7 +175,8 @@ TEST_CASE("masks that are missing, of another size or with colours are named") {
   };
   CHECK_THAT(refused([](auto& o) { o.classes = {"a"}; }), ContainsSubstring("a name for each of the 4 classes"));
   CHECK_THAT(refused([](auto& o) { o.mask_values = {0, 1}; }), ContainsSubstring("a value for each of the 4 classes"));
-  CHECK_THAT(refused([](auto& o) { o.ignored_values = {256}; }), ContainsSubstring("ignored_values must be in [0, 255]"));
+  CHECK_THAT(refused([](auto& o) { o.ignored_values = {256}; }),
+             ContainsSubstring("ignored_values must be in [0, 255]"));
   CHECK_THAT(refused([&](auto& o) { o.val_images = o.train_images; }), ContainsSubstring("given together"));
 }
 

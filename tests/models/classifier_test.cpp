@@ -260,15 +260,15 @@ TEST_CASE("class weights weigh the samples of a training loss") {
   const Tensor each = -logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1);
   const Tensor of_samples = at::tensor({3.0, 0.5, 0.5}, at::kDouble);
   const ClassWeights weights({3, 0.5}, 2, "Test");
-  const double loss =
-      classification_loss(logits, labels, 0, weights.on_device_of(logits)).item<double>();
+  const double loss = classification_loss(logits, labels, 0, weights.on_device_of(logits)).item<double>();
   CHECK(std::abs(loss - (each * of_samples).sum().item<double>() / 4) < 1e-12);
   CHECK_FALSE(ClassWeights().on_device_of(logits).defined());
   // Logits of a lower precision are converted.
   CHECK(weights.on_device_of(logits.to(at::kBFloat16)).scalar_type() == at::kFloat);
-  CHECK(std::abs(classification_loss(logits.to(at::kBFloat16), labels, 0, weights.on_device_of(logits.to(at::kBFloat16)))
-                     .item<double>() -
-                 loss) < 0.02);
+  CHECK(
+      std::abs(classification_loss(logits.to(at::kBFloat16), labels, 0, weights.on_device_of(logits.to(at::kBFloat16)))
+                   .item<double>() -
+               loss) < 0.02);
   const auto refused = [](std::vector<double> values) {
     return message_of<ConfigError>([&] { MlpClassifier({.num_classes = 2, .class_weights = values}); });
   };

@@ -126,7 +126,7 @@ TEST_CASE("masks become int64, and sets may have other dtypes that batches do no
   options.train = {.input = write("x.npy", "|u1", "2, 1, 1, 2", {1, 2, 3, 4}),
                    .target = write("m.npy", "|u1", "2, 1, 2", {0, 1, 1, 0})};
   const std::string doubles("\0\0\0\0\0\0\xf0\x3f\0\0\0\0\0\0\0\x40", 16);  // 1.0, 2.0
-  const std::string whole_numbers("\1\0\0\0\0\0\0\0", 8);                        // 1, 0
+  const std::string whole_numbers("\1\0\0\0\0\0\0\0", 8);                   // 1, 0
   options.test = {.input = write("tx.npy", "<f8", "1, 1, 1, 2", doubles),
                   .target = write("tm.npy", "<i4", "1, 1, 2", whole_numbers)};
   options.split.val_fraction = 0;

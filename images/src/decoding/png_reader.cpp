@@ -138,9 +138,9 @@ class PngReader final : public ImageReader {
     const int type = png_get_color_type(png_, info_), bits = png_get_bit_depth(png_, info_);
     if ((type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) || bits > 8)
       throw BadImage(cat("a mask must be grey or have a palette, with at most 8 bits; it ",
-                         bits > 8                               ? cat("has ", bits, " bits")
-                         : type == PNG_COLOR_TYPE_GRAY_ALPHA    ? "has an alpha channel"
-                                                                : "has colours"));
+                         bits > 8                            ? cat("has ", bits, " bits")
+                         : type == PNG_COLOR_TYPE_GRAY_ALPHA ? "has an alpha channel"
+                                                             : "has colours"));
   }
 
   int read_orientation() {

@@ -95,10 +95,11 @@ class SegmentationImages final : public SampleDataset {
     std::vector<std::string> known;
     for (size_t i = 0; i < classes_.size(); ++i)
       if (classes_[i] >= 0) known.push_back(std::to_string(i));
-    throw DataError(cat("[images.SegmentationFolderDataModule] a pixel of a mask must have a value with a class, or one "
-                        "that is ignored (",
-                        join_some(known, 10), "); ", escape_controls(file.string()), " has the value ", value,
-                        ". Set num_classes, mask_values or ignored_values to match the masks."));
+    throw DataError(
+        cat("[images.SegmentationFolderDataModule] a pixel of a mask must have a value with a class, or one "
+            "that is ignored (",
+            join_some(known, 10), "); ", escape_controls(file.string()), " has the value ", value,
+            ". Set num_classes, mask_values or ignored_values to match the masks."));
   }
 
   ImagePairs pairs_;
@@ -225,7 +226,8 @@ void SegmentationFolderDataModule::Options::fields(Fields& f) {
   f(classes, "classes", "Their names; empty: none.");
   f(mask_values, "mask_values", "The value of each class in masks, such as [0, 255]; empty: class k has the value k.");
   f(ignored_values, "ignored_values",
-    "Values of pixels that have no class: they count neither in losses nor in metrics. mask_values and classes precede.");
+    "Values of pixels that have no class: they count neither in losses nor in metrics. mask_values and classes "
+    "precede.");
   split.fields(f);
   f(channels, "channels", "3: RGB; 1: grey. Images of the other kind are converted.").range(1, 3);
   f(exif_orientation, "exif_orientation", "Whether images are turned as their EXIF orientation says.");

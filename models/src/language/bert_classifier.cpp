@@ -193,8 +193,8 @@ Tensor BertClassifier::logits_of(const Batch& batch) {
 
 StepOutput BertClassifier::training_step(const Batch& batch, int64_t) {
   const Tensor logits = logits_of(batch);
-  Tensor loss = classification_loss(logits, batch["label"], options_.label_smoothing,
-                                    class_weights_.on_device_of(logits));
+  Tensor loss =
+      classification_loss(logits, batch["label"], options_.label_smoothing, class_weights_.on_device_of(logits));
   log("train_loss", loss, {.prog_bar = true});
   return loss;
 }

@@ -128,11 +128,11 @@ Tensor UNet::forward(const Tensor& input) {
 Tensor UNet::loss_of(const Tensor& logits, const Tensor& target, const Tensor& class_weights) const {
   if (target.scalar_type() != at::kLong || target.dim() != 3 || target.size(0) != logits.size(0) ||
       target.size(1) != logits.size(2) || target.size(2) != logits.size(3))
-    throw DataError(cat("[models.UNet] the classes of pixels must be int64 of shape [", logits.size(0), ", ",
-                        logits.size(2), ", ", logits.size(3), "]; got ", c10::toString(target.scalar_type()),
-                        " of shape ", shape_text(target.sizes()),
-                        ". The second entry of a batch holds them. SegmentationFolderDataModule and ArrayDataModule make "
-                        "them int64."));
+    throw DataError(
+        cat("[models.UNet] the classes of pixels must be int64 of shape [", logits.size(0), ", ", logits.size(2), ", ",
+            logits.size(3), "]; got ", c10::toString(target.scalar_type()), " of shape ", shape_text(target.sizes()),
+            ". The second entry of a batch holds them. SegmentationFolderDataModule and ArrayDataModule make "
+            "them int64."));
   try {
     if (class_weights.defined())
       return at::cross_entropy_loss(logits.to(class_weights.scalar_type()), target, class_weights, at::Reduction::Mean,

@@ -195,8 +195,9 @@ TEST_CASE("ranks whose batches have other texts fail the same way") {
   });
   REQUIRE(errors.size() == 2);
   for (const std::string& error : errors)
-    CHECK_THAT(error, ContainsSubstring("every rank must have the same texts in its batches; rank 1 has file while rank "
-                                        "0 has none"));
+    CHECK_THAT(error,
+               ContainsSubstring("every rank must have the same texts in its batches; rank 1 has file while rank "
+                                 "0 has none"));
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 

@@ -63,7 +63,8 @@ class RowReader {
       const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) fail(number, "a line must be a JSON object", "it is not one");
       for (const std::string* field : {&text_field_, &label_field_})
-        if (!field->empty() && !json.contains(*field)) fail(number, cat("a line must have '", *field, "'"), "it is absent");
+        if (!field->empty() && !json.contains(*field))
+          fail(number, cat("a line must have '", *field, "'"), "it is absent");
       const nlohmann::json none = "";
       const auto &text = json[text_field_], &label = label_field_.empty() ? none : json[label_field_];
       if (!text.is_string()) fail(number, "the text must be a JSON text", cat("it is of type ", text.type_name()));

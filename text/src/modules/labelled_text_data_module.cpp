@@ -99,8 +99,8 @@ struct LabelledTextDataModule::Impl {
   std::shared_ptr<LabelledFile> read(const std::filesystem::path& path, bool with_labels = true) const {
     auto file = std::make_shared<LabelledFile>();
     file->path = path;
-    file->rows = detail::read_labelled_rows(path, options.text_field,
-                                            with_labels ? options.label_field : std::string());
+    file->rows =
+        detail::read_labelled_rows(path, options.text_field, with_labels ? options.label_field : std::string());
     return file;
   }
 
@@ -252,10 +252,10 @@ std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStag
   const Options& options = impl_->options;
   const bool training = stage == RunningStage::train, validating = stage == RunningStage::validate;
   const bool predicting = stage == RunningStage::predict;
-  std::shared_ptr<LabelledFile> file = training                          ? nullptr
-                                       : validating                      ? impl_->val
+  std::shared_ptr<LabelledFile> file = training                       ? nullptr
+                                       : validating                   ? impl_->val
                                        : predicting && impl_->predict ? impl_->predict
-                                                                         : impl_->test;
+                                                                      : impl_->test;
   std::vector<size_t> rows;
   if (file) {
     rows.resize(file->rows.size());
@@ -271,11 +271,11 @@ std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStag
   how.shuffle = training;
   how.batch_size = training ? options.batch_size : options.eval_batch_size.value.value_or(options.batch_size);
   how.name = validating ? "validation" : std::string(name_of(stage));
-  how.collate = padding_to(options.padding == Padding::max_length ? options.max_length : 0, impl_->pad_id(),
-                           std::move(numbers));
+  how.collate =
+      padding_to(options.padding == Padding::max_length ? options.max_length : 0, impl_->pad_id(), std::move(numbers));
   options.loading.apply(how);
-  auto dataset =
-      std::make_shared<LabelledTexts>(std::move(file), std::move(rows), impl_->tokenizer, options.max_length, predicting);
+  auto dataset = std::make_shared<LabelledTexts>(std::move(file), std::move(rows), impl_->tokenizer, options.max_length,
+                                                 predicting);
   return {std::make_shared<DataLoader>(std::move(dataset), std::move(how))};
 }
 

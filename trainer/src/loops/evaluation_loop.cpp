@@ -482,9 +482,9 @@ PredictReport predict(RunState& run, Services& services) {
     shares.push_back(collected[l].take(run.stages[RunningStage::predict].loaders[l]->shares_in_turns()));
     report.loaders.push_back(shares.back().outputs);
   }
-  if (keeps && !run.run_dir.empty()) 
-    report.files =
-        write_predictions(run.collectives(), run.run_dir, shares, kPredictionBlock, names_of_classes(run.data.module.get(), shares));
+  if (keeps && !run.run_dir.empty())
+    report.files = write_predictions(run.collectives(), run.run_dir, shares, kPredictionBlock,
+                                     names_of_classes(run.data.module.get(), shares));
   report.samples = sum_over_ranks(run, report.samples);
   return report;
 }

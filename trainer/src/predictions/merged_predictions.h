@@ -39,8 +39,8 @@ class MergedPredictions {
  private:
   MergedPredictions(Collectives& collectives, const PredictedShare& own) : collectives_(&collectives), own_(&own) {}
 
-  /// The rows of a block of `count` rows from `first` on that rank `rank` has: [begin, end) among its own, and the place
-  /// of the first of them in the block.
+  /// The rows of a block of `count` rows from `first` on that rank `rank` has: [begin, end) among its own, and the
+  /// place of the first of them in the block.
   struct Part {
     int64_t begin, end, place;
   };

@@ -23,8 +23,8 @@ struct PredictedShare {
 class PredictedBatches {
  public:
   /// Throws an Error if the outputs do not have one row per sample, or differ in kind from the first batch's. If there
-  /// are outputs, the texts of `batch` and its `index` (N) int64 are kept as well, except those that have the name of an
-  /// output.
+  /// are outputs, the texts of `batch` and its `index` (N) int64 are kept as well, except those that have the name of
+  /// an output.
   void add(const Outputs& outputs, int64_t samples, const Batch& batch = {});
   /// All rows as one tensor per output. Releases the batches one by one, so that no second copy of everything is held.
   PredictedShare take(bool in_turns);

@@ -75,9 +75,8 @@ void warn_of_unlinked_options(const RunState& run) {
     links.push_back(cat("model.init_args.", name, ": data.", name));
   }
   if (!wrong.empty())
-    log::warn("trainer.not_linked",
-              cat("options of the model do not fit the data: ", join(wrong, "; "),
-                  ". Add to the config: link: {", join(links), "}"));
+    log::warn("trainer.not_linked", cat("options of the model do not fit the data: ", join(wrong, "; "),
+                                        ". Add to the config: link: {", join(links), "}"));
 }
 
 std::string advice_for_missing_data(const RunState& run, RunningStage stage) {

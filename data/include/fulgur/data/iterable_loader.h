@@ -22,8 +22,8 @@ struct IterableLoaderOptions {
   double slow_after_s = 30;     ///< a batch that takes longer gives a warning; 0 for never
 };
 
-/// Batches of a stream, whose number is unknown. The state contains the dataset's own state after the batch returned last,
-/// regardless of prefetching.
+/// Batches of a stream, whose number is unknown. The state contains the dataset's own state after the batch returned
+/// last, regardless of prefetching.
 ///
 /// Exceptions of the dataset are rethrown from `next` with the batch number in the message: Fulgur's errors keep their
 /// type, others are nested in a DataError. The batch then does not count as consumed, nor does one that times out

@@ -19,9 +19,9 @@ struct FULGUR_API TabularTask {
     return std::to_array<EnumName<Kind>>({{Kind::regression, "regression"}, {Kind::classification, "classification"}});
   }
   Kind task = Kind::regression;
-  int64_t num_outputs = 1;               ///< numbers that are predicted, or classes
-  std::vector<double> target_mean = {};  ///< of each predicted number; empty: 0
-  std::vector<double> target_std = {};   ///< of each predicted number; empty: 1
+  int64_t num_outputs = 1;                 ///< numbers that are predicted, or classes
+  std::vector<double> target_mean = {};    ///< of each predicted number; empty: 0
+  std::vector<double> target_std = {};     ///< of each predicted number; empty: 1
   std::vector<double> class_weights = {};  ///< of each class in the loss of training; empty: 1
 
   void fields(Fields& f);

@@ -48,8 +48,8 @@ class FULGUR_API SeriesDataModule : public DataModule {
   ~SeriesDataModule() override;
 
   /// Reads the file; for predict only `predict_path`, if there is one and a checkpoint has the statistics. Throws a
-  /// DataError that names file, line and column of a cell that is no number, and if a part is too short for a window and
-  /// its horizon, or the file of predict for a window.
+  /// DataError that names file, line and column of a cell that is no number, and if a part is too short for a window
+  /// and its horizon, or the file of predict for a window.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;
