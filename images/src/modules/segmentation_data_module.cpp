@@ -310,7 +310,7 @@ StateTree SegmentationFolderDataModule::exported_values() const {
   for (const auto& [stage, dataset] : m.datasets) {
     if (m.shape || !dataset || dataset->size() == 0) continue;
     const Tensor image = dataset->prototype()["image"];
-    m.shape = {image.size(1), image.size(2), image.size(3)};
+    m.shape = std::array<int64_t, 3>{image.size(1), image.size(2), image.size(3)};
   }
   if (!m.shape) return values;
   values["channels"] = (*m.shape)[0];
