@@ -176,7 +176,8 @@ std::vector<std::string> MergedPredictions::read_texts(size_t index, int64_t fir
   texts.assign(static_cast<size_t>(count), {});
   for (int64_t r = 0; r < world_size; ++r) {
     auto place = static_cast<size_t>(part_of(r, first, count).place);
-    for (const StateTree& text : unpack_state(parts[static_cast<size_t>(r)]).as_list()) {
+    const StateTree sent = unpack_state(parts[static_cast<size_t>(r)]);
+    for (const StateTree& text : sent.as_list()) {
       texts.at(place) = text.as_string();
       place += in_turns_ ? static_cast<size_t>(world_size) : 1;
     }
