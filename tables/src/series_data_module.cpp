@@ -117,8 +117,7 @@ void SeriesDataModule::Options::fields(Fields& f) {
   f(path, "path", "A CSV file with a header, whose rows are in the order of time.").required();
   f(predict_path, "predict_path",
     "Such a file for predict, of which only the columns that the model reads are needed: a forecast follows each "
-    "window "
-    "of it, also the last one; null: the part for test.");
+    "window of it, also the last one; null: the part for test.");
   f(columns, "columns", "The columns that the model reads; numbers without blanks.").required().min_items(1);
   f(targets, "targets", "The columns to forecast; empty: all that are read.");
   f(delimiter, "delimiter", "The character between cells.");
@@ -172,8 +171,8 @@ Tensor SeriesDataModule::Impl::read_file(const std::filesystem::path& path,
     for (size_t i = 0; i < names.size(); ++i) {
       const auto value = tables::read_number(rows, i, ColumnType::number, blanks,
                                              "Correct the cell, or leave the column out of data.init_args.columns and "
-                                             "data.init_args.targets; dates cannot "
-                                             "be read, the order of the rows is that of time.");
+                                             "data.init_args.targets; dates cannot be read, the order of the rows is that "
+                                             "of time.");
       if (!value)
         rows.fail(i, "a series must not have gaps; the cell is blank. Fill it, for example with the value before.");
       cells.push_back(*value);
