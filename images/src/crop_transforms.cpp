@@ -23,7 +23,12 @@ CenterCrop::CenterCrop(const Options& options)
   check_values(options_.fill, "images.CenterCrop", "fill");
 }
 
-Tensor CenterCrop::apply(const Tensor& image, SplitMix64&) const {
+namespace {
+
+constexpr double kOutsideOfMask = ImageTransform::kIgnoredPixel;
+
+// The middle of `image`.
+Tensor middle_of(const Tensor& image, ImageSize wanted_size, c10::ArrayRef<double> fill) {
   check_image(image, "images.CenterCrop");
   // torchvision rounds halves to even, but cuts them in the padding.
   const auto first = [](int64_t pixels, int64_t wanted) {
@@ -31,8 +36,18 @@ Tensor CenterCrop::apply(const Tensor& image, SplitMix64&) const {
                            : static_cast<int64_t>(std::llrint(static_cast<double>(pixels - wanted) / 2));
   };
   const ImageSize size = size_of(image);
-  const Box box{first(size.height, size_.height), first(size.width, size_.width), size_.height, size_.width};
-  return window(image, box, PaddingMode::constant, options_.fill.values);
+  const Box box{first(size.height, wanted_size.height), first(size.width, wanted_size.width), wanted_size.height,
+                wanted_size.width};
+  return window(image, box, PaddingMode::constant, fill);
+}
+
+}  // namespace
+
+Tensor CenterCrop::apply(const Tensor& image, SplitMix64&) const {
+  return middle_of(image, size_, options_.fill.values);
+}
+Tensor CenterCrop::apply_to_mask(const Tensor& mask, SplitMix64&) const {
+  return middle_of(mask, size_, kOutsideOfMask);
 }
 
 void Pad::Options::fields(Fields& f) {
@@ -53,6 +68,12 @@ Tensor Pad::apply(const Tensor& image, SplitMix64&) const {
   const ImageSize size = size_of(image);
   return window(image, {-top_, -left_, size.height + top_ + bottom_, size.width + left_ + right_},
                 options_.padding_mode, options_.fill.values);
+}
+
+Tensor Pad::apply_to_mask(const Tensor& mask, SplitMix64&) const {
+  const ImageSize size = size_of(mask);
+  return window(mask, {-top_, -left_, size.height + top_ + bottom_, size.width + left_ + right_}, options_.padding_mode,
+                kOutsideOfMask);
 }
 
 void RandomCrop::Options::fields(Fields& f) {
@@ -90,6 +111,13 @@ Tensor RandomCrop::apply(const Tensor& image, SplitMix64& random) const {
   draw(size_of(image), random, row);
   const Box box{static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), size_.height, size_.width};
   return window(image, box, options_.padding_mode, options_.fill.values);
+}
+
+Tensor RandomCrop::apply_to_mask(const Tensor& mask, SplitMix64& random) const {
+  float row[2];
+  draw(size_of(mask), random, row);
+  const Box box{static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), size_.height, size_.width};
+  return window(mask, box, options_.padding_mode, kOutsideOfMask);
 }
 
 Tensor RandomCrop::apply_batch(const Tensor& images, const Tensor& parameters) const {

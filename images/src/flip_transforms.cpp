@@ -30,6 +30,9 @@ Tensor RandomVerticalFlip::apply(const Tensor& image, SplitMix64& random) const 
   return happens(random, options_.p) ? vertical_flip(image) : image;
 }
 
+Tensor RandomHorizontalFlip::apply_to_mask(const Tensor& mask, SplitMix64& random) const { return apply(mask, random); }
+Tensor RandomVerticalFlip::apply_to_mask(const Tensor& mask, SplitMix64& random) const { return apply(mask, random); }
+
 Tensor RandomHorizontalFlip::apply_batch(const Tensor& images, const Tensor& parameters) const {
   return batch_flip(images, parameters, 3);
 }

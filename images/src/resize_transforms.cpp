@@ -34,6 +34,10 @@ Tensor Resize::apply(const Tensor& image, SplitMix64&) const {
   return resize(image, target(size_of(image)), options_.interpolation, options_.antialias);
 }
 
+Tensor Resize::apply_to_mask(const Tensor& mask, SplitMix64&) const {
+  return resize(mask, target(size_of(mask)), Interpolation::nearest, /*antialias=*/false);
+}
+
 void RandomResizedCrop::Options::fields(Fields& f) {
   f(size, "size", "Pixels of both sides of the result, or [height, width].").required();
   f(scale, "scale", "Smallest and largest area of the part, relative to the image.").items(2);
@@ -90,6 +94,10 @@ std::optional<ImageSize> RandomResizedCrop::enough(ImageSize size, SplitMix64 ra
 Tensor RandomResizedCrop::apply(const Tensor& image, SplitMix64& random) const {
   check_uint8(image, "images.RandomResizedCrop");
   return resized_crop(image, draw_box(size_of(image), random), size_, options_.interpolation, options_.antialias);
+}
+
+Tensor RandomResizedCrop::apply_to_mask(const Tensor& mask, SplitMix64& random) const {
+  return resized_crop(mask, draw_box(size_of(mask), random), size_, Interpolation::nearest, /*antialias=*/false);
 }
 
 [[maybe_unused]] static const bool registered_resize =

@@ -37,6 +37,10 @@ Tensor RandomRotation::apply(const Tensor& image, SplitMix64& random) const {
   return rotate(image, uniform_in(random, from_, to_), options_.interpolation, options_.fill.values);
 }
 
+Tensor RandomRotation::apply_to_mask(const Tensor& mask, SplitMix64& random) const {
+  return rotate(mask, uniform_in(random, from_, to_), Interpolation::nearest, double{kIgnoredPixel});
+}
+
 void RandomAffine::Options::fields(Fields& f) {
   f(degrees, "degrees", "Largest angle in both directions, or [smallest, largest], clockwise.").required();
   f(translate, "translate", "Largest move in both directions, relative to width and height.").items(2).range(0, 1);
@@ -79,6 +83,10 @@ AffineParameters RandomAffine::draw_parameters(ImageSize size, SplitMix64& rando
 Tensor RandomAffine::apply(const Tensor& image, SplitMix64& random) const {
   check_uint8(image, "images.RandomAffine");
   return affine(image, draw_parameters(size_of(image), random), options_.interpolation, options_.fill.values);
+}
+
+Tensor RandomAffine::apply_to_mask(const Tensor& mask, SplitMix64& random) const {
+  return affine(mask, draw_parameters(size_of(mask), random), Interpolation::nearest, double{kIgnoredPixel});
 }
 
 [[maybe_unused]] static const bool registered_random_rotation =

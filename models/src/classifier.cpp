@@ -1,9 +1,11 @@
 #include "fulgur/models/classifier.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "fulgur/core/text/text.h"
 #include "fulgur/models/mixing.h"
@@ -27,12 +29,43 @@ constexpr int64_t kIgnoredLabel = -100;
 
 }  // namespace
 
-Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing) {
+ClassWeights::ClassWeights(std::vector<double> weights, int64_t num_classes, const char* component)
+    : weights_(std::move(weights)) {
+  if (weights_.empty()) return;
+  const auto refuse = [&](const auto&... what) {
+    throw ConfigError(cat("[models.", component, "] class_weights must ", what..., "."));
+  };
+  if (static_cast<int64_t>(weights_.size()) != num_classes)
+    refuse("have a weight for each of the num_classes = ", num_classes, " classes; it has ", weights_.size());
+  if (!std::ranges::all_of(weights_, [](double weight) { return std::isfinite(weight) && weight >= 0; }) ||
+      std::ranges::all_of(weights_, [](double weight) { return weight == 0; }))
+    refuse("be finite, not negative, and not all 0");
+}
+
+void ClassWeights::field(Fields& f, std::vector<double>& weights) {
+  f(weights, "class_weights",
+    "A weight for each class in the loss of training, for classes that are rarer than others; empty: all weigh 1.")
+      .at_least(0);
+}
+
+Tensor ClassWeights::on_device_of(const Tensor& logits) const {
+  if (weights_.empty()) return {};
+  const at::ScalarType type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  if (!made_.defined() || made_.device() != logits.device() || made_.scalar_type() != type)
+    made_ = at::tensor(weights_, at::kDouble).to(type).to(logits.device());
+  return made_;
+}
+
+Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing,
+                           const Tensor& class_weights) {
   if (labels.scalar_type() != at::kLong || labels.dim() != 1 || labels.size(0) != logits.size(0))
     throw DataError(cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ",
                         c10::toString(labels.scalar_type()), " of shape ", shape_text(labels.sizes()),
                         ". The second entry of a batch holds the labels."));
   try {
+    if (class_weights.defined())
+      return at::cross_entropy_loss(logits.to(class_weights.scalar_type()), labels, class_weights, at::Reduction::Mean,
+                                    kIgnoredLabel, label_smoothing);
     return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Mean, kIgnoredLabel, label_smoothing);
   } catch (const c10::IndexError&) {
     // Searched for only after a failure: a check in each step would wait for the device.
@@ -48,11 +81,15 @@ StepOutput Classifier::training_step(const Batch& batch, int64_t) {
 
 Tensor Classifier::training_loss(const Tensor& input, const Tensor& labels) {
   const auto& [smoothing, mixup_alpha, cutmix_alpha] = augmentation_;
-  if (mixup_alpha <= 0 && cutmix_alpha <= 0) return classification_loss(forward(input), labels, smoothing);
+  if (mixup_alpha <= 0 && cutmix_alpha <= 0) {
+    const Tensor logits = forward(input);
+    return classification_loss(logits, labels, smoothing, class_weights_.on_device_of(logits));
+  }
   const MixedBatch mixed = mix(input, labels, mixup_alpha, cutmix_alpha);
   const Tensor logits = forward(mixed.input);
-  return mixed.share * classification_loss(logits, mixed.labels, smoothing) +
-         (1 - mixed.share) * classification_loss(logits, mixed.other_labels, smoothing);
+  const Tensor weights = class_weights_.on_device_of(logits);
+  return mixed.share * classification_loss(logits, mixed.labels, smoothing, weights) +
+         (1 - mixed.share) * classification_loss(logits, mixed.other_labels, smoothing, weights);
 }
 
 void Classifier::augmentation_fields(Fields& f, double& label_smoothing, double& mixup_alpha, double* cutmix_alpha) {

@@ -31,6 +31,7 @@ void CnnClassifier::Options::fields(Fields& f) {
   f(dropout, "dropout", "Dropout probability in training, in the fully connected part.").at_least(0).less_than(1);
   f(metrics, "metrics", kMetricsDoc);
   augmentation_fields(f, label_smoothing, mixup_alpha, &cutmix_alpha);
+  ClassWeights::field(f, class_weights);
   f(sample_predictions, "sample_predictions", kSamplesDoc).range(0, detail::kMostSamples);
 }
 
@@ -54,6 +55,7 @@ CnnClassifier::CnnClassifier(const Options& options)
   head_ = register_module("head", std::make_shared<DenseStack>(widths, options.dropout));
   use_metrics(options.metrics, options.num_classes);
   use_sample_predictions(options.sample_predictions);
+  use_class_weights(options.class_weights, options.num_classes);
   use_augmentation({.label_smoothing = options.label_smoothing,
                     .mixup_alpha = options.mixup_alpha,
                     .cutmix_alpha = options.cutmix_alpha});

@@ -12,6 +12,7 @@ void MlpClassifier::Options::fields(Fields& f) {
   f(dropout, "dropout", "Dropout probability of hidden values in training.").at_least(0).less_than(1);
   f(metrics, "metrics", kMetricsDoc);
   augmentation_fields(f, label_smoothing, mixup_alpha, nullptr);
+  ClassWeights::field(f, class_weights);
   f(sample_predictions, "sample_predictions", kSamplesDoc).range(0, detail::kMostSamples);
 }
 
@@ -23,6 +24,7 @@ MlpClassifier::MlpClassifier(const Options& options)
   layers_ = register_module("layers", std::make_shared<DenseStack>(widths, options.dropout));
   use_metrics(options.metrics, options.num_classes);
   use_sample_predictions(options.sample_predictions);
+  use_class_weights(options.class_weights, options.num_classes);
   use_augmentation({.label_smoothing = options.label_smoothing, .mixup_alpha = options.mixup_alpha});
 }
 

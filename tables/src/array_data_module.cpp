@@ -1,5 +1,7 @@
 #include "fulgur/tables/array_data_module.h"
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -16,7 +18,8 @@
 namespace fulgur {
 namespace {
 
-bool is_labels(const Tensor& target) { return target.dim() == 1 && at::isIntegralType(target.scalar_type(), false); }
+bool is_whole(const Tensor& values) { return at::isIntegralType(values.scalar_type(), /*includeBool=*/false); }
+bool is_labels(const Tensor& target) { return target.dim() == 1 && is_whole(target); }
 
 /// The arrays of a set as the entries of its batches.
 Batch read_set(const ArraySet& set, bool memory_map) {
@@ -56,6 +59,7 @@ struct ArrayDataModule::Impl {
   bool uses_parts(TrainerFn fn) const;
   void divide();
   void check_like_train(const Batch& set, const char* name, bool needs_target) const;
+  bool converts(const Batch& set) const;
   std::shared_ptr<Dataset> dataset(RunningStage stage);
 };
 
@@ -143,12 +147,24 @@ void ArrayDataModule::Impl::check_like_train(const Batch& set, const char* name,
           cat("[data.ArrayDataModule] all sets must have the same entries; '", entry, "' is missing in ", name, "."));
     }
     const Tensor& found = set[entry];
-    if (found.sizes().slice(1) != expected.sizes().slice(1) || found.scalar_type() != expected.scalar_type())
+    // Batches are converted to one dtype.
+    const bool is_converted =
+        (entry == "input" && options.float_input) || (entry == "target" && is_whole(found) && is_whole(expected));
+    if (found.sizes().slice(1) != expected.sizes().slice(1) ||
+        (found.scalar_type() != expected.scalar_type() && !is_converted))
       throw DataError(cat("[data.ArrayDataModule] the samples of all sets must have the same shape and dtype; '", entry,
                           "' of ", name, " is ", c10::toString(found.scalar_type()), " of shape ",
                           shape_text(found.sizes()), ", that of train ", c10::toString(expected.scalar_type()),
-                          " of shape ", shape_text(expected.sizes()), "."));
+                          " of shape ", shape_text(expected.sizes()), ". Convert one of the files",
+                          entry == "input" ? ", or set float_input: true." : "."));
   }
+}
+
+/// Whether batches of the set have other dtypes or values than its files.
+bool ArrayDataModule::Impl::converts(const Batch& set) const {
+  if (set.empty()) return false;
+  if (options.float_input && (set["input"].scalar_type() != at::kFloat || options.divide_by != 1)) return true;
+  return set.contains("target") && is_whole(set["target"]) && set["target"].scalar_type() != at::kLong;
 }
 
 void ArrayDataModule::Impl::read() {
@@ -183,13 +199,18 @@ std::shared_ptr<Dataset> ArrayDataModule::Impl::dataset(RunningStage stage) {
   const bool tests = stage == RunningStage::test || stage == RunningStage::predict;
   const Batch* own = stage == RunningStage::validate ? &val : tests ? &test : nullptr;
   if (stage == RunningStage::predict && !predict.empty()) own = &predict;
-  if (own && !own->empty()) return std::make_shared<TensorDataset>(*own);
+  const auto whole = [stage](Batch samples) {
+    if (stage == RunningStage::predict && !samples.contains("index"))
+      samples.add("index", at::arange(samples.size(), at::kLong));
+    return std::make_shared<TensorDataset>(std::move(samples));
+  };
+  if (own && !own->empty()) return whole(*own);
   divide();
   const std::vector<int64_t>& part = (*parts)[stage == RunningStage::train      ? 0
                                               : stage == RunningStage::validate ? 1
                                                                                 : 2];
   if (part.empty()) return nullptr;
-  return std::make_shared<SubsetDataset>(std::make_shared<TensorDataset>(train), part);
+  return std::make_shared<SubsetDataset>(whole(train), part);
 }
 
 std::vector<std::shared_ptr<Loader>> ArrayDataModule::loaders(RunningStage stage) {
@@ -203,12 +224,20 @@ std::vector<std::shared_ptr<Loader>> ArrayDataModule::loaders(RunningStage stage
   how.drop_last = training && options.drop_last;
   how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   options.loading.apply(how);
-  if (options.float_input && (impl_->train["input"].scalar_type() != at::kFloat || options.divide_by != 1))
-    how.transform = [divide_by = options.divide_by](Batch batch) {
+  const Impl& m = *impl_;
+  if (m.converts(m.train) || m.converts(m.val) || m.converts(m.test) || m.converts(m.predict))
+    how.transform = [float_input = options.float_input, divide_by = options.divide_by](Batch batch) {
       // Not in place: batches may share the memory of the file.
-      Tensor input = batch["input"].to(at::kFloat);
-      if (divide_by != 1) input = input.div(divide_by);
-      batch.set(0, std::move(input));
+      for (size_t i = 0; i < batch.entries(); ++i) {
+        const std::string& name = batch.entry(i).first;
+        if (name == "input" && float_input) {
+          Tensor input = batch[i].to(at::kFloat);
+          if (divide_by != 1) input = input.div(divide_by);
+          batch.set(i, std::move(input));
+        } else if (name == "target" && is_whole(batch[i])) {
+          batch.set(i, batch[i].to(at::kLong));
+        }
+      }
       return batch;
     };
   return {std::make_shared<DataLoader>(std::move(dataset), std::move(how))};

@@ -25,25 +25,28 @@
 namespace fulgur {
 namespace {
 
-/// Windows over rows [begin, end) of series.
+/// Windows over rows [begin, end) of series. Without targets, rows of the horizon need not exist.
 class SeriesWindows final : public Dataset {
  public:
   struct Cut {
     int64_t begin, end;
     int64_t window, horizon, stride;
+    bool with_index = false;  ///< `index`: the row of the file that follows the window
   };
-  /// `inputs` (rows, num_inputs) and `targets` (rows, num_outputs), float32, contiguous.
+  /// `inputs` (rows, num_inputs) and `targets` (rows, num_outputs, or undefined), float32, contiguous.
   SeriesWindows(Tensor inputs, Tensor targets, const Cut& cut)
       : inputs_(std::move(inputs)), targets_(std::move(targets)), cut_(cut) {}
 
   int64_t size() const override {
-    const int64_t rows = cut_.end - cut_.begin - cut_.window - cut_.horizon;
+    const int64_t rows = cut_.end - cut_.begin - cut_.window - (targets_.defined() ? cut_.horizon : 0);
     return rows < 0 ? 0 : rows / cut_.stride + 1;
   }
 
   Batch prototype() const override {
-    return Batch{{"input", at::empty({1, cut_.window, inputs_.size(1)}, at::kFloat)},
-                 {"target", at::empty({1, cut_.horizon, targets_.size(1)}, at::kFloat)}};
+    Batch batch{{"input", at::empty({1, cut_.window, inputs_.size(1)}, at::kFloat)}};
+    if (targets_.defined()) batch.add("target", at::empty({1, cut_.horizon, targets_.size(1)}, at::kFloat));
+    if (cut_.with_index) batch.add("index", at::empty({1}, at::kLong));
+    return batch;
   }
 
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext&) const override {
@@ -52,7 +55,8 @@ class SeriesWindows final : public Dataset {
         throw DataError(cat("[data.SeriesDataModule] the index must be in [0, ", size(), "); got ", indices[i], "."));
       const int64_t row = first_row + static_cast<int64_t>(i), begin = cut_.begin + indices[i] * cut_.stride;
       copy(inputs_, begin, cut_.window, out[0], row);
-      copy(targets_, begin + cut_.window, cut_.horizon, out[1], row);
+      if (targets_.defined()) copy(targets_, begin + cut_.window, cut_.horizon, out[1], row);
+      if (cut_.with_index) out["index"].mutable_data_ptr<int64_t>()[row] = begin + cut_.window;
     }
   }
 
@@ -86,6 +90,7 @@ struct SeriesDataModule::Impl {
   bool is_loaded = false;            ///< mean and spread come from a checkpoint
   Tensor values;                     ///< (rows, columns) float64, as in the file
   Tensor inputs, targets;            ///< float32
+  Tensor future, future_inputs;      ///< values and inputs of predict_path
   std::array<int64_t, 4> cuts{};     ///< rows at which training, validation and test begin, and the end
 
   std::vector<std::string> target_names() const { return options.targets.empty() ? options.columns : options.targets; }
@@ -107,12 +112,19 @@ struct SeriesDataModule::Impl {
     return places;
   }
 
+  Tensor read_file(const std::filesystem::path& path, const std::vector<std::string>& names) const;
   void read();
+  void read_future();
   void standardise();
+  /// The columns that the model reads, of `columns`, whose first ones they are.
+  Tensor standardised(const Tensor& columns, const std::filesystem::path& path) const;
 };
 
 void SeriesDataModule::Options::fields(Fields& f) {
   f(path, "path", "A CSV file with a header, whose rows are in the order of time.").required();
+  f(predict_path, "predict_path",
+    "Such a file for predict, of which only the columns that the model reads are needed: a forecast follows each "
+    "window of it, also the last one; null: the part for test.");
   f(columns, "columns", "The columns that the model reads; numbers without blanks.").required().min_items(1);
   f(targets, "targets", "The columns to forecast; empty: all that are read.");
   f(delimiter, "delimiter", "The character between cells.");
@@ -150,23 +162,45 @@ SeriesDataModule::SeriesDataModule(const Options& options) : impl_(std::make_uni
 
 SeriesDataModule::~SeriesDataModule() = default;
 
-void SeriesDataModule::setup(TrainerFn) {
-  if (!impl_->values.defined()) impl_->read();
+void SeriesDataModule::setup(TrainerFn fn) {
+  Impl& m = *impl_;
+  const bool reads_future = fn == TrainerFn::predict && m.options.predict_path.has_value();
+  if (!m.values.defined() && !(reads_future && m.is_loaded)) m.read();
+  if (reads_future && !m.future.defined()) m.read_future();
 }
 
-void SeriesDataModule::Impl::read() {
-  const std::vector<std::string> names = columns_read();
+Tensor SeriesDataModule::Impl::read_file(const std::filesystem::path& path,
+                                         const std::vector<std::string>& names) const {
   const tables::BlankTexts blanks({""});
-  tables::TableRows rows({options.path}, options.delimiter.front(), names);
+  tables::TableRows rows({path}, options.delimiter.front(), names);
   std::vector<double> cells;
   while (rows.next())
     for (size_t i = 0; i < names.size(); ++i) {
-      const auto value = tables::read_number(rows, i, ColumnType::number, blanks);
+      const auto value = tables::read_number(rows, i, ColumnType::number, blanks,
+                                             "Correct the cell, or leave the column out of data.init_args.columns and "
+                                             "data.init_args.targets; dates cannot be read, the order of the rows is that "
+                                             "of time.");
       if (!value)
         rows.fail(i, "a series must not have gaps; the cell is blank. Fill it, for example with the value before.");
       cells.push_back(*value);
     }
-  const auto width = static_cast<int64_t>(names.size()), count = static_cast<int64_t>(cells.size()) / width;
+  return at::tensor(cells, at::kDouble).view({-1, static_cast<int64_t>(names.size())});
+}
+
+void SeriesDataModule::Impl::read_future() {
+  Tensor read_values = read_file(*options.predict_path, options.columns);
+  if (read_values.size(0) < options.window)
+    throw DataError(cat("[data.SeriesDataModule] predict_path must have the rows of a window, ", options.window, "; '",
+                        escape_controls(options.predict_path->string()), "' has ", read_values.size(0),
+                        ". Add the rows before them."));
+  future_inputs = standardised(read_values, *options.predict_path);
+  future = std::move(read_values);
+}
+
+void SeriesDataModule::Impl::read() {
+  const std::vector<std::string> names = columns_read();
+  Tensor read_values = read_file(options.path, names);
+  const int64_t count = read_values.size(0);
   const auto part = [&](double fraction) {
     return static_cast<int64_t>(std::llround(fraction * static_cast<double>(count)));
   };
@@ -180,7 +214,7 @@ void SeriesDataModule::Impl::read() {
           "[data.SeriesDataModule] each part must have a sample, window + horizon = ", options.window + options.horizon,
           " rows; the part for ", kParts[i], " has ", cuts[i + 1] - cuts[i], " of ", count,
           " rows. Use a longer file, a smaller window, or another val_fraction or test_fraction."));
-  values = at::tensor(cells, at::kDouble).view({count, width});
+  values = std::move(read_values);
   if (!is_loaded) {
     mean.assign(names.size(), 0);
     spread.assign(names.size(), 1);
@@ -195,15 +229,32 @@ void SeriesDataModule::Impl::read() {
   standardise();
 }
 
-void SeriesDataModule::Impl::standardise() {
+static void check_series_values(const Tensor& numbers, const std::filesystem::path& path) {
+  if (!numbers.isfinite().all().item<bool>())
+    throw DataError(cat("[data.SeriesDataModule] values must fit float32, in which models compute; '",
+                        escape_controls(path.string()), "' has larger ones. Scale the columns."));
+}
+
+Tensor SeriesDataModule::Impl::standardised(const Tensor& columns, const std::filesystem::path& path) const {
   const auto inputs_count = static_cast<int64_t>(options.columns.size());
   const Tensor means = at::tensor(mean, at::kDouble).narrow(0, 0, inputs_count);
   const Tensor deviations = at::tensor(spread, at::kDouble).narrow(0, 0, inputs_count);
-  Tensor new_inputs = values.narrow(1, 0, inputs_count).sub(means).div(deviations).to(at::kFloat).contiguous();
+  Tensor made = columns.narrow(1, 0, inputs_count).sub(means).div(deviations).to(at::kFloat).contiguous();
+  check_series_values(made, path);
+  return made;
+}
+
+void SeriesDataModule::Impl::standardise() {
+  Tensor new_future;
+  if (future.defined()) new_future = standardised(future, *options.predict_path);
+  if (!values.defined()) {
+    future_inputs.copy_(new_future);
+    return;
+  }
+  Tensor new_inputs = standardised(values, options.path);
   Tensor new_targets = values.index_select(1, at::tensor(target_places(), at::kLong)).to(at::kFloat).contiguous();
-  if (!new_inputs.isfinite().all().item<bool>() || !new_targets.isfinite().all().item<bool>())
-    throw DataError(cat("[data.SeriesDataModule] values must fit float32, in which models compute; '",
-                        escape_controls(options.path.string()), "' has larger ones. Scale the columns."));
+  check_series_values(new_targets, options.path);
+  if (future.defined()) future_inputs.copy_(new_future);
   // In place: existing loaders read the same tensors.
   if (inputs.defined())
     inputs.copy_(new_inputs);
@@ -214,17 +265,22 @@ void SeriesDataModule::Impl::standardise() {
 
 std::vector<std::shared_ptr<Loader>> SeriesDataModule::loaders(RunningStage stage) {
   const Impl& m = *impl_;
-  const bool training = stage == RunningStage::train;
+  const bool training = stage == RunningStage::train, predicting = stage == RunningStage::predict;
+  const bool reads_future = predicting && m.options.predict_path;
+  if (reads_future && !m.future.defined()) return {};  // before setup
   const size_t part = training ? 0 : stage == RunningStage::validate ? 1 : 2;
-  if (m.cuts[part] == m.cuts[part + 1]) return {};
-  const SeriesWindows::Cut cut{m.cuts[part], m.cuts[part + 1], m.options.window, m.options.horizon,
-                               training ? m.options.stride : 1};
+  if (!reads_future && m.cuts[part] == m.cuts[part + 1]) return {};
+  SeriesWindows::Cut cut{
+      m.cuts[part], m.cuts[part + 1], m.options.window, m.options.horizon, training ? m.options.stride : 1, predicting};
+  if (reads_future) cut.begin = 0, cut.end = m.future.size(0);
   DataLoaderOptions how;
   how.batch_size = training ? m.options.batch_size : m.options.eval_batch_size.value.value_or(m.options.batch_size);
   how.shuffle = training && m.options.shuffle;
   how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   m.options.loading.apply(how);
-  return {std::make_shared<DataLoader>(std::make_shared<SeriesWindows>(m.inputs, m.targets, cut), std::move(how))};
+  auto windows = reads_future ? std::make_shared<SeriesWindows>(m.future_inputs, Tensor(), cut)
+                              : std::make_shared<SeriesWindows>(m.inputs, m.targets, cut);
+  return {std::make_shared<DataLoader>(std::move(windows), std::move(how))};
 }
 
 StateTree SeriesDataModule::exported_values() const {
@@ -268,7 +324,7 @@ void SeriesDataModule::load_state(const StateTree& state) {
   const std::vector<double> mean_before = std::exchange(m.mean, std::move(means));
   const std::vector<double> spread_before = std::exchange(m.spread, std::move(deviations));
   const bool was_loaded = std::exchange(m.is_loaded, true);
-  if (!m.values.defined()) return;
+  if (!m.values.defined() && !m.future.defined()) return;
   try {
     m.standardise();
   } catch (...) {

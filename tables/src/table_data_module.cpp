@@ -1,5 +1,6 @@
 #include "fulgur/tables/table_data_module.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
@@ -36,6 +37,7 @@ struct TableDataModule::Impl {
   // Not with `stream`: the tensors of the files, and which rows are for training, validation and test.
   Batch main, val, test, predict;
   std::array<std::vector<int64_t>, 3> parts;
+  std::array<int64_t, 3> part_rows{};  ///< with `stream`: how many rows these parts have
 
   bool classifies() const { return options.task == Task::classification; }
   bool stratifies() const { return options.stratify.value.value_or(classifies() && !options.stream); }
@@ -143,6 +145,9 @@ void TableDataModule::Impl::read() {
   const TableSurvey survey = tables::survey_table(reading, stratifies());
   rows_of_paths = survey.rows;
   if (options.stream) {
+    part_rows = {};
+    const SplitOptions how = split();
+    for (int64_t row = 0; row < survey.rows; ++row) ++part_rows[static_cast<size_t>(tables::part_of_row(how, row))];
     if (!schema_is_loaded)
       schema = tables::fit_schema(options, survey,
                                   [split = split()](int64_t row) { return tables::part_of_row(split, row) == 0; });
@@ -181,8 +186,10 @@ void TableDataModule::Impl::read_sets(int64_t rows) {
 }
 
 std::shared_ptr<Dataset> TableDataModule::Impl::dataset(RunningStage stage) const {
-  const auto whole = [](const Batch& rows) -> std::shared_ptr<Dataset> {
-    return rows.empty() ? nullptr : std::make_shared<TensorDataset>(rows);
+  const auto whole = [stage](Batch rows) -> std::shared_ptr<Dataset> {
+    if (rows.empty()) return nullptr;
+    if (stage == RunningStage::predict) rows.add("index", at::arange(rows.size(), at::kLong));
+    return std::make_shared<TensorDataset>(std::move(rows));
   };
   if (stage == RunningStage::predict && !predict.empty()) return whole(predict);
   if (stage == RunningStage::validate && !val.empty()) return whole(val);
@@ -216,6 +223,8 @@ bool TableDataModule::Impl::has_row_of(int part) const {
 std::shared_ptr<Loader> TableDataModule::Impl::stream_loader(RunningStage stage, const DataLoaderOptions& how,
                                                              StreamPart part) const {
   const bool predicts_files = stage == RunningStage::predict && !options.predict_paths.empty();
+  if (part.part >= 0) part.rows = part_rows[static_cast<size_t>(part.part)];
+  part.with_index = stage == RunningStage::predict;
   IterableLoaderOptions stream;
   stream.batch_size = how.batch_size;
   stream.drop_last = how.drop_last;

@@ -4,6 +4,7 @@ set(TEST_SOURCES
   combined_test.cpp
   concat_dataset_test.cpp
   data_loader_test.cpp
+  sets/data_module_guide_test.cpp
   data_modules_test.cpp
   device_prefetcher_test.cpp
   idx_test.cpp

@@ -10,7 +10,9 @@ set(TEST_SOURCES
   image_pipeline_test.cpp
   labelled_images_test.cpp
   resampling_test.cpp
+  segmentation_test.cpp
   skipped_samples_test.cpp
+  tar_images_test.cpp
   transform_values_test.cpp
   transforms_guide_test.cpp
   transforms_test.cpp

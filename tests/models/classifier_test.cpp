@@ -254,6 +254,28 @@ TEST_CASE("inputs of another shape are named with what was expected") {
   CHECK_THROWS_AS(MlpClassifier({.hidden = {0}}), ConfigError);
 }
 
+TEST_CASE("class weights weigh the samples of a training loss") {
+  const Tensor logits = at::tensor({1.0, 0.0, 0.0, 2.0, 0.5, 0.0}, at::kDouble).view({3, 2});
+  const Tensor labels = at::tensor({0, 1, 1}, at::kLong);
+  const Tensor each = -logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1);
+  const Tensor of_samples = at::tensor({3.0, 0.5, 0.5}, at::kDouble);
+  const ClassWeights weights({3, 0.5}, 2, "Test");
+  const double loss = classification_loss(logits, labels, 0, weights.on_device_of(logits)).item<double>();
+  CHECK(std::abs(loss - (each * of_samples).sum().item<double>() / 4) < 1e-12);
+  CHECK_FALSE(ClassWeights().on_device_of(logits).defined());
+  // Logits of a lower precision are converted.
+  CHECK(weights.on_device_of(logits.to(at::kBFloat16)).scalar_type() == at::kFloat);
+  CHECK(
+      std::abs(classification_loss(logits.to(at::kBFloat16), labels, 0, weights.on_device_of(logits.to(at::kBFloat16)))
+                   .item<double>() -
+               loss) < 0.02);
+  const auto refused = [](std::vector<double> values) {
+    return message_of<ConfigError>([&] { MlpClassifier({.num_classes = 2, .class_weights = values}); });
+  };
+  CHECK_THAT(refused({1, 2, 3}), ContainsSubstring("a weight for each of the num_classes = 2 classes; it has 3"));
+  CHECK_THAT(refused({0, 0}), ContainsSubstring("not all 0"));
+}
+
 TEST_CASE("F38: a label out of range is named with index and value") {
   const Tensor logits = at::zeros({3, 4});
   CHECK_THAT(message_of<DataError>([&] {

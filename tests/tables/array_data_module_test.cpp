@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <catch2/generators/catch_generators.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -111,6 +112,35 @@ TEST_CASE("stored and compressed archives and safetensors have the same arrays")
     CHECK_THAT(message_of<DataError>([&] { read(name + ":xx"); }),
                ContainsSubstring("'xx'") && (ContainsSubstring("It has x, y") || ContainsSubstring("It has y, x")));
   }
+}
+
+TEST_CASE("masks become int64, and sets may have other dtypes that batches do not keep") {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::string& dtype, const std::string& shape,
+                         const std::string& values) {
+    write_text(folder / name,
+               npy("{'descr': '" + dtype + "', 'fortran_order': False, 'shape': (" + shape + "), }", values));
+    return (folder / name).string();
+  };
+  ArrayDataModule::Options options;
+  options.train = {.input = write("x.npy", "|u1", "2, 1, 1, 2", {1, 2, 3, 4}),
+                   .target = write("m.npy", "|u1", "2, 1, 2", {0, 1, 1, 0})};
+  const std::string doubles("\0\0\0\0\0\0\xf0\x3f\0\0\0\0\0\0\0\x40", 16);  // 1.0, 2.0
+  const std::string whole_numbers("\1\0\0\0\0\0\0\0", 8);                   // 1, 0
+  options.test = {.input = write("tx.npy", "<f8", "1, 1, 1, 2", doubles),
+                  .target = write("tm.npy", "<i4", "1, 1, 2", whole_numbers)};
+  options.split.val_fraction = 0;
+  options.shuffle = false;
+  options.memory_map = GENERATE(true, false);
+  const auto data = made(options);
+  const Batch train = whole(*data, RunningStage::train), test = whole(*data, RunningStage::test);
+  CHECK(train["input"].scalar_type() == at::kFloat);
+  CHECK(at::equal(train["target"], at::tensor({0, 1, 1, 0}, at::kLong).view({2, 1, 2})));
+  CHECK(at::equal(test["input"].flatten(), at::tensor({1.0F, 2.0F})));
+  CHECK(at::equal(test["target"].flatten(), at::tensor({1, 0}, at::kLong)));
+  options.float_input = false;
+  CHECK_THAT(message_of<DataError>([&] { made(options); }),
+             ContainsSubstring("'input' of test is Double") && ContainsSubstring("set float_input: true"));
 }
 
 TEST_CASE("a write into a mapped array does not reach the file") {

@@ -119,8 +119,12 @@ TEST_CASE("F37: files that are no tables are named with the line and what is wro
   CHECK_THAT(message_of<DataError>([&] { CsvFile(folder.path(), ','); }), ContainsSubstring("is not one"));
   write_text(folder / "t.csv", "apple,pear\n");
   const CsvFile file(folder / "t.csv", ',');
-  CHECK_THAT(message_of<DataError>([&] { (void)file.column("aple"); }),
-             ContainsSubstring("did you mean 'apple'") && ContainsSubstring("apple, pear"));
+  CHECK_THAT(message_of<DataError>([&] { (void)file.column("aple"); }), ContainsSubstring("did you mean 'apple'") &&
+                                                                            ContainsSubstring("apple, pear") &&
+                                                                            !ContainsSubstring("delimiter"));
+  write_text(folder / "t.csv", "apple;pear\n");
+  CHECK_THAT(message_of<DataError>([&] { (void)CsvFile(folder / "t.csv", ',').column("pear"); }),
+             ContainsSubstring("Set data.init_args.delimiter to \";\"."));
 }
 
 TEST_CASE("F37: a line without an end is refused before it fills the memory") {

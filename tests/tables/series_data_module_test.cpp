@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 
 #include <cmath>
 
@@ -75,6 +76,12 @@ TEST_CASE("a sample is a window and the rows that follow it, inside its part") {
   CHECK(validated.first.min().item<float>() == 80);
   CHECK(validated.second.max().item<float>() == 89);
   CHECK(all_of(*data, RunningStage::predict).second.max().item<float>() == 99);
+  const auto predict = data->loaders(RunningStage::predict);
+  predict[0]->configure(1, 0, 1);
+  predict[0]->start_epoch(0);
+  Batch first;
+  REQUIRE(predict[0]->next(first));
+  CHECK(at::equal(first["index"].to(at::kFloat), first["target"].select(1, 0).flatten()));
   series.options.stride = 10;
   series.options.columns = {"b", "a"};
   series.options.targets = {"a"};
@@ -125,6 +132,53 @@ TEST_CASE("inputs are standardised by the training part, targets are in the unit
              ContainsSubstring("those of the checkpoint, a, b; got a"));
 }
 
+TEST_CASE("predict forecasts what follows the windows of a file, of which only the inputs are needed") {
+  Series series;
+  series.options.targets = {"b"};
+  series.options.standardize = true;
+  const StateTree state = series.made()->state();
+  write_text(series.folder / "last.csv", "a\n95\n96\n97\n98\n99\n");
+  series.options.predict_path = series.folder / "last.csv";
+  const auto predicted = [](DataModule& data) {
+    const auto loaders = data.loaders(RunningStage::predict);
+    REQUIRE(loaders.size() == 1);
+    loaders[0]->configure(1, 0, 1);
+    loaders[0]->start_epoch(0);
+    Batch batch;
+    REQUIRE(loaders[0]->next(batch));
+    CHECK_FALSE(batch.contains("target"));
+    return batch;
+  };
+  SeriesDataModule data(series.options);
+  data.setup(TrainerFn::predict);
+  const Batch batch = predicted(data);
+  // Rows 0 to 3, and rows 1 to 4, after which the future begins.
+  REQUIRE(batch["input"].sizes() == at::IntArrayRef({2, 4, 1}));
+  CHECK(at::equal(batch["index"], at::tensor({4, 5}, at::kLong)));
+  const double deviation = std::sqrt((80.0 * 80 - 1) / 12);
+  CHECK(std::abs(batch["input"][1][3][0].item<double>() - (99 - 39.5) / deviation) < 1e-5);
+  CHECK(data.loaders(RunningStage::validate).size() == 1);
+
+  // With the statistics of a checkpoint, the training file is not needed.
+  std::filesystem::remove(series.options.path);
+  SeriesDataModule loaded(series.options);
+  loaded.load_state(state);
+  loaded.setup(TrainerFn::predict);
+  CHECK(at::equal(predicted(loaded)["input"], batch["input"]));
+  CHECK(loaded.exported_values().at("num_outputs").as_int() == 1);
+  StateTree other = state;
+  other["mean"] = StateTree(StateTree::List{95.0, 0.0});
+  other["std"] = StateTree(StateTree::List{1.0, 1.0});
+  loaded.load_state(other);  // after setup
+  CHECK(at::equal(predicted(loaded)["input"][0].flatten(), at::arange(4).to(at::kFloat)));
+
+  write_text(series.folder / "last.csv", "a\n97\n98\n99\n");
+  SeriesDataModule short_file(series.options);
+  short_file.load_state(state);
+  CHECK_THAT(message_of<DataError>([&] { short_file.setup(TrainerFn::predict); }),
+             ContainsSubstring("predict_path must have the rows of a window, 4;") && ContainsSubstring("has 3"));
+}
+
 TEST_CASE("series that cannot be used are named") {
   Series series;
   const auto error = [&] { return message_of<DataError>([&] { series.made(); }); };
@@ -132,7 +186,10 @@ TEST_CASE("series that cannot be used are named") {
   CHECK_THAT(error(), ContainsSubstring("window + horizon = 11 rows; the part for validation has 10 of 100"));
   series.options.window = 4;
   series.options.columns = {"time"};
-  CHECK_THAT(error(), ContainsSubstring("column 'time'") && ContainsSubstring("got 'day 0'"));
+  // The advice names options that exist.
+  CHECK_THAT(error(), ContainsSubstring("column 'time'") && ContainsSubstring("got 'day 0'") &&
+                          ContainsSubstring("leave the column out of data.init_args.columns") &&
+                          !ContainsSubstring("blank_values"));
   series.options.columns = {"c"};
   CHECK_THAT(error(), ContainsSubstring("must have the column 'c'"));
   series.options.columns = {"a"};

@@ -208,6 +208,14 @@ TEST_CASE("parts are disjoint, chosen by seed or fold, or have files of their ow
   all.insert(test.begin(), test.end());
   CHECK(all.size() == 50);
   CHECK(identifiers(*data, RunningStage::predict) == test);
+  // Predictions are joined to the rows of the file by their numbers.
+  const auto loaders = data->loaders(RunningStage::predict);
+  loaders[0]->configure(1, 0, 1);
+  loaders[0]->start_epoch(0);
+  std::set<int64_t> rows;
+  for (Batch batch; loaders[0]->next(batch);)
+    for (int64_t i = 0; i < batch.size(); ++i) rows.insert(batch["index"][i].item<int64_t>());
+  CHECK(rows == test);
   table.options.split.split_seed = 1;
   CHECK(identifiers(*table.made(), RunningStage::validate) != val);
   table.options.split.fold = "2/3";

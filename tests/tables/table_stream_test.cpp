@@ -115,6 +115,22 @@ TEST_CASE("a stream has each row of its part once per epoch, in an order of seed
   CHECK(*std::max_element(first.begin(), first.begin() + 64) < 200);
 }
 
+TEST_CASE("a stream knows how many samples it has, and predict the rows of the file") {
+  const Stream stream;
+  const auto data = stream.made();
+  for (const RunningStage stage : {RunningStage::train, RunningStage::validate, RunningStage::test})
+    for (const int64_t rank : {0, 1, 2}) {
+      const auto loader = loader_of(*data, stage, rank, 3);
+      CHECK(loader->samples() == static_cast<int64_t>(ids_of(*loader).size()));
+    }
+  const auto predict = loader_of(*data, RunningStage::predict, 1, 2);
+  predict->start_epoch(0);
+  int64_t rows = 0;
+  for (Batch batch; predict->next(batch); rows += batch.size())
+    CHECK(at::equal(batch["index"].to(at::kFloat), batch["numbers"].select(1, 0)));
+  CHECK(rows > 10);
+}
+
 TEST_CASE("a shuffle buffer of 1 keeps the order of the files, and folds divide a stream") {
   Stream stream;
   stream.options.shuffle_buffer = 1;

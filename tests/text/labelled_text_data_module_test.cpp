@@ -1,5 +1,7 @@
 #include "fulgur/text/labelled_text_data_module.h"
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
 #include <set>
 
@@ -197,6 +199,49 @@ TEST_CASE("other files have the classes of the training texts") {
   CHECK(files.made()->loaders(RunningStage::predict).size() == 1);
   write_text(files.folder / "t.csv", "label,text\nspam,they\neggs,they\n");
   CHECK_THAT(message_of<DataError>([&] { files.made(); }), ContainsSubstring("line 3 is 'eggs'"));
+}
+
+TEST_CASE("test may be a part of the texts, and predict a file without labels") {
+  std::string text = "text,label\n";
+  for (int i = 0; i < 40; ++i) text += std::string(static_cast<size_t>(i + 1), '!') + ",a\n";
+  Files files("a.csv", text);
+  files.options.val_fraction = 0.25;
+  const auto validation = all_of(*files.made(), RunningStage::validate);
+  files.options.test_fraction = 0.2;
+  std::set<size_t> lengths;
+  for (const RunningStage stage : {RunningStage::train, RunningStage::validate, RunningStage::test}) {
+    const auto rows = all_of(*files.made(), stage);
+    CHECK(rows.size() == (stage == RunningStage::train ? 22u : stage == RunningStage::validate ? 10u : 8u));
+    for (const auto& [row, label] : rows) lengths.insert(row.size());
+    if (stage == RunningStage::validate) CHECK(rows == validation);
+  }
+  CHECK(lengths.size() == 40);
+  // Each text has a token more than the one before, so its number in the file follows from its length.
+  const auto predicted = [&] {
+    const auto loaders = files.made()->loaders(RunningStage::predict);
+    REQUIRE(loaders.size() == 1);
+    loaders[0]->configure(1, 0, 1);
+    loaders[0]->start_epoch(0);
+    std::vector<Batch> batches;
+    for (Batch batch; loaders[0]->next(batch);) batches.push_back(batch);
+    return batches;
+  };
+  int64_t count = 0;
+  for (const Batch& batch : predicted())
+    for (int64_t i = 0; i < batch.size(); ++i, ++count)
+      CHECK(batch["mask"][i].sum().item<int64_t>() == batch["index"][i].item<int64_t>() + 3);
+  CHECK(count == 8);
+  write_text(files.folder / "p.jsonl", "{\"text\": \"they\"}\n{\"text\": \"about\"}\n");
+  write_text(files.folder / "p.csv", "text\nthey\nabout\n");
+  for (const char* name : {"p.jsonl", "p.csv"}) {
+    files.options.predict_path = files.folder / name;
+    const std::vector<Batch> batches = predicted();
+    REQUIRE(batches.size() == 1);
+    CHECK_FALSE(batches[0].contains("label"));
+    CHECK(batches[0]["index"].equal(at::arange(2)));
+  }
+  files.options.test_path = files.options.path;
+  CHECK_THAT(message_of<ConfigError>([&] { files.made(); }), ContainsSubstring("test_path and test_fraction"));
 }
 
 TEST_CASE("a checkpoint keeps the classes and the tokenizer") {

@@ -47,7 +47,12 @@ constexpr NameElsewhere kNamesElsewhere[] = {{"F1", "FBeta"},
                                              {"EMA", "WeightAveraging"},
                                              {"EMACallback", "WeightAveraging"},
                                              {"EMAWeightAveraging", "WeightAveraging"},
-                                             {"ExponentialMovingAverage", "WeightAveraging"}};
+                                             {"ExponentialMovingAverage", "WeightAveraging"},
+                                             {"ToTensor", "ToFloat"},
+                                             {"PILToTensor", "ToFloat"},
+                                             {"ConvertImageDtype", "ToFloat"},
+                                             {"ToDtype", "ToFloat"},
+                                             {"TrivialAugment", "TrivialAugmentWide"}};
 
 /// The component that another library calls `name`, with `Binary` and the like before it or not; empty if there is
 /// none.

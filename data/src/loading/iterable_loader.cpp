@@ -96,6 +96,8 @@ IterableLoader::IterableLoader(std::shared_ptr<IterableDataset> dataset, Iterabl
 
 IterableLoader::~IterableLoader() = default;
 
+std::optional<int64_t> IterableLoader::samples() const { return impl_->dataset->samples(); }
+
 int64_t IterableLoader::batch_size() const { return impl_->options.batch_size; }
 
 void IterableLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {

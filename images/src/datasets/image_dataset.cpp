@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -79,6 +80,11 @@ struct ImageDataset::Impl {
         index, [&request](ImageSize size) { return request.pipeline.enough(size, request.context, request.index); });
   }
 
+  bool is_absent(int64_t index) const {
+    std::error_code none;
+    return list && !std::filesystem::exists(list->path(index), none);
+  }
+
   /// Calls `use` with `index`, or, with `skip`, with the next sample for which it does not throw BadImage.
   template <class Use>
   void with_readable(int64_t index, const Use& use) {
@@ -90,7 +96,9 @@ struct ImageDataset::Impl {
       } catch (const BadImage& error) {
         if (options.on_bad_sample == OnBadSample::raise)
           throw DataError(cat("[images.ImageDataset] each file must be an image that can be decoded; ", sample_text(at),
-                              ": ", error.what(), ". Replace or remove the file, or set on_bad_sample to skip."));
+                              ": ", error.what(), ". Replace or remove the file, ",
+                              is_absent(at) ? "correct the folder of relative paths (root), " : "",
+                              "or set on_bad_sample to skip."));
         bad.add(at, source->name(at), error.what());
       }
     }
@@ -176,7 +184,7 @@ struct ImageDataset::Impl {
         cat("[images.ImageDataset] all images of a data set must have one size (channels, height, width) "
             "after the transforms; ",
             sample_text(index), " has ", shape_text(image.sizes()), ", the first one had ", shape_text(target.sizes()),
-            ". Add Resize with height and width, CenterCrop or RandomResizedCrop to the transforms."));
+            ". Add Resize with height and width, CenterCrop or RandomResizedCrop to ", options.transforms_option, "."));
   }
 
   void write_label(int64_t index, Batch::Value& to, int64_t row) const {

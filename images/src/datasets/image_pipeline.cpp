@@ -33,6 +33,14 @@ Tensor ImagePipeline::apply(Tensor image, const SampleContext& context, int64_t 
   return image;
 }
 
+Tensor ImagePipeline::apply_to_mask(Tensor mask, const SampleContext& context, int64_t index) const {
+  for (size_t k = 0; k < transforms_.size(); ++k) {
+    SplitMix64 random = images::transform_random(context, index, k);
+    mask = transforms_[k]->apply_to_mask(mask, random);
+  }
+  return mask;
+}
+
 std::optional<ImageSize> ImagePipeline::enough(ImageSize size, const SampleContext& context, int64_t index) const {
   if (transforms_.empty()) return std::nullopt;
   return transforms_.front()->enough(size, images::transform_random(context, index, 0));

@@ -26,6 +26,9 @@ auto memory_of(Tensor& image, int64_t channels) {
 void check_decode_options(const DecodeOptions& options) {
   if (options.channels != 1 && options.channels != 3)
     throw ConfigError(cat("[images.decode_image] channels must be 1 or 3; got ", options.channels, "."));
+  if (options.stored_values && options.channels != 1)
+    throw ConfigError(
+        cat("[images.decode_image] stored values are of one channel; got channels ", options.channels, "."));
   // The readers count pixels with 32 bits per side.
   if (options.max_pixels < 1 || options.max_pixels > int64_t{1} << 40)
     throw ConfigError(cat("[images.decode_image] max_pixels must be in [1, 2^40]; got ", options.max_pixels, "."));
@@ -34,6 +37,7 @@ void check_decode_options(const DecodeOptions& options) {
 void decode_into(std::span<const uint8_t> bytes, const DecodeOptions& options, const ImageMemory& memory) {
   ReaderOptions how{.channels = options.channels,
                     .exif_orientation = options.exif_orientation,
+                    .stored_values = options.stored_values,
                     .max_pixels = options.max_pixels,
                     .enough = {}};
   if (options.enough)
@@ -42,6 +46,7 @@ void decode_into(std::span<const uint8_t> bytes, const DecodeOptions& options, c
       return least ? std::optional(PixelSize{least->height, least->width}) : std::nullopt;
     };
   ImageReader& reader = reader_of(bytes);
+  if (options.stored_values && &reader != &png_reader()) throw BadImage("a mask must be PNG, which keeps all values");
   const PixelSize size = reader.open(bytes, how);
   reader.read(memory({size.height, size.width}));
 }
@@ -69,6 +74,20 @@ Tensor decode_image(std::span<const uint8_t> bytes, const DecodeOptions& options
     throw DataError(cat("[images.decode_image] the bytes must be an image that can be decoded; ", error.what(), "."));
   }
   return image;
+}
+
+Tensor decode_image(std::string_view bytes, const DecodeOptions& options) {
+  constexpr size_t kLongestPath = 4096;
+  try {
+    return decode_image(std::span(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), options);
+  } catch (const DataError& error) {
+    std::error_code none;
+    if (bytes.size() >= kLongestPath || bytes.find('\0') != std::string_view::npos ||
+        !std::filesystem::exists(std::filesystem::path(bytes), none))
+      throw;
+    throw DataError(cat(error.what(), " They are the name of a file: for its image, write ",
+                        "decode_image(std::filesystem::path(text))."));
+  }
 }
 
 Tensor decode_image(const std::filesystem::path& path, const DecodeOptions& options) {

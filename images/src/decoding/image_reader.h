@@ -15,6 +15,7 @@ namespace fulgur::detail {
 struct ReaderOptions {
   int64_t channels = 3;
   bool exif_orientation = true;
+  bool stored_values = false;
   int64_t max_pixels = 100'000'000;
   std::function<std::optional<PixelSize>(PixelSize)> enough = {};
 };

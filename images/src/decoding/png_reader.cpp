@@ -67,11 +67,16 @@ class PngReader final : public ImageReader {
     orientation_ = options.exif_orientation ? read_orientation() : 1;
     channels_ = options.channels;
     passes_ = 1;
+    if (options.stored_values) check_one_value();
     call([&] {
-      png_set_strip_16(png_);
-      png_set_palette_to_rgb(png_);
-      png_set_expand_gray_1_2_4_to_8(png_);
-      png_set_strip_alpha(png_);
+      if (options.stored_values) {
+        png_set_packing(png_);
+      } else {
+        png_set_strip_16(png_);
+        png_set_palette_to_rgb(png_);
+        png_set_expand_gray_1_2_4_to_8(png_);
+        png_set_strip_alpha(png_);
+      }
       passes_ = png_set_interlace_handling(png_);
       png_read_update_info(png_, info_);
     });
@@ -127,6 +132,15 @@ class PngReader final : public ImageReader {
     if (png_ != nullptr) png_destroy_read_struct(&png_, &info_, nullptr);
     png_ = nullptr;
     info_ = nullptr;
+  }
+
+  void check_one_value() {
+    const int type = png_get_color_type(png_, info_), bits = png_get_bit_depth(png_, info_);
+    if ((type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) || bits > 8)
+      throw BadImage(cat("a mask must be grey or have a palette, with at most 8 bits; it ",
+                         bits > 8                            ? cat("has ", bits, " bits")
+                         : type == PNG_COLOR_TYPE_GRAY_ALPHA ? "has an alpha channel"
+                                                             : "has colours"));
   }
 
   int read_orientation() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/subset_dataset.h"
@@ -36,6 +37,12 @@ StageTransforms stage_transforms(const std::vector<Spec<ImageTransform>>& on_wor
   // A config with a transform that cannot run there is refused before data are read.
   images::ImageBatchTransforms::check_kinds(transforms.on_device);
   return transforms;
+}
+
+bool normalizes(const std::vector<Spec<ImageTransform>>& on_workers,
+                const std::vector<Spec<ImageTransform>>& on_device) {
+  const auto is_normalize = [](const Spec<ImageTransform>& spec) { return spec.class_path() == "Normalize"; };
+  return std::ranges::any_of(on_workers, is_normalize) || std::ranges::any_of(on_device, is_normalize);
 }
 
 std::vector<RunningStage> stages_of(TrainerFn fn) {
@@ -110,6 +117,7 @@ struct ImageDataModule::Impl {
     ImageDatasetOptions how = sets->reading();
     const StageTransforms& transforms = training ? for_training : for_evaluation;
     how.pipeline = transforms.on_workers;
+    how.transforms_option = training ? "data.init_args.transforms" : "data.init_args.eval_transforms";
     how.device_transforms = transforms.on_device;
     how.with_file = stage == RunningStage::predict && options.file_names;
     const std::shared_ptr<ImageDataset> dataset = sets->dataset(stage, classes, std::move(how));
@@ -195,6 +203,12 @@ ImageDataModule::~ImageDataModule() = default;
 
 void ImageDataModule::setup(TrainerFn fn) {
   impl_->find_classes();
+  const ImageBatchOptions& options = impl_->options;
+  if (normalizes(options.transforms, options.device_transforms) &&
+      !normalizes(options.eval_transforms, options.eval_device_transforms))
+    log::warn("images.not_normalized",
+              "training images are normalised, but those of validation, test and predict are not: transforms are only "
+              "for training. Repeat Normalize in data.init_args.eval_transforms");
   for (const RunningStage stage : stages_of(fn))
     if (!impl_->datasets.contains(stage)) impl_->datasets[stage] = impl_->make_dataset(stage);
 }

@@ -10,7 +10,6 @@
 
 #include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/text.h"
-#include "fulgur/models/classifier.h"
 #include "fulgur/nn/checkpoint.h"
 #include "option_bounds.h"
 #include "parts/checkpoint_interval.h"
@@ -123,6 +122,7 @@ void BertClassifier::Options::fields(Fields& f) {
   f(label_smoothing, "label_smoothing", "Part of each training label that is spread evenly over all classes.")
       .at_least(0)
       .less_than(1);
+  ClassWeights::field(f, class_weights);
   f(activation_checkpointing, "activation_checkpointing", detail::kCheckpointingDoc);
   f(metrics, "metrics",
     "Further metrics that validation and test log, such as FBeta, which becomes val_f_beta and test_f_beta.");
@@ -155,6 +155,7 @@ BertClassifier::BertClassifier(const Options& options)
       value.zero_();
   }
   metrics_.use(options.metrics, options.num_classes, {.component = "BertClassifier", .logs = {"loss", "acc"}});
+  class_weights_ = ClassWeights(options.class_weights, options.num_classes, "BertClassifier");
 }
 
 BertClassifier::~BertClassifier() = default;
@@ -191,7 +192,9 @@ Tensor BertClassifier::logits_of(const Batch& batch) {
 }
 
 StepOutput BertClassifier::training_step(const Batch& batch, int64_t) {
-  Tensor loss = classification_loss(logits_of(batch), batch["label"], options_.label_smoothing);
+  const Tensor logits = logits_of(batch);
+  Tensor loss =
+      classification_loss(logits, batch["label"], options_.label_smoothing, class_weights_.on_device_of(logits));
   log("train_loss", loss, {.prog_bar = true});
   return loss;
 }

@@ -12,10 +12,15 @@ namespace fulgur::detail {
 void check_images(const Tensor& images, int64_t channels, int64_t least, const char* component) {
   if (images.dim() != 4 || images.size(1) != channels)
     throw ConfigError(cat("[models.", component, "] images must be [N, ", channels, ", H, W]; got ",
-                          shape_text(images.sizes()), ". Set model.init_args.in_channels to match the data."));
+                          shape_text(images.sizes()),
+                          images.dim() == 4 && images.size(3) == channels
+                              ? ". The channels are last: transpose the arrays, numpy.transpose(x, (0, 3, 1, 2))."
+                              : ". Set model.init_args.in_channels to match the data."));
   if (!images.is_floating_point())
     throw ConfigError(cat("[models.", component, "] images must be floating-point; got ",
-                          c10::toString(images.scalar_type()), ". Convert and normalise them in the data module."));
+                          c10::toString(images.scalar_type()),
+                          ". Add ToFloat or Normalize to data.init_args.transforms and to "
+                          "data.init_args.eval_transforms, which is for validation, test and predict."));
   if (images.size(2) < least || images.size(3) < least)
     throw ConfigError(cat("[models.", component, "] images must have at least ", least, " x ", least,
                           " pixels, so that something is left after the downsampling; got ", images.size(2), " x ",

@@ -6,7 +6,6 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/metrics/regression.h"
-#include "fulgur/models/classifier.h"
 #include "option_bounds.h"
 
 namespace fulgur {
@@ -18,6 +17,7 @@ void TabularTask::fields(Fields& f) {
   f(target_mean, "target_mean", "Mean of each predicted number; empty: 0. Link it to data.target_mean.");
   f(target_std, "target_std", "Standard deviation of each predicted number; empty: 1. Link it to data.target_std.")
       .greater_than(0);
+  ClassWeights::field(f, class_weights);
 }
 
 TabularModel::TabularModel(const TabularTask& task, const char* component) : task_(task.task), component_(component) {
@@ -32,6 +32,9 @@ TabularModel::TabularModel(const TabularTask& task, const char* component) : tas
              values.size(), ".");
     return register_buffer(name, at::tensor(values, at::kFloat));
   };
+  if (!is_classification() && !task.class_weights.empty())
+    refuse("class_weights are for a classification; task is regression.");
+  class_weights_ = ClassWeights(task.class_weights, task.num_outputs, component);
   target_mean_ = buffer("target_mean", task.target_mean);
   target_std_ = buffer("target_std", task.target_std);
 }
@@ -44,8 +47,8 @@ Tensor TabularModel::in_units(const Tensor& outputs) const {
   return values.dim() == 2 && values.size(1) == 1 ? values.squeeze(1) : values;
 }
 
-Tensor TabularModel::loss_of(const Tensor& outputs, const Tensor& target) const {
-  if (is_classification()) return classification_loss(outputs, target);
+Tensor TabularModel::loss_of(const Tensor& outputs, const Tensor& target, const Tensor& class_weights) const {
+  if (is_classification()) return classification_loss(outputs, target, 0, class_weights);
   Tensor wanted = target.dim() + 1 == outputs.dim() && outputs.size(-1) == 1 ? target.unsqueeze(-1) : target;
   if (wanted.sizes() != outputs.sizes() || !wanted.is_floating_point())
     throw DataError(cat("[models.", component_,
@@ -61,7 +64,8 @@ Tensor TabularModel::loss_of(const Tensor& outputs, const Tensor& target) const 
 }
 
 StepOutput TabularModel::training_step(const Batch& batch, int64_t) {
-  Tensor loss = loss_of(forward(batch), batch["target"]);
+  const Tensor outputs = forward(batch);
+  Tensor loss = loss_of(outputs, batch["target"], class_weights_.on_device_of(outputs));
   log("train_loss", loss, {.prog_bar = true});
   return loss;
 }

@@ -75,6 +75,7 @@ void ConvNeXt::Options::fields(Fields& f) {
   f(activation_checkpointing, "activation_checkpointing", detail::kCheckpointingDoc);
   f(metrics, "metrics", kMetricsDoc);
   augmentation_fields(f, label_smoothing, mixup_alpha, &cutmix_alpha);
+  ClassWeights::field(f, class_weights);
   f(sample_predictions, "sample_predictions", kSamplesDoc).range(0, detail::kMostSamples);
 }
 
@@ -117,6 +118,7 @@ ConvNeXt::ConvNeXt(const Options& options)
   initialize();
   use_metrics(options.metrics, options.num_classes);
   use_sample_predictions(options.sample_predictions);
+  use_class_weights(options.class_weights, options.num_classes);
   use_augmentation({.label_smoothing = options.label_smoothing,
                     .mixup_alpha = options.mixup_alpha,
                     .cutmix_alpha = options.cutmix_alpha});

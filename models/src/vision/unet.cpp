@@ -63,6 +63,7 @@ void UNet::Options::fields(Fields& f) {
       .range(1, detail::kMostChannels / 1000);
   f(depth, "depth", "Number of levels that are pooled.").range(1, kMostUNetDepth);
   f(activation_checkpointing, "activation_checkpointing", detail::kCheckpointingDoc);
+  ClassWeights::field(f, class_weights);
   f(metrics, "metrics", "Metrics of the pixels that validation and test log, such as IoU, which becomes val_iou.");
   f(sample_predictions, "sample_predictions",
     "Images of the first validation batch that each validation logs with their predicted masks; 0: none.")
@@ -94,6 +95,7 @@ UNet::UNet(const Options& options)
     if (value.dim() == 4 && value.size(2) == 3) detail::he_normal_of_outputs(value);
   metrics_.use(options.metrics, options.num_classes,
                {.component = "UNet", .logs = {"loss"}, .ignore_index = kIgnoredPixel});
+  class_weights_ = ClassWeights(options.class_weights, options.num_classes, "UNet");
 }
 
 UNet::~UNet() = default;
@@ -123,13 +125,18 @@ Tensor UNet::forward(const Tensor& input) {
   return head_->forward(x);
 }
 
-Tensor UNet::loss_of(const Tensor& logits, const Tensor& target) const {
+Tensor UNet::loss_of(const Tensor& logits, const Tensor& target, const Tensor& class_weights) const {
   if (target.scalar_type() != at::kLong || target.dim() != 3 || target.size(0) != logits.size(0) ||
       target.size(1) != logits.size(2) || target.size(2) != logits.size(3))
-    throw DataError(cat("[models.UNet] the classes of pixels must be int64 of shape [", logits.size(0), ", ",
-                        logits.size(2), ", ", logits.size(3), "]; got ", c10::toString(target.scalar_type()),
-                        " of shape ", shape_text(target.sizes()), ". The second entry of a batch holds them."));
+    throw DataError(
+        cat("[models.UNet] the classes of pixels must be int64 of shape [", logits.size(0), ", ", logits.size(2), ", ",
+            logits.size(3), "]; got ", c10::toString(target.scalar_type()), " of shape ", shape_text(target.sizes()),
+            ". The second entry of a batch holds them. SegmentationFolderDataModule and ArrayDataModule make "
+            "them int64."));
   try {
+    if (class_weights.defined())
+      return at::cross_entropy_loss(logits.to(class_weights.scalar_type()), target, class_weights, at::Reduction::Mean,
+                                    kIgnoredPixel);
     return at::cross_entropy_loss(logits, target, {}, at::Reduction::Mean, kIgnoredPixel);
   } catch (const c10::IndexError&) {
     throw_pixel_out_of_range(target, options_.num_classes);
@@ -137,7 +144,8 @@ Tensor UNet::loss_of(const Tensor& logits, const Tensor& target) const {
 }
 
 StepOutput UNet::training_step(const Batch& batch, int64_t) {
-  Tensor loss = loss_of(forward(batch[0]), batch[1]);
+  const Tensor logits = forward(batch[0]);
+  Tensor loss = loss_of(logits, batch[1], class_weights_.on_device_of(logits));
   log("train_loss", loss, {.prog_bar = true});
   return loss;
 }

@@ -18,16 +18,15 @@ void fail_blank(const TableRows& rows, size_t column) {
   rows.fail(column, "a number is expected; the cell is blank. Fill it, or set data.init_args.blank_numbers.");
 }
 
-std::optional<double> read_number(const TableRows& rows, size_t column, ColumnType type, const BlankTexts& blanks) {
+std::optional<double> read_number(const TableRows& rows, size_t column, ColumnType type, const BlankTexts& blanks,
+                                  std::string_view advice) {
   const std::string_view text = trimmed(rows.cell(column));
   if (blanks.contains(text)) return std::nullopt;
   const bool is_date = type == ColumnType::datetime;
   const std::optional<double> value = is_date ? parse_datetime(text) : parse_number(text);
   if (!value)
     rows.fail(column, cat(is_date ? "a date such as 2024-02-29 or 2024-02-29T23:59:00Z" : "a finite number",
-                          " is expected; got ", shown_cell(text),
-                          ". Correct the cell, add its text to data.init_args.blank_values, or set the column's type "
-                          "in data.init_args.types."));
+                          " is expected; got ", shown_cell(text), ". ", advice));
   return value;
 }
 
@@ -39,7 +38,9 @@ std::string_view read_category(const TableRows& rows, size_t column, const Blank
 }
 
 double read_target(const TableRows& rows, size_t column, const BlankTexts& blanks) {
-  const std::optional<double> value = read_number(rows, column, ColumnType::number, blanks);
+  const std::optional<double> value =
+      read_number(rows, column, ColumnType::number, blanks,
+                  "Correct the cell or, to predict one of several texts, set data.init_args.task: classification.");
   if (!value) rows.fail(column, "a target must be a number; the cell is blank. Remove the row or fill the cell.");
   return *value;
 }

@@ -1,5 +1,6 @@
 #include "columns/table_stream.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -35,6 +36,11 @@ void TableStream::set_share(int64_t rank, int64_t world_size) {
   world_size_ = world_size;
 }
 
+std::optional<int64_t> TableStream::samples() const {
+  if (!part_.rows) return std::nullopt;
+  return *part_.rows <= rank_ ? 0 : (*part_.rows - rank_ - 1) / world_size_ + 1;
+}
+
 void TableStream::reset(const SampleContext& context) {
   context_ = context;
   if (rows_)
@@ -59,14 +65,24 @@ bool TableStream::next_row() {
   return false;
 }
 
+Batch TableStream::empty(int64_t rows) const {
+  Batch batch = encoder_->empty(rows);
+  if (part_.with_index) batch.add("index", at::empty({rows}, at::kLong));
+  return batch;
+}
+
 bool TableStream::read_block() {
   position_.place = rows_->place();
   block_start_ = position_;
   ++block_;
   returned_ = 0;
-  if (buffer_.empty()) buffer_ = encoder_->empty(part_.buffer_rows);
+  if (buffer_.empty()) buffer_ = empty(part_.buffer_rows);
+  auto* const numbers = part_.with_index ? buffer_["index"].mutable_data_ptr<int64_t>() : nullptr;
   int64_t filled = 0;
-  while (filled < part_.buffer_rows && next_row()) encoder_->encode(*rows_, buffer_, filled++);
+  while (filled < part_.buffer_rows && next_row()) {
+    if (numbers) numbers[filled] = position_.row - 1;
+    encoder_->encode(*rows_, buffer_, filled++);
+  }
   order_.resize(static_cast<size_t>(filled));
   std::iota(order_.begin(), order_.end(), int64_t{0});
   if (part_.shuffle) {
@@ -85,7 +101,7 @@ std::optional<Batch> TableStream::next(int64_t count, const SampleContext&) {
       if (!read_block()) break;
       continue;
     }
-    if (out.empty()) out = encoder_->empty(count);
+    if (out.empty()) out = empty(count);
     const int64_t rows = std::min(count - done, left);
     const Tensor indices = at::from_blob(order_.data() + returned_, {rows}, at::kLong);
     for (size_t i = 0; i < out.entries(); ++i) out[i].narrow(0, done, rows).copy_(buffer_[i].index_select(0, indices));

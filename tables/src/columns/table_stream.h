@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct StreamPart {
   int part = -1;            ///< of part_of_row; -1: all rows
   int64_t buffer_rows = 1;  ///< shuffled with each other
   bool shuffle = false;
+  std::optional<int64_t> rows = {};  ///< of the part, of all ranks, if they are known
+  bool with_index = false;           ///< adds `index` (N) int64, the numbers of the rows in the files
 };
 
 /// Rows of a table that are read again in each epoch. The rows of this process are divided into blocks of buffer_rows
@@ -30,6 +33,7 @@ class TableStream final : public IterableDataset {
   TableStream(std::shared_ptr<const RowEncoder> encoder, const SplitOptions& split, char delimiter, StreamPart part);
 
   void set_share(int64_t rank, int64_t world_size) override;
+  std::optional<int64_t> samples() const override;
   void reset(const SampleContext& context) override;
   std::optional<Batch> next(int64_t count, const SampleContext& context) override;
   StateTree state() const override;
@@ -44,6 +48,7 @@ class TableStream final : public IterableDataset {
   };
   bool next_row();
   bool read_block();
+  Batch empty(int64_t rows) const;
 
   std::shared_ptr<const RowEncoder> encoder_;
   SplitOptions split_;

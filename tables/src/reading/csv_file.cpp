@@ -17,6 +17,15 @@ namespace {
 constexpr size_t kCsvBlockBytes = size_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
+// A header of one column whose name contains another usual delimiter.
+std::string delimiter_hint(const std::vector<std::string>& header) {
+  if (header.size() != 1) return {};
+  for (const auto& [delimiter, text] : {std::pair(';', ";"), {'\t', "\\t"}, {'|', "|"}, {',', ","}})
+    if (header.front().find(delimiter) != std::string::npos)
+      return cat(" Is its delimiter another one? Set data.init_args.delimiter to \"", text, "\".");
+  return {};
+}
+
 }  // namespace
 
 CsvFile::CsvFile(std::filesystem::path path, char delimiter)
@@ -59,7 +68,7 @@ size_t CsvFile::column(const std::string& name) const {
   if (found == columns_.end())
     throw DataError(cat("[tables.csv] '", escape_controls(path_.string()), "' must have the column '",
                         escape_controls(name), "', which it lacks", as_sentence(did_you_mean(name, header_)),
-                        "Its columns are ", escape_controls(join_some(header_, 20)), "."));
+                        "Its columns are ", escape_controls(join_some(header_, 20)), ".", delimiter_hint(header_)));
   return found->second;
 }
 

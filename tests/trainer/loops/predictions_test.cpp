@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -57,7 +58,15 @@ PredictedShare share_of(int64_t rows, int64_t rank, int64_t world_size) {
     share.samples = own.size(0);
     share.outputs.add(name, own);
   }
-  if (share.samples == 0) share.outputs = {};
+  if (share.samples == 0) {
+    share.outputs = {};
+    return share;
+  }
+  share.texts = {{"file", {}}, {"who", {}}};
+  for (int64_t i = rank; i < rows; i += world_size) {
+    share.texts[0].second.push_back("folder/" + std::to_string(i) + ".png");
+    share.texts[1].second.push_back(i % 2 == 0 ? "" : std::string(static_cast<size_t>(i), '"') + "\xc3\xa9");
+  }
   return share;
 }
 
@@ -145,6 +154,53 @@ TEST_CASE("predictions of ranks that do not read in turns come rank by rank") {
   }
 }
 
+TEST_CASE("lines have the texts of the samples, and the names of the classes that a classifier predicts") {
+  PredictedShare share;
+  share.samples = 2;
+  share.texts = {{"file", {"a.png", "b.png"}}};
+  share.outputs.add("probabilities", at::tensor({0.25, 0.75, 1.0, 0.0}, at::kDouble).view({2, 2}));
+  share.outputs.add("prediction", at::tensor({1, 0}, at::kLong));
+  SingleProcessCollectives alone;
+  const auto lines = [&](const std::vector<std::string>& classes) {
+    const TemporaryFolder folder;
+    write_predictions(alone, folder.path(), {share}, kPredictionBlock, classes);
+    return files_of(folder.path()).lines;
+  };
+  CHECK(lines({"cat", "dog"}) ==
+        "{\"file\":\"a.png\",\"class\":\"dog\",\"probabilities\":[0.25,0.75],\"prediction\":1}\n"
+        "{\"file\":\"b.png\",\"class\":\"cat\",\"probabilities\":[1.0,0.0],\"prediction\":0}\n");
+  // Names of other classes than those that are predicted, or no names.
+  CHECK_THAT(lines({"a", "b", "c"}), !ContainsSubstring("class"));
+  CHECK_THAT(lines({}), !ContainsSubstring("class"));
+  // An output of the module keeps its name.
+  share.outputs.add("class", at::tensor({7, 8}, at::kLong));
+  CHECK_THAT(lines({"cat", "dog"}), ContainsSubstring("\"class\":7") && !ContainsSubstring("dog"));
+}
+
+TEST_CASE("ranks whose batches have other texts fail the same way") {
+  const TemporaryFolder folder;
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  run_ranks(2, [&](Collectives& collectives) {
+    PredictedShare share;
+    share.samples = 1;
+    share.outputs.add("y", at::full({1}, 1.0));
+    if (collectives.rank() == 1) share.texts = {{"file", {"a"}}};
+    try {
+      write_predictions(collectives, folder.path(), {share});
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      errors.emplace_back(error.what());
+    }
+  });
+  REQUIRE(errors.size() == 2);
+  for (const std::string& error : errors)
+    CHECK_THAT(error,
+               ContainsSubstring("every rank must have the same texts in its batches; rank 1 has file while rank "
+                                 "0 has none"));
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
 TEST_CASE("merging predictions needs blocks of bounded size in addition to a rank's share") {
   const int64_t world = GENERATE(1, 2, 3);
   constexpr int64_t kRows = 3000, kRow = 128 * 8, kBlock = 16 << 10;
@@ -225,6 +281,28 @@ TEST_CASE("outputs of batches are put together; what differs from the first batc
   const PredictedShare share = batches.take(true);
   CHECK(share.samples == 5);
   CHECK(share.outputs["y"].equal(at::cat({rows(3), rows(2)})));
+
+  // What joins a prediction to its input: texts, and the index. An output of that name counts more.
+  using Texts = std::vector<std::string>;
+  const Batch first{{"x", rows(2)}, {"file", Texts{"a", "b"}}, {"index", at::tensor({5, 3}, at::kLong)}};
+  const Batch second{{"x", rows(1)}, {"file", Texts{"c"}}, {"index", at::tensor({1}, at::kLong)}};
+  PredictedBatches joined;
+  joined.add({{"y", rows(2)}}, 2, first);
+  joined.add({{"y", rows(1)}}, 1, second);
+  PredictedBatches without;
+  without.add({{"y", rows(2)}}, 2, first);
+  CHECK_THROWS_WITH(without.add({{"y", rows(1)}}, 1, Batch{{"index", at::tensor({1}, at::kLong)}}),
+                    ContainsSubstring("'file', which the first batch had, is missing"));
+  const PredictedShare with_texts = joined.take(true);
+  CHECK(with_texts.texts == std::vector<std::pair<std::string, Texts>>{{"file", {"a", "b", "c"}}});
+  CHECK(with_texts.outputs["index"].equal(at::tensor({5, 3, 1}, at::kLong)));
+  PredictedBatches own;
+  own.add({{"index", rows(2)}, {"file", rows(2)}}, 2, first);
+  const PredictedShare of_module = own.take(true);
+  CHECK(of_module.texts.empty());
+  CHECK(of_module.outputs.size() == 2);
+  CHECK(of_module.outputs["index"].equal(rows(2)));
+
   PredictedBatches none;
   none.add({}, 2);
   CHECK_THROWS_WITH(none.add({{"y", rows(2)}}, 2), ContainsSubstring("the first batch had 'nothing'"));

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -30,8 +31,12 @@ struct LabelledFile {
 class LabelledTexts final : public SampleDataset {
  public:
   LabelledTexts(std::shared_ptr<const LabelledFile> file, std::vector<size_t> chosen,
-                std::shared_ptr<const Tokenizer> tokenizer, int64_t max_length)
-      : file_(std::move(file)), chosen_(std::move(chosen)), tokenizer_(std::move(tokenizer)), max_length_(max_length) {}
+                std::shared_ptr<const Tokenizer> tokenizer, int64_t max_length, bool with_index)
+      : file_(std::move(file)),
+        chosen_(std::move(chosen)),
+        tokenizer_(std::move(tokenizer)),
+        max_length_(max_length),
+        with_index_(with_index) {}
 
   int64_t size() const override { return static_cast<int64_t>(chosen_.size()); }
   Sample get(int64_t index, const SampleContext&) const override {
@@ -45,7 +50,10 @@ class LabelledTexts final : public SampleDataset {
                           file_->rows.place_of(file_->rows.rows()[row]), " has none. Remove the row."));
     Tensor tokens = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
     std::ranges::copy(ids, tokens.mutable_data_ptr<int64_t>());
-    return {{"tokens", std::move(tokens)}, {"label", file_->labels[row]}};
+    Sample sample{{"tokens", std::move(tokens)}};
+    if (!file_->labels.empty()) sample.add({"label", file_->labels[row]});
+    if (with_index_) sample.add({"index", static_cast<int64_t>(row)});
+    return sample;
   }
 
  private:
@@ -53,11 +61,14 @@ class LabelledTexts final : public SampleDataset {
   std::vector<size_t> chosen_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   int64_t max_length_;
+  bool with_index_;
 };
 
 /// `length`: of all batches; 0: that of the longest sample of each.
-std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id) {
-  return [length, pad_id](const Batch& samples) { return detail::padded_samples(samples, "label", length, pad_id); };
+std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id, std::vector<std::string> numbers) {
+  return [length, pad_id, numbers = std::move(numbers)](const Batch& samples) {
+    return detail::padded_samples(samples, numbers, length, pad_id);
+  };
 }
 
 }  // namespace
@@ -65,13 +76,13 @@ std::function<Batch(Batch)> padding_to(int64_t length, int64_t pad_id) {
 struct LabelledTextDataModule::Impl {
   Options options;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<LabelledFile> train, val, test;  // null: not read, or there is none
+  std::shared_ptr<LabelledFile> train, val, test, predict;  // null: not read, or there is none
   std::vector<std::string> classes;
   std::vector<std::string> loaded_classes;  // of the checkpoint; empty: none
   detail::CheckpointTokenizer checkpoint{"text.LabelledTextDataModule"};
   bool is_open = false;
 
-  std::shared_ptr<LabelledFile> read(const std::filesystem::path& path) const {
+  std::shared_ptr<LabelledFile> read(const std::filesystem::path& path, bool with_labels = true) const {
     const std::string kind = path.extension().string();
     if (kind != ".csv" && kind != ".jsonl")
       throw ConfigError(cat("[text.LabelledTextDataModule] a file must be .csv or .jsonl; got '",
@@ -81,6 +92,7 @@ struct LabelledTextDataModule::Impl {
         LabelledFile{.rows = Rows(path, {.reader = "text.LabelledTextDataModule",
                                          .value_column = options.text_field,
                                          .label_column = options.label_field,
+                                         .reads_labels = with_labels,
                                          .format = kind == ".csv" ? Rows::Format::csv : Rows::Format::jsonl})});
   }
 
@@ -131,50 +143,67 @@ struct LabelledTextDataModule::Impl {
     if (options.test_path) test = read(*options.test_path);
     const bool loaded = !loaded_classes.empty();
     use_classes(loaded ? loaded_classes : train->rows.classes(), loaded);
+    if (options.predict_path) predict = read(*options.predict_path, /*with_labels=*/false);
     is_open = true;
   }
 
-  // Other verbs use no part of `path`.
+  // The parts of `path` that the verb uses.
   void check_parts(TrainerFn fn) const {
-    if (fn != TrainerFn::fit && fn != TrainerFn::validate) return;
-    const auto [first, second] = split();
+    const auto [first, second, third] = split();
     const std::string has = counted(static_cast<int64_t>(train->rows.rows().size()), "row");
     if (fn == TrainerFn::fit && first.empty())
       throw DataError(cat("[text.LabelledTextDataModule] a text must be left to train on; path has ", has,
-                          ", of which val_fraction takes ", second.size(), "."));
-    if (!val && options.val_fraction > 0 && second.empty())
-      throw DataError(cat("[text.LabelledTextDataModule] each part must have a text; path has ", has,
-                          ", of which val_fraction ", options.val_fraction,
-                          " takes 0. Use more texts, a larger val_fraction, or 0 for no validation."));
+                          ", of which val_fraction takes ", second.size(),
+                          third.empty() ? "" : cat(" and test_fraction ", third.size()), "."));
+    const auto check = [&](const std::vector<size_t>& part, const char* name, double fraction, const char* use) {
+      if (fraction > 0 && part.empty())
+        throw DataError(cat("[text.LabelledTextDataModule] each part must have a text; path has ", has, ", of which ",
+                            name, " ", fraction, " takes 0. Use more texts, a larger ", name, ", or 0 for no ", use,
+                            "."));
+    };
+    const bool validates = fn == TrainerFn::fit || fn == TrainerFn::validate;
+    if (validates && !val) check(second, "val_fraction", options.val_fraction, "validation");
+    if (!validates && !test && !(fn == TrainerFn::predict && predict))
+      check(third, "test_fraction", options.test_fraction, "test");
   }
 
-  // Rows of `path` for training and for validation, each in the order of the file: a pure function of split_seed.
-  std::pair<std::vector<size_t>, std::vector<size_t>> split() const {
+  // Rows of `path` for training, validation and test, each in the order of the file: a pure function of split_seed.
+  std::array<std::vector<size_t>, 3> split() const {
     std::vector<size_t> order(train->rows.rows().size());
     std::iota(order.begin(), order.end(), size_t{0});
-    if (val) return {order, {}};
+    const double val_fraction = val ? 0 : options.val_fraction;
+    if (val_fraction == 0 && options.test_fraction == 0) return {order, {}, {}};
     SplitMix64 random(mix_bits(static_cast<uint64_t>(options.split_seed) + 0x9e3779b97f4a7c15u));
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-    const auto taken = static_cast<size_t>(std::llround(options.val_fraction * static_cast<double>(order.size())));
-    std::vector<size_t> second(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(taken));
-    order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(taken));
+    const auto count = static_cast<double>(order.size());
+    const auto take = [&](double fraction) {
+      const auto end = order.begin() + std::min(std::llround(fraction * count), std::ssize(order) + 0LL);
+      std::vector<size_t> part(order.begin(), end);
+      order.erase(order.begin(), end);
+      std::ranges::sort(part);
+      return part;
+    };
+    std::vector<size_t> second = take(val_fraction), third = take(options.test_fraction);
     std::ranges::sort(order);
-    std::ranges::sort(second);
-    return {std::move(order), std::move(second)};
+    return {std::move(order), std::move(second), std::move(third)};
   }
 };
 
 void LabelledTextDataModule::Options::fields(Fields& f) {
   f(path, "path", "Training texts: a .csv file with a header, or a .jsonl file.").required();
   f(val_path, "val_path", "Texts for validation; null: a part of path (val_fraction).");
-  f(test_path, "test_path", "Texts for test and predict; null: none.");
+  f(test_path, "test_path", "Texts for test and predict; null: a part of path (test_fraction).");
+  f(predict_path, "predict_path", "Texts for predict, whose labels are not read; null: the texts of test.");
   f(tokenizer, "tokenizer", "A tokenizer.json, a folder with one, or GPT-2's or BERT's vocabulary.").required();
   f(text_field, "text_field", "Column or field of the text.");
   f(label_field, "label_field", "Column or field of the label.");
   f(val_fraction, "val_fraction", "Fraction of the texts of path, drawn by split_seed, for validation; 0: none.")
       .at_least(0)
       .less_than(1);
-  f(split_seed, "split_seed", "Decides which texts are for validation.");
+  f(test_fraction, "test_fraction", "Fraction of the texts of path, drawn likewise, for test and predict; 0: none.")
+      .at_least(0)
+      .less_than(1);
+  f(split_seed, "split_seed", "Decides which texts are for validation and test.");
   f(max_length, "max_length", "Tokens of a text at most, with those that the tokenizer adds; the rest is cut off.")
       .range(1, detail::kMostTextSamples);
   f(padding, "padding", "Length of a batch; longest: of its longest text; max_length: always max_length.");
@@ -192,9 +221,15 @@ LabelledTextDataModule::LabelledTextDataModule(const Options& options) : impl_(s
     throw ConfigError(
         "[text.LabelledTextDataModule] tokenizer must name a file or a folder; it is empty. Set "
         "data.init_args.tokenizer.");
+  if (options.label_field.empty())
+    throw ConfigError("[text.LabelledTextDataModule] label_field must name a column or field; it is empty.");
   if (options.max_length < 1)
     throw ConfigError(
         cat("[text.LabelledTextDataModule] max_length must be at least 1; it is ", options.max_length, "."));
+  if (options.test_path && options.test_fraction > 0)
+    throw ConfigError(
+        "[text.LabelledTextDataModule] test_path and test_fraction exclude each other; both are given. Remove one of "
+        "them.");
   impl_->options = options;
 }
 
@@ -208,25 +243,31 @@ void LabelledTextDataModule::setup(TrainerFn fn) {
 std::vector<std::shared_ptr<Loader>> LabelledTextDataModule::loaders(RunningStage stage) {
   const Options& options = impl_->options;
   const bool training = stage == RunningStage::train, validating = stage == RunningStage::validate;
-  std::shared_ptr<LabelledFile> file = impl_->train;
+  const bool predicting = stage == RunningStage::predict;
+  std::shared_ptr<LabelledFile> file = training                       ? nullptr
+                                       : validating                   ? impl_->val
+                                       : predicting && impl_->predict ? impl_->predict
+                                                                      : impl_->test;
   std::vector<size_t> rows;
-  if (training) {
-    rows = impl_->split().first;
-  } else if (validating && !impl_->val) {
-    rows = impl_->split().second;
-  } else if (file = validating ? impl_->val : impl_->test; file) {
+  if (file) {
     rows.resize(file->rows.rows().size());
     std::iota(rows.begin(), rows.end(), size_t{0});
+  } else if (file = impl_->train; file) {
+    rows = impl_->split()[training ? 0 : validating ? 1 : 2];
   }
   if (rows.empty()) return {};
+  std::vector<std::string> numbers;
+  if (!file->labels.empty()) numbers.emplace_back("label");
+  if (predicting) numbers.emplace_back("index");
   DataLoaderOptions how;
   how.shuffle = training;
   how.batch_size = training ? options.batch_size : options.eval_batch_size.value.value_or(options.batch_size);
   how.name = validating ? "validation" : std::string(name_of(stage));
-  how.collate = padding_to(options.padding == Padding::max_length ? options.max_length : 0, impl_->pad_id());
+  how.collate =
+      padding_to(options.padding == Padding::max_length ? options.max_length : 0, impl_->pad_id(), std::move(numbers));
   options.loading.apply(how);
-  auto dataset =
-      std::make_shared<LabelledTexts>(std::move(file), std::move(rows), impl_->tokenizer, options.max_length);
+  auto dataset = std::make_shared<LabelledTexts>(std::move(file), std::move(rows), impl_->tokenizer, options.max_length,
+                                                 predicting);
   return {std::make_shared<DataLoader>(std::move(dataset), std::move(how))};
 }
 

@@ -143,7 +143,7 @@ std::vector<std::shared_ptr<Loader>> PromptsDataModule::loaders(RunningStage sta
   how.shuffle = false;
   how.batch_size = impl_->options.batch_size;
   how.name = std::string(name_of(stage));
-  how.collate = [](const Batch& samples) { return detail::padded_samples(samples, "index", 0, 0); };
+  how.collate = [](const Batch& samples) { return detail::padded_samples(samples, {"index"}, 0, 0); };
   impl_->options.loading.apply(how);
   auto prompts = std::make_shared<TokenizedPrompts>(impl_->prompts, impl_->options.samples_per_prompt);
   return {std::make_shared<DataLoader>(std::move(prompts), std::move(how))};

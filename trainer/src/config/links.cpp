@@ -43,9 +43,9 @@ const Field* find_field(const Fields& fields, const Target& target, std::vector<
     if (level == nullptr) return nullptr;
     found = level->find(name);
     if (found == nullptr) {
-      const std::string near = did_you_mean(name, level->names());
-      why =
-          cat("there is no option '", name, "'", near.empty() ? cat("; the options are ", join(level->names())) : near);
+      const std::string nearest = did_you_mean(name, level->names());
+      why = cat("there is no option '", name, "'", nearest);
+      if (nearest.empty()) why += cat("; the options are ", join_some(level->names(), 30));
       return nullptr;
     }
     level = nullptr;

@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 
@@ -442,6 +443,22 @@ void warn_no_validation_step() {
                 expected_step("validation_step"), "`; validation is skipped"));
 }
 
+// Names of the classes that the predictions are about, as far as the data module exports them.
+static std::vector<std::string> names_of_classes(const DataModule* data, const std::vector<PredictedShare>& shares) {
+  const auto is_classified = [](const PredictedShare& share) {
+    return share.samples == 0 || share.outputs.contains("probabilities");
+  };
+  if (data == nullptr || std::none_of(shares.begin(), shares.end(), is_classified)) return {};
+  const StateTree facts = data->exported_values();
+  if (!facts.contains("classes") || !facts.at("classes").is_list()) return {};
+  std::vector<std::string> names;
+  for (const StateTree& name : facts.at("classes").as_list()) {
+    if (!name.holds<std::string>()) return {};
+    names.push_back(name.as_string());
+  }
+  return names;
+}
+
 PredictReport predict(RunState& run, Services& services) {
   const auto in_stage = enter_stage(run, RunningStage::predict);
   RngGuard rng_guard(run.strategy->devices());
@@ -453,7 +470,7 @@ PredictReport predict(RunState& run, Services& services) {
   bool keeps = true;
   for (const auto& callback : run.callbacks) keeps = keeps && !callback->writes_predictions();
   const auto collect = [&](size_t loader, const Outputs& outputs, int64_t count) {
-    if (keeps) collected[loader].add(outputs, count);
+    if (keeps) collected[loader].add(outputs, count, *run.position.evaluated);
   };
   report.samples = EvaluationPass(run, services, RunningStage::predict, collect).run(std::nullopt);
   run.each_callback(LogScope::forbidden, "on_predict_end", [&](Callback& c) { c.on_predict_end(services.context); });
@@ -467,7 +484,8 @@ PredictReport predict(RunState& run, Services& services) {
     report.loaders.push_back(shares.back().outputs);
   }
   if (keeps && !run.run_dir.empty())
-    report.files = write_predictions(run.collectives(), run.run_dir, shares, kPredictionBlock, run.data.module.get());
+    report.files = write_predictions(run.collectives(), run.run_dir, shares, kPredictionBlock,
+                                     names_of_classes(run.data.module.get(), shares), run.data.module.get());
   report.samples = sum_over_ranks(run, report.samples);
   return report;
 }

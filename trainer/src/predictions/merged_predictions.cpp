@@ -25,7 +25,12 @@ StateTree looks_of(const PredictedShare& share) {
     columns.push_back(StateTree::map(
         {{"name", name}, {"dtype", static_cast<int64_t>(value.scalar_type())}, {"row", std::move(row)}}));
   }
-  return StateTree::map({{"samples", share.samples}, {"in_turns", share.in_turns}, {"columns", std::move(columns)}});
+  StateTree::List texts;
+  for (const auto& [name, values] : share.texts) texts.push_back(name);
+  return StateTree::map({{"samples", share.samples},
+                         {"in_turns", share.in_turns},
+                         {"columns", std::move(columns)},
+                         {"texts", std::move(texts)}});
 }
 
 std::vector<Column> columns_of(const StateTree& looks) {
@@ -36,6 +41,12 @@ std::vector<Column> columns_of(const StateTree& looks) {
     columns.push_back(std::move(column));
   }
   return columns;
+}
+
+std::vector<std::string> texts_of(const StateTree& looks) {
+  std::vector<std::string> names;
+  for (const StateTree& name : looks.at("texts").as_list()) names.push_back(name.as_string());
+  return names;
 }
 
 std::string text_of(const std::vector<Column>& columns) {
@@ -69,7 +80,7 @@ std::vector<MergedPredictions> MergedPredictions::of(Collectives& collectives,
   for (const std::string& text : collectives.gather_text(pack_state(own))) ranks.push_back(unpack_state(text));
   std::vector<MergedPredictions> loaders;
   for (size_t l = 0; l < shares.size(); ++l) {
-    MergedPredictions merged(collectives, shares[l].outputs);
+    MergedPredictions merged(collectives, shares[l]);
     std::optional<size_t> first;
     for (size_t r = 0; r < ranks.size(); ++r) {
       if (ranks[r].as_list().size() != shares.size())
@@ -85,9 +96,14 @@ std::vector<MergedPredictions> MergedPredictions::of(Collectives& collectives,
       if (!first) {
         first = r;
         merged.columns_ = columns;
+        merged.texts_ = texts_of(rank);
       } else if (columns != merged.columns_) {
         throw Error(cat("[trainer.predict] every rank must return the same outputs; rank ", r, " has ",
                         text_of(columns), " while rank ", *first, " has ", text_of(merged.columns_), "."));
+      } else if (const auto texts = texts_of(rank); texts != merged.texts_) {
+        throw Error(cat("[trainer.predict] every rank must have the same texts in its batches; rank ", r, " has ",
+                        texts.empty() ? "none" : escape_controls(join(texts)), " while rank ", *first, " has ",
+                        merged.texts_.empty() ? "none" : escape_controls(join(merged.texts_)), "."));
       }
     }
     const auto world_size = static_cast<int64_t>(ranks.size());
@@ -108,7 +124,7 @@ int64_t MergedPredictions::rows_in(int64_t bytes) const {
 Tensor MergedPredictions::read(size_t index, int64_t first, int64_t count) const {
   const int64_t world_size = collectives_->world_size(), rank = collectives_->rank();
   const auto own = [&](int64_t begin, int64_t rows) {
-    return (own_->begin() + static_cast<std::ptrdiff_t>(index))->second.narrow(0, begin, rows);
+    return (own_->outputs.begin() + static_cast<std::ptrdiff_t>(index))->second.narrow(0, begin, rows);
   };
   if (world_size == 1) return own(first, count);
   const Column& column = columns_[index];
@@ -118,15 +134,8 @@ Tensor MergedPredictions::read(size_t index, int64_t first, int64_t count) const
     return at::empty(sizes, column.dtype);
   };
   Tensor block = rank == 0 ? rows_like(count) : Tensor();
-  int64_t before = 0;  // rows of the ranks before `r`
   for (int64_t r = 0; r < world_size; ++r) {
-    const int64_t rows = rows_of_rank_[static_cast<size_t>(r)];
-    // The rows of the block that this rank has.
-    const int64_t begin = in_turns_ ? ceil_div(first - r, world_size) : std::clamp<int64_t>(first - before, 0, rows);
-    const int64_t end =
-        in_turns_ ? ceil_div(first + count - r, world_size) : std::clamp<int64_t>(first + count - before, 0, rows);
-    const int64_t place = in_turns_ ? r + begin * world_size - first : before + begin - first;
-    before += rows;
+    const auto [begin, end, place] = part_of(r, first, count);
     if (begin == end || row_bytes(column) == 0) continue;
     Tensor part = rank == r ? own(begin, end - begin) : rows_like(end - begin);
     Tensor sent;
@@ -138,6 +147,42 @@ Tensor MergedPredictions::read(size_t index, int64_t first, int64_t count) const
     (in_turns_ ? block.slice(0, place, std::nullopt, world_size) : block.narrow(0, place, end - begin)).copy_(part);
   }
   return block;
+}
+
+MergedPredictions::Part MergedPredictions::part_of(int64_t rank, int64_t first, int64_t count) const {
+  if (in_turns_) {
+    const int64_t world_size = collectives_->world_size(), begin = ceil_div(first - rank, world_size);
+    return {begin, ceil_div(first + count - rank, world_size), rank + begin * world_size - first};
+  }
+  int64_t before = 0;  // rows of the ranks before this one
+  for (int64_t r = 0; r < rank; ++r) before += rows_of_rank_[static_cast<size_t>(r)];
+  const int64_t rows = rows_of_rank_[static_cast<size_t>(rank)];
+  const int64_t begin = std::clamp<int64_t>(first - before, 0, rows);
+  return {begin, std::clamp<int64_t>(first + count - before, 0, rows), before + begin - first};
+}
+
+std::vector<std::string> MergedPredictions::read_texts(size_t index, int64_t first, int64_t count) const {
+  const int64_t world_size = collectives_->world_size(), rank = collectives_->rank();
+  const Part own = part_of(rank, first, count);
+  std::vector<std::string> texts;
+  if (own.begin < own.end) {
+    const auto begin = own_->texts.at(index).second.begin();
+    texts.assign(begin + own.begin, begin + own.end);
+  }
+  if (world_size == 1) return texts;
+  const std::vector<std::string> parts =
+      collectives_->gather_text(pack_state(StateTree::List(texts.begin(), texts.end())));
+  if (rank != 0) return {};
+  texts.assign(static_cast<size_t>(count), {});
+  for (int64_t r = 0; r < world_size; ++r) {
+    auto place = static_cast<size_t>(part_of(r, first, count).place);
+    const StateTree sent = unpack_state(parts[static_cast<size_t>(r)]);
+    for (const StateTree& text : sent.as_list()) {
+      texts.at(place) = text.as_string();
+      place += in_turns_ ? static_cast<size_t>(world_size) : 1;
+    }
+  }
+  return texts;
 }
 
 }  // namespace fulgur::detail

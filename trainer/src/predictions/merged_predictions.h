@@ -31,12 +31,24 @@ class MergedPredictions {
   /// Rows of a column from `first` on, on rank 0; an undefined tensor on the others. All ranks must call it. In the
   /// order of the data set if ranks read samples in turns; else rank by rank.
   Tensor read(size_t column, int64_t first, int64_t count) const;
+  /// Names of the texts that come with the rows.
+  const std::vector<std::string>& texts() const { return texts_; }
+  /// The same as `read` for texts; empty on the other ranks.
+  std::vector<std::string> read_texts(size_t index, int64_t first, int64_t count) const;
 
  private:
-  MergedPredictions(Collectives& collectives, const Outputs& own) : collectives_(&collectives), own_(&own) {}
+  MergedPredictions(Collectives& collectives, const PredictedShare& own) : collectives_(&collectives), own_(&own) {}
+
+  /// The rows of a block of `count` rows from `first` on that rank `rank` has: [begin, end) among its own, and the
+  /// place of the first of them in the block.
+  struct Part {
+    int64_t begin, end, place;
+  };
+  Part part_of(int64_t rank, int64_t first, int64_t count) const;
 
   Collectives* collectives_;
-  const Outputs* own_;
+  const PredictedShare* own_;
+  std::vector<std::string> texts_;
   std::vector<Column> columns_;
   std::vector<int64_t> rows_of_rank_;
   int64_t rows_ = 0;

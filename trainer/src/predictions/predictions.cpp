@@ -73,18 +73,50 @@ RowTexts texts_by(const DataModule* data, size_t loader) {
   };
 }
 
-// Lines of `predictions.jsonl`, one per row of `columns` (on the CPU, contiguous, with equal numbers of rows).
-// Non-finite numbers are the strings NaN, Infinity and -Infinity, as in JsonlLogger.
-std::string prediction_lines(const std::vector<std::pair<std::string, Tensor>>& columns,
-                             std::optional<size_t> loader_idx, const RowTexts& texts_of, int64_t first_row) {
+// Rows of all columns (on the CPU, contiguous) and of all texts.
+struct PredictedRows {
+  std::vector<std::pair<std::string, Tensor>> columns;
+  std::vector<std::pair<std::string, std::vector<std::string>>> texts;
+};
+
+// Whether the columns are the predictions of a classifier of so many classes, for which `class` is not yet taken.
+bool predicts_classes(const MergedPredictions& merged, size_t classes) {
+  bool has_prediction = false, has_probabilities = false;
+  for (const auto& column : merged.columns()) {
+    if (column.name == "class") return false;
+    if (column.name == "prediction") has_prediction = column.dtype == at::kLong && column.row.empty();
+    if (column.name == "probabilities")
+      has_probabilities = column.row.size() == 1 && column.row.front() == static_cast<int64_t>(classes);
+  }
+  const auto& texts = merged.texts();
+  return has_prediction && has_probabilities && std::find(texts.begin(), texts.end(), "class") == texts.end();
+}
+
+// Adds the names of the predicted classes.
+void name_classes(PredictedRows& rows, const std::vector<std::string>& classes) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : rows.columns) {
+    if (name != "prediction") continue;
+    const auto* const predicted = value.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < value.size(0); ++i) names.push_back(classes.at(static_cast<size_t>(predicted[i])));
+  }
+  rows.texts.emplace_back("class", std::move(names));
+}
+
+// Lines of `predictions.jsonl`, one per row. Texts come first, and what the data
+// module says last. Non-finite numbers are the strings NaN, Infinity and
+// -Infinity, as in JsonlLogger.
+std::string prediction_lines(const PredictedRows& block, std::optional<size_t> loader_idx, const RowTexts& texts_of,
+                             int64_t first_row) {
   std::string lines;
-  const int64_t rows = columns.empty() ? 0 : columns.front().second.size(0);
+  const int64_t rows = block.columns.empty() ? 0 : block.columns.front().second.size(0);
   for (int64_t i = 0; i < rows; ++i) {
     Json line = Json::object();
     if (loader_idx) line["dataloader_idx"] = *loader_idx;
-    for (const auto& [name, value] : columns) line[name] = row_of(value[i]);
+    for (const auto& [name, texts] : block.texts) line[name] = texts.at(static_cast<size_t>(i));
+    for (const auto& [name, value] : block.columns) line[name] = row_of(value[i]);
     if (texts_of)
-      for (const auto& [name, text] : texts_of(first_row + i, columns, i)) line[name] = text;
+      for (const auto& [name, text] : texts_of(first_row + i, block.columns, i)) line[name] = text;
     lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
   }
   return lines;
@@ -100,10 +132,11 @@ class PredictionFiles {
         text_(lines_.hidden(), std::ios::binary) {}
 
   // `first_entry` is the entry of the loader's first output.
-  void write(size_t first_entry, int64_t first_row, const std::vector<std::pair<std::string, Tensor>>& columns,
-             std::optional<size_t> loader_idx, const RowTexts& texts_of) {
-    for (size_t i = 0; i < columns.size(); ++i) writer_.write(first_entry + i, first_row, columns[i].second);
-    text_ << prediction_lines(columns, loader_idx, texts_of, first_row);
+  void write(size_t first_entry, int64_t first_row, const PredictedRows& block, std::optional<size_t> loader_idx,
+             const RowTexts& texts_of) {
+    for (size_t i = 0; i < block.columns.size(); ++i)
+      writer_.write(first_entry + i, first_row, block.columns[i].second);
+    text_ << prediction_lines(block, loader_idx, texts_of, first_row);
     if (!text_) fail();
   }
 
@@ -132,7 +165,7 @@ class PredictionFiles {
 
 std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path& folder,
                                         const std::vector<PredictedShare>& shares, int64_t block_bytes,
-                                        const DataModule* data) {
+                                        const std::vector<std::string>& classes, const DataModule* data) {
   const std::vector<MergedPredictions> loaders = MergedPredictions::of(collectives, shares);
   const bool several = loaders.size() > 1;
   std::vector<SafetensorsWriter::Entry> entries;
@@ -149,11 +182,15 @@ std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path
   for (size_t l = 0; l < loaders.size(); ++l) {
     const MergedPredictions& merged = loaders[l];
     const int64_t rows = merged.columns().empty() ? 0 : merged.rows(), step = merged.rows_in(block_bytes);
+    const bool names_classes = !classes.empty() && predicts_classes(merged, classes.size());
     for (int64_t first = 0; first < rows; first += step) {
       const int64_t count = std::min(step, rows - first);
-      std::vector<std::pair<std::string, Tensor>> block;
+      PredictedRows block;
       for (size_t c = 0; c < merged.columns().size(); ++c)
-        block.emplace_back(merged.columns()[c].name, merged.read(c, first, count));
+        block.columns.emplace_back(merged.columns()[c].name, merged.read(c, first, count));
+      for (size_t t = 0; t < merged.texts().size(); ++t)
+        block.texts.emplace_back(merged.texts()[t], merged.read_texts(t, first, count));
+      if (files && names_classes) name_classes(block, classes);
       if (files) files->write(first_entry, first, block, several ? std::optional(l) : std::nullopt, texts_by(data, l));
     }
     first_entry += merged.columns().size();

@@ -1,5 +1,6 @@
 #include "setup/run_setup.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "checkpointing/resume.h"
@@ -95,6 +96,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
     for (const auto& [replica, context] : run_.replicas) to_channels_last(*replica);
   }
   if (run_.fn == TrainerFn::fit) {
+    warn_of_unlinked_options(run_);
     warn_of_recurrent_dropout(run_);
     run_.position.during("configure_optimizers", [&] { plan_optimizers(run_, services_); });
   }
@@ -262,16 +264,21 @@ void RunSetup::print_start() {
   if (const std::string text = run_.strategy->describe(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> components;
   for (const auto& [stage, loaders] : run_.stages) {
-    int64_t samples = 0;
+    int64_t samples = 0, full_batches = 0;
     bool known = true;
     for (const auto& loader : loaders.loaders) {
       known &= loader->samples().has_value();
-      samples += loader->samples().value_or(0);
+      const int64_t here = loader->samples().value_or(0), size = std::max<int64_t>(loader->batch_size(), 1);
+      samples += here;
+      full_batches += (here + size - 1) / size;
     }
     if (loaders.loaders.empty()) continue;
     const auto batches = loaders.total();
     components.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
-                             batches ? std::to_string(*batches) : "?", batches == 1 ? " batch" : " batches"));
+                             batches ? std::to_string(*batches)
+                             : known ? cat("about ", full_batches)  // a stream, which ends where its data end
+                                     : std::string("?"),
+                             batches == 1 ? " batch" : " batches"));
   }
   run_.print(cat("data: ", join(components, " · "), run_.world_size() > 1 ? " (of rank 0)" : ""));
   run_.print(run_.run_dir.empty() ? run_.options.barebones ? "run folder: none (barebones)"

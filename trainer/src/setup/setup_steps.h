@@ -28,6 +28,15 @@ void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor)
 /// no checkpoint can hold it.
 void warn_of_recurrent_dropout(const RunState& run);
 
+// data_options.cpp
+
+/// Warns of options of the config's model that have another value than the data module exports under their name, of
+/// those names for which that is a mistake that trains silently.
+void warn_of_unlinked_options(const RunState& run);
+
+/// What to do if the data module has no data for a stage: the options of the config that give it such data.
+std::string advice_for_missing_data(const RunState& run, RunningStage stage);
+
 // load_pretrained.cpp
 
 /// Loads the weights that the components name into the module, if they name a file. Throws a CheckpointError, which

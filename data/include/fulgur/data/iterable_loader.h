@@ -22,8 +22,8 @@ struct IterableLoaderOptions {
   double slow_after_s = 30;     ///< a batch that takes longer gives a warning; 0 for never
 };
 
-/// Batches of a stream of unknown length. The state contains the dataset's own state after the batch returned last,
-/// regardless of prefetching.
+/// Batches of a stream, whose number is unknown. The state contains the dataset's own state after the batch returned
+/// last, regardless of prefetching.
 ///
 /// Exceptions of the dataset are rethrown from `next` with the batch number in the message: Fulgur's errors keep their
 /// type, others are nested in a DataError. The batch then does not count as consumed, nor does one that times out
@@ -36,7 +36,8 @@ class FULGUR_API IterableLoader : public Loader {
   ~IterableLoader() override;
 
   std::optional<int64_t> size() const override { return std::nullopt; }
-  std::optional<int64_t> samples() const override { return std::nullopt; }
+  /// Those of the dataset, if it knows them.
+  std::optional<int64_t> samples() const override;
   int64_t batch_size() const override;
   void check_loaded(int64_t epoch) override;
   void start_epoch(int64_t epoch) override;

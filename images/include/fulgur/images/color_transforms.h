@@ -22,6 +22,7 @@ class FULGUR_API ColorJitter final : public ImageTransform, public BatchImageTra
   };
   explicit ColorJitter(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
   /// The four operations (0 brightness, 1 contrast, 2 saturation, 3 hue) in their order, then their four numbers.
   int64_t parameter_count() const override { return 8; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
@@ -41,6 +42,7 @@ class FULGUR_API Grayscale final : public ImageTransform {
   };
   explicit Grayscale(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
 
  private:
   Options options_;
@@ -55,6 +57,7 @@ class FULGUR_API RandomGrayscale final : public ImageTransform {
   };
   explicit RandomGrayscale(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
 
  private:
   Options options_;
@@ -71,6 +74,7 @@ class FULGUR_API GaussianBlur final : public ImageTransform {
   };
   explicit GaussianBlur(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
 
  private:
   Options options_;

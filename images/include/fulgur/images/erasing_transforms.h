@@ -21,6 +21,7 @@ class FULGUR_API Cutout final : public ImageTransform, public BatchImageTransfor
   };
   explicit Cutout(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
   /// Top, left, height and width; all 0 if nothing is hidden.
   int64_t parameter_count() const override { return 4; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
@@ -43,6 +44,7 @@ class FULGUR_API RandomErasing final : public ImageTransform, public BatchImageT
   };
   explicit RandomErasing(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
   /// Top, left, height and width; all 0 if nothing is hidden.
   int64_t parameter_count() const override { return 4; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;

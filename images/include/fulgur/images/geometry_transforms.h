@@ -22,6 +22,7 @@ class FULGUR_API Resize final : public ImageTransform {
   };
   explicit Resize(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
   /// Height and width of the result for an image of `size`.
   ImageSize target(ImageSize size) const;
 
@@ -43,6 +44,7 @@ class FULGUR_API RandomResizedCrop final : public ImageTransform {
   };
   explicit RandomResizedCrop(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
   /// The part that is drawn then has at least as many pixels as the result, if it has so many in the file.
   std::optional<ImageSize> enough(ImageSize size, SplitMix64 random) const override;
   /// Draws the part for an image of `size`. It covers the same part of a smaller copy of the image, up to rounding.
@@ -63,6 +65,7 @@ class FULGUR_API CenterCrop final : public ImageTransform {
   };
   explicit CenterCrop(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
 
  private:
   Options options_;
@@ -81,6 +84,7 @@ class FULGUR_API Pad final : public ImageTransform {
   };
   explicit Pad(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
 
  private:
   Options options_;
@@ -100,6 +104,7 @@ class FULGUR_API RandomCrop final : public ImageTransform, public BatchImageTran
   explicit RandomCrop(const Options& options);
   /// Throws a DataError if the padded image is smaller than the part.
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
   int64_t parameter_count() const override { return 2; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
   Tensor apply_batch(const Tensor& images, const Tensor& parameters) const override;
@@ -121,6 +126,7 @@ class FULGUR_API RandomHorizontalFlip final : public ImageTransform, public Batc
   };
   explicit RandomHorizontalFlip(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
   int64_t parameter_count() const override { return 1; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
   Tensor apply_batch(const Tensor& images, const Tensor& parameters) const override;
@@ -138,6 +144,7 @@ class FULGUR_API RandomVerticalFlip final : public ImageTransform, public BatchI
   };
   explicit RandomVerticalFlip(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
   int64_t parameter_count() const override { return 1; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
   Tensor apply_batch(const Tensor& images, const Tensor& parameters) const override;
@@ -158,6 +165,7 @@ class FULGUR_API RandomRotation final : public ImageTransform {
   };
   explicit RandomRotation(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
 
  private:
   Options options_;
@@ -178,6 +186,7 @@ class FULGUR_API RandomAffine final : public ImageTransform {
   };
   explicit RandomAffine(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64& random) const override;
   /// Draws the parameters for an image of `size`.
   AffineParameters draw_parameters(ImageSize size, SplitMix64& random) const;
 

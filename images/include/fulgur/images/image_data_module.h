@@ -24,7 +24,7 @@ struct FULGUR_API ImageBatchOptions {
   bool drop_last = false;
   std::vector<Spec<ImageTransform>> transforms = {}, device_transforms = {};
   std::vector<Spec<ImageTransform>> eval_transforms = {}, eval_device_transforms = {};
-  bool file_names = false;
+  bool file_names = true;
   LoadingOptions loading = {};
 
   void fields(Fields& f);

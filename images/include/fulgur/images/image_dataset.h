@@ -46,8 +46,9 @@ struct ImageDatasetOptions {
   ImagePipeline::Transforms device_transforms = {};  ///< what is drawn for them becomes an entry of the samples
   bool with_file = false;                            ///< adds the entry `file`
   OnBadSample on_bad_sample = OnBadSample::raise;
-  int64_t max_bad_samples = 100;  ///< with skip: one bad sample more is a DataError that lists them
-  int64_t cache_bytes = 0;        ///< keeps decoded images in memory, as many as fit; then `scaled_decode` is off
+  int64_t max_bad_samples = 100;                     ///< with skip: one bad sample more is a DataError that lists them
+  std::string transforms_option = "the transforms";  ///< how errors name what the pipeline was made from
+  int64_t cache_bytes = 0;  ///< keeps decoded images in memory, as many as fit; then `scaled_decode` is off
 };
 
 /// Labelled images: entries `image` (C, H, W) uint8 or float32, as the pipeline returns it, `label` int64 (if there are

@@ -37,6 +37,9 @@ class FULGUR_API ImagePipeline {
   /// returned itself. Throws what a transform throws, and an Error if one returns something other than (C, H, W) uint8
   /// or float32.
   Tensor apply(Tensor image, const SampleContext& context, int64_t index) const;
+  /// The mask (1, H, W) uint8 of that image, of the same size, moved likewise: `ImageTransform::apply_to_mask` of each
+  /// transform, with the random numbers of the image.
+  Tensor apply_to_mask(Tensor mask, const SampleContext& context, int64_t index) const;
   /// What `ImageTransform::enough` of the first transform says about this sample; nullopt without transforms.
   std::optional<ImageSize> enough(ImageSize size, const SampleContext& context, int64_t index) const;
 

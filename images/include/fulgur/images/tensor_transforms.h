@@ -13,6 +13,7 @@ namespace fulgur::images {
 class FULGUR_API ToFloat final : public ImageTransform, public BatchImageTransform {
  public:
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
   int64_t parameter_count() const override { return 0; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
   Tensor apply_batch(const Tensor& images, const Tensor& parameters) const override;
@@ -28,6 +29,7 @@ class FULGUR_API Normalize final : public ImageTransform, public BatchImageTrans
   };
   explicit Normalize(const Options& options);
   Tensor apply(const Tensor& image, SplitMix64& random) const override;
+  Tensor apply_to_mask(const Tensor& mask, SplitMix64&) const override { return mask; }
   int64_t parameter_count() const override { return 0; }
   void draw(ImageSize size, SplitMix64& random, float* row) const override;
   Tensor apply_batch(const Tensor& images, const Tensor& parameters) const override;

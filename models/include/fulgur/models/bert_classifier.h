@@ -8,6 +8,7 @@
 
 #include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/models/classifier.h"
 #include "fulgur/models/stage_metrics.h"
 #include "fulgur/nn/layer_norm.h"
 #include "fulgur/nn/linear.h"
@@ -41,6 +42,7 @@ class FULGUR_API BertClassifier : public LightningModule {
     double dropout = 0.1;
     double layer_norm_eps = 1e-12;
     double label_smoothing = 0;
+    std::vector<double> class_weights = {};
     std::string activation_checkpointing = "none";
     std::vector<Spec<PredictionMetric>> metrics = {};
     void fields(Fields& f);
@@ -73,6 +75,7 @@ class FULGUR_API BertClassifier : public LightningModule {
   std::vector<std::shared_ptr<Layer>> layers_;
   nn::Linear pooler_{nullptr}, classifier_{nullptr};
   StageMetrics metrics_;
+  ClassWeights class_weights_;
 };
 
 }  // namespace fulgur

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/contracts/metric.h"
@@ -9,6 +11,25 @@
 #include "fulgur/models/stage_metrics.h"
 
 namespace fulgur {
+
+/// Weights of the classes in the loss of training, for classes that are rarer than others: a sample counts as much as
+/// its class weighs, and the loss is the weighted mean, as in torch.nn.CrossEntropyLoss(weight=…).
+class FULGUR_API ClassWeights {
+ public:
+  ClassWeights() = default;
+  /// Throws a ConfigError that names `component` unless there is a weight for each of the classes, or none at all, and
+  /// they are finite, not negative and not all 0.
+  ClassWeights(std::vector<double> weights, int64_t num_classes, const char* component);
+  /// Declares the option `class_weights`.
+  static void field(Fields& f, std::vector<double>& weights);
+  /// The weights (C) on the device of the logits, float64 for logits of float64, else float32; undefined without
+  /// weights. Copied to a device once.
+  Tensor on_device_of(const Tensor& logits) const;
+
+ private:
+  std::vector<double> weights_;
+  mutable Tensor made_;
+};
 
 /// The steps of a classifier: cross entropy and accuracy of `forward(batch[0])` against `batch[1]`, the labels (N)
 /// int64. Logs `train_loss`, `val_loss`, `val_acc`, `test_loss`, `test_acc`, and further metrics on request; prediction
@@ -43,6 +64,10 @@ class FULGUR_API Classifier : public LightningModule {
     double mixup_alpha = 0;
     double cutmix_alpha = 0;
   };
+  /// Weighs the classes in the loss of training.
+  void use_class_weights(std::vector<double> weights, int64_t num_classes) {
+    class_weights_ = ClassWeights(std::move(weights), num_classes, "Classifier");
+  }
   void use_augmentation(const Augmentation& augmentation) { augmentation_ = augmentation; }
   /// Declares the options of an Augmentation; without `cutmix_alpha` for inputs that are no images.
   static void augmentation_fields(Fields& f, double& label_smoothing, double& mixup_alpha, double* cutmix_alpha);
@@ -62,13 +87,16 @@ class FULGUR_API Classifier : public LightningModule {
   }
 
   Augmentation augmentation_;
+  ClassWeights class_weights_;
   int64_t sample_predictions_ = 0;
   StageMetrics metrics_;
 };
 
 /// Mean cross entropy of logits (N, C) against labels (N) int64 in [0, C); -100 is excluded from the mean. With
-/// `label_smoothing`, this part of the target is spread evenly over all classes (Szegedy et al. 2016). Throws a
+/// `label_smoothing`, this part of the target is spread evenly over all classes (Szegedy et al. 2016). With
+/// `class_weights` (C), on the device of the logits, the mean is weighted by the class of each label. Throws a
 /// DataError for labels of another shape or dtype and, on the CPU, for one out of range, with its index and value.
-FULGUR_API Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing = 0);
+FULGUR_API Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing = 0,
+                                      const Tensor& class_weights = {});
 
 }  // namespace fulgur

@@ -25,6 +25,7 @@ class FULGUR_API CnnClassifier : public Classifier {
     double dropout = 0.25;
     std::vector<Spec<PredictionMetric>> metrics = {};
     double label_smoothing = 0;
+    std::vector<double> class_weights = {};
     double mixup_alpha = 0;
     double cutmix_alpha = 0;
     int64_t sample_predictions = 0;

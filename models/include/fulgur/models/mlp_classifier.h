@@ -18,6 +18,7 @@ class FULGUR_API MlpClassifier : public Classifier {
     double dropout = 0.0;
     std::vector<Spec<PredictionMetric>> metrics = {};
     double label_smoothing = 0;
+    std::vector<double> class_weights = {};
     double mixup_alpha = 0;
     int64_t sample_predictions = 0;
     void fields(Fields& f);

@@ -39,6 +39,7 @@ class FULGUR_API ResNet : public Classifier {
     std::string activation_checkpointing = "none";
     std::vector<Spec<PredictionMetric>> metrics = {};
     double label_smoothing = 0;
+    std::vector<double> class_weights = {};
     double mixup_alpha = 0;
     double cutmix_alpha = 0;
     int64_t sample_predictions = 0;

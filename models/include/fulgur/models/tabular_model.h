@@ -8,6 +8,7 @@
 
 #include "fulgur/core/contracts/metric.h"
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/models/classifier.h"
 
 namespace fulgur {
 
@@ -18,9 +19,10 @@ struct FULGUR_API TabularTask {
     return std::to_array<EnumName<Kind>>({{Kind::regression, "regression"}, {Kind::classification, "classification"}});
   }
   Kind task = Kind::regression;
-  int64_t num_outputs = 1;               ///< numbers that are predicted, or classes
-  std::vector<double> target_mean = {};  ///< of each predicted number; empty: 0
-  std::vector<double> target_std = {};   ///< of each predicted number; empty: 1
+  int64_t num_outputs = 1;                 ///< numbers that are predicted, or classes
+  std::vector<double> target_mean = {};    ///< of each predicted number; empty: 0
+  std::vector<double> target_std = {};     ///< of each predicted number; empty: 1
+  std::vector<double> class_weights = {};  ///< of each class in the loss of training; empty: 1
 
   void fields(Fields& f);
 };
@@ -54,13 +56,14 @@ class FULGUR_API TabularModel : public LightningModule {
 
  private:
   using NamedMetrics = std::map<std::string, std::shared_ptr<PredictionMetric>>;
-  Tensor loss_of(const Tensor& outputs, const Tensor& target) const;
+  Tensor loss_of(const Tensor& outputs, const Tensor& target, const Tensor& class_weights = {}) const;
   /// Outputs of a regression in the units and the shape of the data.
   Tensor in_units(const Tensor& outputs) const;
   void evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
 
   TabularTask::Kind task_;
   std::string component_;
+  ClassWeights class_weights_;
   Tensor target_mean_, target_std_;                                  // (num_outputs), or undefined
   std::map<std::pair<std::string, int64_t>, NamedMetrics> metrics_;  // of each stage and loader
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/models/classifier.h"
 #include "fulgur/models/stage_metrics.h"
 
 namespace fulgur {
@@ -29,6 +30,7 @@ class FULGUR_API UNet : public LightningModule {
     int64_t width = 64;
     int64_t depth = 4;
     std::string activation_checkpointing = "none";
+    std::vector<double> class_weights = {};
     std::vector<Spec<PredictionMetric>> metrics = {Spec<PredictionMetric>("IoU"), Spec<PredictionMetric>("Dice")};
     int64_t sample_predictions = 0;
     void fields(Fields& f);
@@ -51,7 +53,7 @@ class FULGUR_API UNet : public LightningModule {
  private:
   /// Returns the logits.
   Tensor evaluate(const Batch& batch, const std::string& stage, int64_t loader_idx);
-  Tensor loss_of(const Tensor& logits, const Tensor& target) const;
+  Tensor loss_of(const Tensor& logits, const Tensor& target, const Tensor& class_weights = {}) const;
   Tensor run_block(size_t block, const Tensor& input);
   bool logs_samples(int64_t batch_idx, int64_t loader_idx) const {
     return options_.sample_predictions > 0 && batch_idx == 0 && loader_idx == 0;
@@ -63,6 +65,7 @@ class FULGUR_API UNet : public LightningModule {
   std::vector<torch::nn::ConvTranspose2d> upsamplings_;
   torch::nn::Conv2d head_{nullptr};
   StageMetrics metrics_;
+  ClassWeights class_weights_;
 };
 
 }  // namespace fulgur

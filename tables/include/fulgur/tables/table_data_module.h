@@ -25,7 +25,8 @@ constexpr auto enum_names(ColumnType) {
 /// CSV files with a header, for regression and classification. Batches have `numbers` (N, F) float32, `categories`
 /// (N, C) int64 and `target`: (N) float32 for regression, (N, T) for T > 1 target columns, (N) int64 for
 /// classification. Targets of regression are in the units of the file. If the files of predict lack the target columns,
-/// its batches have no `target`.
+/// its batches have no `target`. Batches of predict also have `index` (N) int64, the numbers of the rows in the files,
+/// from 0 and without the header.
 ///
 /// Means, standard deviations, medians and the values of categories are those of the training part. They are saved in
 /// the checkpoint; if they are loaded from one, before or after `setup`, they are used instead. Categories are numbered

@@ -20,7 +20,8 @@ namespace fulgur {
 ///
 /// Classes are the different labels of `path`, sorted: by number if all are whole numbers, else by bytes. They and the
 /// tokenizer's fingerprint are saved in the checkpoint, whose classes are used instead, so that a class keeps its
-/// number. Exported values: `num_classes`, `classes`, `vocab_size`, `max_length`.
+/// number. Batches of predict also have `index` (N) int64, the number of the text in its file, from 0; those of
+/// `predict_path` have no labels. Exported values: `num_classes`, `classes`, `vocab_size`, `max_length`.
 class FULGUR_API LabelledTextDataModule : public DataModule {
  public:
   enum class Padding { longest, max_length };
@@ -31,10 +32,12 @@ class FULGUR_API LabelledTextDataModule : public DataModule {
     std::filesystem::path path = {};
     std::optional<std::filesystem::path> val_path = {};
     std::optional<std::filesystem::path> test_path = {};
+    std::optional<std::filesystem::path> predict_path = {};
     std::filesystem::path tokenizer = {};
     std::string text_field = "text";
     std::string label_field = "label";
     double val_fraction = 0.1;
+    double test_fraction = 0;
     int64_t split_seed = 0;
     int64_t max_length = 128;
     Padding padding = Padding::longest;

@@ -56,6 +56,9 @@ class FULGUR_API IterableDataset : public Stateful {
   /// Which of `world_size` disjoint parts of the stream this process reads; called before the first epoch. The default
   /// supports a single part and throws a DistributedError for more.
   virtual void set_share(int64_t rank, int64_t world_size);
+  /// Samples of this process in an epoch, for messages; nullopt, the default, if they are not known. The end of an
+  /// epoch is that of the stream.
+  virtual std::optional<int64_t> samples() const { return std::nullopt; }
   /// Starts epoch `context.epoch` from its first sample.
   virtual void reset(const SampleContext& context) = 0;
   /// Returns up to `count` samples: fewer only at the end of the stream, and nullopt after that.

@@ -1,0 +1,155 @@
+// What a user meets first with data of their own: joined predictions, warnings and hints.
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "process.h"
+
+namespace data_hints_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr const char* kLast = "fulgur_logs/version_0/checkpoints/last.ckpt";
+
+std::vector<Json> predictions_in(const fs::path& run) {
+  std::istringstream text(read_text(run / "predictions.jsonl"));
+  std::vector<Json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+struct DataRun : TemporaryFolder {
+  explicit DataRun(const std::string& config) { write_text(*this / "c.yaml", config); }
+  Finished operator()(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin() + 1, {"-c", "c.yaml"});
+    return trainer(arguments, {.folder = path()});
+  }
+};
+
+/// Ten images of the classes cat and dog; the link of num_classes is forgotten.
+struct Images : DataRun {
+  Images()
+      : DataRun(R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: MlpClassifier, init_args: {in_features: 798, hidden: [8]}}  # 3 x 14 x 19
+data:
+  class_path: ImageFolderDataModule
+  init_args: {train_dir: train, val_fraction: 0.2, batch_size: 4, transforms: [ToFloat], eval_transforms: [ToFloat]}
+optimizer: {class_path: SGD, init_args: {lr: 0.01}}
+)") {
+    for (const char* name : {"cat", "dog"}) {
+      fs::create_directories(*this / "train" / name);
+      for (int i = 0; i < 5; ++i)
+        fs::copy_file(fs::path(FULGUR_IMAGE_FIXTURES) / "colour.png",
+                      *this / "train" / name / (std::to_string(i) + ".png"));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a forgotten link is a warning that says how to write it") {
+  const Images run;
+  const Finished forgotten = run({"fit"});
+  INFO(forgotten.err);
+  REQUIRE(forgotten.exit_code == 0);
+  CHECK(says(forgotten.err, "model.init_args.num_classes is 10, but that of the data is 2"));
+  CHECK(says(forgotten.err, "link: {model.init_args.num_classes: data.num_classes} [trainer.not_linked]"));
+  const Finished right = run({"fit", "--model.num_classes", "2"});
+  INFO(right.err);
+  CHECK(right.exit_code == 0);
+  CHECK_FALSE(says(right.err, "trainer.not_linked"));
+}
+
+TEST_CASE("predictions have the file and the name of the class of each image") {
+  const Images run;
+  const std::vector<std::string> two{"--model.num_classes", "2"};
+  const auto with_two = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), two.begin(), two.end());
+    return run(arguments);
+  };
+  REQUIRE(with_two({"fit"}).exit_code == 0);
+  const Finished predict = with_two({"predict", "--ckpt_path", kLast, "--data.test_fraction", "0.4"});
+  INFO(predict.err);
+  REQUIRE(predict.exit_code == 0);
+  const std::vector<Json> lines = predictions_in(run / "fulgur_logs/version_1");
+  REQUIRE(lines.size() == 4);
+  std::set<std::string> files;
+  for (const Json& line : lines) {
+    files.insert(line.at("file").get<std::string>());
+    CHECK(line.at("file").get<std::string>().starts_with("train/"));
+    CHECK(line.at("class") == (line.at("prediction") == 0 ? "cat" : "dog"));
+  }
+  CHECK(files.size() == 4);
+
+  const Finished none = with_two({"predict", "--ckpt_path", kLast});
+  INFO(none.err);
+  CHECK(none.exit_code == 2);
+  CHECK(says(none.err,
+             "there is no predict data. Set one of data.init_args.predict_dir, data.init_args.test_dir, "
+             "data.init_args.test_fraction."));
+  CHECK(says(with_two({"test", "--ckpt_path", kLast}).err,
+             "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction."));
+}
+
+TEST_CASE("images that need eval_transforms, and names of torchvision's transforms, get advice that names them") {
+  const Images run;
+  const Finished bytes = run({"fit", "--model", "ResNet", "--model.depth", "20", "--data.eval_transforms", "[]"});
+  INFO(bytes.err);
+  CHECK(bytes.exit_code == 2);
+  CHECK(says(bytes.err, "Add ToFloat or Normalize to data.init_args.transforms and to data.init_args.eval_transforms"));
+  const Finished named = run({"fit", "--data.transforms", "[ToTensor]"});
+  INFO(named.err);
+  CHECK(named.exit_code == 2);
+  CHECK(says(named.err, "unknown image_transform 'ToTensor'; did you mean 'ToFloat'?"));
+  const Finished normalised =
+      run({"fit", "--data.transforms", "[{class_path: Normalize, init_args: {mean: 0.5, std: 0.5}}]"});
+  INFO(normalised.err);
+  CHECK(says(normalised.err, "[images.not_normalized]"));
+}
+
+TEST_CASE("a table without its links is a warning, and a stream says how many rows it has") {
+  const DataRun run(R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: TabularMlp, init_args: {hidden: [4]}}
+data: {class_path: TableDataModule, init_args: {paths: [t.csv], target: [y], stream: true, batch_size: 8}}
+optimizer: {class_path: SGD, init_args: {lr: 0.000001}}
+link: {model.init_args.num_numbers: data.num_numbers, model.init_args.cardinalities: data.cardinalities}
+)");
+  std::string table = "x,city,y\n", semicolons = "x;y\n";
+  for (int i = 0; i < 100; ++i) {
+    table += std::to_string(i) + (i % 2 ? ",Rome," : ",Oslo,") + std::to_string(1000 + i) + "\n";
+    semicolons += std::to_string(i) + ";" + std::to_string(i) + "\n";
+  }
+  write_text(run / "t.csv", table);
+  write_text(run / "s.csv", semicolons);
+  const Finished fit = run({"fit"});
+  INFO(fit.err);
+  REQUIRE(fit.exit_code == 0);
+  CHECK(says(fit.err, "model.init_args.target_mean is empty, but that of the data is [1"));
+  CHECK(says(fit.err, "model.init_args.target_std: data.target_std} [trainer.not_linked]"));
+  CHECK(says(fit.err + fit.out, " samples, about "));
+  CHECK_FALSE(says(fit.err + fit.out, "? samples"));
+  const Finished predict = run({"predict", "--ckpt_path", kLast});
+  INFO(predict.err);
+  REQUIRE(predict.exit_code == 0);
+  for (const Json& line : predictions_in(run / "fulgur_logs/version_1")) CHECK(line.at("index").get<int64_t>() < 100);
+
+  const Finished city = run({"fit", "--data.target", "[city]", "--data.stream", "false"});
+  INFO(city.err);
+  CHECK(city.exit_code == 3);
+  CHECK(says(city.err, "set data.init_args.task: classification"));
+  const Finished semicolon = run({"fit", "--data.paths", "[s.csv]"});
+  INFO(semicolon.err);
+  CHECK(semicolon.exit_code == 3);
+  CHECK(says(semicolon.err, "Set data.init_args.delimiter to \";\"."));
+}
+
+}  // namespace data_hints_test

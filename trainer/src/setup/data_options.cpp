@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+#include "setup/setup_steps.h"
+
+namespace fulgur::detail {
+namespace {
+
+// The options of the config's model or data module; nullptr without a config.
+const ConfigNode* options_in_config(const RunState& run, std::string_view component) {
+  if (!run.components.config) return nullptr;
+  const ConfigNode* const node = run.components.config->find(component);
+  const ConfigNode* const options = node ? node->find("init_args") : nullptr;
+  return options && options->is_map() ? options : nullptr;
+}
+
+std::optional<std::vector<double>> numbers_of_fact(const StateTree& fact) {
+  std::vector<double> numbers;
+  for (const StateTree& item : fact.as_list()) {
+    if (!item.holds<double>()) return std::nullopt;
+    numbers.push_back(item.as_double());
+  }
+  return numbers;
+}
+
+std::string shown_numbers(const std::vector<double>& numbers) {
+  std::vector<std::string> texts;
+  for (const double number : numbers) texts.push_back(cat(number));
+  return cat("[", join_some(texts, 5), "]");
+}
+
+// What is wrong with an option that says how many classes or outputs there are; nullopt if it fits the data.
+std::optional<std::string> wrong_count(const std::string& name, const ConfigNode& option, const StateTree& fact) {
+  if (!fact.holds<int64_t>() || fact.as_int() < 1 || !option.is_scalar()) return std::nullopt;
+  const auto count = parse_whole<int64_t>(option.text());
+  if (!count || *count == fact.as_int()) return std::nullopt;
+  return cat(name, " is ", *count, ", but that of the data is ", fact.as_int());
+}
+
+// The same for the mean or the deviation of the targets. Without a value, `neutral` counts.
+std::optional<std::string> wrong_scale(const std::string& name, const ConfigNode& option, const StateTree& fact,
+                                       double neutral) {
+  if (!fact.is_list()) return std::nullopt;
+  const auto wanted = numbers_of_fact(fact);
+  if (!wanted || wanted->empty()) return std::nullopt;
+  const bool is_empty = option.is_null() || (option.is_list() && option.items().empty());
+  // A value in the config was written by the user, or by a link.
+  if (!is_empty || std::ranges::all_of(*wanted, [=](double number) { return number == neutral; })) return std::nullopt;
+  return cat(name, " is empty, but that of the data is ", shown_numbers(*wanted));
+}
+
+}  // namespace
+
+void warn_of_unlinked_options(const RunState& run) {
+  const ConfigNode* const options = options_in_config(run, "model");
+  if (!options || !run.data.module) return;
+  constexpr std::array kNames{"num_classes", "num_outputs", "target_mean", "target_std"};
+  if (std::ranges::none_of(kNames, [&](const char* name) { return options->find(name) != nullptr; })) return;
+  const StateTree facts = run.data.module->exported_values();
+  std::vector<std::string> wrong, links;
+  for (const std::string name : kNames) {
+    const ConfigNode* const option = options->find(name);
+    if (!option || !facts.contains(name)) continue;
+    const StateTree& fact = facts.at(name);
+    const auto what = name == "target_mean"  ? wrong_scale(name, *option, fact, 0)
+                      : name == "target_std" ? wrong_scale(name, *option, fact, 1)
+                                             : wrong_count(name, *option, fact);
+    if (!what) continue;
+    wrong.push_back(cat("model.init_args.", *what));
+    links.push_back(cat("model.init_args.", name, ": data.", name));
+  }
+  if (!wrong.empty())
+    log::warn("trainer.not_linked", cat("options of the model do not fit the data: ", join(wrong, "; "),
+                                        ". Add to the config: link: {", join(links), "}"));
+}
+
+std::string advice_for_missing_data(const RunState& run, RunningStage stage) {
+  const ConfigNode* const options = options_in_config(run, "data");
+  std::vector<std::string> prefixes{stage == RunningStage::validate ? "val" : std::string(name_of(stage))};
+  // Most data modules predict the test data, unless they have data for predict.
+  if (stage == RunningStage::predict) prefixes.emplace_back("test");
+  std::vector<std::string> names;
+  for (const std::string& prefix : prefixes)
+    for (const auto& [name, value] : options ? options->entries() : std::vector<ConfigNode::Entry>())
+      if (name.starts_with(prefix)) names.push_back(cat("data.init_args.", name));
+  if (names.empty()) return "Does the data module have such a loader?";
+  return cat("Set ", names.size() > 1 ? "one of " : "", join(names), ".");
+}
+
+}  // namespace fulgur::detail
