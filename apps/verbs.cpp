@@ -102,7 +102,8 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   return report.exit_code;
 }
 
-// Weights of a newly created module are unrelated to previous training, unless `pretrained` or the model's file has them.
+// Weights of a newly created module are unrelated to previous training, unless `pretrained` or the model's file has
+// them.
 void warn_of_untrained(const Config& config) {
   const std::string& model = config.model.class_path();
   const bool has_file = config.pretrained.path || model == "TorchScriptModule" || model == "TorchExportModule";

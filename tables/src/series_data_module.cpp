@@ -176,10 +176,11 @@ Tensor SeriesDataModule::Impl::read_file(const std::filesystem::path& path,
   std::vector<double> cells;
   while (rows.next())
     for (size_t i = 0; i < names.size(); ++i) {
-      const auto value = tables::read_number(rows, i, ColumnType::number, blanks,
-                                             "Correct the cell, or leave the column out of data.init_args.columns and "
-                                             "data.init_args.targets; dates cannot be read, the order of the rows is that "
-                                             "of time.");
+      const auto value =
+          tables::read_number(rows, i, ColumnType::number, blanks,
+                              "Correct the cell, or leave the column out of data.init_args.columns and "
+                              "data.init_args.targets; dates cannot be read, the order of the rows is that "
+                              "of time.");
       if (!value)
         rows.fail(i, "a series must not have gaps; the cell is blank. Fill it, for example with the value before.");
       cells.push_back(*value);

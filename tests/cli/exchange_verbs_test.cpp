@@ -189,8 +189,7 @@ TEST_CASE("import and pretrained name the prefix of a file's names; pretrained w
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
   const fulgur::PytorchFile exported = fulgur::read_pytorch_file(run / "last.pt");
   fulgur::NamedTensors prefixed;
-  for (const auto& [name, tensor] : exported.tensors)
-    prefixed.emplace_back("module." + name, tensor);
+  for (const auto& [name, tensor] : exported.tensors) prefixed.emplace_back("module." + name, tensor);
   fulgur::write_pytorch_file(run / "ddp.pt", prefixed);
   const Finished refused = run({"import", "ddp.pt", "-c", "c.yaml"});
   CHECK(refused.exit_code == 4);

@@ -19,8 +19,8 @@ inline constexpr int64_t kPredictionBlock = 4 << 20;
 /// `dataloader_idx_i/`, and each line has its `dataloader_idx`. Lines also have the texts of the shares and, for the
 /// predictions of a classifier of `classes` (`probabilities` of all classes and `prediction`), `class`, the name of the
 /// predicted class, unless an output or a text has that name. No rank holds more than its share and two blocks of
-/// about `block_bytes`. Lines also have what `data` says about them (`prediction_texts`). Either both files appear complete, or neither: throws a CheckpointError if one cannot be
-/// written.
+/// about `block_bytes`. Lines also have what `data` says about them (`prediction_texts`). Either both files appear
+/// complete, or neither: throws a CheckpointError if one cannot be written.
 std::vector<std::filesystem::path> write_predictions(Collectives& collectives, const std::filesystem::path& folder,
                                                      const std::vector<PredictedShare>& shares,
                                                      int64_t block_bytes = kPredictionBlock,
