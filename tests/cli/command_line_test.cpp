@@ -151,7 +151,7 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"report"}, "report` needs RUN ("},
       std::pair{std::vector<std::string>{"fit", "--profile"}, "--profile needs a value: --profile STEPS. "},
       std::pair{std::vector<std::string>{"export", "a", "--format", "onnx"},
-                "--format takes safetensors or pt; got 'onnx'."},
+                "--format takes safetensors or pt or torchscript; got 'onnx'."},
       std::pair{std::vector<std::string>{"sweep", "--jobs", "0"}, "--jobs must be in the range "},
       std::pair{std::vector<std::string>{"sweep", "--jobs", "0"}, "; got '0'."},
       std::pair{std::vector<std::string>{"tune", "lr", "--steps", "ten"}, "--steps does not take the value 'ten'."},
