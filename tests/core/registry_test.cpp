@@ -149,8 +149,8 @@ TEST_CASE("nothing chosen") {
 
 TEST_CASE("two components with the same name are reported with both locations, not thrown before main") {
   ComponentRegistry registry("test_own");
-  registry.add({.name = "A", .doc = "", .file = "one.cpp", .line = 1, .make_options = {}, .create = {}});
-  registry.add({.name = "A", .doc = "", .file = "two.cpp", .line = 2, .make_options = {}, .create = {}});
+  registry.add({.name = "A", .doc = "", .file = "one.cpp", .line = 1, .exports = {}, .make_options = {}, .create = {}});
+  registry.add({.name = "A", .doc = "", .file = "two.cpp", .line = 2, .exports = {}, .make_options = {}, .create = {}});
   CHECK(registry.names() == std::vector<std::string>{"A"});
   const std::string message = test::message_of<ConfigError>([&] { registry.throw_if_problems(); });
   CHECK(message.find("one.cpp:1 and two.cpp:2") != std::string::npos);
