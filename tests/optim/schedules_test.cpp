@@ -109,8 +109,11 @@ TEST_CASE("a rate that is negative or not finite is refused with the schedule, t
 }
 
 TEST_CASE("a schedule resumes from its state") {
+  SGD optimizer(SGD::Options{.lr = 0.1});
+  optimizer.attach({ParamGroup{.name = "", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
   ExponentialLR first(ExponentialLR::Options{.gamma = 0.5});
-  rates(first, 3);
+  first.attach(optimizer);
+  for (int step = 0; step < 3; ++step) first.step();
   ExponentialLR second(ExponentialLR::Options{.gamma = 0.5});
   second.load_state(first.state());
   CHECK(rates(second, 0)[0] == Approx(0.0125));

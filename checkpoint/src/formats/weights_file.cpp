@@ -23,12 +23,14 @@ WeightsFormat format_of(const fs::path& path) {
   detail::InputFile file(path);
   char start[9] = {};
   file.read(start, std::min<uint64_t>(file.size(), sizeof start));
+  // The length of a safetensors header is followed by its JSON. The length may look like the start of a pickle.
+  uint64_t header = 0;
+  for (size_t i = 8; i-- > 0;) header = header << 8 | static_cast<unsigned char>(start[i]);
+  if (start[8] == '{' && header <= file.size() - 8) return WeightsFormat::safetensors;
   const std::string hint = file.looks_like();
   // A pickle outside an archive is also handled there, for its error message.
   if (detail::looks_like_zip({start, sizeof start}) || hint.find("pickle") != std::string::npos)
     return WeightsFormat::pytorch;
-  // The length of the header is followed by its JSON.
-  if (start[8] == '{') return WeightsFormat::safetensors;
   throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()),
                             " must be a safetensors file or a file written by torch.save; it is neither.", hint));
 }

@@ -738,7 +738,8 @@ TEST_CASE(
   const int64_t steps = GENERATE(44, 50);
   CAPTURE(steps);
   ModelCheckpoint::Options saving;
-  saving.every_n_epochs = 100;
+  // A checkpoint of the last step, from which the run repeats the pass alone.
+  saving.every_n_train_steps = steps;
   const Change limit = [&](TrainerOptions& o, TrainerComponents&) { o.max_steps = steps; };
   const TemporaryFolder quiet_folder, folder;
   const Averaged quiet_run = train(quiet_folder, swa(), {.saving = saving, .module = seeded<Scheduled>()}, limit);
