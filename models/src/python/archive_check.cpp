@@ -52,7 +52,7 @@ ArchiveKind check_archive(const fs::path& path, const char* component) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) throw refuse("model.init_args.path must name a file; there is no ", shown, ".");
-  if (!fs::is_regular_file(status)) throw refuse("model.init_args.path must name a file; ", shown, " is none.");
+  if (!fs::is_regular_file(status)) throw refuse("model.init_args.path must name a file; ", shown, " is not one.");
   bool has_constants = false, has_code = false, has_pickle = false, has_program = false, has_library = false;
   try {
     const ZipReader archive(path, {.component = component, .writer = "PyTorch", .may_be_compressed = true});

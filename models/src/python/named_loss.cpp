@@ -65,7 +65,7 @@ Tensor compute_named_loss(NamedLoss loss, const Tensor& output, const Tensor& ta
   throw Error("[models.named_loss] the loss of the file has no name.");
 }
 
-// PyTorch's losses broadcast, and mean_squared_error of (N, 1) and (N) is then a mistake that nobody sees.
+// PyTorch's losses broadcast, and mean_squared_error of (N, 1) and (N) is then a mistake that is not noticed.
 Tensor fitting_target(NamedLoss loss, const Tensor& output, const Tensor& target, const char* component) {
   Tensor fitting = target.dim() + 1 == output.dim() && output.size(-1) == 1 ? target.unsqueeze(-1) : target;
   if (fitting.sizes() != output.sizes())

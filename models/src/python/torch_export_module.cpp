@@ -97,7 +97,7 @@ void TorchExportModule::setup(TrainerFn fn) {
         "with torch.jit.script(model).save(\"net.pt\"), and train it with the model TorchScriptModule.");
   if (task().loss == NamedLoss::module && fn != TrainerFn::predict)
     throw ConfigError(
-        "[models.TorchExportModule] a package has no loss of its own. Choose one with model.init_args.loss, such as "
+        "[models.TorchExportModule] a package has no loss. Choose one with model.init_args.loss, such as "
         "cross_entropy.");
 }
 
