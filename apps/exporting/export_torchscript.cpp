@@ -117,7 +117,7 @@ std::optional<Batch> batch_from_data(const Config& config, const CheckpointConte
     loader.configure(/*seed=*/0, /*rank=*/0, /*world_size=*/1);
     loader.start_epoch(0);
     Batch batch;
-    if (!loader.next(batch) || batch.size() == 0) continue;
+    if (!loader.next(batch) || batch.size() < 1) continue;
     batch = data->on_before_batch_transfer(module, std::move(batch), 0);
     batch = data->transfer_batch_to_device(module, std::move(batch), at::Device(at::kCPU), 0);
     if (const BatchTransforms* const transforms = data->batch_transforms(stage))

@@ -171,7 +171,7 @@ std::vector<std::string> freeze_others(RunState& run) {
   for (const auto& [name, value] : parameters)
     if (value.requires_grad() && !of_adapters.contains(name)) trainable.push_back(name);
   check_patterns("train", train, "a parameter that the module does not freeze, or running statistics", trainable);
-  for (auto [name, value] : parameters) {
+  for (const auto& [name, value] : parameters) {
     if (of_adapters.contains(name)) {
       value.set_requires_grad(true);
     } else if (!matches_one_of(train, name)) {
