@@ -106,8 +106,8 @@ TEST_CASE("a TorchScriptModule has Python's names, and its five steps have Pytho
     for (size_t i = 0; i < losses.size(); ++i)
       CHECK(losses[i] == Catch::Approx(expected.at("losses")[i].get<double>()).epsilon(1e-5));
     const Tensor recorded = at::tensor(expected.at("output").get<std::vector<double>>(), at::kFloat);
-    // The gradient of a bias before a batch norm is 0 but for roundings. AdamW makes steps of the usual size of it, which
-    // the running mean follows only later.
+    // The gradient of a bias before a batch norm is 0 but for roundings. AdamW makes steps of the usual size of it,
+    // which the running mean follows only later.
     if (expected.at("file") != "classifier.pt" || expected.at("optimizer") != "AdamW")
       CHECK(at::allclose(output_of(module, batch_of(9)[0]).flatten(), recorded, 1e-4, 1e-5));
   }
