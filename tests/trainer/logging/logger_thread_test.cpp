@@ -60,6 +60,7 @@ struct Service : Logger {
   void start(const std::filesystem::path&, std::optional<int64_t> step) override {
     enter();
     resume_step = step;
+    const std::lock_guard lock(mutex);
     calls.push_back("start");
   }
   void log_metrics(const Metrics& metrics, int64_t step) override {
@@ -104,6 +105,10 @@ struct Service : Logger {
       --failures;
       throw std::runtime_error("no answer");
     }
+  }
+  std::vector<std::string> calls_so_far() {
+    const std::lock_guard lock(mutex);
+    return calls;
   }
   void set_stuck(bool on) {
     const std::lock_guard lock(mutex);
@@ -314,7 +319,7 @@ TEST_CASE("a logger with an abandoned thread gets nothing from the next run befo
   CHECK(service->loaded->at("rows").as_int() == 1);
   service->set_stuck(false);
   while (service.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  CHECK(service->calls == std::vector<std::string>{"start"});  // the call that did not return
+  CHECK(service->calls_so_far() == std::vector<std::string>{"start"});  // the call that did not return
   CHECK_FALSE(service->status);
   limits.first_wait_s = limits.end_wait_s = limits.last_call_s = 60;
   run(3);
