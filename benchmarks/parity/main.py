@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.append(str(FOLDER.parent / "harness"))  # behind this folder, which has a report.py of its own
+sys.path.append(str(FOLDER.parent / "harness"))  # after this folder, which has a report.py, too
 
 import fulgur  # noqa: E402
 import machine  # noqa: E402

@@ -1,6 +1,7 @@
 #include "fulgur/core/contracts/key_map.h"
 
 #include "fulgur/core/contracts/registry.h"
+#include "parts/encoder_config_rules.h"
 
 namespace fulgur {
 namespace {
@@ -98,18 +99,14 @@ class HfBertKeys final : public KeyMap {
     return rules;
   }
   std::vector<ConfigRule> config_rules() const override {
-    return {
+    std::vector<ConfigRule> rules = {
         {.keys = {"vocab_size"}, .option = "vocab_size"},
         {.keys = {"max_position_embeddings"}, .option = "max_length"},
         {.keys = {"type_vocab_size"}, .option = "type_vocab_size"},
-        {.keys = {"num_hidden_layers"}, .option = "num_layers"},
-        {.keys = {"num_attention_heads"}, .option = "num_heads"},
-        {.keys = {"hidden_size"}, .option = "hidden_dim"},
-        {.keys = {"intermediate_size"}, .option = "mlp_dim"},
-        {.keys = {"layer_norm_eps"}, .option = "layer_norm_eps", .otherwise = "1e-12"},
-        {.keys = {"hidden_act"}, .option = "", .values = {{"gelu", ""}}},
-        {.keys = {"position_embedding_type"}, .option = "", .values = {{"absolute", ""}}},
     };
+    for (const ConfigRule& rule : detail::encoder_config_rules()) rules.push_back(rule);
+    rules.push_back({.keys = {"position_embedding_type"}, .option = "", .values = {{"absolute", ""}}});
+    return rules;
   }
 };
 

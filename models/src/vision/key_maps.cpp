@@ -1,6 +1,7 @@
 #include "fulgur/core/contracts/key_map.h"
 
 #include "fulgur/core/contracts/registry.h"
+#include "parts/encoder_config_rules.h"
 
 namespace fulgur {
 namespace {
@@ -92,17 +93,13 @@ class HfVitKeys final : public KeyMap {
     return rules;
   }
   std::vector<ConfigRule> config_rules() const override {
-    return {
+    std::vector<ConfigRule> rules = {
         {.keys = {"image_size"}, .option = "image_size"},
         {.keys = {"patch_size"}, .option = "patch_size"},
         {.keys = {"num_channels"}, .option = "in_channels"},
-        {.keys = {"num_hidden_layers"}, .option = "num_layers"},
-        {.keys = {"num_attention_heads"}, .option = "num_heads"},
-        {.keys = {"hidden_size"}, .option = "hidden_dim"},
-        {.keys = {"intermediate_size"}, .option = "mlp_dim"},
-        {.keys = {"layer_norm_eps"}, .option = "layer_norm_eps", .otherwise = "1e-12"},
-        {.keys = {"hidden_act"}, .option = "", .values = {{"gelu", ""}}},
     };
+    for (const ConfigRule& rule : detail::encoder_config_rules()) rules.push_back(rule);
+    return rules;
   }
 };
 
