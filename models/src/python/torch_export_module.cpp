@@ -1,4 +1,5 @@
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <new>
@@ -17,6 +18,10 @@ namespace {
 constexpr const char* kExportModule = "TorchExportModule";
 constexpr const char* kModelName = "model";  // the default of aoti_compile_and_package
 constexpr const char* kDeviceKey = "AOTI_DEVICE_KEY";
+
+/// A compiled package is linked against libtorch.so but does not say in which folder it is. The linker drops that library
+/// from programs in C++, for it has no symbols. Its place is found here as that of libtorch_cpu.so was.
+void load_libraries_of_packages() { [[maybe_unused]] static void* const torch = ::dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL); }
 
 std::string_view first_of_trace(const std::exception& error) {
   const std::string_view message = error.what();
@@ -44,6 +49,7 @@ ExportedPackage::ExportedPackage(const std::string& path, const at::Device& devi
       throw ConfigError(cat("[models.TorchExportModule] ", path_, " is compiled for the device ",
                             escape_controls(kind->second), "; the run computes on ", wanted,
                             ". Set trainer.accelerator, or compile the model on that device."));
+    load_libraries_of_packages();
     // One run at a time, on the run's thread and stream.
     loader_ = std::make_unique<Loader>(path, kModelName, /*run_single_threaded=*/true, /*num_runners=*/1,
                                        device.has_index() ? device.index() : c10::DeviceIndex(-1));
