@@ -102,12 +102,9 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   return report.exit_code;
 }
 
-// Weights of a newly created module are unrelated to previous training, unless `pretrained` or the model's file has
-// them.
-void warn_of_untrained(const Config& config) {
-  const std::string& model = config.model.class_path();
-  const bool has_file = config.pretrained.path || model == "TorchScriptModule" || model == "TorchExportModule";
-  if (!config.ckpt_path && !has_file)
+// Weights of a newly created module are unrelated to previous training.
+void warn_of_untrained(const Config& config, const fulgur::LightningModule& module) {
+  if (!config.ckpt_path && !config.pretrained.path && !module.has_trained_weights())
     log::warn("cli.untrained_weights",
               "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
 }
@@ -127,8 +124,8 @@ std::string media_folders(const std::filesystem::path& run_dir, std::string_view
 
 ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, bool several,
                   FailureReport& failure) {
-  warn_of_untrained(config);
   PreparedRun run = prepare(config, verb, several);
+  warn_of_untrained(config, *run.module);
   const auto watched = failure.watch(run.trainer);
   const bool validates = verb == fulgur::TrainerFn::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
@@ -143,8 +140,8 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Trai
 }
 
 ExitCode predict(const CommandLine& command, const Config& config, bool several, FailureReport& failure) {
-  warn_of_untrained(config);
   PreparedRun run = prepare(config, fulgur::TrainerFn::predict, several);
+  warn_of_untrained(config, *run.module);
   const auto watched = failure.watch(run.trainer);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;

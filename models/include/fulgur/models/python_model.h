@@ -82,6 +82,7 @@ class FULGUR_API PythonModel : public LightningModule {
   Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  bool has_trained_weights() const override { return true; }  // the file of the network has them
 
   /// The outputs of the network for its inputs, in order. Outputs without names of Python's get `output`, or `output0`,
   /// `output1`, ….

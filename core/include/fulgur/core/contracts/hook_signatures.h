@@ -35,6 +35,7 @@
   HOOK(test_dataloader, fulgur::Loaders, (), )                                                                         \
   HOOK(predict_dataloader, fulgur::Loaders, (), )                                                                      \
   HOOK(num_tokens, std::optional<int64_t>, (const fulgur::Batch&), const)                                              \
+  HOOK(has_trained_weights, bool, (), const)                                                                           \
   HOOK(prepare_data, void, (), )                                                                                       \
   HOOK(prepare_data_per_node, bool, (), const)                                                                         \
   HOOK(setup, void, (fulgur::TrainerFn), )                                                                             \
