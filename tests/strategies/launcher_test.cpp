@@ -15,16 +15,6 @@
 #include "launching.h"
 #include "support/expect_error.h"
 
-namespace fulgur::test {
-
-int64_t free_port() {
-  const fulgur::detail::ListeningSocket socket = fulgur::detail::listen_on(0, false);
-  ::close(socket.fd);
-  return socket.port;
-}
-
-}  // namespace fulgur::test
-
 namespace launcher_test {
 
 namespace {

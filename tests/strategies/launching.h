@@ -16,6 +16,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/launcher.h"
+#include "support/free_port.h"
 #include "support/process_stat.h"
 #include "support/temporary_folder.h"
 
@@ -119,8 +120,5 @@ inline int code_of(pid_t pid) {
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
-
-/// A port that was free a moment ago.
-int64_t free_port();
 
 }  // namespace fulgur::test
