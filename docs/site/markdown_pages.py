@@ -86,16 +86,15 @@ class Page:
             after_blank = not line.strip()
             prose.append((index + 1, line))
             index += 1
-        for number, line in prose:
-            for match in LINK.finditer(line):
-                self.links.append(Link(number, match[3]))
-        # Spans of code may continue on the next line of a paragraph.
+        # Links and spans of code may continue on the next line of a paragraph.
         paragraph = []
         for number, line in prose + [(0, "")]:
             if line.strip():
                 paragraph.append((number, line))
                 continue
             joined = "\n".join(one for _, one in paragraph)
+            for match in LINK.finditer(joined):
+                self.links.append(Link(paragraph[joined.count("\n", 0, match.start())][0], match[3]))
             for match in CODE_SPAN.finditer(joined):
                 self.spans.append((paragraph[joined.count("\n", 0, match.start())][0], " ".join(match[2].split())))
             paragraph = []

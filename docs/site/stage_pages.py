@@ -15,7 +15,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import api_pages  # noqa: E402
 import reference_pages  # noqa: E402
-from markdown_pages import FENCE, LINK, slugify  # noqa: E402,F401 (mkdocs.yml names slugify)
+from markdown_pages import FENCE, LINK  # noqa: E402
 
 LANGUAGES = {".yaml": "yaml", ".cpp": "cpp", ".h": "cpp", ".py": "python", ".sh": "sh", ".txt": "text", ".cmake": "cmake", ".svg": "xml"}
 PICTURES = (".png", ".svg")
@@ -43,14 +43,26 @@ class Stage:
 
     def relinked(self, text, path):
         """`text` of the file `path` with links to pages of the site."""
-        lines, fence = [], None
         here = posixpath.dirname(self.page_of(path))
+        prose, out, fence = [], [], None
+
+        def flush():
+            # The text of a link may continue on the next line.
+            out.append(LINK.sub(lambda found: self._link(found, path, here), "\n".join(prose)))
+            prose.clear()
+
         for line in text.split("\n"):
             mark = FENCE.match(line)
             if mark and fence in (None, mark[2]):
                 fence = None if fence else mark[2]
-            lines.append(line if fence or mark else LINK.sub(lambda found: self._link(found, path, here), line))
-        return "\n".join(lines)
+            if fence or mark:
+                if prose:
+                    flush()
+                out.append(line)
+            else:
+                prose.append(line)
+        flush()
+        return "\n".join(out)
 
     def _link(self, found, path, here):
         target, _, anchor = found[3].partition("#")
@@ -128,7 +140,7 @@ def main():
     for path in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"docs/{one.name}" for one in root.glob("docs/*.md"))]:
         stage.add(path)
     stage.add_linked()
-    for name in ("site.css", "favicon.svg"):
+    for name in ("site.css", "favicon.svg", "iframe-worker.js"):
         stage.write(f"assets/{name}", (here / name).read_text("utf-8"))
     navigation = {"reference": reference_pages.write(sys.argv[4], stage.write), "api": []}
     if len(sys.argv) == 6:
