@@ -46,7 +46,7 @@ void in_c(const fulgur::TrainerOptions& options, std::shared_ptr<fulgur::Lightni
 }  // namespace adapters
 
 namespace callbacks {
-void store(const fulgur::Tensor&, const std::vector<int64_t>&) {}
+void store(const fulgur::Tensor&, const fulgur::Tensor&) {}
 #include "callbacks.predictionwriter.1.inc"
 void lambda_callback(fulgur::TrainerComponents& components) {
 #include "callbacks.lambdacallback.1.inc"
@@ -61,8 +61,12 @@ void while_training_continues(const fulgur::CheckpointContent& content) {
 
 namespace custom_components {
 namespace options {
+#undef FULGUR_ELLIPSIS
+#define FULGUR_ELLIPSIS Options options_;
 #include "custom_components.options.1.inc"
-}
+#undef FULGUR_ELLIPSIS
+#define FULGUR_ELLIPSIS
+}  // namespace options
 namespace a_module {
 #include "custom_components.a_module.1.inc"
 struct Configured : Regression {
@@ -141,16 +145,14 @@ namespace devices {
 struct Options {
   int64_t hidden = 1;
 };
-struct EncoderImpl : torch::nn::Module {
-  explicit EncoderImpl(int64_t) {}
+struct Encoder : torch::nn::Module {
+  explicit Encoder(int64_t) {}
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
-TORCH_MODULE(Encoder);
-struct DecoderImpl : torch::nn::Module {
-  explicit DecoderImpl(int64_t) {}
+struct Decoder : torch::nn::Module {
+  explicit Decoder(int64_t) {}
   at::Tensor forward(const at::Tensor& x, const at::Tensor&) { return x; }
 };
-TORCH_MODULE(Decoder);
 fulgur::Tensor loss_of(const at::Tensor& logits, const at::Tensor&) { return logits.mean(); }
 #include "devices.model_parallel.1.inc"
 void virtual_devices() {
