@@ -30,15 +30,23 @@ sys.path.insert(0, os.path.join(HERE, "../../docs/site"))
 from markdown_pages import pages_of_project  # noqa: E402
 
 # What a block is merged into.
-BASE = "model: MlpClassifier\ndata: SyntheticDataModule\noptimizer: AdamW\ntrainer: {max_epochs: 1}\n"
+BASE = "model: MlpClassifier\ndata: SyntheticDataModule\noptimizer: AdamW\ntrainer: {max_epochs: 20}\n"
 # Fragments whose keys are options of a component, and the config around them.
 FRAGMENTS = {
     "transforms": "data:\n  class_path: ImageFolderDataModule\n  init_args:\n    train_dir: train\n    val_dir: val\n",
 }
 # Classes of the C++ blocks, which the plug-in has.
 OF_PLUGIN = ("WaveData", "Classifier", "GradientNoise", "CoarseInputs", "SoftmaxRegression")
-# Keys of the files of `trainer sweep`.
+# Keys with which the files of `trainer sweep` begin, and what a fragment of one is merged into.
 SWEEP_KEYS = ("method", "space", "halving")
+SWEEP = "method: grid\nmetric: val_loss\nspace: {optimizer.init_args.lr: [0.1, 0.2]}\n"
+# A sweep of this trial starts nothing: it does not exist, or the sweep needs all trials.
+NO_TRIAL = ("999", ("there is no trial", "has no trial", "Remove halving or --trial", "999"))
+# What configs in commands are, beside those of the project and the base: the YAML block of that name.
+CONFIGS = {
+    "docs/models.md:fulgur_logs/version_0/config.yaml": "models.generation_1.1",
+    "docs/tables.md:power.yaml": "tables.series.1",
+}
 # Blocks that are not checked, and why.
 EXCEPTIONS = {
     "tuning.learning_rate.1": "output with `…`; the command in its first line is that of the block above",
@@ -47,9 +55,9 @@ EXCEPTIONS = {
 # Indented blocks that begin with one of these are messages or output.
 MESSAGES = ("error:", "warning:", "[")
 # Programs before a command of `trainer`, which they start.
-LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune", "sudo")
+LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 # Programs of the system and of other projects, whose arguments are not checked.
-OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "cd", "gdb"}
+OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
 BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier"}
 # Verbs that read a config, and print it with --print_config.
@@ -204,10 +212,10 @@ class Checker:
         if not self.trainer.plugin and re.search(rf"\b({'|'.join(OF_PLUGIN)})\b", block.text):
             return
         keys = re.findall(r"^(\w+):", block.text, re.MULTILINE) or re.findall(r"^ +(\w+):", block.text, re.MULTILINE)
-        text = block.text
         if keys and keys[0] in SWEEP_KEYS:
-            self.check_sweep(block)
+            self.check_sweep(block, keys)
             return
+        text = block.text
         if keys and keys[0] in FRAGMENTS:
             margin = min(len(line) - len(line.lstrip()) for line in text.split("\n") if line.strip())
             text = FRAGMENTS[keys[0]] + "".join(f"    {line[margin:]}\n" for line in text.split("\n"))
@@ -217,15 +225,19 @@ class Checker:
         if said:
             self.report(block.page, block.line, "trainer refuses this config: " + said[:400])
 
-    def check_sweep(self, block):
-        """The sweep is begun with a limit of no trials: `--show` of a folder that does not exist reads nothing."""
-        unknown = [key for key in re.findall(r"^(\w+):", block.text, re.MULTILINE)
-                   if not re.search(rf"^\| `{key}` |`{key}`", self.sweep_guide(), re.MULTILINE)]
-        if unknown:
-            self.report(block.page, block.line, f"docs/sweeps.md does not explain the key {unknown[0]}")
-
-    def sweep_guide(self):
-        return (self.root / "docs/sweeps.md").read_text("utf-8")
+    def check_sweep(self, block, keys):
+        """A sweep of one process that has no such trial reads and checks everything, and starts nothing."""
+        text = block.text + "".join(f"{line}\n" for line in SWEEP.split("\n") if line and line.split(":")[0] not in keys)
+        base = BASE
+        if "folds" in keys:
+            base = base.replace("SyntheticDataModule", "{class_path: TableDataModule, init_args: {paths: [table.csv], target: [y]}}")
+        (self.folder / "base.yaml").write_text(base, "utf-8")
+        # With halving, the points are not checked: one process must start all trials.
+        for part in dict.fromkeys([text, re.sub(r"^halving:.*\n", "", text, flags=re.MULTILINE)]):
+            (self.folder / "sweep.yaml").write_text(part, "utf-8")
+            done = self.trainer.run("sweep", "--config", "base.yaml", "--sweep", "sweep.yaml", "--dir", f"sweep{len(part)}", "--trial", NO_TRIAL[0])
+            if done.returncode == 0 or not any(one in done.stderr for one in NO_TRIAL[1]):
+                self.report(block.page, block.line, "trainer refuses this sweep: " + done.stderr.strip().replace("\n", " ")[:400])
 
     def program_of(self, words):
         """The arguments of `trainer` in a command that starts it, or its words; None for an unknown program."""
@@ -237,6 +249,8 @@ class Checker:
                 if pathlib.PurePosixPath(word).name == "trainer":
                     return ["trainer", *words[number + 1:]]
         if name in BUILT or name in ("cmake", "ctest", "simulated_gpu.sh", "fulgur-simulated-gpu", "measure.sh"):
+            return words
+        if words[0].startswith("build/") and re.search(rf"\b{re.escape(name)}\b", self.targets):
             return words
         if "/" in words[0] and (self.root / words[0].removeprefix("./")).exists():
             return words
@@ -282,20 +296,26 @@ class Checker:
         verb = next((one for one in arguments if one in self.trainer.verbs), None)
         if verb not in CONFIG_VERBS:
             return
-        arguments = [self.available(one) for one in arguments]
+        arguments = [self.available(name, re.sub(r"^\$\w+$", "0", one)) for one in arguments]
+        if "--plugin" in arguments:  # that of the test takes its place
+            del arguments[arguments.index("--plugin"):arguments.index("--plugin") + 2]
         # The place among other machines is not that of this test.
         env = {key: value for key, value in variables.items() if key.startswith("FULGUR_")}
         said = self.trainer.refusal(*arguments, *([] if any(one in ("-c", "--config", "--model") for one in arguments) else ["--config", "c.yaml"]), env=env)
         if said:
             self.report(name, line, "trainer refuses this command: " + said[:400])
 
-    def available(self, argument):
-        """Configs that a command names exist: those of the project, and others with what blocks are merged into."""
+    def available(self, page, argument):
+        """Configs that a command names exist: those of the project, and others that are like the base."""
         if argument.endswith(".yaml"):
-            file = self.folder / argument
+            file, source = self.folder / argument, self.root / argument
             file.parent.mkdir(parents=True, exist_ok=True)
-            source = self.root / argument
-            file.write_text(source.read_text("utf-8") if source.exists() else BASE, "utf-8")
+            text = source.read_text("utf-8") if source.exists() else BASE
+            if (block := CONFIGS.get(f"{page}:{argument}")) is not None:
+                text = next(one.text for one in self.pages[page].blocks if one.name == block and one.language == "yaml")
+                keys = re.findall(r"^(\w+):", text, re.MULTILINE)
+                text += "".join(f"{line}\n" for line in BASE.split("\n") if line and line.split(":")[0] not in keys)
+            file.write_text(text, "utf-8")
         return argument
 
     def check_span(self, name, line, span):
