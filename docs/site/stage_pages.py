@@ -15,7 +15,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import api_pages  # noqa: E402
 import reference_pages  # noqa: E402
-from markdown_pages import FENCE, LINK  # noqa: E402
+from markdown_pages import FENCE, LINK, Page  # noqa: E402
 
 LANGUAGES = {".yaml": "yaml", ".cpp": "cpp", ".h": "cpp", ".py": "python", ".sh": "sh", ".txt": "text", ".cmake": "cmake", ".svg": "xml"}
 PICTURES = (".png", ".svg")
@@ -71,7 +71,10 @@ class Stage:
         named = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
         if not (self.root / named).exists():
             return found[0]  # MkDocs reports it
-        return f"{found[1]}[{found[2]}]({posixpath.relpath(self.page_of(named), here or '.')}{'#' + anchor if anchor else ''})"
+        text = found[2]
+        if re.fullmatch(r"(docs/)?\w+\.md", text):  # on the site, pages have titles instead of file names
+            text = Page(named, (self.root / named).read_text("utf-8")).title or text
+        return f"{found[1]}[{text}]({posixpath.relpath(self.page_of(named), here or '.')}{'#' + anchor if anchor else ''})"
 
     def write(self, name, text):
         file = self.pages / name

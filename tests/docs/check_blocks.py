@@ -36,12 +36,12 @@ FRAGMENTS = {
     "transforms": "data:\n  class_path: ImageFolderDataModule\n  init_args:\n    train_dir: train\n    val_dir: val\n",
 }
 # Classes of the C++ blocks, which the plug-in has.
-OF_PLUGIN = ("WaveData", "Classifier", "GradientNoise", "CoarseInputs", "SoftmaxRegression")
+OF_PLUGIN = ("WaveData", "Classifier", "TwoLayers", "GradientNoise", "CoarseInputs", "SoftmaxRegression")
 # Keys with which the files of `trainer sweep` begin, and what a fragment of one is merged into.
 SWEEP_KEYS = ("method", "space", "halving")
 SWEEP = "method: grid\nmetric: val_loss\nspace: {optimizer.init_args.lr: [0.1, 0.2]}\n"
 # A sweep of this trial starts nothing: it does not exist, or the sweep needs all trials.
-NO_TRIAL = ("999", ("there is no trial", "has no trial", "Remove halving or --trial", "999"))
+NO_TRIAL = ("999", ("--trial is 999", "Remove halving or --trial"))
 # What configs in commands are, beside those of the project and the base: the YAML block of that name.
 CONFIGS = {
     "docs/models.md:fulgur_logs/version_0/config.yaml": "models.generation_1.1",
@@ -59,7 +59,7 @@ LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 # Programs of the system and of other projects, whose arguments are not checked.
 OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
-BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier"}
+BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier", "two_layers"}
 # Verbs that read a config, and print it with --print_config.
 CONFIG_VERBS = ("fit", "validate", "test", "predict", "config", "tune", "sweep")
 
