@@ -93,7 +93,8 @@ class Page:
                 paragraph.append((number, line))
                 continue
             joined = "\n".join(one for _, one in paragraph)
-            for match in LINK.finditer(joined):
+            without_code = CODE_SPAN.sub(lambda found: re.sub(r"[^\n]", "x", found[0]), joined)
+            for match in LINK.finditer(without_code):
                 self.links.append(Link(paragraph[joined.count("\n", 0, match.start())][0], match[3]))
             for match in CODE_SPAN.finditer(joined):
                 self.spans.append((paragraph[joined.count("\n", 0, match.start())][0], " ".join(match[2].split())))
