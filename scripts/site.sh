@@ -8,7 +8,8 @@
 # --no-api    without the pages of the API, which need doxygen (Debian's package)
 #
 # Warnings of MkDocs, links that lead nowhere and resources on other machines are errors. The Python packages
-# (docs/site/requirements.txt) go to the cache folder of scripts/setup.sh.
+# (docs/site/requirements.txt) go to the cache folder of scripts/setup.sh; with FULGUR_SITE_NO_INSTALL=1 they are not
+# installed, and the script exits with 4 if they are missing.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -33,9 +34,10 @@ if [ -e "$output" ] && [ -n "$(ls -A "$output")" ] && ! grep -qs '<meta name="de
   die 2 "site.sh: $output is no site that this script has made, and would be replaced. Name another folder with --output."
 fi
 
-# The environment is made in a folder with another name, so that it is complete if it exists.
+# The folder has the name of the versions, and a mark if it is complete.
 packages="${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/site-$(sha256sum docs/site/requirements.txt | cut -c1-12)"
 if [ ! -e "$packages/.complete" ]; then
+  [ -z "${FULGUR_SITE_NO_INSTALL:-}" ] || die 4 "site.sh: the Python packages of docs/site/requirements.txt are not installed"
   python="$(python_for_wheel)" || die 2 "site.sh: a Python from 3.10 to 3.14 with venv is missing: install Debian's packages python3 and python3-venv"
   say "installing MkDocs into $packages"
   rm -rf "$packages"

@@ -40,6 +40,11 @@ def cell(text):
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def breakable(name):
+    """The name of an option, which a narrow screen may break after an underscore."""
+    return "<code>" + name.replace("_", "_<wbr>") + "</code>"
+
+
 HEADER = "| option | type | default | |\n|---|---|---|---|\n"
 
 
@@ -55,7 +60,7 @@ def table(description):
                 rows, inside = [], False
         elif inside:
             name, kind, default, meaning = re.split(r" {2,}", line.strip(), maxsplit=3)
-            rows.append(f"| `{name}` | {cell(kind)} | {'*required*' if default == 'required' else f'`{cell(default)}`'} | {cell(meaning)} |")
+            rows.append(f"| {breakable(name)} | {cell(kind)} | {'*required*' if default == 'required' else f'`{cell(default)}`'} | {cell(meaning)} |")
         else:
             text.append(cell(line.strip()).replace("data.NAME", "`data.NAME`"))
     return "\n\n".join(text) + "\n"
@@ -88,7 +93,7 @@ def nested(options, heading):
         text += f"\n{heading} `{name}`\n\n{which} has these keys:\n\n| key | type | default | |\n|---|---|---|---|\n"
         for key, value in properties.items():
             default = f"`{cell(json.dumps(value['default']))}`" if "default" in value else ""
-            text += f"| `{key}` | {cell(type_of(value))} | {default} | {cell(value.get('description', ''))} |\n"
+            text += f"| {breakable(key)} | {cell(type_of(value))} | {default} | {cell(value.get('description', ''))} |\n"
     return text
 
 

@@ -341,7 +341,11 @@ def main():
     pages = {name: page for name, page in pages_of_project(root).items() if not options.pages or name in options.pages}
     with tempfile.TemporaryDirectory() as folder:
         plugin = os.path.abspath(options.plugin) if options.plugin else None
-        checker = Checker(root, Trainer(os.path.abspath(options.trainer), plugin, folder), pathlib.Path(folder), pages)
+        trainer = Trainer(os.path.abspath(options.trainer), plugin, folder)
+        works = trainer.run("list", *trainer.plugin)
+        if works.returncode != 0:
+            sys.exit("check_blocks.py: the program or the plug-in does not work: " + works.stderr)
+        checker = Checker(root, trainer, pathlib.Path(folder), pages)
         checker.check()
     names = {block.name for page in pages_of_project(root).values() for block in page.blocks}
     for name in sorted((EXCEPTIONS.keys() | checker.included) - names - {"includes"}):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks each rule of check_pages.py and check_blocks.py once in a tree of its own and expects it to be reported; keeps each
+"""Breaks each rule of check_pages.py, check_blocks.py and docs/site/check_site.py once in a tree of its own and expects it to be reported; keeps each
 once and expects silence.
 
     check_docs_test.py TRAINER
@@ -13,6 +13,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_blocks  # noqa: E402
 import check_pages  # noqa: E402
+import check_site  # noqa: E402 (check_pages.py adds docs/site to the path)
 import extract_blocks  # noqa: E402
 
 FILES = {
@@ -82,6 +83,17 @@ BLOCKS = [
     ("# A\n\nUse `trainer runs\n--jsn` here.\n", "docs/a.md:3: `trainer runs --jsn`: runs has no option --jsn"),
     ("# A\n\nUse `trainer describe NAME`, `trainer fit --resume` and `trainer tune lr`.\n", None),
 ]
+# Bodies of a page of a site.
+SITES = [
+    ('<a href="b.html#x">', None),
+    ('<a href="b.html#y">', "leads to no anchor: b.html#y"),
+    ('<a href="c.html">', "leads to no file: c.html"),
+    ('<img src="c.png">', "leads to no file: c.png"),
+    ('<a href="https://c.org/c.html">', None),
+    ('<img src="https://c.org/c.png">', "is fetched from another machine: https://c.org/c.png"),
+    ('<script src="https://c.org/c.js"></script>', "is fetched from another machine"),
+    ('<link rel="stylesheet" href="https://c.org/c.css">', "is fetched from another machine"),
+]
 
 
 def tree(folder, changed):
@@ -106,6 +118,11 @@ def main():
     for name, text, words in PAGES:
         with tempfile.TemporaryDirectory() as folder:
             judged((name, text), check_pages.check(tree(folder, {name: text}))[1], words, failures)
+    for text, words in SITES:
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "index.html").write_text(text, "utf-8")
+            (pathlib.Path(folder) / "b.html").write_text('<h1 id="x">', "utf-8")
+            judged(text, check_site.check(pathlib.Path(folder))[1], words, failures)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = check_blocks.Trainer(os.path.abspath(sys.argv[1]), None, scratch)
         for text, words in BLOCKS:
@@ -120,7 +137,7 @@ def main():
         expected = {"a.b_c.1.inc": '#line 6 "docs/a.md"\n\nf({});  // a … b\nFULGUR_ELLIPSIS\n', "includes.inc": "#include <a.h>\n"}
         if files != expected:
             failures.append(f"extract_blocks.py: expected {expected}, got {files}")
-    print("\n".join(failures) if failures else f"{len(PAGES) + len(BLOCKS) + 1} cases")
+    print("\n".join(failures) if failures else f"{len(PAGES) + len(BLOCKS) + len(SITES) + 1} cases")
     sys.exit(1 if failures else 0)
 
 
