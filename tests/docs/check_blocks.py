@@ -336,7 +336,7 @@ def main():
     parser.add_argument("trainer")
     parser.add_argument("--plugin")
     parser.add_argument("pages", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     root = options.root.resolve()
     pages = {name: page for name, page in pages_of_project(root).items() if not options.pages or name in options.pages}
     with tempfile.TemporaryDirectory() as folder:
