@@ -13,22 +13,23 @@
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-cd "$(repository_root)"
-
-output=build/site
-trainer=build/release/bin/trainer
+root="$(repository_root)"
+output="$root/build/site"
+trainer="$root/build/release/bin/trainer"
 api=1
 while [ $# -gt 0 ]; do
   case "$1" in
     --output | --trainer)
       [ $# -ge 2 ] || die 2 "site.sh: $1 needs a value"
-      if [ "$1" = --output ]; then output="$2"; else trainer="$2"; fi
+      if [ "$1" = --output ]; then output="$(realpath -m "$2")"; else trainer="$2"; fi
       shift 2 ;;
     --no-api) api=0; shift ;;
     *) die 2 "site.sh: unknown argument '$1' (known: --output FOLDER, --trainer PROGRAM, --no-api)" ;;
   esac
 done
 trainer="$(command -v "$trainer")" || die 2 "site.sh: there is no program $trainer, whose components the pages describe. Build it (scripts/quickstart.sh), or name one with --trainer."
+trainer="$(realpath "$trainer")"
+cd "$root"
 [ $api = 0 ] || command -v doxygen >/dev/null || die 2 "site.sh: doxygen is missing, which reads the comments of the headers: install Debian's package doxygen, or leave the API out with --no-api."
 if [ -e "$output" ] && [ -n "$(ls -A "$output")" ] && ! grep -qs '<meta name="description" content="Trains LibTorch models' "$output/index.html"; then
   die 2 "site.sh: $output is no site that this script has made, and would be replaced. Name another folder with --output."

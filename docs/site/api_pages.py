@@ -78,13 +78,20 @@ def plain(element):
     return text
 
 
+def template_of(element):
+    parameters = element.find("templateparamlist")
+    if parameters is None:
+        return ""
+    return "template <" + ", ".join(" ".join(filter(None, (plain(one.find("type")), one.findtext("declname")))) for one in parameters) + ">\n"
+
+
 def declaration(member):
     """A member as C++ declares it."""
     kind, name = member.get("kind"), member.findtext("name")
-    template = member.find("templateparamlist")
-    text = ""
-    if template is not None:
-        text = "template <" + ", ".join(" ".join(filter(None, (plain(one.find("type")), one.findtext("declname")))) for one in template) + ">\n"
+    text = template_of(member)
+    if kind == "define":
+        parameters = [one.findtext("defname") for one in member.findall("param")]
+        return f"#define {name}" + (f"({', '.join(parameters)})" if any(parameters) else "")
     if kind == "enum":
         values = ", ".join(value.findtext("name") for value in member.findall("enumvalue"))
         return f"enum {'class ' if member.get('strong') == 'yes' else ''}{name} {{ {values} }};"
@@ -94,7 +101,11 @@ def declaration(member):
         initial = plain(member.find("initializer"))
         initial = "" if len(initial) > 100 else initial if initial.startswith(("{", "=")) or not initial else "= " + initial
         return text + f"{'static ' if member.get('static') == 'yes' else ''}{plain(member.find('type'))} {name}{member.findtext('argsstring') or ''} {initial}".rstrip() + ";"
-    arguments = re.sub(r"\s+", " ", member.findtext("argsstring") or "")
+    arguments = re.sub(r"\s+", " ", member.findtext("argsstring") or "").replace("< ", "<").replace(" >", ">")
+    # As the project writes them: `T& name`, `= 0`.
+    arguments = re.sub(r" ([&*]+(?:\.\.\.)?) ?(?=\w)", r"\1 ", arguments)
+    arguments = re.sub(r"\)( const)?( noexcept)?( override)?=(0|default|delete)$", r")\1\2\3 = \4", arguments)
+    arguments = re.sub(r"(?<=[\w>])=(?=[\w{\"])", " = ", arguments)
     virtual = "virtual " if member.get("virt") in ("virtual", "pure-virtual") and "override" not in arguments else ""
     static = "static " if member.get("static") == "yes" else ""
     explicit = "explicit " if member.get("explicit") == "yes" else ""
@@ -162,14 +173,15 @@ def write(folder, write_page):
             bases = ", ".join(html.unescape(base.text or "").replace("< ", "<").replace(" >", ">") for base in one.findall("basecompoundref"))
             title = full.removeprefix("fulgur::")
             text += f"## {title.replace('<', '&lt;')} {{#{refid}}}\n\n"
-            text += f"```cpp\n{one.get('kind')} {full}{' : ' + bases if bases else ''};\n```\n\n"
+            text += f"```cpp\n{template_of(one)}{one.get('kind')} {full}{' : ' + bases if bases else ''};\n```\n\n"
             text += described(one, near) + "\n\n" + members_of(one, near)
             count += 1
         wrapper = ElementTree.Element("free")
         wrapper.extend(free.get(path, []))
+        wrapper.extend(one for one in headers[path].iter("memberdef") if one.get("kind") == "define" and described(one, near))
         functions = members_of(wrapper, near)
         if functions:
-            text += "## Functions, types and values\n\n" + functions
+            text += "## Functions, types and macros\n\n" + functions
         if count or functions:
             write_page(f"api/{page_of(path)}", text)
             groups.setdefault(path.split("/")[0], []).append((name.split("/", 2)[-1].removesuffix(".h"), f"api/{page_of(path)}"))

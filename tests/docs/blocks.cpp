@@ -1,5 +1,5 @@
-// The C++ blocks of README and docs/, which extract_blocks.py writes, in the places where a reader puts them. That this file
-// compiles is the test; check_blocks.py reports a block that it does not include.
+// The C++ blocks of README and docs/, which extract_blocks.py writes, in the places where a reader puts them. That this
+// file compiles is the test; check_blocks.py reports a block that it does not include.
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
@@ -126,17 +126,18 @@ void loaders(const std::shared_ptr<fulgur::Dataset>& dataset) {
 #include "data.loaders.1.inc"
 }
 #undef FULGUR_ELLIPSIS
-#define FULGUR_ELLIPSIS                                                         \
-  bool read_line() { return static_cast<bool>(std::getline(file_, line_)); }    \
+#define FULGUR_ELLIPSIS                                                                                           \
+  bool read_line() { return static_cast<bool>(std::getline(file_, line_)); }                                      \
   static at::Tensor to_tensor(const std::string& line) { return at::zeros({static_cast<int64_t>(line.size())}); } \
-  std::string path_, line_;                                                     \
-  std::ifstream file_;                                                          \
+  std::string path_, line_;                                                                                       \
+  std::ifstream file_;                                                                                            \
   int64_t rank_ = 0, world_size_ = 1, read_ = 0;
 #include "data.streams.1.inc"
 #undef FULGUR_ELLIPSIS
 #define FULGUR_ELLIPSIS
 #include "data.tar_shards.1.inc"
-void several_loaders(const std::shared_ptr<fulgur::Loader>& labelled, const std::shared_ptr<fulgur::Loader>& unlabelled) {
+void several_loaders(const std::shared_ptr<fulgur::Loader>& labelled,
+                     const std::shared_ptr<fulgur::Loader>& unlabelled) {
 #include "data.several_loaders.1.inc"
 }
 }  // namespace data
@@ -193,7 +194,9 @@ struct Net {
 };
 struct Cube : torch::autograd::Function<Cube> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.pow(3); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) { return g; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list g) {
+    return g;
+  }
 };
 void checking_a_backward() {
 #include "memory.checking_a_backward.1.inc"
