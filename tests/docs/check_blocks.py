@@ -11,7 +11,8 @@ use them are left out. Prints one line per breach, FILE:LINE: RULE; exits 1 if t
   python          can be parsed
   cmake           runs in a script in which the commands of projects do nothing
   sh, console     can be parsed by bash; the verbs and options of `trainer` exist, and its configs are accepted; scripts exist,
-                  and so do presets and targets of CMake. So do commands in the text (`trainer …`)
+                  and so do presets and targets of CMake. So do commands in the text (`trainer …`). Commands that read runs
+                  and checkpoints are run in a folder with two runs, if it has the files that they name
 """
 import argparse
 import ast
@@ -20,6 +21,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +62,9 @@ LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
 BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier", "two_layers"}
+# Verbs that are run, and pages whose runs are others (with adapters).
+RUN_VERBS = ("export", "inspect", "runs", "compare", "report", "watch", "list", "describe", "schema")
+OTHER_RUNS = ("docs/adapters.md",)
 # Verbs that read a config, and print it with --print_config.
 CONFIG_VERBS = ("fit", "validate", "test", "predict", "config", "tune", "sweep")
 
@@ -71,9 +76,12 @@ class Trainer:
         self.helps = {}
         self.verbs = set(re.findall(r"^  ([a-z]+) {3,}", self.help(""), re.MULTILINE)) - {"main"}
 
-    def run(self, *arguments, env=None):
+    def plugin_of(self, arguments):
+        return self.plugin if "--plugin" in arguments else []
+
+    def run(self, *arguments, env=None, folder=None):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("FULGUR_", "SLURM_"))}
-        return subprocess.run([self.program, *arguments], cwd=self.folder, capture_output=True, text=True,
+        return subprocess.run([self.program, *arguments], cwd=folder or self.folder, capture_output=True, text=True,
                               env={**environment, "OMP_NUM_THREADS": "1", **(env or {})})
 
     def help(self, verb):
@@ -224,6 +232,16 @@ class Checker:
         said = self.trainer.refusal("fit", "--config", "base.yaml", "--config", "block.yaml")
         if said:
             self.report(block.page, block.line, "trainer refuses this config: " + said[:400])
+            return
+        sources = re.findall(r"^ +[\w.]+: data\.(\w+)\??(?: *#.*)?$", text, re.MULTILINE)
+        if sources:
+            shown = self.trainer.run("fit", "--config", "base.yaml", "--config", "block.yaml", *self.trainer.plugin, "--print_config").stdout
+            data = re.search(r"^data:\n  class_path: (\w+)", shown, re.MULTILINE)[1]
+            provided = re.search(r"Provides for link, as data.NAME: (.*)", self.trainer.run("describe", data, *self.trainer.plugin).stdout)
+            for source in sources:
+                # A class of a block need not say what it provides.
+                if provided and source not in re.findall(r"\w+", provided[1]):
+                    self.report(block.page, block.line, f"{data} provides no data.{source}, but " + provided[1])
 
     def check_sweep(self, block, keys):
         """A sweep of one process that has no such trial reads and checks everything, and starts nothing."""
@@ -294,6 +312,8 @@ class Checker:
             self.report(name, line, "trainer: " + why)
             return
         verb = next((one for one in arguments if one in self.trainer.verbs), None)
+        if verb in RUN_VERBS and name not in OTHER_RUNS:
+            self.check_run(name, line, arguments)
         if verb not in CONFIG_VERBS:
             return
         arguments = [self.available(name, re.sub(r"^\$\w+$", "0", one)) for one in arguments]
@@ -304,6 +324,31 @@ class Checker:
         said = self.trainer.refusal(*arguments, *([] if any(one in ("-c", "--config", "--model") for one in arguments) else ["--config", "c.yaml"]), env=env)
         if said:
             self.report(name, line, "trainer refuses this command: " + said[:400])
+
+    def check_run(self, name, line, arguments):
+        runs = self.two_runs()
+        named = [one for one, before in zip(arguments, ["", *arguments]) if before not in ("--output", "--plugin")]
+        if any(not (runs / one).exists() for one in named if "/" in one or one.endswith((".ckpt", ".pt"))):
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(runs, folder, symlinks=True, dirs_exist_ok=True)
+            done = self.trainer.run(*(one for one in arguments if one != "--plugin" and not one.endswith(".so")), *self.trainer.plugin_of(arguments), folder=folder)
+        self.counts["commands run"] = self.counts.get("commands run", 0) + 1
+        if done.returncode != 0:
+            self.report(name, line, f"trainer ends with {done.returncode}: " + done.stderr.strip().replace("\n", " ")[:400])
+
+    def two_runs(self):
+        """A folder with fulgur_logs/version_0 and version_1, which are small, and a copy as `logs`."""
+        folder = self.folder / "runs"
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "c.yaml").write_text(BASE.replace("20", "1"), "utf-8")
+            for rate in ("0.1", "0.01"):
+                done = self.trainer.run("fit", "--config", "c.yaml", "--optimizer.lr", rate, "--data.num_train", "256", "--seed_everything", "1", folder=folder)
+                if done.returncode != 0:
+                    sys.exit("check_blocks.py: a fit failed: " + done.stderr)
+            shutil.copytree(folder / "fulgur_logs", folder / "logs", symlinks=True)
+        return folder
 
     def available(self, page, argument):
         """Configs that a command names exist: those of the project, and others that are like the base."""

@@ -52,6 +52,8 @@ PAGES = [
 BLOCKS = [
     (fence("yaml", "trainer: {max_epoch: 1}"), "docs/a.md:4: trainer refuses this config: error: [config] block.yaml:1:11: trainer.max_epoch"),
     (fence("yaml", "trainer: {max_epochs: 1}\nmodel: {class_path: GPT, init_args: {n_head: 4}}"), None),
+    (fence("yaml", "link:\n  model.init_args.num_classes: data.classes"), "SyntheticDataModule provides no data.classes"),
+    (fence("yaml", "link:\n  model.init_args.num_classes: data.num_classes"), None),
     (fence("yaml", "transforms: [Resizee]"), "unknown image_transform 'Resizee'"),
     (fence("yaml", "  transforms: [RandomHorizontalFlip]"), None),
     (fence("yaml", "space:\n  optimizer.init_args.lrr: [1, 2]"), "trainer refuses this sweep"),
@@ -67,6 +69,8 @@ BLOCKS = [
     (fence("console", "$ trainer fits --config c.yaml\nfits"), "there is no verb 'fits'"),
     (fence("console", "$ trainer runs --jsn\nfits"), "docs/a.md:4: trainer: runs has no option --jsn"),
     (fence("console", "$ trainer runs --json | grep a\nfits"), None),
+    (fence("sh", "trainer runs --filter nonsense"), "docs/a.md:4: trainer ends with 2"),
+    (fence("sh", "trainer export fulgur_logs/version_1/checkpoints/best.ckpt --format pt && trainer runs logs --filter 'status=finished'"), None),
     (fence("sh", "trainer fit --config c.yaml --model.hiden 3"), "model.init_args.hiden: unknown key"),
     (fence("sh", "true && A=1 srun -N 2 trainer fit --config configs/a.yaml \\\n  --trainer.max_epoch 3"), "trainer.max_epoch: unknown key"),
     (fence("sh", "trainer test --config c.yaml --resume"), "--resume is for fit"),
