@@ -161,8 +161,8 @@ class Checker:
         self.pages, self.breaches, self.counts = pages, [], {}
         self.presets = {one["name"] for kind in ("configurePresets", "buildPresets", "testPresets", "workflowPresets")
                         for one in json.loads((root / "CMakePresets.json").read_text("utf-8")).get(kind, [])}
-        lists = [path.read_text("utf-8", "replace") for path in root.glob("**/CMakeLists.txt") if "build" not in path.relative_to(root).parts]
-        self.targets = "\n".join(lists)
+        lists = [path for depth in ("", "*/", "*/*/") for path in root.glob(depth + "CMakeLists.txt") if path.relative_to(root).parts[0] != "build"]
+        self.targets = "\n".join(path.read_text("utf-8") for path in lists)
         self.own_cmake = sorted({name for path in root.glob("cmake/*.cmake") for name in re.findall(r"^(?:function|macro)\((\w+)", path.read_text("utf-8"), re.MULTILINE)})
         self.included = set(re.findall(r'#include "([^"]+)\.inc"', (pathlib.Path(HERE) / "blocks.cpp").read_text("utf-8")))
 
