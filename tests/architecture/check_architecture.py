@@ -105,8 +105,8 @@ OWN = "tests/architecture/"
 # The path of a file of this project in Markdown or in a comment, whole or from any folder on. A path with capitals, such
 # as FOLDER/src/name.cpp, is a placeholder.
 MENTION = re.compile(r"(?<![\w./~$}{*@+-])((?:[a-z_][a-z0-9_-]*/)+[a-z0-9_.-]+\.(?:h|hpp|cpp|py|sh|md))(?![\w/*])")
-# The changelog names files as they were, and a test those of a tree that it makes.
-NAMES_OTHER_FILES = {"CHANGELOG.md", "tests/tidy/check_tidy_test.py"}
+# The changelog names files as they were, and tests those of a tree that they make.
+NAMES_OTHER_FILES = {"CHANGELOG.md", "tests/docs/check_docs_test.py", "tests/tidy/check_tidy_test.py"}
 COMMENT = {".h": "//", ".hpp": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "", ".cmake": "#", ".txt": "#", ".yaml": "#", ".md": ""}
 # FOLDER/{one,two}.cpp, as shells expand it.
 BRACES = re.compile(r"((?:[a-z_][a-z0-9_-]*/)+)\{([a-z0-9_,]+)\}(\.(?:h|hpp|cpp|py|sh|md))")
