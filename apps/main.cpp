@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "completion/completion_verb.h"
 #include "failure.h"
 #include "fulgur/core/system/fast_exit.h"
 #include "fulgur/core/system/program_name.h"
@@ -16,6 +17,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/launcher.h"
+#include "print.h"
 #include "verbs.h"
 
 namespace {
@@ -37,6 +39,10 @@ std::vector<std::string> environment() {
 }
 
 int run(const std::vector<std::string>& arguments, const std::string& program) {
+  if (!arguments.empty() && arguments.front() == fulgur::cli::kAskCandidates) {
+    fulgur::cli::print(fulgur::cli::candidates_text({arguments.begin() + 1, arguments.end()}));
+    return static_cast<int>(ExitCode::ok);
+  }
   for (const std::string& argument : arguments) {
     if (!fulgur::is_utf8(argument))
       return fail("[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage);
