@@ -23,19 +23,19 @@ std::string first_line_of(const fs::path& file) {
 }
 
 template <class Number>
-void lower(std::optional<Number>& limit, Number found) {
+void tighten(std::optional<Number>& limit, Number found) {
   limit = limit ? std::min(*limit, found) : found;
 }
 
-void lower_memory(ProcessLimits& limits, const fs::path& file) {
+void tighten_memory(ProcessLimits& limits, const fs::path& file) {
   const auto bytes = parse_whole<int64_t>(first_line_of(file));
-  if (bytes && *bytes > 0 && *bytes < kUnlimited) lower(limits.memory_bytes, *bytes);
+  if (bytes && *bytes > 0 && *bytes < kUnlimited) tighten(limits.memory_bytes, *bytes);
 }
 
-void lower_cpus(ProcessLimits& limits, const std::string& quota, const std::string& period) {
+void tighten_cpus(ProcessLimits& limits, const std::string& quota, const std::string& period) {
   const auto time = parse_whole<int64_t>(quota), of = parse_whole<int64_t>(period);
   if (time && of && *time > 0 && *of > 0)
-    lower(limits.cpus, static_cast<double>(*time) / static_cast<double>(*of));
+    tighten(limits.cpus, static_cast<double>(*time) / static_cast<double>(*of));
 }
 
 /// The folder of `group` below `base`, and those above it. In a container the path of the group is that of the host,
@@ -64,9 +64,9 @@ ProcessLimits process_limits(const fs::path& root) {
     const std::string controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
     if (controllers.empty()) {
       for (const fs::path& folder : folders_of(groups, group)) {
-        lower_memory(limits, folder / "memory.max");
+        tighten_memory(limits, folder / "memory.max");
         const std::vector<std::string> cpu = split_text(first_line_of(folder / "cpu.max"), ' ');
-        if (cpu.size() == 2) lower_cpus(limits, cpu[0], cpu[1]);
+        if (cpu.size() == 2) tighten_cpus(limits, cpu[0], cpu[1]);
       }
       continue;
     }
@@ -74,9 +74,9 @@ ProcessLimits process_limits(const fs::path& root) {
       // Controllers that are mounted together have one folder, and usually a link for each.
       for (const fs::path& base : {groups / controllers, groups / controller})
         for (const fs::path& folder : folders_of(base, group)) {
-          if (controller == "memory") lower_memory(limits, folder / "memory.limit_in_bytes");
+          if (controller == "memory") tighten_memory(limits, folder / "memory.limit_in_bytes");
           if (controller == "cpu")
-            lower_cpus(limits, first_line_of(folder / "cpu.cfs_quota_us"), first_line_of(folder / "cpu.cfs_period_us"));
+            tighten_cpus(limits, first_line_of(folder / "cpu.cfs_quota_us"), first_line_of(folder / "cpu.cfs_period_us"));
         }
   }
   return limits;
