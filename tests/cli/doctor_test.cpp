@@ -68,7 +68,7 @@ TEST_CASE("doctor fails for data that are not there, a folder that cannot be wri
     CHECK(found["level"] == "problem");
     CHECK_FALSE(found["fix"].get<std::string>().empty());
   };
-  check({"--data", "ImageFolderDataModule", "--data.root", "no_such_folder"}, "data");
+  check({"--data", "ImageFolderDataModule", "--data.train_dir", "no_such_folder"}, "data");
   check({"--trainer.default_root_dir", "file/below"}, "disk");
   check({"--trainer.devices", "3"}, "auto");
 }
