@@ -169,10 +169,11 @@ std::string verb_help(const CLI::App& verb, const CLI::App& app) {
   const Lines positionals = option_lines(options, is_part);
   head.insert(head.end(), positionals.begin(), positionals.end());
   options = options_of_verb(verb, app);
+  std::erase_if(options, [](const CLI::Option* option) { return option->get_name() == "--help-all"; });
   const bool configured = takes_config(options);
   Lines named = option_lines(options, is_part), tail;
   if (configured)
-    named.push_back("  --KEY VALUE, --KEY=VALUE: any key of the config, such as --trainer.max_epochs 3");
+    named.emplace_back("  --KEY VALUE: any key of the config, such as --trainer.max_epochs 3");
   const Lines examples = example_lines(verb.get_name(), program);
   if (!examples.empty()) tail.emplace_back("Examples:");
   tail.insert(tail.end(), examples.begin(), examples.end());
