@@ -8,7 +8,7 @@ std::vector<std::string> examples_of(const std::string& verb) {
   static const std::map<std::string, std::vector<std::string>> all{
       {"",
        {"fit -c config.yaml", "fit -c config.yaml --trainer.max_epochs 3 --model.dropout 0.1",
-        "fit -c config.yaml --resume                  # continue a run that ended",
+        "fit -c config.yaml --resume      # continue a run that ended early",
         "validate -c config.yaml --ckpt_path best"}},
       {"fit",
        {"fit -c config.yaml", "fit -c config.yaml --trainer.max_epochs 3 --model.dropout 0.1",
