@@ -326,8 +326,8 @@ void add_machine(CLI::App& app, CommandLine& out, std::optional<std::string>& ar
 /// Finds a learning rate or a batch size for a config.
 void add_tune(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
   TuneArguments& tune = out.tune;
-  CLI::App* verb = app.add_subcommand("tune", "Find a learning rate (lr) or a batch size (batch_size) for a config")
-                       ->fallthrough();
+  CLI::App* verb =
+      app.add_subcommand("tune", "Find a learning rate (lr) or a batch size (batch_size) for a config")->fallthrough();
   verb->add_option("what", argument, "lr or batch_size")->required()->type_name("WHAT");
   verb->add_option("--mode", tune.mode,
                    "lr: exponential (default) or linear, how the rate grows; batch_size: power (default) doubles the "

@@ -27,8 +27,7 @@ using fulgur::ExitCode;
 int fail(const fulgur::cli::Failure& failure) {
   // The launcher shows the message of a rank above 0, unless another rank has the same one.
   if (!fulgur::tell_launcher(failure.message))
-    fulgur::cli::print_error(fulgur::log::process_name(),
-                             failure.console.empty() ? failure.message : failure.console);
+    fulgur::cli::print_error(fulgur::log::process_name(), failure.console.empty() ? failure.message : failure.console);
   return static_cast<int>(failure.code);
 }
 

@@ -76,7 +76,8 @@ Arguments read_words(const Words& words, const CLI::App& app) {
 
 class Completer {
  public:
-  Completer(const CLI::App& app, const Words& words) : app_(app), current_(words.back()), arguments_(read_words(words, app)) {}
+  Completer(const CLI::App& app, const Words& words)
+      : app_(app), current_(words.back()), arguments_(read_words(words, app)) {}
 
   Candidates run() {
     if (!arguments_.awaiting.empty()) {
@@ -120,7 +121,8 @@ class Completer {
 
   void add_options() {
     // A long option once there are two dashes; its short form is shown with one.
-    std::vector<const CLI::Option*> options = arguments_.verb != nullptr ? options_of_verb(*arguments_.verb, app_) : app_.get_options();
+    std::vector<const CLI::Option*> options =
+        arguments_.verb != nullptr ? options_of_verb(*arguments_.verb, app_) : app_.get_options();
     for (const CLI::Option* option : options) {
       if (!option->nonpositional()) continue;
       for (const std::string& name : option->get_lnames()) add("--" + name, option->get_description());
@@ -141,7 +143,8 @@ class Completer {
       if (has_keys(field->type) && !keys().below(below).empty()) add(key + ".", field->doc);
       if (field->type.kind != Kind::object) add(key, field->doc);
     }
-    out_.continues = !out_.words.empty() && std::ranges::all_of(out_.words, [](const auto& item) { return item.first.ends_with('.'); });
+    out_.continues = !out_.words.empty() &&
+                     std::ranges::all_of(out_.words, [](const auto& item) { return item.first.ends_with('.'); });
   }
 
   static bool has_kind(const TypeInfo& type, Kind kind) {
@@ -170,8 +173,10 @@ class Completer {
 
   void add_values_of_option(const CLI::Option& option) {
     const std::string type = option.get_type_name();
-    if (const size_t begin = type.find('{'), end = type.find('}'); begin != std::string::npos && end != std::string::npos)
-      for (const std::string& choice : split_text(std::string_view(type).substr(begin + 1, end - begin - 1), ',')) add(choice);
+    if (const size_t begin = type.find('{'), end = type.find('}');
+        begin != std::string::npos && end != std::string::npos)
+      for (const std::string& choice : split_text(std::string_view(type).substr(begin + 1, end - begin - 1), ','))
+        add(choice);
     const std::string kind = type.substr(0, type.find_first_of(":= "));
     if (kind == "DIR" || kind == "RUN") out_.folders = true;
     if (kind == "BOOL")

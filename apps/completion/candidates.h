@@ -14,8 +14,8 @@ struct Candidates {
   bool continues = false;                                  ///< the word is not complete: no space follows it
 };
 
-/// Candidates for the last of `words`, the arguments of the program so far; `words` is not empty. Reads the config files
-/// that the arguments name. Unknown or incomplete arguments give fewer candidates, and no error.
+/// Candidates for the last of `words`, the arguments of the program so far; `words` is not empty. Reads the config
+/// files that the arguments name. Unknown or incomplete arguments give fewer candidates, and no error.
 Candidates find_candidates(const std::vector<std::string>& words);
 
 }  // namespace fulgur::cli

@@ -25,8 +25,7 @@ const TypeInfo& with_keys(const TypeInfo& type, const ConfigNode* node) {
 
 }  // namespace
 
-KeyTree::KeyTree(ConfigNode chosen)
-    : chosen_(std::move(chosen)), schema_(FieldTraits<Config>::type().object()) {}
+KeyTree::KeyTree(ConfigNode chosen) : chosen_(std::move(chosen)), schema_(FieldTraits<Config>::type().object()) {}
 
 KeyTree::Place KeyTree::top() const { return {.node = &chosen_, .fields = schema_.get()}; }
 

@@ -41,12 +41,13 @@ std::string chosen(const ConfigNode& trainer, const char* key) {
   const ConfigNode* node = trainer.find(key);
   if (node != nullptr && node->is_map()) node = node->find("class_path");
   if (node == nullptr) return {};
-  if (node->is_list()) return cat("[", join([&] {
-                                    std::vector<std::string> items;
-                                    for (const ConfigNode& item : node->items()) items.push_back(item.text());
-                                    return items;
-                                  }()),
-                                  "]");
+  if (node->is_list())
+    return cat("[", join([&] {
+                 std::vector<std::string> items;
+                 for (const ConfigNode& item : node->items()) items.push_back(item.text());
+                 return items;
+               }()),
+               "]");
   return node->text();
 }
 
@@ -94,9 +95,10 @@ void check_cpus(const Config& config, Findings& findings) {
   const int64_t threads = wanted ? *wanted : variable && std::atoll(variable) > 0 ? std::atoll(variable) : cpus;
   const char* const source = wanted ? "num_threads" : variable && std::atoll(variable) > 0 ? "OMP_NUM_THREADS" : "";
   if (threads > cpus)
-    findings.push_back({"threads", Level::warning,
-                        cat(threads, " threads (", source, ") share ", counted(cpus, "usable CPU"), " and wait for each other"),
-                        cat("Set trainer.num_threads: ", cpus, ", or give the process more CPUs.")});
+    findings.push_back(
+        {"threads", Level::warning,
+         cat(threads, " threads (", source, ") share ", counted(cpus, "usable CPU"), " and wait for each other"),
+         cat("Set trainer.num_threads: ", cpus, ", or give the process more CPUs.")});
   const auto limit = process_limits().cpus;
   if (const auto fit = limit ? std::max<int64_t>(1, static_cast<int64_t>(*limit)) : threads; fit < threads)
     findings.push_back({"threads", Level::warning,
@@ -135,7 +137,8 @@ void check_gpus(Findings& findings) {
   }
   const std::string driver = driver_version();
   for (const auto& [name, value] : version_facts())
-    if (name == "CUDA") findings.push_back({"cuda", Level::ok, cat(value, driver.empty() ? "" : cat(", driver ", driver))});
+    if (name == "CUDA")
+      findings.push_back({"cuda", Level::ok, cat(value, driver.empty() ? "" : cat(", driver ", driver))});
   for (int64_t i = 0; i < cuda->device_count(); ++i) {
     const std::string failure = failure_of_device(*cuda, i), name = cat("cuda:", i);
     if (!failure.empty()) {

@@ -57,8 +57,9 @@ std::string compiler() {
 #endif
 }
 
-constexpr const char* kPrefixes[] = {"OMP_", "MKL_", "KMP_", "GOMP_", "ATEN_", "DNNL_", "ONEDNN_", "CUDA_", "CUBLAS_", "NVIDIA_",
-                                     "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "FULGUR_", "SIMULATED_CUDA_"};
+constexpr const char* kPrefixes[] = {"OMP_",    "MKL_",     "KMP_",    "GOMP_",          "ATEN_", "DNNL_",
+                                     "ONEDNN_", "CUDA_",    "CUBLAS_", "NVIDIA_",        "NCCL_", "GLOO_",
+                                     "TORCH_",  "PYTORCH_", "FULGUR_", "SIMULATED_CUDA_"};
 
 bool is_computing_variable(std::string_view name) {
   return std::ranges::any_of(kPrefixes, [&](const char* prefix) { return name.starts_with(prefix); }) ||

@@ -135,7 +135,8 @@ std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI:
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
   if (runs || is_among(name, {"config", "schema", "import", "sweep", "doctor"})) add("--config");
-  if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion"})) add("--plugin");
+  if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion"}))
+    add("--plugin");
   if (runs) add("--report");
   if (runs || is_among(name, {"config", "sweep"})) add("--print_config");
   if (name == "fit")
@@ -172,8 +173,7 @@ std::string verb_help(const CLI::App& verb, const CLI::App& app) {
   std::erase_if(options, [](const CLI::Option* option) { return option->get_name() == "--help-all"; });
   const bool configured = takes_config(options);
   Lines named = option_lines(options, is_part), tail;
-  if (configured)
-    named.emplace_back("  --KEY VALUE: any key of the config, such as --trainer.max_epochs 3");
+  if (configured) named.emplace_back("  --KEY VALUE: any key of the config, such as --trainer.max_epochs 3");
   const Lines examples = example_lines(verb.get_name(), program);
   if (!examples.empty()) tail.emplace_back("Examples:");
   tail.insert(tail.end(), examples.begin(), examples.end());

@@ -164,7 +164,8 @@ TEST_CASE("the example of each verb that needs no files runs") {
     const std::string help = trainer({verb, "--help"}).out, mark = std::string("Examples:\n  trainer ");
     const size_t begin = help.find(mark);
     REQUIRE(begin != std::string::npos);
-    const std::string example = help.substr(begin + mark.size(), help.find('\n', begin + mark.size()) - begin - mark.size());
+    const std::string example =
+        help.substr(begin + mark.size(), help.find('\n', begin + mark.size()) - begin - mark.size());
     std::vector<std::string> words = fulgur::split_text(example, ' ');
     words.erase(std::find(words.begin(), words.end(), ">"), words.end());
     CHECK(trainer(words).exit_code == 0);

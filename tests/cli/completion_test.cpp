@@ -72,7 +72,8 @@ TEST_CASE("completion: verbs, and the places of a verb") {
 TEST_CASE("completion: options of a verb, and keys of the config") {
   CHECK(candidates({"fit", "--res"}) == std::set<std::string>{"--resume"});
   CHECK(candidates({"test", "--res"}).empty());
-  CHECK(candidates({"runs", "--"}) == std::set<std::string>{"--filter", "--help", "--help-all", "--json", "--quiet", "--sort"});
+  CHECK(candidates({"runs", "--"}) ==
+        std::set<std::string>{"--filter", "--help", "--help-all", "--json", "--quiet", "--sort"});
   CHECK(candidates({"fit", "--trai"}) == std::set<std::string>{"--trainer.", ":continues"});
   CHECK(candidates({"fit", "--trainer.max_e"}) == std::set<std::string>{"--trainer.max_epochs"});
   CHECK(candidates({"fit", "--trainer.callb"}) == std::set<std::string>{"--trainer.callbacks", "--trainer.callbacks+"});
@@ -84,7 +85,9 @@ TEST_CASE("completion: options of the class that the config or the command line 
   const TemporaryFolder folder;
   write_text(folder / "c.yaml",
              "model: CnnClassifier\ntrainer: {callbacks: [EarlyStopping, {class_path: ModelCheckpoint}]}\n");
-  const auto of_file = [&](const std::string& word) { return candidates({"fit", "-c", "c.yaml", word}, "zsh", folder.path()); };
+  const auto of_file = [&](const std::string& word) {
+    return candidates({"fit", "-c", "c.yaml", word}, "zsh", folder.path());
+  };
   CHECK(of_file("--model.chan") == std::set<std::string>{"--model.channels"});
   CHECK(of_file("--model.init_args.chan") == std::set<std::string>{"--model.init_args.channels"});
   CHECK(of_file("--trainer.callbacks.pat").empty());
@@ -106,7 +109,8 @@ TEST_CASE("completion: values are classes, choices, switches or files") {
   CHECK(candidates({"fit", "--model", "Cnn"}).contains("CnnClassifier"));
   CHECK(candidates({"fit", "--model=Cnn"}).contains("--model=CnnClassifier"));
   CHECK(candidates({"fit", "--trainer.callbacks+", "EarlyS"}).contains("EarlyStopping"));
-  CHECK(candidates({"fit", "--trainer.accelerator", ""}) == std::set<std::string>{"auto", "cpu", "cuda", "gpu", "virtual"});
+  CHECK(candidates({"fit", "--trainer.accelerator", ""}) ==
+        std::set<std::string>{"auto", "cpu", "cuda", "gpu", "virtual"});
   CHECK(candidates({"fit", "--trainer.barebones", ""}) == std::set<std::string>{"false", "true"});
   CHECK(candidates({"fit", "--trainer.default_root_dir", ""}) == std::set<std::string>{":files"});
   CHECK(candidates({"fit", "--trainer.max_epochs", "x"}).empty());
@@ -122,13 +126,22 @@ TEST_CASE("completion: candidates have meanings, except for bash, which gets onl
   CHECK(trainer({"__complete", "bash", "va"}).out == "validate\n");
   CHECK(candidates({"fit", "--model", "=", "Cnn"}, "bash").contains("CnnClassifier"));
   CHECK(candidates({"fit", "--trainer.barebones", "="}, "bash") == std::set<std::string>{"false", "true"});
-  CHECK(candidates({"fit", "--model", "=", "CnnClassifier", "--model.chan"}, "bash") == std::set<std::string>{"--model.channels"});
+  CHECK(candidates({"fit", "--model", "=", "CnnClassifier", "--model.chan"}, "bash") ==
+        std::set<std::string>{"--model.channels"});
 }
 
 TEST_CASE("completion: whatever the words are, the program answers and reports no error") {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{}, {"--"}, {"-"}, {"--="}, {"="}, {"fit", "--."}, {"fit", "--trainer..x"}, {"fit", "-c"},
-        {"\xff\xfe"}, {"fit", "--model", "Cnn\x1b[31m\n", "--model."}, {"fit", std::string(5000, '.')}}) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{},
+                                                {"--"},
+                                                {"-"},
+                                                {"--="},
+                                                {"="},
+                                                {"fit", "--."},
+                                                {"fit", "--trainer..x"},
+                                                {"fit", "-c"},
+                                                {"\xff\xfe"},
+                                                {"fit", "--model", "Cnn\x1b[31m\n", "--model."},
+                                                {"fit", std::string(5000, '.')}}) {
     const auto found = candidates(words);
     for (const std::string& line : found) CHECK_FALSE(says(line, "\x1b"));
   }
@@ -168,7 +181,8 @@ TEST_CASE("completion: fish completes a verb") {
   const TemporaryFolder folder;
   std::filesystem::create_symlink(FULGUR_TRAINER_BIN, folder / "trainer");
   write_text(folder / "ask.fish", "./trainer completion fish | source\ncomplete -C './trainer va'\n");
-  const Finished fish = trainer({"fish", "--no-config", "ask.fish"}, {.program = "/usr/bin/env", .folder = folder.path()});
+  const Finished fish =
+      trainer({"fish", "--no-config", "ask.fish"}, {.program = "/usr/bin/env", .folder = folder.path()});
   INFO(fish.err);
   CHECK(says(fish.out, "validate"));
 }

@@ -44,7 +44,8 @@ TEST_CASE("doctor says what the machine offers and what auto chooses") {
   CHECK(says(text.out, "SyntheticDataModule was set up in "));
   // The measurement of the disk leaves no file.
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
-  const DoctorJson report = report_of(trainer({"doctor", "--json", "--trainer.accelerator", "cpu", "--trainer.num_threads", "1"}, {.folder = folder.path()}));
+  const DoctorJson report = report_of(trainer(
+      {"doctor", "--json", "--trainer.accelerator", "cpu", "--trainer.num_threads", "1"}, {.folder = folder.path()}));
   CHECK(report["auto"]["accelerator"] == "cpu");
   CHECK(report["auto"]["num_threads"] == "1");
   CHECK(finding(report, "gloo")["level"] == "ok");
@@ -52,7 +53,8 @@ TEST_CASE("doctor says what the machine offers and what auto chooses") {
   CHECK(finding(report, "data").is_null());
 }
 
-TEST_CASE("doctor fails for data that are not there, a folder that cannot be written to, and devices that do not exist") {
+TEST_CASE(
+    "doctor fails for data that are not there, a folder that cannot be written to, and devices that do not exist") {
   const TemporaryFolder folder;
   write_text(folder / "file", "");
   const auto check = [&](const std::vector<std::string>& more, const std::string& about) {
@@ -75,7 +77,8 @@ TEST_CASE("doctor fails for data that are not there, a folder that cannot be wri
 
 TEST_CASE("doctor warns of more threads than CPUs") {
   const int64_t threads = fulgur::usable_cpus() + 1;
-  const Finished doctor = trainer({"doctor", "--json", "--trainer.accelerator", "cpu", "--trainer.num_threads", std::to_string(threads)});
+  const Finished doctor =
+      trainer({"doctor", "--json", "--trainer.accelerator", "cpu", "--trainer.num_threads", std::to_string(threads)});
   const DoctorJson found = finding(report_of(doctor), "threads");
   REQUIRE_FALSE(found.is_null());
   CHECK(found["level"] == "warning");
@@ -88,9 +91,9 @@ TEST_CASE("doctor names a GPU that the program cannot use") {
   fs::create_directory(folder / "lib");
   fs::copy_file(library, folder / "lib" / library.filename());
   const Finished doctor = trainer(
-      {"doctor", "--json"},
-      {.folder = folder.path(), .environment = {"LD_LIBRARY_PATH=" + (folder / "lib").string() + ":" FULGUR_FAKE_DRIVER,
-                                                "FULGUR_FAKE_CUINIT=0"}});
+      {"doctor", "--json"}, {.folder = folder.path(),
+                             .environment = {"LD_LIBRARY_PATH=" + (folder / "lib").string() + ":" FULGUR_FAKE_DRIVER,
+                                             "FULGUR_FAKE_CUINIT=0"}});
   const DoctorJson cuda = finding(report_of(doctor), "cuda");
   REQUIRE_FALSE(cuda.is_null());
   CHECK(says(cuda["text"], "libfulgur_cuda.so could not be loaded"));
@@ -100,9 +103,10 @@ TEST_CASE("doctor names a GPU that the program cannot use") {
 }
 
 TEST_CASE("doctor without a device does not load CUDA") {
-  const Finished doctor = trainer(
-      {"doctor", "--json"},
-      {.folder = {}, .environment = {"LD_LIBRARY_PATH=" FULGUR_FAKE_DRIVER, "FULGUR_FAKE_CUINIT=100", "LD_DEBUG=files"}});
+  const Finished doctor =
+      trainer({"doctor", "--json"},
+              {.folder = {},
+               .environment = {"LD_LIBRARY_PATH=" FULGUR_FAKE_DRIVER, "FULGUR_FAKE_CUINIT=100", "LD_DEBUG=files"}});
   const DoctorJson cuda = finding(report_of(doctor), "cuda");
   REQUIRE_FALSE(cuda.is_null());
   CHECK(cuda["level"] == "note");

@@ -128,8 +128,9 @@ TEST_CASE("in a terminal, arguments have a caret under the value or the key") {
 
 TEST_CASE("in a terminal, long lines are cut around the caret, and control characters are escaped") {
   const TemporaryFolder folder;
-  write_text(folder / "c.yaml", "silence: [" + std::string(300, 'a') + "]  # \u009b31m\ntrainer: {" + std::string(200, ' ') +
-                                    "max_epochs: x}  # \u009b31m " + std::string(300, 'b') + "\n");
+  write_text(folder / "c.yaml", "silence: [" + std::string(300, 'a') + "]  # \u009b31m\ntrainer: {" +
+                                    std::string(200, ' ') + "max_epochs: x}  # \u009b31m " + std::string(300, 'b') +
+                                    "\n");
   const Shown shown = in_terminal({"config", "-c", "c.yaml"}, folder.path(), 60);
   INFO(shown.text);
   CHECK(says(shown.text, "max_epochs: x}"));

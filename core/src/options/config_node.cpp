@@ -169,8 +169,8 @@ std::optional<std::string> Problems::line_at(const Location& where) const {
 
 void Problems::throw_if_any(std::string_view hint) const {
   if (items_.empty()) return;
-  const std::string text = items_.size() == 1 ? "[config] " + report()
-                                              : cat("[config] ", items_.size(), " problems:\n", report());
+  const std::string text =
+      items_.size() == 1 ? "[config] " + report() : cat("[config] ", items_.size(), " problems:\n", report());
   throw BadConfig(cat(text, hint), *this, std::string(hint));
 }
 

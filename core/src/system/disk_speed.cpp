@@ -34,7 +34,8 @@ double time_of_write(const fs::path& path, int64_t bytes) {
   const Removed removed{path};
   const auto begin = Clock::now();
   detail::DurableFile file(path);
-  for (int64_t left = bytes; left > 0; left -= kPart) file.write(part.data(), static_cast<size_t>(std::min(left, kPart)));
+  for (int64_t left = bytes; left > 0; left -= kPart)
+    file.write(part.data(), static_cast<size_t>(std::min(left, kPart)));
   file.commit();
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }

@@ -34,8 +34,7 @@ void tighten_memory(ProcessLimits& limits, const fs::path& file) {
 
 void tighten_cpus(ProcessLimits& limits, const std::string& quota, const std::string& period) {
   const auto time = parse_whole<int64_t>(quota), of = parse_whole<int64_t>(period);
-  if (time && of && *time > 0 && *of > 0)
-    tighten(limits.cpus, static_cast<double>(*time) / static_cast<double>(*of));
+  if (time && of && *time > 0 && *of > 0) tighten(limits.cpus, static_cast<double>(*time) / static_cast<double>(*of));
 }
 
 /// The folder of `group` below `base`, and those above it. In a container the path of the group is that of the host,
@@ -76,7 +75,8 @@ ProcessLimits process_limits(const fs::path& root) {
         for (const fs::path& folder : folders_of(base, group)) {
           if (controller == "memory") tighten_memory(limits, folder / "memory.limit_in_bytes");
           if (controller == "cpu")
-            tighten_cpus(limits, first_line_of(folder / "cpu.cfs_quota_us"), first_line_of(folder / "cpu.cfs_period_us"));
+            tighten_cpus(limits, first_line_of(folder / "cpu.cfs_quota_us"),
+                         first_line_of(folder / "cpu.cfs_period_us"));
         }
   }
   return limits;

@@ -75,8 +75,9 @@ void Overrider::remove_created() {
 bool Overrider::report_unreadable() {
   constexpr size_t kMost = 60;
   for (const Problem& found : unreadable_.items())
-    problems_.add(value_.where, key_, cat("the value is not valid YAML: ", found.message, ". If it is text, quote it inside the argument: ",
-                text_.size() > kMost ? "'\"…\"'" : cat("'\"", text_, "\"'")));
+    problems_.add(value_.where, key_,
+                  cat("the value is not valid YAML: ", found.message, ". If it is text, quote it inside the argument: ",
+                      text_.size() > kMost ? "'\"…\"'" : cat("'\"", text_, "\"'")));
   return !unreadable_.empty();
 }
 
