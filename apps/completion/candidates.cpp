@@ -137,7 +137,7 @@ class Completer {
     const std::string parent = path.empty() ? std::string("--") : cat("--", join(path, "."), ".");
     for (const Field* field : keys().below(path)) {
       const std::string key = parent + field->name;
-      if (has_kind(field->type, Kind::list)) add(key + "+", "appends to the list");
+      if (lists_components(field->type)) add(key + "+", "appends to the list");
       Words below = path;
       below.push_back(field->name);
       if (has_keys(field->type) && !keys().below(below).empty()) add(key + ".", field->doc);
@@ -150,6 +150,10 @@ class Completer {
   static bool has_kind(const TypeInfo& type, Kind kind) {
     return type.kind == kind ||
            (type.kind == Kind::any_of && std::ranges::find(type.parts, kind, &TypeInfo::kind) != type.parts.end());
+  }
+  static bool lists_components(const TypeInfo& type) {
+    if (type.kind == Kind::any_of) return std::ranges::any_of(type.parts, lists_components);
+    return type.kind == Kind::list && !type.parts.empty() && type.parts.front().kind == Kind::component;
   }
   static bool has_keys(const TypeInfo& type) {
     return has_kind(type, Kind::object) || has_kind(type, Kind::component) || has_kind(type, Kind::list);

@@ -33,7 +33,11 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 // Several processes that are started for one run, each with its own device.
 bool trains_in_several(const Config& config) {
-  return config.trainer.strategy.create()->device_use() == DeviceUse::one_each;
+  try {
+    return config.trainer.strategy.create()->device_use() == DeviceUse::one_each;
+  } catch (const std::exception&) {
+    return false;  // `check_choices` reports it
+  }
 }
 
 /// The name of a component, or the text of a value.

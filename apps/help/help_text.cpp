@@ -186,7 +186,8 @@ std::string verb_help(const CLI::App& verb, const CLI::App& app) {
     is_part = true;
   }
   if (is_part || configured) tail.push_back(cat("`", program, " ", verb.get_name(), " --help-all` shows the rest."));
-  return joined(head) + joined(named) + joined(tail);
+  const bool has_room = head.size() + named.size() + tail.size() < static_cast<size_t>(kHelpLines);
+  return joined(head) + joined(named) + (has_room && !tail.empty() ? "\n" : "") + joined(tail);
 }
 
 std::string whole_program_help(const CLI::App& app) {

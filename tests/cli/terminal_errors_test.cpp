@@ -72,7 +72,7 @@ TEST_CASE("in a terminal, mistakes of a file are shown with their lines under a 
              "c.yaml:2:15:\n"
              "      max_epochs: 010\n"
              "                  ^\n"
-             "  trainer.max_epochs: expected int; got '010'."));
+             "  trainer.max_epochs: expected int; got '010'"));
   CHECK(says(shown.text,
              "c.yaml:3:3:\n"
              "      max_epoch: 3\n"
