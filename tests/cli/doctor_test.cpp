@@ -1,11 +1,11 @@
 // The verbs doctor and env.
 #include <catch2/catch_test_macros.hpp>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "fulgur/core/device/accelerator.h"
 #include "fulgur/core/system/usable_cpus.h"
 #include "process.h"
+#include "support/gpu.h"
 
 namespace doctor_test {
 
@@ -115,6 +115,25 @@ TEST_CASE("doctor without a device does not load CUDA") {
   CHECK(says(doctor.err, "file=libcuda.so.1"));
   CHECK_FALSE(says(doctor.err, "file=libfulgur_cuda.so"));
   CHECK_FALSE(says(doctor.err, "libtorch_cuda.so"));
+}
+
+TEST_CASE("on a GPU, doctor computes on each device and exchanges over NCCL", "[gpu]") {
+  const int64_t there = require_gpus(1).device_count();
+  const TemporaryFolder folder;
+  const DoctorJson report = report_of(trainer({"doctor", "--json"}, {.folder = folder.path()}));
+  INFO(report.dump(2));
+  CHECK(report["auto"]["accelerator"] == "cuda");
+  for (int64_t i = 0; i < there; ++i) {
+    const DoctorJson device = finding(report, "cuda:" + std::to_string(i));
+    REQUIRE_FALSE(device.is_null());
+    // A device whose memory another program holds is a warning.
+    CHECK(device["level"] != "problem");
+  }
+  for (const char* about : {"cuda", "gloo", "nccl"}) {
+    INFO(about);
+    REQUIRE_FALSE(finding(report, about).is_null());
+    CHECK(finding(report, about)["level"] == "ok");
+  }
 }
 
 TEST_CASE("doctor with a wrong config is a usage error") {
