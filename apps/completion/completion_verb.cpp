@@ -47,7 +47,7 @@ FUNCTION() {
       *) line=${line//:/\\:}; values+=("${line/$tab/:}") ;;
     esac
   done
-  (( ${#values} )) && _describe -t values value values $ends
+  (( ${#values} )) && _describe -t values value values "${(@)ends}"
   [[ -n $files$folders ]] && compset -P '--*='
   [[ -n $files ]] && _files
   [[ -n $folders ]] && _files -/
