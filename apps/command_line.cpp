@@ -466,7 +466,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
 constexpr const char* kDescription = "Trains and evaluates LibTorch models from a YAML config.";
 
 /// What `--help`, `--help-all` and `--version` print.
-std::string text_of(const CLI::Success& request, const CLI::App& app) {
+std::string requested_text(const CLI::Success& request, const CLI::App& app) {
   if (app.get_option("--version")->count() > 0) return "fulgur " FULGUR_VERSION "\n";
   const std::vector<CLI::App*> verbs = app.get_subcommands();
   const bool all = dynamic_cast<const CLI::CallForAllHelp*>(&request) != nullptr;
@@ -499,7 +499,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     std::reverse(rest.begin(), rest.end());
     app.parse(rest);
   } catch (const CLI::Success& request) {
-    out.text = text_of(request, app);
+    out.text = requested_text(request, app);
     return out;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(usage_message(error, app));

@@ -35,8 +35,8 @@ bool takes_config(const std::vector<const CLI::Option*>& options) {
 /// The name and what the option takes, without its range: `-c,--config FILE`.
 std::string head_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
-  const bool takes_value = option.get_items_expected_max() > 0;
-  const std::string value = takes_value ? type.substr(0, type.find_first_of(": ")) : std::string();
+  const bool has_value = option.get_items_expected_max() > 0;
+  const std::string value = has_value ? type.substr(0, type.find_first_of(": ")) : std::string();
   const std::string name = option.get_positional() ? std::string() : option.get_name(false, true);
   return cat(name, name.empty() || value.empty() ? "" : " ", value);
 }
