@@ -9,20 +9,11 @@
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "help/help_text.h"
 
 namespace fulgur::cli {
 
 namespace {
-
-constexpr const char* kFooter = R"(Overrides of the config, before or after the verb (--key VALUE or --key=VALUE):
-  --trainer.max_epochs 3                      any key of the config
-  --model CnnClassifier --model.dropout 0.1   a component and its options
-  --model FILE.yaml                           a part of the config from a file (also --data, --trainer, …)
-  --trainer.callbacks+=ModelCheckpoint        appends to a list;
-  --trainer.callbacks.monitor val_acc         … then sets options of the element appended last
-  FULGUR_TRAINER__MAX_EPOCHS=3                the same from the environment
-Exit codes: 0 ok, 1 other, 2 usage or config, 3 data, 4 checkpoint, 5 distributed, 6 non-finite loss,
-  75 stopped with a checkpoint, 130 interrupted, 143 terminated.)";
 
 struct VerbHelp {
   const char* name;
@@ -44,8 +35,8 @@ constexpr const char* kWithValue[] = {
     "sweep", "dir", "jobs", "grace", "trial", "show", "collect", "devices_per_trial", "device_list",
     // of tokenize
     "tokenizer", "train", "vocab_size", "input", "jsonl", "separator", "val_fraction"};
-constexpr const char* kFlags[] = {"help", "version", "force", "averaged",    "only_adapters",
-                                  "json", "convert", "quiet", "retry_failed"};
+constexpr const char* kFlags[] = {"help",          "help-all", "version", "force", "averaged",
+                                  "only_adapters", "json",     "convert", "quiet", "retry_failed"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -228,27 +219,6 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
                           : cat("[cli] ", escape_controls(argument), usage);
 }
 
-/// The help of a verb, including the program's options that apply to it.
-std::string help_of(const CLI::App& verb, const CLI::App& app) {
-  std::vector<std::string> names;
-  const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
-  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune", "sweep"}))
-    names.emplace_back("--config");
-  if (!is_run({"inspect", "runs", "compare", "report", "watch", "tokenize"})) names.emplace_back("--plugin");
-  if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
-  if (is_run({"fit", "validate", "test", "predict", "config", "tune", "sweep"})) names.emplace_back("--print_config");
-  if (is_run({"fit"})) names.insert(names.end(), {"--profile", "--resume", "--allow-config-change"});
-  if (is_run({"fit", "validate", "test", "predict", "tune"})) names.insert(names.end(), {"--ckpt_path", "--verify"});
-  std::vector<const CLI::Option*> options = verb.get_options();
-  for (const std::string& name : names) options.push_back(app.get_option(name));
-  const std::shared_ptr<CLI::FormatterBase> formatter = verb.get_formatter();
-  const CLI::Formatter& format = dynamic_cast<const CLI::Formatter&>(*formatter);
-  std::erase_if(options, [](const CLI::Option* option) { return !option->nonpositional(); });
-  const std::string footer = is_one_of(std::string("--config"), names) ? cat("\n", kFooter, "\n") : "";
-  return format.make_description(&verb) + format.make_usage(&verb, cat(app.get_name(), " ", verb.get_name())) +
-         format.make_positionals(&verb) + format.make_group("Options", false, options) + footer;
-}
-
 /// Verbs that exchange weights with Python, and show the contents of a checkpoint.
 void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
   CLI::App* exports =
@@ -337,12 +307,27 @@ void add_history(CLI::App& app, CommandLine& out) {
   watch->add_flag("--quiet", out.quiet, "Print only how the run ended");
 }
 
+/// Verbs about the machine and the shell.
+void add_machine(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Check this machine, and a config if one is given; exit 1 if something is wrong")
+          ->fallthrough();
+  doctor->add_flag("--json", out.json, "Print the findings as JSON");
+  CLI::App* env = app.add_subcommand("env", "Show versions and hardware, for a report of an error")->fallthrough();
+  env->add_flag("--json", out.json, "Print them as JSON");
+  app.add_subcommand("completion", "Print a script that completes commands in a shell")
+      ->fallthrough()
+      ->add_option("shell", argument, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+      ->type_name("SHELL");
+}
+
 /// Finds a learning rate or a batch size for a config.
 void add_tune(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
   TuneArguments& tune = out.tune;
-  CLI::App* verb = app.add_subcommand("tune", "Find a learning rate (lr) or a batch size (batch_size) for a config")
-                       ->fallthrough()
-                       ->footer(kFooter);
+  CLI::App* verb =
+      app.add_subcommand("tune", "Find a learning rate (lr) or a batch size (batch_size) for a config")->fallthrough();
   verb->add_option("what", argument, "lr or batch_size")->required()->type_name("WHAT");
   verb->add_option("--mode", tune.mode,
                    "lr: exponential (default) or linear, how the rate grows; batch_size: power (default) doubles the "
@@ -373,7 +358,6 @@ void add_sweep(CLI::App& app, SweepArguments& out) {
   constexpr int64_t kMost = 1'000'000;
   CLI::App* sweep =
       app.add_subcommand("sweep", "Train a config with many values of its options, and compare them")->fallthrough();
-  sweep->footer(kFooter);
   CLI::Option* file = sweep->add_option("--sweep", out.file, "YAML file: method, metric, space, …");
   file->type_name("FILE");
   sweep->add_option("--dir", out.dir, "Folder of the sweep; sweeps/NAME if not given, for NAME.yaml")->type_name("DIR");
@@ -435,7 +419,8 @@ struct Values {
 };
 
 void declare(CLI::App& app, CommandLine& out, Values& values) {
-  app.footer(kFooter);
+  app.set_help_all_flag("--help-all", "Print the whole help: all verbs and options, overrides and exit codes");
+  app.set_help_flag("-h,--help", "Print a help that fits a screen");
   app.set_version_flag("--version", "fulgur " FULGUR_VERSION);
   app.require_subcommand(0, 1);
   app.add_option("-c,--config", values.files, "YAML file; may be given several times, later ones win")
@@ -464,7 +449,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
     else
       app.add_option(std::string("--") + option.name, option.doc)->type_name("WHAT");
   }
-  for (const VerbHelp& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
+  for (const VerbHelp& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough();
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
   CLI::App* describe =
       app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
@@ -475,9 +460,29 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   add_tune(app, out, values.argument);
   add_sweep(app, out.sweep);
   add_tokenize(app, out);
+  add_machine(app, out, values.argument);
+}
+
+constexpr const char* kDescription = "Trains and evaluates LibTorch models from a YAML config.";
+
+/// What `--help`, `--help-all` and `--version` print.
+std::string requested_text(const CLI::Success& request, const CLI::App& app) {
+  if (app.get_option("--version")->count() > 0) return "fulgur " FULGUR_VERSION "\n";
+  const std::vector<CLI::App*> verbs = app.get_subcommands();
+  const bool all = dynamic_cast<const CLI::CallForAllHelp*>(&request) != nullptr;
+  if (verbs.empty()) return all ? whole_program_help(app) : program_help(app);
+  return all ? whole_verb_help(*verbs.front(), app) : verb_help(*verbs.front(), app);
 }
 
 }  // namespace
+
+void with_declared_options(const std::function<void(const CLI::App&)>& use) {
+  CLI::App app(kDescription, program_name());
+  CommandLine out;
+  Values values;
+  declare(app, out, values);
+  use(app);
+}
 
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   CommandLine out;
@@ -487,23 +492,21 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
       out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
   }
   std::vector<std::string> rest = take_overrides(arguments, out);
-  CLI::App app("Trains and evaluates LibTorch models from a YAML config.", program_name());
+  CLI::App app(kDescription, program_name());
   Values values;
   declare(app, out, values);
   try {
     std::reverse(rest.begin(), rest.end());
     app.parse(rest);
-  } catch (const CLI::Success&) {
-    const std::vector<CLI::App*> verbs = app.get_subcommands();
-    out.text = app.get_option("--version")->count() > 0 ? std::string("fulgur " FULGUR_VERSION "\n")
-                                                        : (verbs.empty() ? app.help() : help_of(*verbs.front(), app));
+  } catch (const CLI::Success& request) {
+    out.text = requested_text(request, app);
     return out;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(usage_message(error, app));
   }
   const std::vector<CLI::App*> verbs = app.get_subcommands();
   if (verbs.empty()) {
-    out.text = "error: [cli] a verb is missing\n" + app.help();
+    out.text = "error: [cli] a verb is missing\n" + program_help(app);
     out.is_error = true;
     return out;
   }

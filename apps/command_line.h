@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,12 +11,16 @@
 #include "tokenizing/tokenize_arguments.h"
 #include "tuning/tune_arguments.h"
 
+namespace CLI {
+class App;
+}
+
 namespace fulgur::cli {
 
 /// What the user requested.
 struct CommandLine {
   std::string verb;                     ///< `fit`, `list`, …; empty if `text` is all there is to do
-  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect and tune
+  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect, tune and completion
   ConfigSources sources;
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
@@ -29,7 +34,7 @@ struct CommandLine {
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
-  bool json = false;                            ///< of inspect, runs and compare
+  bool json = false;                            ///< of inspect, runs, compare, doctor and env
   std::vector<std::string> runs;                ///< run folders: of runs, compare, report and watch
   std::string sort, filter;                     ///< of runs
   double every_s = 1;                           ///< of watch
@@ -46,5 +51,8 @@ struct CommandLine {
 /// Reads the arguments and the environment; options may come before or after the verb. Throws a ConfigError that
 /// suggests the nearest option for an unknown one.
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
+
+/// Calls `use` with the verbs and options of the program, as they are declared; for completion.
+void with_declared_options(const std::function<void(const CLI::App&)>& use);
 
 }  // namespace fulgur::cli

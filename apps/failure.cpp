@@ -6,7 +6,9 @@
 #include <new>
 #include <string_view>
 
+#include "fulgur/core/options/problem_excerpts.h"
 #include "fulgur/core/text/text.h"
+#include "terminal.h"
 
 namespace fulgur::cli {
 
@@ -15,6 +17,9 @@ Failure current_failure() {
     throw;
   } catch (const LaunchFailure& error) {
     return {error.what(), error.code(), error.console()};
+  } catch (const BadConfig& error) {
+    const auto columns = stderr_columns();
+    return {error.what(), error.code(), columns ? problem_excerpts(error, *columns) : std::string()};
   } catch (const Error& error) {
     return {error.what(), error.code()};
   } catch (const std::bad_alloc&) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "command_line.h"
+#include "completion/completion_verb.h"
 #include "failure.h"
 #include "fulgur/core/system/fast_exit.h"
 #include "fulgur/core/system/program_name.h"
@@ -16,16 +17,18 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/launcher.h"
+#include "print.h"
 #include "verbs.h"
 
 namespace {
 
 using fulgur::ExitCode;
 
-int fail(std::string_view message, ExitCode code) {
+int fail(const fulgur::cli::Failure& failure) {
   // The launcher shows the message of a rank above 0, unless another rank has the same one.
-  if (!fulgur::tell_launcher(message)) fulgur::cli::print_error(fulgur::log::process_name(), message);
-  return static_cast<int>(code);
+  if (!fulgur::tell_launcher(failure.message))
+    fulgur::cli::print_error(fulgur::log::process_name(), failure.console.empty() ? failure.message : failure.console);
+  return static_cast<int>(failure.code);
 }
 
 std::vector<std::string> environment() {
@@ -37,9 +40,13 @@ std::vector<std::string> environment() {
 }
 
 int run(const std::vector<std::string>& arguments, const std::string& program) {
+  if (!arguments.empty() && arguments.front() == fulgur::cli::kAskCandidates) {
+    fulgur::cli::print(fulgur::cli::candidates_text({arguments.begin() + 1, arguments.end()}));
+    return static_cast<int>(ExitCode::ok);
+  }
   for (const std::string& argument : arguments) {
     if (!fulgur::is_utf8(argument))
-      return fail("[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage);
+      return fail({"[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage});
   }
   const fulgur::cli::CommandLine command = fulgur::cli::parse_command_line(arguments, environment());
   if (!command.text.empty()) {
@@ -64,7 +71,6 @@ int main(int argc, char** argv) {
   try {
     return run({argv + 1, argv + argc}, argc > 0 ? argv[0] : "trainer");
   } catch (...) {
-    const fulgur::cli::Failure failure = fulgur::cli::current_failure();
-    return fail(failure.console.empty() ? failure.message : failure.console, failure.code);
+    return fail(fulgur::cli::current_failure());
   }
 }

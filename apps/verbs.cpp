@@ -4,6 +4,8 @@
 #include <set>
 #include <string>
 
+#include "completion/completion_verb.h"
+#include "doctor/doctor_verb.h"
 #include "exchange_verbs.h"
 #include "failure.h"
 #include "failure_report.h"
@@ -270,6 +272,9 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "report") return report_runs(command);
   if (command.verb == "watch") return watch_run(command);
   if (command.verb == "tokenize") return tokenize(command);
+  if (command.verb == "env") return show_environment(command);
+  if (command.verb == "completion") return print(completion_script(*command.argument)), ExitCode::ok;
+  if (command.verb == "doctor" && !command.print_config) return doctor(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

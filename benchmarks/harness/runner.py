@@ -59,7 +59,7 @@ class PeerFailed(Exception):
     pass
 
 
-def _measure(peer: Peer, places: dict[str, str], work: Path) -> dict:
+def measure(peer: Peer, places: dict[str, str], work: Path) -> dict:
     scratch = Path(tempfile.mkdtemp(dir=work))
     report, log = scratch / "report.json", scratch / "log"
     filled = {**places, "scratch": str(scratch), "report": str(report)}
@@ -88,7 +88,7 @@ def run(benchmark: Benchmark, places: dict[str, str], work: Path) -> Results:
             warmup = number < benchmark.warmup_rounds
             print(f"[{benchmark.name}] round {number + 1} of {rounds}{' (warm-up)' if warmup else ''}", file=sys.stderr)
             for peer in benchmark.peers:
-                report = _measure(peer, places, work)
+                report = measure(peer, places, work)
                 if not warmup:
                     results.add(peer, report)
     finally:

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <nlohmann/json.hpp>
 
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
 #include "process.h"
 
 namespace command_line_test {
@@ -102,7 +105,13 @@ TEST_CASE("the help of a verb has one usage, and the options that the verb takes
     INFO(option);
     CHECK(says(fit, option));
   }
-  CHECK(says(fit, "Overrides of the config"));
+  CHECK_FALSE(says(fit, "Overrides of the config"));
+  const std::string whole = trainer({"fit", "--help-all"}).out;
+  CHECK(count(whole, "Usage: ") == 1);
+  for (const char* part : {"Usage: trainer fit ", "Overrides of the config", "Exit codes: ", "nothing is saved"}) {
+    INFO(part);
+    CHECK(says(whole, part));
+  }
   const std::string test = trainer({"test", "--help"}).out;
   CHECK(says(test, "--config"));
   CHECK_FALSE(says(test, "--resume"));
@@ -110,6 +119,57 @@ TEST_CASE("the help of a verb has one usage, and the options that the verb takes
   CHECK(count(exports, "Usage: ") == 1);
   CHECK(says(exports, "--format"));
   CHECK_FALSE(says(exports, "--config"));
+}
+
+TEST_CASE("the help of the program and of each verb fits a screen, with examples, and says where the rest is") {
+  const auto shown = [](std::vector<std::string> arguments) {
+    arguments.emplace_back("--help");
+    return trainer(arguments).out;
+  };
+  const auto check = [](const std::string& help) {
+    INFO(help);
+    int64_t lines = 0;
+    for (const std::string& line : fulgur::split_text(help, '\n')) {
+      ++lines;
+      CHECK(fulgur::columns_of(line) <= 80);
+    }
+    CHECK(lines - 1 <= 24);  // the text ends with a line end
+  };
+  const std::string program = shown({});
+  check(program);
+  CHECK(says(program, "Examples:\n  trainer fit -c config.yaml"));
+  CHECK(says(program, "--help-all"));
+  const std::string whole = trainer({"--help-all"}).out;
+  int verbs = 0;
+  for (const std::string& line : fulgur::split_text(trainer({"__complete", "bash", ""}).out, '\n')) {
+    if (line.empty()) continue;
+    ++verbs;
+    INFO(line);
+    // Each verb is in both helps of the program.
+    CHECK(says(program, " " + line));
+    CHECK(says(whole, "\n  " + line + " "));
+    const std::string help = shown({line});
+    check(help);
+    CHECK(says(help, "Usage: trainer " + line));
+    CHECK(says(help, "Examples:\n  trainer " + line));
+    // What the help leaves out is in the other one.
+    if (says(help, "…")) CHECK(says(help, "`trainer " + line + " --help-all` shows the rest."));
+  }
+  CHECK(verbs >= 20);
+}
+
+TEST_CASE("the example of each verb that needs no files runs") {
+  for (const char* verb : {"schema", "list", "describe", "env"}) {
+    INFO(verb);
+    const std::string help = trainer({verb, "--help"}).out, mark = std::string("Examples:\n  trainer ");
+    const size_t begin = help.find(mark);
+    REQUIRE(begin != std::string::npos);
+    const std::string example =
+        help.substr(begin + mark.size(), help.find('\n', begin + mark.size()) - begin - mark.size());
+    std::vector<std::string> words = fulgur::split_text(example, ' ');
+    words.erase(std::find(words.begin(), words.end(), ">"), words.end());
+    CHECK(trainer(words).exit_code == 0);
+  }
 }
 
 TEST_CASE("a program is called by its own name in help, messages and the processes of its ranks") {

@@ -5,4 +5,5 @@ list(APPEND TEST_SOURCES
   config/config_merge_test.cpp
   config/config_schema_test.cpp
   config/config_typed_test.cpp
-  config/config_yaml_test.cpp)
+  config/config_yaml_test.cpp
+  config/workflows_test.cpp)

@@ -150,11 +150,35 @@ std::string Problems::report() const {
   return out;
 }
 
-void Problems::throw_if_any() const {
-  if (items_.empty()) return;
-  if (items_.size() == 1) throw ConfigError("[config] " + report());
-  throw ConfigError(cat("[config] ", items_.size(), " problems:\n", report()));
+std::optional<std::string> Problems::line_at(const Location& where) const {
+  if (where.argument > 0) {
+    const auto kept = arguments_.find(where.argument);
+    return kept == arguments_.end() ? std::nullopt : std::optional(kept->second);
+  }
+  const auto kept = texts_.find(where.source);
+  if (kept == texts_.end() || where.line <= 0) return std::nullopt;
+  const std::string& text = kept->second;
+  size_t begin = 0;
+  for (int line = 1; line < where.line; ++line) {
+    begin = text.find('\n', begin);
+    if (begin == std::string::npos) return std::nullopt;
+    ++begin;
+  }
+  return text.substr(begin, text.find('\n', begin) - begin);
 }
+
+void Problems::throw_if_any(std::string_view hint) const {
+  if (items_.empty()) return;
+  const std::string text =
+      items_.size() == 1 ? "[config] " + report() : cat("[config] ", items_.size(), " problems:\n", report());
+  throw BadConfig(cat(text, hint), *this, std::string(hint));
+}
+
+BadConfig::BadConfig(const std::string& message, Problems problems, std::string hint)
+    : ConfigError(message),
+      problems_(std::make_shared<const Problems>(std::move(problems))),
+      hint_(std::make_shared<const std::string>(std::move(hint))) {}
+BadConfig::~BadConfig() = default;
 
 std::string join_path(std::string_view parent, std::string_view child) {
   return parent.empty() ? std::string(child) : cat(parent, ".", child);

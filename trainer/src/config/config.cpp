@@ -181,9 +181,17 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
     else
       apply(*config::key_of_variable(name), value, where);
   }
+  int number = 0;
   for (const auto& [key, value] : sources.overrides) {
     const auto place = sources.places.find(key);
-    apply(key, value, place != sources.places.end() ? place->second : Location{"command line", 0, 0});
+    if (place != sources.places.end()) {
+      apply(key, value, place->second);
+      continue;
+    }
+    Location where{.source = "command line", .argument = ++number};
+    problems.keep_argument(number, cat("--", key, " ", value));
+    where.column = config::value_column(key);
+    apply(key, value, where);
   }
   return root;
 }
@@ -196,14 +204,7 @@ Config load_config(const ConfigSources& sources) {
       std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
-  if (const std::string hint = hint_of_plugins(sources, problems); !hint.empty()) {
-    try {
-      problems.throw_if_any();
-    } catch (const ConfigError& error) {
-      throw ConfigError(cat(error.what(), hint));
-    }
-  }
-  problems.throw_if_any();
+  if (!problems.empty()) problems.throw_if_any(hint_of_plugins(sources, problems));
   warn_of_ignored_variables(sources, config);
   if (!sources.files.empty()) {
     config.folder = sources.files.back().parent_path();

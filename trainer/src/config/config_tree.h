@@ -23,6 +23,9 @@ void merge_into(ConfigNode& base, ConfigNode over);
 /// else is taken literally as a scalar (so that `#`, `: ` and `*` need no quotes).
 ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems);
 
+/// Where the value begins in `--KEY VALUE`, from 1; the key begins in column 3.
+inline int value_column(std::string_view key) { return static_cast<int>(key.size()) + 4; }
+
 /// Applies dotted overrides to a config tree. The schema says where components, lists and maps are, which determines
 /// what a short form means (`model.lr` is `model.init_args.lr`).
 class Overrider {
@@ -48,6 +51,8 @@ class Overrider {
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);
   void problem(std::string message);
+  /// The place of the key: an argument has both on one line.
+  Location key_place() const;
   void remove_created();
   const TypeInfo& alternative(const ConfigNode& node, const TypeInfo& type, size_t at) const;
   const Fields* fields_of(const TypeInfo& type);

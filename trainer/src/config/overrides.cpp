@@ -38,7 +38,13 @@ ConfigNode parse_value(const std::string& text, const Location& where, Problems&
   return value;
 }
 
-void Overrider::problem(std::string message) { problems_.add(value_.where, key_, std::move(message)); }
+Location Overrider::key_place() const {
+  Location where = value_.where;
+  if (where.argument > 0) where.column = 3;
+  return where;
+}
+
+void Overrider::problem(std::string message) { problems_.add(key_place(), key_, std::move(message)); }
 
 void Overrider::apply(ConfigNode& root, const std::string& key, const std::string& value, const Location& where) {
   key_ = key;
@@ -69,8 +75,9 @@ void Overrider::remove_created() {
 bool Overrider::report_unreadable() {
   constexpr size_t kMost = 60;
   for (const Problem& found : unreadable_.items())
-    problem(cat("the value is not valid YAML: ", found.message, ". If it is text, quote it inside the argument: ",
-                text_.size() > kMost ? "'\"…\"'" : cat("'\"", text_, "\"'")));
+    problems_.add(value_.where, key_,
+                  cat("the value is not valid YAML: ", found.message, ". If it is text, quote it inside the argument: ",
+                      text_.size() > kMost ? "'\"…\"'" : cat("'\"", text_, "\"'")));
   return !unreadable_.empty();
 }
 
@@ -78,7 +85,7 @@ ConfigNode& Overrider::child(ConfigNode& node, const std::string& key) {
   if (!node.is_map()) node.where = value_.where;
   if (!node.find(key)) created_.emplace_back(&node, key);
   ConfigNode& found = node.get_or_add(key);
-  if (found.key_where.source.empty()) found.where = found.key_where = value_.where;
+  if (found.key_where.source.empty()) found.where = found.key_where = key_place();
   return found;
 }
 
@@ -218,12 +225,12 @@ bool Overrider::load_group(ConfigNode& node) {
 }
 
 void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
-  const Location key_where = value_.where;
+  const Location key_where = key_place(), where = value_.where;
   // File name templates begin with `{`.
   const bool is_text = type != nullptr && (type->kind == Kind::string || type->kind == Kind::path);
   if (is_text && text_.starts_with('{')) {
     value_ = ConfigNode::string(text_);
-    set_places(value_, key_where);
+    set_places(value_, where);
   } else if (report_unreadable()) {
     return;
   }

@@ -284,7 +284,9 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
     return refuse({source, 0, 0},
                   cat("is larger than a config may be (", kMaxBytes, " bytes); got ", original.size(), " bytes"));
   std::string text = original;
+  problems.keep_text(source, text);
   if (!normalise(text, source, problems)) return {};
+  problems.keep_text(source, text);
   Builder builder(source, problems);
   try {
     // yaml-cpp treats a quote still open after the last line end as closed, but not if another line follows.

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "fulgur/core/export.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur {
 
@@ -16,6 +19,9 @@ struct Location {
   std::string source;  ///< file name, `command line`, `environment variable NAME`, or empty for defaults
   int line = 0;
   int column = 0;
+  /// Of a value of the command line: its number among the overrides, from 1; `column` is then a place in
+  /// `--KEY VALUE`. 0 for values of files and variables.
+  int argument = 0;
 
   /// `file:line:column`, or only the source.
   FULGUR_API std::string text() const;
@@ -96,14 +102,36 @@ class FULGUR_API Problems {
   /// Allows the required option at `path` to be missing, since it is filled in later (by a link).
   void allow_missing(std::string path) { may_miss_.push_back(std::move(path)); }
   bool may_miss(const std::string& path) const;
+  /// Keeps the text of a file, for messages that show the line of a problem.
+  void keep_text(const std::string& source, std::string text) { texts_[source] = std::move(text); }
+  /// Keeps `--KEY VALUE`, the argument with this number (Location::argument), for the same messages.
+  void keep_argument(int number, std::string text) { arguments_[number] = std::move(text); }
+  /// The kept line or argument at a place; nullopt if it is not known.
+  std::optional<std::string> line_at(const Location& where) const;
   /// A text with one line per problem: `file:line:col: path: message`.
   std::string report() const;
-  /// Throws a ConfigError with the report if there are any problems.
-  void throw_if_any() const;
+  /// Throws a BadConfig with the report, followed by `hint`, if there are any problems.
+  void throw_if_any(std::string_view hint = {}) const;
 
  private:
   std::vector<Problem> items_;
   std::vector<std::string> may_miss_;
+  std::map<std::string, std::string> texts_;
+  std::map<int, std::string> arguments_;
+};
+
+/// The mistakes of a config. The message has one line for each; a terminal can show the lines of the config as well.
+class FULGUR_API BadConfig : public ConfigError {
+ public:
+  BadConfig(const std::string& message, Problems problems, std::string hint);
+  ~BadConfig() override;
+  const Problems& problems() const { return *problems_; }
+  /// What the message says after the problems; empty, or lines that begin with a line end.
+  const std::string& hint() const { return *hint_; }
+
+ private:
+  std::shared_ptr<const Problems> problems_;
+  std::shared_ptr<const std::string> hint_;
 };
 
 /// `parent.child`, or `child` if the parent is empty.
