@@ -234,7 +234,7 @@ std::string help_of(const CLI::App& verb, const CLI::App& app) {
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
   if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import", "tune", "sweep"}))
     names.emplace_back("--config");
-  if (!is_run({"inspect", "runs", "compare", "report", "watch", "tokenize"})) names.emplace_back("--plugin");
+  if (!is_run({"inspect", "runs", "compare", "report", "watch", "tokenize", "new"})) names.emplace_back("--plugin");
   if (is_run({"fit", "validate", "test", "predict", "tune"})) names.emplace_back("--report");
   if (is_run({"fit", "validate", "test", "predict", "config", "tune", "sweep"})) names.emplace_back("--print_config");
   if (is_run({"fit"})) names.insert(names.end(), {"--profile", "--resume", "--allow-config-change"});
@@ -428,6 +428,15 @@ void add_tokenize(CLI::App& app, CommandLine& out) {
   verb->add_flag("--quiet", out.quiet, "Print only the folder");
 }
 
+/// `new`, which makes a project for components of the user's own.
+void add_new(CLI::App& app, std::optional<std::string>& argument) {
+  CLI::App* verb = app.add_subcommand("new", "Make a CMake project with a module, data, a callback, a config and tests")
+                       ->fallthrough();
+  verb->add_option("path", argument, "Folder to create; its last part names the project")
+      ->required()
+      ->type_name("PATH");
+}
+
 // What CLI11 fills in.
 struct Values {
   std::vector<std::string> files, plugins;
@@ -475,6 +484,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   add_tune(app, out, values.argument);
   add_sweep(app, out.sweep);
   add_tokenize(app, out);
+  add_new(app, values.argument);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace fulgur::cli {
 /// What the user requested.
 struct CommandLine {
   std::string verb;                     ///< `fit`, `list`, …; empty if `text` is all there is to do
-  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect and tune
+  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect, tune and new
   ConfigSources sources;
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;

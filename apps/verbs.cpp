@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "creating/new_verb.h"
 #include "exchange_verbs.h"
 #include "failure.h"
 #include "failure_report.h"
@@ -273,6 +274,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "report") return report_runs(command);
   if (command.verb == "watch") return watch_run(command);
   if (command.verb == "tokenize") return tokenize(command);
+  if (command.verb == "new") return create_project(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;
