@@ -17,6 +17,7 @@ set(TEST_SOURCES
   loops/evaluation_test.cpp
   saving/failed_saves_test.cpp
   checkpointing/faults_test.cpp
+  loops/fabric_test.cpp
   loops/faulty_data_test.cpp
   loops/gpu_equals_cpu_test.cpp
   loops/hooks_declared_test.cpp
