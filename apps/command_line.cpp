@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "added_verb.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -489,6 +490,14 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
 
 }  // namespace
 
+bool is_built_in_verb(const std::string& name) {
+  CommandLine unused;
+  Values values;
+  CLI::App app;
+  declare(app, unused, values);
+  return app.get_subcommand_no_throw(name) != nullptr;
+}
+
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   CommandLine out;
   for (const std::string& variable : environment) {
@@ -506,7 +515,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   } catch (const CLI::Success&) {
     const std::vector<CLI::App*> verbs = app.get_subcommands();
     out.text = app.get_option("--version")->count() > 0 ? std::string("fulgur " FULGUR_VERSION "\n")
-                                                        : (verbs.empty() ? app.help() : help_of(*verbs.front(), app));
+                                                        : (verbs.empty() ? app.help() + help_of_added_verbs() : help_of(*verbs.front(), app));
     return out;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(usage_message(error, app));

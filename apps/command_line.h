@@ -47,4 +47,7 @@ struct CommandLine {
 /// suggests the nearest option for an unknown one.
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
 
+/// Whether one of the verbs of `fulgur::main` has this name.
+bool is_built_in_verb(const std::string& name);
+
 }  // namespace fulgur::cli
