@@ -5,7 +5,6 @@
 #include <string_view>
 #include <utility>
 
-#include "command_line.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/verb.h"
 #include "fulgur/core/text/text.h"
@@ -65,7 +64,8 @@ ConfigNode options_of(const std::string& verb, const std::vector<std::string>& a
 
 }  // namespace
 
-std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments) {
+std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments,
+                                       bool (*is_built_in_verb)(const std::string&)) {
   std::vector<std::string> rest = arguments;
   const std::vector<std::filesystem::path> plugins = take_plugins(rest);
   if (rest.empty() || rest.front().starts_with('-')) return std::nullopt;

@@ -495,7 +495,8 @@ bool is_built_in_verb(const std::string& name) {
   Values values;
   CLI::App app;
   declare(app, unused, values);
-  return app.get_subcommand_no_throw(name) != nullptr;
+  const std::vector<CLI::App*> verbs = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::ranges::any_of(verbs, [&](const CLI::App* verb) { return verb->get_name() == name; });
 }
 
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
