@@ -52,8 +52,8 @@ ConfigNode options_of(const std::string& verb, const std::vector<std::string>& a
                             escape_controls(argument.substr(0, 200)), "'. `", verb, " --help` shows them."));
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
     if (equals == std::string::npos && i + 1 == arguments.size())
-      throw ConfigError(cat("[cli.", verb, "] --", escape_controls(name), " needs a value: --", escape_controls(name),
-                            " VALUE."));
+      throw ConfigError(
+          cat("[cli.", verb, "] --", escape_controls(name), " needs a value: --", escape_controls(name), " VALUE."));
     const std::string value = equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
     ConfigNode node = value.empty() ? ConfigNode::string("") : parse_yaml(value, cat("--", name), problems);
     options.set(name, std::move(node));
@@ -79,14 +79,14 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
   if (found == nullptr) return std::nullopt;
   throw_if_registration_failed();
   if (is_built_in)
-    throw ConfigError(cat("[cli] an added verb must not have the name of a built-in one; '", name, "' is registered at ",
-                          found->file, ":", found->line, ". Register it under another name."));
+    throw ConfigError(cat("[cli] an added verb must not have the name of a built-in one; '", name,
+                          "' is registered at ", found->file, ":", found->line, ". Register it under another name."));
   if (std::ranges::any_of(rest, [](const std::string& argument) { return argument == "--help" || argument == "-h"; }))
     return print(describe_component(name)), ExitCode::ok;
   Spec<Verb> spec;
   Problems problems;
-  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", options_of(name, rest)}}), problems,
-            name);
+  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", options_of(name, rest)}}),
+            problems, name);
   problems.throw_if_any();
   return spec.create()->run();
 }

@@ -515,8 +515,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     app.parse(rest);
   } catch (const CLI::Success&) {
     const std::vector<CLI::App*> verbs = app.get_subcommands();
-    out.text = app.get_option("--version")->count() > 0 ? std::string("fulgur " FULGUR_VERSION "\n")
-                                                        : (verbs.empty() ? app.help() + help_of_added_verbs() : help_of(*verbs.front(), app));
+    out.text = app.get_option("--version")->count() > 0
+                   ? std::string("fulgur " FULGUR_VERSION "\n")
+                   : (verbs.empty() ? app.help() + help_of_added_verbs() : help_of(*verbs.front(), app));
     return out;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(usage_message(error, app));

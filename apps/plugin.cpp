@@ -14,8 +14,8 @@ namespace fulgur::cli {
 
 namespace {
 
-// The version of LibTorch in the name of the symbol that a plug-in lacks (registry.h), such as `2.10`; empty if it lacks
-// something else.
+// The version of LibTorch in the name of the symbol that a plug-in lacks (registry.h), such as `2.10`; empty if it
+// lacks something else.
 std::string libtorch_of_plugin(std::string_view message) {
   constexpr std::string_view kSymbol = "built_with_libtorch_";
   const size_t found = message.find(kSymbol);

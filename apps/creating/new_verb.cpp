@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -94,8 +95,9 @@ class HiddenFolder {
   void rename(const fs::path& folder) {
     std::error_code error;
     // mkdtemp makes folders that other users cannot read.
-    fs::permissions(path_, fs::status(folder.has_parent_path() ? folder.parent_path() : ".", error).permissions(),
-                    error);
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    if (::chmod(path_.c_str(), 0777 & ~mask) != 0) cannot("setting the mode of a folder", path_, std::strerror(errno));
     fs::rename(path_, folder, error);
     if (error) check_is_free(folder);
     if (error) cannot("renaming the folder", folder, error.message());

@@ -10,7 +10,7 @@ std::filesystem::path CheckpointWriter::write(const std::filesystem::path& folde
   return write_verified_checkpoint(folder, content);
 }
 
-[[maybe_unused]] static const bool registered_checkpoint_writer =
-    Registry<CheckpointWriter>::add<CheckpointWriter>("folder", "Writes a folder, and compares it with what was written.");
+[[maybe_unused]] static const bool registered_checkpoint_writer = Registry<CheckpointWriter>::add<CheckpointWriter>(
+    "folder", "Writes a folder, and compares it with what was written.");
 
 }  // namespace fulgur

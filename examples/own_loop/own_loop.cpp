@@ -12,8 +12,8 @@
 #include <fulgur/optim/adam.h>
 #include <fulgur/strategies/launcher.h>
 #include <fulgur/trainer/fabric.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdio>
@@ -63,7 +63,8 @@ int main(int argc, char** argv) try {
 
   for (; epoch < epochs; ++epoch) {
     for (const Batch& batch : train->epoch(epoch)) {
-      const Tensor loss = fabric.forward([&] { return at::cross_entropy_loss(net->forward(batch["point"]), batch["class"]); });
+      const Tensor loss =
+          fabric.forward([&] { return at::cross_entropy_loss(net->forward(batch["point"]), batch["class"]); });
       fabric.backward(loss);
       fabric.clip_gradients(*optimizer, 1.0);
       fabric.step(*optimizer);
@@ -75,7 +76,8 @@ int main(int argc, char** argv) try {
         right += net->forward(batch["point"]).argmax(1).eq(batch["class"]).sum().item<double>();
     }
     right = fabric.all_reduce(at::scalar_tensor(right, at::kDouble), fulgur::ReduceOp::sum).item<double>();
-    fabric.print("epoch " + std::to_string(epoch + 1) + ": " + std::to_string(static_cast<int>(right)) + " of 512 are right");
+    fabric.print("epoch " + std::to_string(epoch + 1) + ": " + std::to_string(static_cast<int>(right)) +
+                 " of 512 are right");
     fabric.save(folder / ("epoch=" + std::to_string(epoch) + ".ckpt"), fulgur::StateTree::map({{"epoch", epoch + 1}}));
   }
   return 0;

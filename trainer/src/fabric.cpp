@@ -133,9 +133,8 @@ struct Fabric::Impl {
   StateTree own_state() const {
     StateTree::List positions;
     for (const auto& loader : loaders) positions.push_back(loader->impl_->loader->state());
-    return StateTree::map({{"loaders", std::move(positions)},
-                           {"rng", rng_state(strategy->devices())},
-                           {"strategy", strategy->state()}});
+    return StateTree::map(
+        {{"loaders", std::move(positions)}, {"rng", rng_state(strategy->devices())}, {"strategy", strategy->state()}});
   }
 };
 
@@ -191,8 +190,9 @@ void Fabric::setup(std::shared_ptr<torch::nn::Module> module, std::vector<std::s
     throw Error("[trainer.fabric] setup takes one module, once. Register several networks as parts of one module.");
   if (!module) throw Error("[trainer.fabric] setup needs a module; got a null pointer.");
   if (strategy.replicas_wanted() > 0 || strategy.splits_batches())
-    throw ConfigError(cat("[trainer.fabric] a loop of your own computes each batch by itself; strategy ", strategy.name(),
-                          " splits batches among copies or parts of the module. Use the Trainer, or single_device or ddp."));
+    throw ConfigError(
+        cat("[trainer.fabric] a loop of your own computes each batch by itself; strategy ", strategy.name(),
+            " splits batches among copies or parts of the module. Use the Trainer, or single_device or ddp."));
   std::shared_ptr<LightningModule> wrapped = std::dynamic_pointer_cast<LightningModule>(module);
   if (!wrapped) {
     const auto made = std::make_shared<ModuleOfLoop>(module);
@@ -265,14 +265,25 @@ void Fabric::step(Optimizer& optimizer, const Closure& closure) {
   impl_->refuse_unless_own(optimizer);
   Precision& precision = impl_->strategy->precision();
   if (optimizer.needs_closure() && !closure)
-    throw Error(cat("[trainer.fabric] ", optimizer.name(), " evaluates its loss several times; call step(optimizer, closure)."));
+    throw Error(cat("[trainer.fabric] ", optimizer.name(),
+                    " evaluates its loss several times; call step(optimizer, closure)."));
+  if (closure && !optimizer.needs_closure())
+    throw Error(cat("[trainer.fabric] ", optimizer.name(),
+                    " makes its step on gradients that are there; call step without a closure."));
   if (closure && !precision.allows_closure())
     throw ConfigError(cat("[trainer.fabric] precision ", precision.name(),
                           " scales the loss, which cannot change inside a step; ", optimizer.name(),
                           " evaluates its loss several times. Use another precision or optimizer."));
-  if (!closure) precision.unscale(optimizer);
-  impl_->strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{},
-                                  closure ? std::nullopt : precision.found_inf(optimizer));
+  if (closure) {
+    const Closure from_zero = [&] {
+      optimizer.zero_grad();
+      return closure();
+    };
+    impl_->strategy->optimizer_step(optimizer, from_zero, std::nullopt);
+  } else {
+    precision.unscale(optimizer);
+    impl_->strategy->optimizer_step(optimizer, {}, precision.found_inf(optimizer));
+  }
   precision.update();
   optimizer.zero_grad();
   ++impl_->steps;
@@ -322,12 +333,12 @@ std::filesystem::path Fabric::save(const std::filesystem::path& folder, const St
   content.optimizers = std::move(optimizers);
   for (const std::string& packed : collectives.gather_text(pack_state(impl_->own_state())))
     ranks.push_back(unpack_state(packed));
-  content.state = StateTree::map(
-      {{std::string(kFabricState),
-        StateTree::map({{"steps", impl_->steps}, {"precision", impl_->strategy->precision().state()}})},
-       {std::string(kFabricRanks), std::move(ranks)},
-       {std::string(kLoopState), state},
-       {"progress", StateTree::map({{"epoch", 0}, {"global_step", impl_->steps}})}});
+  content.state =
+      StateTree::map({{std::string(kFabricState),
+                       StateTree::map({{"steps", impl_->steps}, {"precision", impl_->strategy->precision().state()}})},
+                      {std::string(kFabricRanks), std::move(ranks)},
+                      {std::string(kLoopState), state},
+                      {"progress", StateTree::map({{"epoch", 0}, {"global_step", impl_->steps}})}});
   content.origin.world_size = collectives.world_size();
   content.origin.device = impl_->devices.describe();
   content.origin.threads = at::get_num_threads();
@@ -358,8 +369,9 @@ StateTree Fabric::load(const std::filesystem::path& folder) {
   const StateTree::List& ranks = content.state.at(kFabricRanks).as_list();
   Strategy& strategy = *impl_->strategy;
   if (static_cast<int64_t>(ranks.size()) != strategy.world_size())
-    throw CheckpointError(cat("[trainer.fabric] the checkpoint was saved by ", counted(static_cast<int64_t>(ranks.size()), "rank"),
-                              "; this run has ", strategy.world_size(), ". Continue with as many ranks."));
+    throw CheckpointError(cat("[trainer.fabric] the checkpoint was saved by ",
+                              counted(static_cast<int64_t>(ranks.size()), "rank"), "; this run has ",
+                              strategy.world_size(), ". Continue with as many ranks."));
   const StateTree& own = ranks[static_cast<size_t>(strategy.rank())];
   const StateTree::List& optimizers = content.optimizers.as_list();
   const StateTree::List& loaders = own.at("loaders").as_list();

@@ -54,11 +54,13 @@ TEST_CASE("a fit learns the circles, and WeightNorm logs") {
   fulgur::TrainerComponents components;
   components.seed = 1;
   components.optimizer = fulgur::Spec<fulgur::Optimizer>("AdamW");
-  dynamic_cast<fulgur::OptionsOf<fulgur::AdamW::Options>&>(components.optimizer->options()).value.lr = 0.01;
+  // The options of the class that is named above.
+  static_cast<fulgur::OptionsOf<fulgur::AdamW::Options>&>(components.optimizer->options()).value.lr = 0.01;
   components.add(std::make_shared<WeightNorm>(WeightNorm::Options{}));
   fulgur::Trainer trainer(options, components);
   trainer.prepare_process();
-  const auto report = trainer.fit<PointClassifier>({}, std::make_shared<PointData>(PointData::Options{}));
+  const auto report =
+      trainer.fit<PointClassifier>(PointClassifier::Options{}, std::make_shared<PointData>(PointData::Options{}));
   CHECK(report.metric("val_acc") > 0.9);
   CHECK(report.metric("weight_norm") > 0);
 }

@@ -24,10 +24,10 @@ std::optional<ProcessPlace> detect_added(const std::string& name, const Environm
   if (!place) return std::nullopt;
   place->environment = name;
   const auto fails = [&](const std::string& rule) {
-    throw DistributedError(cat("[strategies.cluster_environment] ", name, " found a place in which ", rule, "; it is rank ",
-                               place->rank, " of ", place->world_size, ", local rank ", place->local_rank, " of ",
-                               place->local_world_size, ", node ", place->node_rank, " of ", place->num_nodes,
-                               ". Correct ", name, "::detect, or what it reads."));
+    throw DistributedError(cat("[strategies.cluster_environment] ", name, " found a place in which ", rule,
+                               "; it is rank ", place->rank, " of ", place->world_size, ", local rank ",
+                               place->local_rank, " of ", place->local_world_size, ", node ", place->node_rank, " of ",
+                               place->num_nodes, ". Correct ", name, "::detect, or what it reads."));
   };
   if (place->rank < 0 || place->rank >= place->world_size) fails("the rank is not below the world size");
   if (place->local_rank < 0 || place->local_rank >= place->local_world_size)

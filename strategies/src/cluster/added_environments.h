@@ -8,8 +8,8 @@
 
 namespace fulgur::detail {
 
-/// The cluster environments that programs and plug-ins have registered. Two functions instead of the registry, which some
-/// programs that only detect their place do not link.
+/// The cluster environments that programs and plug-ins have registered. Two functions instead of the registry, which
+/// some programs that only detect their place do not link.
 struct AddedEnvironments {
   std::vector<std::string> (*names)() = nullptr;
   /// The place that the environment `name` finds; nullopt if it does not recognise the process.

@@ -9,6 +9,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/optim/lbfgs.h"
 #include "trainer/boring.h"
 
 namespace fabric_test {
@@ -61,8 +62,9 @@ struct Loop {
     net = std::make_shared<PlainNet>();
     optimizer = std::make_shared<AdamW>(AdamW::Options{.lr = 0.01});
     fabric.setup(net, {optimizer});
+    const auto data = shuffled();  // seeds the generator too
     fabric.seed_everything(kSeed);
-    loader = fabric.setup_loader(shuffled());
+    loader = fabric.setup_loader(data);
   }
   // True if `stop_after` ended it.
   bool train(int64_t epochs, int64_t accumulate = 1, int64_t stop_after = -1) {
@@ -195,6 +197,27 @@ TEST_CASE("Fabric: an evaluation changes neither modes nor random numbers") {
   }
   evaluating.train(1);
   check_same(*quiet_loop.net, *evaluating.net);
+}
+
+TEST_CASE("Fabric: an optimizer that evaluates its loss several times gets a closure") {
+  at::manual_seed(1);
+  const auto net = std::make_shared<PlainNet>();
+  const auto optimizer = std::make_shared<LBFGS>(LBFGS::Options());
+  Fabric fabric(on_cpu("32-true"));
+  fabric.setup(net, {optimizer});
+  net->drop->eval();
+  const Batch data = regression(42);
+  const auto loss = [&] { return fabric.forward([&] { return at::mse_loss(net->forward(data[0]), data[1]); }); };
+  const double before = loss().item<double>();
+  fabric.step(*optimizer, [&] {
+    const Tensor value = loss();
+    fabric.backward(value);
+    return value;
+  });
+  CHECK(loss().item<double>() < before);
+  CHECK_THROWS_WITH(fabric.step(*optimizer), ContainsSubstring("call step(optimizer, closure)"));
+  Loop loop;
+  CHECK_THROWS_WITH(loop.fabric.step(*loop.optimizer, loss), ContainsSubstring("call step without a closure"));
 }
 
 TEST_CASE("Fabric refuses what it cannot do") {

@@ -50,9 +50,9 @@ FULGUR_API std::vector<std::string> cluster_environment_names();
 /// Slurm is skipped in an interactive shell (job name `bash` or `interactive` with one task or a terminal), in a batch
 /// script outside srun, and under an mpirun whose daemons srun has started.
 ///
-/// `wanted` selects one of them, or one that was added, or fails, with two exceptions: `launcher` returns nullopt in the process that is to
-/// launch, and `none` always does. Throws a DistributedError that names the variable for each value that is missing, is
-/// not a number or contradicts another, and a ConfigError for an unknown name.
+/// `wanted` selects one of them, or one that was added, or fails, with two exceptions: `launcher` returns nullopt in
+/// the process that is to launch, and `none` always does. Throws a DistributedError that names the variable for each
+/// value that is missing, is not a number or contradicts another, and a ConfigError for an unknown name.
 FULGUR_API std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment,
                                                                   const std::string& wanted = "auto");
 

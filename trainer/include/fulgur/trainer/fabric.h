@@ -30,18 +30,18 @@ namespace fulgur {
 /// Where a hand-written loop computes; the options of the Trainer with the same names.
 struct FULGUR_API FabricOptions {
   std::string accelerator = "auto";
-  DeviceChoice devices;
+  DeviceChoice devices = {};
   int64_t num_nodes = 1;
   Spec<Strategy> strategy{"single_device"};
   Spec<Precision> precision{"32-true"};
-  Auto<int64_t> num_threads;
+  Auto<int64_t> num_threads = {};
 };
 
 /// What the batches of a loader are for: ranks train in lockstep, so each gets the same number of samples; in an
 /// evaluation each sample is read once.
 enum class LoaderUse { train, evaluate };
 
-/// The batches of a loader on the device, in the run's number format.
+/// The batches of a loader on the device, in the run's number format. Not used after its Fabric has ended.
 class FULGUR_API FabricLoader {
  public:
   struct Impl;
@@ -69,8 +69,8 @@ class FULGUR_API FabricLoader {
     Iterator begin() const { return Iterator(loader); }
     std::default_sentinel_t end() const { return {}; }
   };
-  /// The batches of an epoch, for a range-for loop. A loader of training begins where `Fabric::load` found it, if that was
-  /// inside this epoch. A batch is valid until the next one.
+  /// The batches of an epoch, for a range-for loop. A loader of training begins where `Fabric::load` found it, if that
+  /// was inside this epoch. A batch is valid until the next one.
   Epoch epoch(int64_t epoch);
   /// Batches per epoch on this rank; nullopt if unknown.
   std::optional<int64_t> size() const;
@@ -94,11 +94,12 @@ class FULGUR_API Fabric {
   Fabric& operator=(const Fabric&) = delete;
 
   /// Starts the processes of a strategy that needs several, each as this program with these arguments, and waits for
-  /// them: then the exit code that `main` should return. nullopt in the processes that compute. Call it first in `main`.
+  /// them: then the exit code that `main` should return. nullopt in the processes that compute. Call it first in
+  /// `main`.
   std::optional<int> launch(int argc, char** argv);
 
-  /// Seeds the generators of this rank, which differ between ranks, and the order of loaders that are set up later, which
-  /// does not. Without it rank 0 draws the seed of the loaders.
+  /// Seeds the generators of this rank, which differ between ranks, and the order of loaders that are set up later,
+  /// which does not. Without it rank 0 draws the seed of the loaders.
   void seed_everything(uint64_t seed);
   at::Device device();
   int64_t rank();
@@ -111,17 +112,18 @@ class FULGUR_API Fabric {
   /// Writes a line to stdout, on rank 0.
   void print(std::string_view line);
 
-  /// Converts the module to the precision, moves it to the device, and gives all ranks the weights of rank 0. An optimizer
-  /// without parameters gets all that require gradients. Call it once; several networks are parts of one module. A module
-  /// that is a LightningModule is passed to the strategy as it is. Throws a ConfigError for strategies that split batches
-  /// or copy the module (dp, model_parallel and hybrid with micro-batches), for which only the Trainer can compute.
+  /// Converts the module to the precision, moves it to the device, and gives all ranks the weights of rank 0. An
+  /// optimizer without parameters gets all that require gradients. Call it once; several networks are parts of one
+  /// module. A module that is a LightningModule is passed to the strategy as it is. Throws a ConfigError for strategies
+  /// that split batches or copy the module (dp, model_parallel and hybrid with micro-batches), for which only the
+  /// Trainer can compute.
   void setup(std::shared_ptr<torch::nn::Module> module, std::vector<std::shared_ptr<Optimizer>> optimizers = {});
   /// Gives the loader its seed and this rank's share. Throws what `Loader::configure` does.
   std::shared_ptr<FabricLoader> setup_loader(std::shared_ptr<Loader> loader, LoaderUse use = LoaderUse::train);
 
   /// Calls `compute`, which computes the loss, in the number formats of the precision. With GradSync::deferred the
-  /// backward of this loss exchanges no gradients: for all batches of an accumulation window except the last. The loss is
-  /// not divided by the length of the window.
+  /// backward of this loss exchanges no gradients: for all batches of an accumulation window except the last. The loss
+  /// is not divided by the length of the window.
   template <class Compute>
   Tensor forward(Compute&& compute, GradSync sync = GradSync::now) {
     before_forward(sync);
@@ -136,8 +138,8 @@ class FULGUR_API Fabric {
   Tensor clip_gradients(Optimizer& optimizer, double max_norm);
   /// Clamps each gradient to [-clip_value, clip_value].
   void clip_gradients_by_value(Optimizer& optimizer, double clip_value);
-  /// Makes the optimizer's step and sets its gradients to undefined. A closure, for optimizers that need one (LBFGS), calls
-  /// `forward` and `backward` and returns the loss.
+  /// Makes the optimizer's step and sets its gradients to undefined. A closure, only for optimizers that need one
+  /// (LBFGS), calls `forward` and `backward` and returns the loss; each evaluation begins without gradients.
   void step(Optimizer& optimizer, const Closure& closure = {});
 
   /// While it lives, the module is in eval mode and no graph is recorded. At its end, modes and random numbers are as
@@ -155,13 +157,14 @@ class FULGUR_API Fabric {
   };
   [[nodiscard]] Evaluation evaluation();
 
-  /// Writes a checkpoint folder (`NAME.ckpt`): module, optimizers, precision, positions of the loaders, random numbers of
-  /// all ranks, and `state`, which is the loop's own. It is complete or absent. Returns its path on all ranks, with `-v1`
-  /// if the name is taken. Throws a CheckpointError on all ranks if it cannot be written.
+  /// Writes a checkpoint folder (`NAME.ckpt`): module, optimizers, precision, positions of the loaders, random numbers
+  /// of all ranks, and `state`, which is the loop's own. It is complete or absent. Returns its path on all ranks, with
+  /// `-v1` if the name is taken. Throws a CheckpointError on all ranks if it cannot be written.
   std::filesystem::path save(const std::filesystem::path& folder, const StateTree& state = {});
-  /// Loads a checkpoint into everything that is set up, and returns the loop's own state: the loop then continues to the
-  /// bit. Call it after `setup` and `setup_loader`, before the first `forward`. Throws a CheckpointError for damage, for
-  /// other parameters, optimizers, loaders or number of ranks, and for a checkpoint that `save` has not written.
+  /// Loads a checkpoint into everything that is set up, and returns the loop's own state: the loop then continues to
+  /// the bit. Call it after `setup` and `setup_loader`, before the first `forward`. Throws a CheckpointError for
+  /// damage, for other parameters, optimizers, loaders or number of ranks, and for a checkpoint that `save` has not
+  /// written.
   StateTree load(const std::filesystem::path& folder);
 
  private:

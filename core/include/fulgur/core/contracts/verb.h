@@ -6,9 +6,9 @@
 
 namespace fulgur {
 
-/// A verb of the command line that a program or a plug-in adds to those of `fulgur::main`: `my NAME --option value`. The
-/// name is that under which it is registered, and its options are those of its `Options`. One object runs once, in the
-/// process of the command.
+/// A verb of the command line that a program or a plug-in adds to those of `fulgur::main`: `my NAME --option value`.
+/// The name is that under which it is registered, and its options are those of its `Options`. One object runs once, in
+/// the process of the command.
 class FULGUR_API Verb {
  public:
   static constexpr const char* kRegistryKind = "verb";
