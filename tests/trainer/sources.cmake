@@ -7,6 +7,7 @@ set(TEST_SOURCES
   capture/captured_relation_gpu_test.cpp
   capture/captured_step_test.cpp
   saving/checkpoint_store_test.cpp
+  saving/checkpoint_writer_test.cpp
   checkpointing/checkpoint_table_test.cpp
   checkpointing/checkpointing_test.cpp
   config/components_test.cpp
