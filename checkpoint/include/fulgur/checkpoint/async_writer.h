@@ -40,7 +40,8 @@ class FULGUR_API AsyncCheckpointWriter {
     /// not be written.
     std::function<std::optional<std::string>(const CheckpointContent& copies, const StateTree& facts)> refuse;
     /// Writes the checkpoint, on the writer's thread; write_verified_checkpoint if not set.
-    std::function<std::filesystem::path(const std::filesystem::path& folder, const CheckpointContent& copies)> write;
+    std::function<std::filesystem::path(const std::filesystem::path& folder, const CheckpointContent& copies)> write =
+        {};
     /// The checkpoint is not written before `complete` is called.
     bool held = false;
   };
