@@ -69,6 +69,7 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
   std::vector<std::string> rest = arguments;
   const std::vector<std::filesystem::path> plugins = take_plugins(rest);
   if (rest.empty() || rest.front().starts_with('-')) return std::nullopt;
+  if (plugins.empty() && added_verbs() == nullptr) return std::nullopt;
   const std::string& name = rest.front();
   const bool is_built_in = is_built_in_verb(name);
   // A plug-in is code: that of another verb is loaded where that verb is carried out.
