@@ -25,14 +25,14 @@ const ComponentRegistry* added_verbs() {
 
 // Removes `--plugin FILE` from the arguments.
 std::vector<std::filesystem::path> take_plugins(std::vector<std::string>& arguments) {
-  constexpr std::string_view kOption = "--plugin", kWithValue = "--plugin=";
+  constexpr std::string_view kOption = "--plugin", kOptionEquals = "--plugin=";
   std::vector<std::filesystem::path> plugins;
   std::vector<std::string> rest;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == kOption && i + 1 < arguments.size())
       plugins.emplace_back(arguments[++i]);
-    else if (arguments[i].starts_with(kWithValue))
-      plugins.emplace_back(arguments[i].substr(kWithValue.size()));
+    else if (arguments[i].starts_with(kOptionEquals))
+      plugins.emplace_back(arguments[i].substr(kOptionEquals.size()));
     else
       rest.push_back(arguments[i]);
   }
@@ -41,7 +41,7 @@ std::vector<std::filesystem::path> take_plugins(std::vector<std::string>& argume
 }
 
 // `--name value` and `--name=value` as the options of a component.
-ConfigNode options_of(const std::string& verb, const std::vector<std::string>& arguments) {
+ConfigNode options_of_verb(const std::string& verb, const std::vector<std::string>& arguments) {
   ConfigNode options = ConfigNode::map();
   Problems problems;
   for (size_t i = 1; i < arguments.size(); ++i) {
@@ -86,7 +86,7 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
     return print(describe_component(name)), ExitCode::ok;
   Spec<Verb> spec;
   Problems problems;
-  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", options_of(name, rest)}}),
+  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", options_of_verb(name, rest)}}),
             problems, name);
   problems.throw_if_any();
   return spec.create()->run();

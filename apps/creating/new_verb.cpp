@@ -43,7 +43,7 @@ void check_name(const std::string& name) {
     refuse_name(name, "it must not be a name that CMake or Fulgur uses");
 }
 
-[[noreturn]] void cannot(const char* what, const fs::path& path, const std::string& why) {
+[[noreturn]] void cannot_do(const char* what, const fs::path& path, const std::string& why) {
   throw Error(cat("[cli.new] ", what, " failed; ", escape_controls(path.string()), ": ", why, "."));
 }
 
@@ -72,7 +72,7 @@ void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (!file) cannot("writing a file", path, std::strerror(errno));
+  if (!file) cannot_do("writing a file", path, std::strerror(errno));
 }
 
 // A hidden folder beside the final one, which is removed unless it was renamed.
@@ -82,7 +82,7 @@ class HiddenFolder {
       : path_((beside.has_parent_path() ? beside.parent_path() : fs::path(".")) /
               cat(".", beside.filename().string(), ".XXXXXX")) {
     std::string name = path_.string();
-    if (::mkdtemp(name.data()) == nullptr) cannot("creating a folder", path_, std::strerror(errno));
+    if (::mkdtemp(name.data()) == nullptr) cannot_do("creating a folder", path_, std::strerror(errno));
     path_ = name;
   }
   ~HiddenFolder() {
@@ -97,10 +97,11 @@ class HiddenFolder {
     // mkdtemp makes folders that other users cannot read.
     const mode_t mask = ::umask(0);
     ::umask(mask);
-    if (::chmod(path_.c_str(), 0777 & ~mask) != 0) cannot("setting the mode of a folder", path_, std::strerror(errno));
+    if (::chmod(path_.c_str(), 0777 & ~mask) != 0)
+      cannot_do("setting the mode of a folder", path_, std::strerror(errno));
     fs::rename(path_, folder, error);
     if (error) check_is_free(folder);
-    if (error) cannot("renaming the folder", folder, error.message());
+    if (error) cannot_do("renaming the folder", folder, error.message());
     renamed_ = true;
   }
 
@@ -140,12 +141,12 @@ ExitCode create_project(const CommandLine& command) {
   check_is_free(folder);
   std::error_code error;
   if (folder.has_parent_path() && (fs::create_directories(folder.parent_path(), error), error))
-    cannot("creating a folder", folder.parent_path(), error.message());
+    cannot_do("creating a folder", folder.parent_path(), error.message());
   HiddenFolder hidden(folder);
   for (const TemplateFile& file : project_template()) {
     const fs::path path = hidden.path() / file.path;
     if (fs::create_directories(path.parent_path(), error); error)
-      cannot("creating a folder", path.parent_path(), error.message());
+      cannot_do("creating a folder", path.parent_path(), error.message());
     write_file(path, with_name(file.text, name));
   }
   hidden.rename(folder);
