@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "added_verb.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -412,6 +413,15 @@ void add_tokenize(CLI::App& app, CommandLine& out) {
   verb->add_flag("--quiet", out.quiet, "Print only the folder");
 }
 
+/// `new`, which makes a project for components of the user's own.
+void add_new(CLI::App& app, std::optional<std::string>& argument) {
+  CLI::App* verb = app.add_subcommand("new", "Make a CMake project with a module, data, a callback, a config and tests")
+                       ->fallthrough();
+  verb->add_option("path", argument, "Folder to create; its last part names the project")
+      ->required()
+      ->type_name("PATH");
+}
+
 // What CLI11 fills in.
 struct Values {
   std::vector<std::string> files, plugins;
@@ -461,6 +471,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   add_sweep(app, out.sweep);
   add_tokenize(app, out);
   add_machine(app, out, values.argument);
+  add_new(app, values.argument);
 }
 
 constexpr const char* kDescription = "Trains and evaluates LibTorch models from a YAML config.";
@@ -470,7 +481,7 @@ std::string requested_text(const CLI::Success& request, const CLI::App& app) {
   if (app.get_option("--version")->count() > 0) return "fulgur " FULGUR_VERSION "\n";
   const std::vector<CLI::App*> verbs = app.get_subcommands();
   const bool all = dynamic_cast<const CLI::CallForAllHelp*>(&request) != nullptr;
-  if (verbs.empty()) return all ? whole_program_help(app) : program_help(app);
+  if (verbs.empty()) return cat(all ? whole_program_help(app) : program_help(app), help_of_added_verbs());
   return all ? whole_verb_help(*verbs.front(), app) : verb_help(*verbs.front(), app);
 }
 
@@ -482,6 +493,15 @@ void with_declared_options(const std::function<void(const CLI::App&)>& use) {
   Values values;
   declare(app, out, values);
   use(app);
+}
+
+bool is_built_in_verb(const std::string& name) {
+  CommandLine unused;
+  Values values;
+  CLI::App app;
+  declare(app, unused, values);
+  const std::vector<CLI::App*> verbs = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::ranges::any_of(verbs, [&](const CLI::App* verb) { return verb->get_name() == name; });
 }
 
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {

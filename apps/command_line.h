@@ -20,7 +20,7 @@ namespace fulgur::cli {
 /// What the user requested.
 struct CommandLine {
   std::string verb;                     ///< `fit`, `list`, …; empty if `text` is all there is to do
-  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect, tune and completion
+  std::optional<std::string> argument;  ///< of list, describe, export, import, inspect, tune, completion and new
   ConfigSources sources;
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
@@ -54,5 +54,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
 
 /// Calls `use` with the verbs and options of the program, as they are declared; for completion.
 void with_declared_options(const std::function<void(const CLI::App&)>& use);
+/// Whether one of the verbs of `fulgur::main` has this name.
+bool is_built_in_verb(const std::string& name);
 
 }  // namespace fulgur::cli

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "added_verb.h"
 #include "command_line.h"
 #include "completion/completion_verb.h"
 #include "failure.h"
@@ -48,6 +49,8 @@ int run(const std::vector<std::string>& arguments, const std::string& program) {
     if (!fulgur::is_utf8(argument))
       return fail({"[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage});
   }
+  if (const auto code = fulgur::cli::run_added_verb(arguments, fulgur::cli::is_built_in_verb))
+    return static_cast<int>(*code);
   const fulgur::cli::CommandLine command = fulgur::cli::parse_command_line(arguments, environment());
   if (!command.text.empty()) {
     std::fputs(command.text.c_str(), command.is_error ? stderr : stdout);

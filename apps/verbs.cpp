@@ -5,6 +5,7 @@
 #include <string>
 
 #include "completion/completion_verb.h"
+#include "creating/new_verb.h"
 #include "doctor/doctor_verb.h"
 #include "exchange_verbs.h"
 #include "failure.h"
@@ -275,6 +276,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "env") return show_environment(command);
   if (command.verb == "completion") return print(completion_script(*command.argument)), ExitCode::ok;
   if (command.verb == "doctor" && !command.print_config) return doctor(command);
+  if (command.verb == "new") return create_project(command);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

@@ -13,8 +13,15 @@ if(FULGUR_PRECOMPILED_HEADERS)
   endforeach()
 endif()
 
-# fulgur_use_pch(target [tensor|module|none]): `module` by default, as fulgur_use_pch(target) of the installed package.
+# fulgur_use_pch(target [tensor|module|none]): `module` by default. For targets of a project that contains this one it does
+# what fulgur_use_pch(target) of the installed package does: their compiler options may be others.
 function(fulgur_use_pch target)
+  get_target_property(source_dir ${target} SOURCE_DIR)
+  cmake_path(IS_PREFIX fulgur_SOURCE_DIR "${source_dir}" NORMALIZE is_own)
+  if(NOT is_own)
+    target_precompile_headers(${target} PRIVATE <torch/nn/module.h> <fulgur/core/contracts/module.h>)
+    return()
+  endif()
   set(pch module)
   if(ARGC GREATER 1)
     set(pch ${ARGV1})

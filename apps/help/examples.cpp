@@ -10,6 +10,7 @@ std::vector<std::string> examples_of(const std::string& verb) {
        {"fit -c config.yaml", "fit -c config.yaml --trainer.max_epochs 3 --model.dropout 0.1",
         "fit -c config.yaml --resume      # continue a run that ended early",
         "validate -c config.yaml --ckpt_path best"}},
+      {"new", {"new my_project"}},
       {"fit",
        {"fit -c config.yaml", "fit -c config.yaml --trainer.max_epochs 3 --model.dropout 0.1",
         "fit --model CnnClassifier --data MnistDataModule --optimizer AdamW", "fit -c config.yaml --resume"}},

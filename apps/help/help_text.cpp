@@ -101,7 +101,7 @@ struct VerbGroup {
   const char* subject;
   std::initializer_list<const char*> verbs;
 };
-const VerbGroup kGroups[] = {{"Start", {"new", "quickstart"}},
+const VerbGroup kGroups[] = {{"Start", {"new"}},
                              {"Run", {"fit", "validate", "test", "predict", "tune", "sweep"}},
                              {"Config", {"config", "schema", "list", "describe"}},
                              {"Weights", {"export", "import", "inspect"}},
@@ -135,7 +135,7 @@ std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI:
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
   if (runs || is_among(name, {"config", "schema", "import", "sweep", "doctor"})) add("--config");
-  if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion"}))
+  if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion", "new"}))
     add("--plugin");
   if (runs) add("--report");
   if (runs || is_among(name, {"config", "sweep"})) add("--print_config");

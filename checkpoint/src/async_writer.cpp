@@ -190,7 +190,10 @@ class AsyncCheckpointWriter::Worker {
         if (const auto why = job.rules.refuse(job.content, job.rules.facts))
           return {job.ticket, job.folder, CheckpointError(*why), /*refused=*/true};
       wait_until_complete(job);
-      return {job.ticket, write_verified_checkpoint(job.folder, job.content), std::nullopt};
+      return {job.ticket,
+              job.rules.write ? job.rules.write(job.folder, job.content)
+                              : write_verified_checkpoint(job.folder, job.content),
+              std::nullopt};
     } catch (...) {
       return {job.ticket, job.folder, current_error("write")};
     }

@@ -40,7 +40,7 @@ void DDPStrategy::Options::fields(Fields& f) {
       .one_of({"auto", "gloo", "nccl", "mpi"});
   f(cluster_environment, "cluster_environment",
     "Where the rank of this process comes from. auto: the first that is detected, in the order of docs/distributed.md.")
-      .one_of({"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"});
+      .one_of(cluster_environment_names());
   f(find_unused_parameters, "find_unused_parameters",
     "Allows parameters without a gradient in some steps; costs a traversal of the graph.");
   f(static_graph, "static_graph",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the build into a folder of its own and builds and runs the examples through find_package(fulgur): custom_module as a
-# program of its own and as a plug-in of the installed trainer, gpu_test on simulated GPUs.
+# program of its own and as a plug-in of the installed trainer, a project of `trainer new`, gpu_test on simulated GPUs.
 #   run_package_test.sh CMAKE BUILD_DIR SOURCE_DIR WORK_DIR COMPILER FLAGS
 set -euo pipefail
 cmake="$1" ctest="$(dirname "$1")/ctest" build="$2" source="$3" work="$4" compiler="$5" flags="$6"
@@ -38,6 +38,10 @@ configure() {
 configure "$work/example" "$work/build"
 "$cmake" --build "$work/build"
 bash "$here/run_example.sh" "$work/build/custom_module" "$work/example/config.yaml" "$work/program"
+
+# A project of `trainer new`.
+bash "$here/run_new_project.sh" "$cmake" "$work/prefix" "$source" "$work/new" -DCMAKE_CXX_FLAGS_RELEASE=-O0 "-DCMAKE_CXX_COMPILER=$compiler" \
+  "-DCMAKE_CXX_FLAGS=$flags"
 
 # A program that only uses a trained model.
 cp -r "$source/examples/inference" "$work/inference_example"

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  added_environment_test.cpp
   cluster_environment_test.cpp
   cluster_shards_test.cpp
   ddp_baseline_test.cpp

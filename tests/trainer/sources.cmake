@@ -7,6 +7,7 @@ set(TEST_SOURCES
   capture/captured_relation_gpu_test.cpp
   capture/captured_step_test.cpp
   saving/checkpoint_store_test.cpp
+  saving/checkpoint_writer_test.cpp
   checkpointing/checkpoint_table_test.cpp
   checkpointing/checkpointing_test.cpp
   config/components_test.cpp
@@ -17,6 +18,7 @@ set(TEST_SOURCES
   loops/evaluation_test.cpp
   saving/failed_saves_test.cpp
   checkpointing/faults_test.cpp
+  loops/fabric_test.cpp
   loops/faulty_data_test.cpp
   loops/gpu_equals_cpu_test.cpp
   loops/hooks_declared_test.cpp

@@ -9,6 +9,8 @@
 
 namespace fulgur {
 
+const char detail::FULGUR_BUILT_WITH = 0;
+
 namespace {
 
 struct Registries {

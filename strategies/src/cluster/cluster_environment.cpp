@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
+#include "cluster/added_environments.h"
 #include "cluster/environment_values.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
@@ -130,13 +132,20 @@ Environment process_environment() {
   return out;
 }
 
-const std::vector<std::string>& cluster_environment_names() {
-  static const std::vector<std::string> names{"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"};
+detail::AddedEnvironments& detail::added_environments() {
+  static AddedEnvironments functions;
+  return functions;
+}
+
+std::vector<std::string> cluster_environment_names() {
+  std::vector<std::string> names{"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"};
+  if (const auto added = detail::added_environments(); added.names != nullptr)
+    for (std::string& name : added.names()) names.push_back(std::move(name));
   return names;
 }
 
 std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment, const std::string& wanted) {
-  const std::vector<std::string>& names = cluster_environment_names();
+  const std::vector<std::string> names = cluster_environment_names();
   if (std::ranges::find(names, wanted) == names.end())
     throw ConfigError(cat("[strategies.cluster_environment] there is no cluster environment '", wanted, "'",
                           did_you_mean(wanted, names), ". Use one of ", join(names), "."));
@@ -144,6 +153,16 @@ std::optional<ProcessPlace> detect_cluster_environment(const Environment& enviro
   if (wanted == "none") return std::nullopt;
   if ((any || wanted == "launcher") && is_set(environment, "FULGUR_LAUNCHER")) return launcher_place(environment);
   if (wanted == "launcher") return std::nullopt;
+  if (const auto added = detail::added_environments(); added.names != nullptr) {
+    for (const std::string& name : added.names()) {
+      if (!any && wanted != name) continue;
+      if (auto place = added.detect(name, environment)) return place;
+      if (!any)
+        throw DistributedError(cat("[strategies.cluster_environment] cluster_environment is ", name,
+                                   ", which does not recognise this process. Start it with that launcher, or set "
+                                   "cluster_environment: auto."));
+    }
+  }
   if (wanted == "torchrun" || (any && is_set(environment, "TORCHELASTIC_RUN_ID"))) return torchrun_place(environment);
   // The daemons of an mpirun are tasks of srun, and the processes they start inherit those tasks' variables.
   if (wanted == "slurm" || (any && detail::started_by_srun(environment) && !detail::interactive_slurm(environment) &&

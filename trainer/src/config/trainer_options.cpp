@@ -297,6 +297,7 @@ void TrainerOptions::fields(Fields& f) {
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint if the callbacks contain none.");
   f(async_checkpoint, "async_checkpoint",
     "Writes checkpoints on a background thread, from a copy in memory; false: training waits.");
+  f(checkpoint_writer, "checkpoint_writer", "What writes checkpoints: folder, or a class of your own.");
   f(on_save_error, "on_save_error", "If a checkpoint cannot be saved: end the run, or continue and report it.");
   f(on_nonfinite, "on_nonfinite",
     "If the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll "

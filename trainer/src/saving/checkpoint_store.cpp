@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
@@ -170,6 +171,9 @@ void CheckpointStore::before_writes() {
 
 AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, const CheckpointContent& content) {
   AsyncCheckpointWriter::Rules rules;
+  rules.write = [writer = settings_.writer](const fs::path& to, const CheckpointContent& copies) {
+    return writer->write(to, copies);
+  };
   if (!judged_later()) return rules;
   rules.held = awaits_rows();
   late_.end_watch();
@@ -325,10 +329,14 @@ void CheckpointStore::begin_writing(CheckpointInfo info, const CheckpointContent
 fs::path CheckpointStore::write_now(const fs::path& folder, const CheckpointContent& content) {
   AsyncCheckpointWriter::Result result;
   try {
-    if (run_.is_global_zero()) result.path = write_verified_checkpoint(folder, content);
+    if (run_.is_global_zero()) result.path = settings_.writer->write(folder, content);
   } catch (const CheckpointError& error) {
     if (run_.world_size() == 1) throw;
     result.error = error;
+  } catch (const std::exception& error) {
+    // A user's writer may throw anything.
+    result.error = CheckpointError(error.what());
+    if (run_.world_size() == 1) throw *result.error;
   }
   if (run_.world_size() > 1) result = result_of_all_ranks(std::move(result));
   if (result.error) throw *result.error;

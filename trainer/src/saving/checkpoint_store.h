@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fulgur/checkpoint/async_writer.h"
+#include "fulgur/checkpoint/checkpoint_writer.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "saving/failed_saves.h"
 #include "saving/kept_checkpoints.h"
@@ -63,9 +65,10 @@ class CheckpointStore {
   struct Settings {
     bool async = true;            ///< `trainer.async_checkpoint`
     bool stops_on_error = false;  ///< `trainer.on_save_error: stop`
+    std::shared_ptr<CheckpointWriter> writer = std::make_shared<CheckpointWriter>();
   };
   CheckpointStore(RunContext& run, CheckpointHost& host, Settings settings)
-      : run_(run), host_(host), settings_(settings), kept_(run), late_(run) {}
+      : run_(run), host_(host), settings_(std::move(settings)), kept_(run), late_(run) {}
 
   /// Queues a request, which `act_on_requests` will carry out. Returns its ticket.
   uint64_t request(CheckpointRequest request);

@@ -39,6 +39,9 @@ class FULGUR_API AsyncCheckpointWriter {
     /// Called on the writer's thread with the copies, once they are complete: returns the reason if the checkpoint must
     /// not be written.
     std::function<std::optional<std::string>(const CheckpointContent& copies, const StateTree& facts)> refuse;
+    /// Writes the checkpoint, on the writer's thread; write_verified_checkpoint if not set.
+    std::function<std::filesystem::path(const std::filesystem::path& folder, const CheckpointContent& copies)> write =
+        {};
     /// The checkpoint is not written before `complete` is called.
     bool held = false;
   };

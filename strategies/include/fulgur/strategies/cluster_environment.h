@@ -17,8 +17,20 @@ using Environment = std::map<std::string, std::string>;
 /// The environment variables of this process.
 FULGUR_API Environment process_environment();
 
-/// Values accepted by `detect_cluster_environment`, `auto` first.
-FULGUR_API const std::vector<std::string>& cluster_environment_names();
+/// A launcher or scheduler that a program or plug-in adds: where it puts the place of a process. `cluster_environment`
+/// names it as it is registered, without options; `auto` asks it before the built-in ones, except `launcher`.
+class FULGUR_API ClusterEnvironment {
+ public:
+  static constexpr const char* kRegistryKind = "cluster_environment";
+
+  virtual ~ClusterEnvironment();
+  /// The place of this process, from these variables; nullopt if another launcher has started it. May be called several
+  /// times, on any thread. Throws a DistributedError for variables that contradict each other.
+  virtual std::optional<ProcessPlace> detect(const Environment& environment) const = 0;
+};
+
+/// Values accepted by `detect_cluster_environment`, `auto` first, those that were added last.
+FULGUR_API std::vector<std::string> cluster_environment_names();
 
 /// The place that a launcher assigned to this process, read from `environment`; nullopt if it was not started as one of
 /// several.
@@ -33,12 +45,14 @@ FULGUR_API const std::vector<std::string>& cluster_environment_names();
 /// | `mpi` | `OMPI_COMM_WORLD_SIZE`, `MPI_LOCALNRANKS` or `PMI_SIZE` above 1 | mpirun of Open MPI, MPICH or Intel |
 /// | `variables` | `RANK` or `WORLD_SIZE` | set by hand or by a scheduler |
 ///
+/// A `ClusterEnvironment` of a program or plug-in comes after `launcher`.
+///
 /// Slurm is skipped in an interactive shell (job name `bash` or `interactive` with one task or a terminal), in a batch
 /// script outside srun, and under an mpirun whose daemons srun has started.
 ///
-/// `wanted` selects one of them or fails, with two exceptions: `launcher` returns nullopt in the process that is to
-/// launch, and `none` always does. Throws a DistributedError that names the variable for each value that is missing, is
-/// not a number or contradicts another, and a ConfigError for an unknown name.
+/// `wanted` selects one of them, or one that was added, or fails, with two exceptions: `launcher` returns nullopt in
+/// the process that is to launch, and `none` always does. Throws a DistributedError that names the variable for each
+/// value that is missing, is not a number or contradicts another, and a ConfigError for an unknown name.
 FULGUR_API std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment,
                                                                   const std::string& wanted = "auto");
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/checkpoint/checkpoint_writer.h"
 #include "fulgur/core/contracts/callback.h"
 #include "fulgur/core/contracts/loader.h"
 #include "fulgur/core/contracts/logger.h"
@@ -184,6 +185,7 @@ struct FULGUR_API TrainerOptions {
   std::vector<Spec<Callback>> callbacks;
   bool enable_checkpointing = true;
   bool async_checkpoint = true;
+  Spec<CheckpointWriter> checkpoint_writer{"folder"};
   OnSaveError on_save_error = OnSaveError::stop;
   OnNonFinite on_nonfinite = OnNonFinite::raise;
   int64_t check_every = 0;

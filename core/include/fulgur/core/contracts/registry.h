@@ -14,6 +14,18 @@
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/text/errors.h"
 
+// Code that registers a class refers to a symbol whose name has the version of its LibTorch, so that a plug-in that was
+// built with another one is refused when it is loaded. (A class may be checked without LibTorch's headers.)
+#if __has_include(<torch/version.h>)
+#include <torch/version.h>
+#define FULGUR_BUILT_WITH_2_(major, minor) built_with_libtorch_##major##_##minor
+#define FULGUR_BUILT_WITH_(major, minor) FULGUR_BUILT_WITH_2_(major, minor)
+#define FULGUR_BUILT_WITH FULGUR_BUILT_WITH_(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR)
+namespace fulgur::detail {
+FULGUR_API extern const char FULGUR_BUILT_WITH;
+}
+#endif
+
 namespace fulgur {
 
 /// What a registry knows about a component.
@@ -26,6 +38,7 @@ struct ComponentInfo {
   std::function<std::unique_ptr<AnyOptions>()> make_options;
   /// Creates the component; the pointer inside is a `Base*` of the registry's Base.
   std::function<std::shared_ptr<void>(const AnyOptions&)> create;
+  const void* built_with = nullptr;  ///< a symbol of libfulgur.so, without which a plug-in does not load
 };
 
 /// The components of one kind (`callback`, `model`, …), by name. Lives in libfulgur.so, one per kind and process, so
@@ -149,6 +162,9 @@ class Registry {
       info.doc = std::move(doc);
       info.file = file;
       info.line = line;
+#ifdef FULGUR_BUILT_WITH
+      info.built_with = &detail::FULGUR_BUILT_WITH;
+#endif
       if constexpr (requires { std::string(T::kExports); }) info.exports = T::kExports;
       info.make_options = [] { return std::make_unique<OptionsOf<OptionsType<T>>>(); };
       info.create = [](const AnyOptions& options) -> std::shared_ptr<void> {

@@ -1,0 +1,103 @@
+#include "added_verb.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/contracts/verb.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/trainer/config.h"
+#include "fulgur/trainer/yaml.h"
+#include "plugin.h"
+#include "print.h"
+
+namespace fulgur::cli {
+
+namespace {
+
+// A registry is created by its first use, and `list` shows each: a program without verbs of its own has none.
+const ComponentRegistry* added_verbs() {
+  const std::vector<std::string> kinds = registry_kinds();
+  return std::ranges::find(kinds, Verb::kRegistryKind) == kinds.end() ? nullptr : &Registry<Verb>::instance();
+}
+
+// Removes `--plugin FILE` from the arguments.
+std::vector<std::filesystem::path> take_plugins(std::vector<std::string>& arguments) {
+  constexpr std::string_view kOption = "--plugin", kOptionEquals = "--plugin=";
+  std::vector<std::filesystem::path> plugins;
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == kOption && i + 1 < arguments.size())
+      plugins.emplace_back(arguments[++i]);
+    else if (arguments[i].starts_with(kOptionEquals))
+      plugins.emplace_back(arguments[i].substr(kOptionEquals.size()));
+    else
+      rest.push_back(arguments[i]);
+  }
+  arguments = std::move(rest);
+  return plugins;
+}
+
+// `--name value` and `--name=value` as the options of a component.
+ConfigNode options_of_verb(const std::string& verb, const std::vector<std::string>& arguments) {
+  ConfigNode options = ConfigNode::map();
+  Problems problems;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const size_t equals = argument.find('=');
+    if (!argument.starts_with("--") || argument.size() == 2)
+      throw ConfigError(cat("[cli.", verb, "] ", verb, " takes options, --NAME VALUE; got '",
+                            escape_controls(argument.substr(0, 200)), "'. `", verb, " --help` shows them."));
+    const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+    if (equals == std::string::npos && i + 1 == arguments.size())
+      throw ConfigError(
+          cat("[cli.", verb, "] --", escape_controls(name), " needs a value: --", escape_controls(name), " VALUE."));
+    const std::string value = equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
+    ConfigNode node = value.empty() ? ConfigNode::string("") : parse_yaml(value, cat("--", name), problems);
+    options.set(name, std::move(node));
+  }
+  problems.throw_if_any();
+  return options;
+}
+
+}  // namespace
+
+std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments,
+                                       bool (*is_built_in_verb)(const std::string&)) {
+  std::vector<std::string> rest = arguments;
+  const std::vector<std::filesystem::path> plugins = take_plugins(rest);
+  if (rest.empty() || rest.front().starts_with('-')) return std::nullopt;
+  if (plugins.empty() && added_verbs() == nullptr) return std::nullopt;
+  const std::string& name = rest.front();
+  const bool is_built_in = is_built_in_verb(name);
+  // A plug-in is code: that of another verb is loaded where that verb is carried out.
+  if (!is_built_in)
+    for (const std::filesystem::path& plugin : plugins) load_plugin(plugin);
+  const ComponentRegistry* const verbs = added_verbs();
+  const ComponentInfo* const found = verbs == nullptr ? nullptr : verbs->find(name);
+  if (found == nullptr) return std::nullopt;
+  throw_if_registration_failed();
+  if (is_built_in)
+    throw ConfigError(cat("[cli] an added verb must not have the name of a built-in one; '", name,
+                          "' is registered at ", found->file, ":", found->line, ". Register it under another name."));
+  if (std::ranges::any_of(rest, [](const std::string& argument) { return argument == "--help" || argument == "-h"; }))
+    return print(describe_component(name)), ExitCode::ok;
+  Spec<Verb> spec;
+  Problems problems;
+  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", options_of_verb(name, rest)}}),
+            problems, name);
+  problems.throw_if_any();
+  return spec.create()->run();
+}
+
+std::string help_of_added_verbs() {
+  const ComponentRegistry* const verbs = added_verbs();
+  if (verbs == nullptr || verbs->names().empty()) return {};
+  std::string out = "\nVerbs that this program adds (NAME --help shows the options):\n";
+  for (const std::string& name : verbs->names()) out += cat("  ", name, "  ", first_line(verbs->get(name).doc), "\n");
+  return out;
+}
+
+}  // namespace fulgur::cli

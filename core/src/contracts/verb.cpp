@@ -1,0 +1,7 @@
+#include "fulgur/core/contracts/verb.h"
+
+namespace fulgur {
+
+Verb::~Verb() = default;
+
+}  // namespace fulgur
