@@ -77,10 +77,14 @@ class RandomMatrices {
   // What can be added to a product of m × n.
   Tensor summand(std::vector<int64_t> sizes) {
     switch (below(4)) {
-      case 0: return at::randn({sizes.back()});
-      case 1: return at::randn({});
-      case 2: return at::randn({sizes[sizes.size() - 2], 1});
-      default: return matrix(sizes);
+      case 0:
+        return at::randn({sizes.back()});
+      case 1:
+        return at::randn({});
+      case 2:
+        return at::randn({sizes[sizes.size() - 2], 1});
+      default:
+        return matrix(sizes);
     }
   }
 

@@ -1,1 +1,1 @@
-set(TEST_SOURCES autocast_test.cpp batch_size_plan_test.cpp batch_test.cpp clip_test.cpp cpu_matmul_test.cpp csv_format_test.cpp interval_trigger_test.cpp let_go_test.cpp memory_stats_test.cpp module_test.cpp start_thread_test.cpp state_tree_test.cpp text_table_test.cpp)
+set(TEST_SOURCES autocast_test.cpp batch_size_plan_test.cpp batch_test.cpp clip_test.cpp cpu_matmul_test.cpp csv_format_test.cpp interval_trigger_test.cpp let_go_test.cpp memory_stats_test.cpp module_test.cpp short_waits_test.cpp start_thread_test.cpp state_tree_test.cpp text_table_test.cpp)

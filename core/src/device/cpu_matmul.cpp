@@ -67,8 +67,8 @@ CpuKind this_cpu() {
   __builtin_cpu_init();
   if (__builtin_cpu_is("amd")) cpu.vendor = CpuKind::Vendor::amd;
   if (__builtin_cpu_is("intel")) cpu.vendor = CpuKind::Vendor::intel;
-  cpu.avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl");
+  cpu.avx512 =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
   return cpu;
 }
@@ -98,7 +98,8 @@ std::string why_no_onednn_matmul() {
 CpuMatmul decide_cpu_matmul(CpuMatmul wanted) {
   if (wanted == CpuMatmul::mkl) return wanted;
   const std::string obstacle = why_no_onednn_matmul();
-  if (wanted == CpuMatmul::automatic) return obstacle.empty() ? detail::faster_matmul(detail::this_cpu()) : CpuMatmul::mkl;
+  if (wanted == CpuMatmul::automatic)
+    return obstacle.empty() ? detail::faster_matmul(detail::this_cpu()) : CpuMatmul::mkl;
   if (!obstacle.empty())
     throw ConfigError(cat("[trainer.cpu_matmul] onednn cannot multiply matrices here: ", obstacle,
                           ". Set trainer.cpu_matmul: mkl or auto."));

@@ -1,7 +1,6 @@
 #include "setup/hardware.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>

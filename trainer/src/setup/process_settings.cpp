@@ -17,9 +17,7 @@ std::optional<int64_t> given_threads(const Auto<int64_t>& num_threads) {
   return std::nullopt;
 }
 
-int64_t decide_threads(const Auto<int64_t>& num_threads) {
-  return given_threads(num_threads).value_or(usable_cpus());
-}
+int64_t decide_threads(const Auto<int64_t>& num_threads) { return given_threads(num_threads).value_or(usable_cpus()); }
 
 int64_t threads_for_work(double multiply_adds, int64_t cpus) {
   // Some half a millisecond of one thread: a hundred times what it takes to start and join the threads of an operation.

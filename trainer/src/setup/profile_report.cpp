@@ -14,6 +14,7 @@
 #include "profiling/profile_path.h"
 #include "profiling/simple_profiler.h"
 #include "profiling/step_costs.h"
+#include "setup/process_settings.h"
 
 namespace fulgur::detail {
 

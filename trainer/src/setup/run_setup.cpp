@@ -235,8 +235,8 @@ void RunSetup::describe_run() {
   ConfigNode written = run_.components.config
                            ? *run_.components.config
                            : ConfigNode::map({{"trainer", FieldTraits<TrainerOptions>::write(run_.options)}});
-  run_.description.config = resolve_config(std::move(written), hardware_->devices, hardware_->threads,
-                                            hardware_->matmul, run_.seed);
+  run_.description.config =
+      resolve_config(std::move(written), hardware_->devices, hardware_->threads, hardware_->matmul, run_.seed);
   if (run_.fn == TrainerFn::fit)
     resolve_rates(run_.description.config, run_.plan, run_.options.scale_lr == ScaleLr::none ? 1 : run_.lr_factor);
   run_.description.config_hash = content_hash(to_yaml(run_.description.config));
@@ -263,7 +263,8 @@ void RunSetup::print_start() {
   if (run_.components.is_trial) return;
   run_.print(cat("devices: ", hardware_->devices.describe(), " · strategy: ", run_.strategy->name(),
                  " · precision: ", run_.strategy->precision().name(), " · threads: ", hardware_->threads,
-                 " · matrix products: ", enum_text(hardware_->matmul), " · seed: ", run_.seed ? std::to_string(*run_.seed) : "none"));
+                 " · matrix products: ", enum_text(hardware_->matmul),
+                 " · seed: ", run_.seed ? std::to_string(*run_.seed) : "none"));
   if (const std::string text = run_.strategy->describe(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> components;
   for (const auto& [stage, loaders] : run_.stages) {
