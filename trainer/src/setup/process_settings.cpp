@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "fulgur/core/device/short_waits.h"
 #include "fulgur/core/system/usable_cpus.h"
 
 namespace fulgur::detail {
@@ -26,7 +25,6 @@ int64_t threads_for_work(double multiply_adds, int64_t cpus) {
 }
 
 void set_threads(int64_t count) {
-  if (count > 1) wait_without_spinning(count);
   if (at::get_num_threads() != static_cast<int>(count)) at::set_num_threads(static_cast<int>(count));
 }
 

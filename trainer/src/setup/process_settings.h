@@ -19,7 +19,7 @@ int64_t decide_threads(const Auto<int64_t>& num_threads);
 /// longer than they compute, most of all if other processes use their CPUs.
 int64_t threads_for_work(double multiply_adds, int64_t cpus);
 
-/// Sets LibTorch's thread count. Several threads do not spin while they wait for each other.
+/// Sets LibTorch's thread count.
 void set_threads(int64_t count);
 
 /// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: process-wide

@@ -263,7 +263,7 @@ void RunSetup::print_start() {
   if (run_.components.is_trial) return;
   run_.print(cat("devices: ", hardware_->devices.describe(), " · strategy: ", run_.strategy->name(),
                  " · precision: ", run_.strategy->precision().name(), " · threads: ", hardware_->threads,
-                 " · matrix products: ", enum_text(hardware_->matmul),
+                 run_.device().is_cuda() ? "" : cat(" · matrix products: ", enum_text(hardware_->matmul)),
                  " · seed: ", run_.seed ? std::to_string(*run_.seed) : "none"));
   if (const std::string text = run_.strategy->describe(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> components;
