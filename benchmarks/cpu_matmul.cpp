@@ -1,7 +1,7 @@
 // Products of float32 matrices on one CPU thread: LibTorch's kernels (MKL) against oneDNN, in turn. For each shape, the
 // forward product of a linear layer and the two products of its backward; then batched products, a call that is too
-// small for oneDNN, and a step (forward, backward, fused AdamW) of a transformer's feed-forward block. Prints the least
-// CPU time of each, and as JSON with `--report FILE`, for scripts/measure_matmul.py.
+// small for oneDNN, and a step (forward, backward, fused AdamW) of a block of a GPT. Prints the least CPU time of each,
+// and writes it as JSON with `--report FILE`, for scripts/measure_matmul.py.
 //
 //   cmake --build build/release --target cpu_matmul && build/release/bin/cpu_matmul
 #include <ATen/core/grad_mode.h>
@@ -9,9 +9,11 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/nn/modules/linear.h>
@@ -84,34 +86,39 @@ nlohmann::json print(const char* what, std::array<int64_t, 4> shape, Times times
           {"taken", kUsual.take(batch, m, n, k)}};
 }
 
-// A step of two feed-forward blocks of a transformer.
-Times compare_blocks(int64_t tokens, int64_t width) {
-  std::vector<torch::nn::Linear> layers;
+// A step of a block of a GPT: layer norm and causal attention, layer norm and feed-forward layers.
+struct GptBlock {
+  static constexpr int64_t kSequences = 4, kTokens = 128, kHeads = 6, kWidth = 384;
+  torch::nn::Linear attention{kWidth, 3 * kWidth}, projection{kWidth, kWidth}, up{kWidth, 4 * kWidth},
+      down{4 * kWidth, kWidth};
+  Tensor x = at::randn({kSequences, kTokens, kWidth});
   std::vector<Tensor> parameters, first, second, most, steps;
-  for (int i = 0; i < 4; ++i) {
-    layers.emplace_back(i % 2 == 0 ? width : 4 * width, i % 2 == 0 ? 4 * width : width);
-    for (const Tensor& parameter : layers.back()->parameters()) parameters.push_back(parameter);
+
+  GptBlock() {
+    for (const auto& layer : {attention, projection, up, down})
+      for (const Tensor& parameter : layer->parameters()) {
+        parameters.push_back(parameter);
+        first.push_back(at::zeros_like(parameter));
+        second.push_back(at::zeros_like(parameter));
+        steps.push_back(at::ones({}));
+      }
   }
-  for (const Tensor& parameter : parameters) {
-    first.push_back(at::zeros_like(parameter));
-    second.push_back(at::zeros_like(parameter));
-    steps.push_back(at::ones({}));
+  Tensor forward() {
+    std::vector<Tensor> heads = attention->forward(at::layer_norm(x, {kWidth})).chunk(3, -1);
+    for (Tensor& one : heads) one = one.view({kSequences, kTokens, kHeads, kWidth / kHeads}).transpose(1, 2);
+    const Tensor mixed = at::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, 0, /*is_causal=*/true);
+    const Tensor y = x + projection->forward(mixed.transpose(1, 2).reshape(x.sizes()));
+    return y + down->forward(at::gelu(up->forward(at::layer_norm(y, {kWidth}))));
   }
-  const Tensor x = at::randn({tokens, width});
-  return compare(
-      [&] {
-        Tensor y = x;
-        for (size_t i = 0; i < 4; i += 2) y = y + layers[i + 1]->forward(at::gelu(layers[i]->forward(y)));
-        y.square().mean().backward();
-        std::vector<Tensor> gradients;
-        for (const Tensor& parameter : parameters) gradients.push_back(parameter.grad());
-        const at::NoGradGuard no_grad;
-        at::_fused_adamw_(parameters, gradients, first, second, most, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8, false,
-                          false);
-        for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
-      },
-      kUsual);
-}
+  void step() {
+    forward().square().mean().backward();
+    std::vector<Tensor> gradients;
+    for (const Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+    const at::NoGradGuard no_grad;
+    at::_fused_adamw_(parameters, gradients, first, second, most, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8, false, false);
+    for (Tensor& parameter : parameters) parameter.mutable_grad().reset();
+  }
+};
 
 const char* name_of(CpuKind::Vendor vendor) {
   return vendor == CpuKind::Vendor::amd ? "amd" : vendor == CpuKind::Vendor::intel ? "intel" : "other";
@@ -151,8 +158,9 @@ void measure(const std::string& report) {
   const Times call = compare([&] { at::mm_out(product, small, small); }, kUsual);
   std::printf("a product of 4 x 4: %.0f ns, with oneDNN for large ones %.0f ns\n", call.libtorch * 1e9,
               call.onednn * 1e9);
-  const Times block = compare_blocks(512, 384);
-  std::printf("step of two feed-forward blocks 384-1536-384, 512 tokens: %.1f ms, with oneDNN %.1f ms, %.2f x\n",
+  GptBlock gpt;
+  const Times block = compare([&] { gpt.step(); }, kUsual);
+  std::printf("step of a block of a GPT, width 384, 4 x 128 tokens: %.1f ms, with oneDNN %.1f ms, %.2f x\n",
               block.libtorch * 1e3, block.onednn * 1e3, block.libtorch / block.onednn);
   if (report.empty()) return;
   std::ofstream(report) << nlohmann::json({{"vendor", name_of(cpu.vendor)},

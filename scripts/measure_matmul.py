@@ -73,7 +73,7 @@ def main():
     taken = [product for product in products if product["taken"]]
     block = statistics.median(report["block_s"][0] / report["block_s"][1] for report in reports)
     small = statistics.median(1e9 * (report["small_call_s"][1] - report["small_call_s"][0]) for report in reports)
-    print(f"gain of oneDNN over the products that it gets: {mean_gain(taken):.2f} x; feed-forward blocks: {block:.2f} x")
+    print(f"gain of oneDNN over the products that it gets: {mean_gain(taken):.2f} x; step of a GPT block: {block:.2f} x")
     print(f"what a small product costs more: {small:.0f} ns")
     print("the row of this processor, in GFLOP/s of one thread:")
     print(row_of(reports[0], taken))
