@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdlib>
@@ -186,7 +187,8 @@ TEST_CASE("cpu_matmul: a run that was interrupted and resumed equals one that wa
   const auto checkpoint = fit(parts, 6, {}, CpuMatmul::onednn).second;
   REQUIRE(checkpoint);
   CHECK(same_weights(fit(parts, 10, checkpoint->string(), CpuMatmul::automatic).first, expected));
-  for (const auto& [name, value] : fit(mkl, 10, {}, CpuMatmul::mkl).first)
+  const auto by_mkl = fit(mkl, 10, {}, CpuMatmul::mkl).first;
+  for (const auto& [name, value] : by_mkl)
     CHECK((value - expected.at(name)).abs().max().item().toDouble() < 1e-5);
 }
 
