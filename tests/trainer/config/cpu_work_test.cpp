@@ -188,8 +188,7 @@ TEST_CASE("cpu_matmul: a run that was interrupted and resumed equals one that wa
   REQUIRE(checkpoint);
   CHECK(same_weights(fit(parts, 10, checkpoint->string(), CpuMatmul::automatic).first, expected));
   const auto by_mkl = fit(mkl, 10, {}, CpuMatmul::mkl).first;
-  for (const auto& [name, value] : by_mkl)
-    CHECK((value - expected.at(name)).abs().max().item().toDouble() < 1e-5);
+  for (const auto& [name, value] : by_mkl) CHECK((value - expected.at(name)).abs().max().item().toDouble() < 1e-5);
 }
 
 TEST_CASE("cpu_matmul: onednn on a machine that cannot is an error before the run, and no resume fails for it") {
