@@ -27,7 +27,7 @@ struct MatmulRow {
 // more. On AMD, MKL uses only AVX2. A processor without a row keeps MKL.
 constexpr MatmulRow kMatmulTable[] = {
     {CpuKind::Vendor::amd, true, CpuMatmul::onednn},  // EPYC: MKL 90 to 96, oneDNN 140 to 214
-    {CpuKind::Vendor::intel, true, CpuMatmul::mkl},   // Xeon with AMX: MKL 159 to 193, oneDNN 125 to 182
+    {CpuKind::Vendor::intel, true, CpuMatmul::mkl},   // Xeon with AMX: MKL 144 to 193, oneDNN 124 to 182
 };
 
 // The open scopes of the process, the newest last, each with what its oneDNN computes (nullptr: nothing).
