@@ -23,11 +23,11 @@ struct MatmulRow {
   CpuMatmul faster;
 };
 
-// Rows as scripts/measure_matmul.py prints them: GFLOP/s of one thread over products of 2 million multiply-adds and
+// Rows as scripts/measure_matmul.py prints them: GFLOP/s of one thread over products of 4 million multiply-adds and
 // more. On AMD, MKL uses only AVX2. A processor without a row keeps MKL.
 constexpr MatmulRow kMatmulTable[] = {
     {CpuKind::Vendor::amd, true, CpuMatmul::onednn},  // EPYC: MKL 90 to 96, oneDNN 140 to 214
-    {CpuKind::Vendor::intel, true, CpuMatmul::mkl},   // Xeon with AMX: MKL 144 to 193, oneDNN 124 to 182
+    {CpuKind::Vendor::intel, true, CpuMatmul::mkl},   // Xeon with AMX: MKL 68 to 203, oneDNN 64 to 174
 };
 
 // The open scopes of the process, the newest last, each with what its oneDNN computes (nullptr: nothing).

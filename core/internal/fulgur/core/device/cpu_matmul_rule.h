@@ -23,7 +23,7 @@ FULGUR_API CpuMatmul faster_matmul(const CpuKind& cpu);
 /// Products that oneDNN gets. A call of oneDNN costs some 12 µs more than one of MKL, whatever its size, and it is slow
 /// if one of the three sizes is small.
 struct MatmulShapes {
-  int64_t least_work = int64_t{1} << 21;  ///< multiply-adds of all products of the call
+  int64_t least_work = int64_t{1} << 22;  ///< multiply-adds of all products of the call
   int64_t least_size = 16;                ///< of m, n and k
   bool take(int64_t batch, int64_t m, int64_t n, int64_t k) const {
     return m >= least_size && n >= least_size && k >= least_size && batch * m * n * k >= least_work;
