@@ -75,6 +75,17 @@ TEST_CASE("F16 what the run has decided for auto is no difference") {
   CHECK_FALSE(says(end.err, ": auto in the checkpoint"));
 }
 
+TEST_CASE("F16 auto keeps how the run computed on the CPU, which is no difference") {
+  const Stopped run;
+  const Finished end = run.resume({"--trainer.num_threads", "auto", "--trainer.cpu_matmul", "auto"});
+  INFO(end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK_FALSE(says(end.err, "resume: trainer.num_threads"));
+  CHECK_FALSE(says(end.err, "resume: trainer.cpu_matmul"));
+  CHECK(says(run.config(), "num_threads: 1"));
+  CHECK_FALSE(says(run.config(), "cpu_matmul: auto"));
+}
+
 TEST_CASE("a seed that was drawn is that of the run in every process that resumes it") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);

@@ -11,6 +11,7 @@ set(TEST_SOURCES
   checkpointing/checkpoint_table_test.cpp
   checkpointing/checkpointing_test.cpp
   config/components_test.cpp
+  config/cpu_work_test.cpp
   config/device_options_test.cpp
   loops/auto_micro_batch_test.cpp
   loops/callback_filter_test.cpp

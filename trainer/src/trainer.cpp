@@ -135,7 +135,8 @@ ConfigNode Trainer::resolved_config() const {
                            ? *impl_->components.config
                            : ConfigNode::map({{"trainer", FieldTraits<TrainerOptions>::write(impl_->options)}});
   return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options),
-                                detail::decide_threads(impl_->options.num_threads), impl_->components.seed);
+                                detail::given_threads(impl_->options.num_threads),
+                                decide_cpu_matmul(impl_->options.cpu_matmul), impl_->components.seed);
 }
 
 int64_t count_processes(const TrainerOptions& options) {

@@ -54,6 +54,18 @@ TEST_CASE("the default config reads back as itself") {
   CHECK(load(to_yaml(written)).write().same_as(written));
 }
 
+TEST_CASE("the library of matrix products is one of three words") {
+  CHECK(load("").trainer.cpu_matmul == CpuMatmul::automatic);
+  CHECK(load("trainer: {cpu_matmul: onednn}").trainer.cpu_matmul == CpuMatmul::onednn);
+  CHECK(load("trainer: {cpu_matmul: mkl}").trainer.cpu_matmul == CpuMatmul::mkl);
+  CHECK(value_at(load(""), "trainer.cpu_matmul") == "auto");
+  const std::string message = load_error("trainer: {cpu_matmul: blas}");
+  INFO(message);
+  CHECK(says(message, "trainer.cpu_matmul"));
+  CHECK(says(message, "onednn"));
+  CHECK(says(message, "blas"));
+}
+
 TEST_CASE("seeds and development runs are a switch or a number") {
   CHECK(load("seed_everything: 7").seed_everything.seed == 7);
   CHECK(load("seed_everything: true").seed_everything.enabled);

@@ -249,6 +249,10 @@ struct Agreement {
     if (side == Side::ignored || config::is_link_target(given, key)) return;
     // Checkpoints of earlier versions do not have the key.
     if (key == "adapters" && !there && here && here->is_null()) return;
+    // In a resumed run, `auto` keeps what the run had.
+    if ((key == "trainer.num_threads" || key == "trainer.cpu_matmul") && here && here->is_scalar() &&
+        here->text() == "auto" && !config_wins)
+      return;
     // `true` accepts any seed, so the checkpoint's is no difference.
     if (key == "seed_everything" && here && here->is_scalar() && here->text() == "true" && number_of(there) &&
         !config_wins)

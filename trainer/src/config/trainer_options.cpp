@@ -287,7 +287,13 @@ void TrainerOptions::fields(Fields& f) {
   f(profiler, "profiler",
     "What measures the run: simple (time of each action), memory (of each action and layer), kineto (a Chrome trace of "
     "a few steps), nvtx and itt (ranges for NVIDIA's and Intel's tools), or none.");
-  f(num_threads, "num_threads", "Threads of CPU operations; auto: the cores this process may use.").at_least(1);
+  f(num_threads, "num_threads",
+    "Threads of CPU operations; auto: OMP_NUM_THREADS, else by the work of a batch, at most the CPUs that this process "
+    "may use; a resumed run keeps its number.")
+      .at_least(1);
+  f(cpu_matmul, "cpu_matmul",
+    "The library that multiplies float32 matrices on the CPU: mkl (LibTorch's kernels), onednn (oneDNN for large "
+    "products), or auto (the faster one, from a table of processors); a resumed run keeps its library.");
   f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every N steps; 0: never.").at_least(0);
 
   f(default_root_dir, "default_root_dir", "Folder in which run folders are created.");

@@ -8,15 +8,16 @@
 
 namespace fulgur::detail {
 
-ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads,
-                          std::optional<uint64_t> seed) {
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, std::optional<int64_t> threads,
+                          CpuMatmul matmul, std::optional<uint64_t> seed) {
   ConfigNode& trainer = config.get_or_add("trainer");
   trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
   // Indices stay as given; a number becomes the resolved number.
   const ConfigNode* written = trainer.find("devices");
   if (!written || !written->is_list())
     trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
-  trainer.set("num_threads", ConfigNode::integer(threads));
+  if (threads) trainer.set("num_threads", ConfigNode::integer(*threads));
+  trainer.set("cpu_matmul", ConfigNode::string(std::string(enum_text(matmul))));
   if (seed) config.set("seed_everything", ConfigNode::scalar(std::to_string(*seed)));
   return config;
 }

@@ -30,8 +30,8 @@ std::string auto_without_cuda(DeviceUse use, const std::string& reason, const st
 /// As required by the strategy in the options.
 ChosenDevices choose_devices(const TrainerOptions& options);
 
-/// `config` with each `auto` replaced by the decided value.
-ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads,
-                          std::optional<uint64_t> seed);
+/// `config` with each `auto` replaced by the decided value. `threads`: nullopt if only a run can decide.
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, std::optional<int64_t> threads,
+                          CpuMatmul matmul, std::optional<uint64_t> seed);
 
 }  // namespace fulgur::detail

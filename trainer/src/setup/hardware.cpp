@@ -1,13 +1,20 @@
 #include "setup/hardware.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
 
 #include "fulgur/core/device/memory_stats.h"
+#include "fulgur/core/device/short_waits.h"
 #include "fulgur/core/state/rng.h"
+#include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
+#include "fulgur/trainer/checkpoint_keys.h"
+#include "fulgur/trainer/yaml.h"
 #include "setup/allocator.h"
 #include "setup/process_settings.h"
 
@@ -33,12 +40,54 @@ void warn_if_one_of_several(const Strategy& strategy) {
                 "trainer.strategy: ddp; if they are meant to be separate runs, silence this warning"));
 }
 
+// Multiply-adds of a forward pass, by what is known without computing one: each weight is applied to each sample of a
+// batch. In a model of images or tokens, it is applied at many places of each.
+double forward_work(const RunState& run) {
+  constexpr double kPlaces = 64;
+  double weights = 0;
+  bool has_places = false;
+  for (const NamedParameter& parameter : unique_parameters(*run.model)) {
+    if (!parameter.value.defined()) continue;
+    weights += static_cast<double>(parameter.value.numel());
+    has_places |= parameter.value.dim() > 2;  // convolutions, embeddings of positions
+  }
+  for (const auto& module : run.model->modules())
+    has_places |= dynamic_cast<const torch::nn::EmbeddingImpl*>(module.get()) != nullptr;
+  int64_t batch = 1;
+  for (const auto& [stage, loaders] : run.stages)
+    for (const auto& loader : loaders.loaders) batch = std::max(batch, loader->batch_size());
+  return static_cast<double>(batch) * weights * (has_places ? kPlaces : 1);
+}
+
+// What a run has decided about the CPU, as its checkpoints record it.
+struct CpuDecisions {
+  std::optional<int64_t> threads;
+  std::optional<CpuMatmul> matmul;
+};
+
+CpuDecisions cpu_decisions_in(const StateTree* checkpoint) {
+  CpuDecisions decisions;
+  if (checkpoint == nullptr || !checkpoint->is_map() || !checkpoint->contains(checkpoint_keys::kConfig)) return {};
+  Problems problems;
+  const ConfigNode config = parse_yaml(checkpoint->at(checkpoint_keys::kConfig).as_string(), "checkpoint", problems);
+  const ConfigNode* const trainer = problems.empty() && config.is_map() ? config.find("trainer") : nullptr;
+  if (trainer == nullptr || !trainer->is_map()) return {};
+  const auto text_of = [&](const char* key) {
+    const ConfigNode* const value = trainer->find(key);
+    return value != nullptr && value->is_scalar() ? value->text() : std::string();
+  };
+  decisions.threads = parse_whole<int64_t>(text_of("num_threads"));
+  decisions.matmul = enum_from<CpuMatmul>(text_of("cpu_matmul"));
+  return decisions;
+}
+
 }  // namespace
 
 Hardware choose_hardware(RunState& run) {
   Hardware hardware;
   hardware.threads = decide_threads(run.options.num_threads);
   set_threads(hardware.threads);
+  decide_cpu_matmul(run.options.cpu_matmul);  // refuses what this CPU cannot do before anything is loaded
   auto precision = run.components.precision ? run.components.precision : run.options.precision.create();
   run.strategy = run.components.strategy ? run.components.strategy : run.options.strategy.create();
   check_allocator(run.options.allocator);
@@ -71,6 +120,31 @@ Hardware choose_hardware(RunState& run) {
   }
   if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
   return hardware;
+}
+
+void choose_cpu_work(RunState& run, const StateTree* resumed, Hardware& hardware) {
+  const CpuDecisions before = cpu_decisions_in(resumed);
+  const int64_t cpus = usable_cpus();
+  if (const auto given = given_threads(run.options.num_threads))
+    hardware.threads = *given;
+  else if (before.threads.value_or(cpus + 1) <= cpus)
+    hardware.threads = *before.threads;  // another number would change the last bits
+  else
+    hardware.threads = run.device().is_cuda() ? cpus : threads_for_work(forward_work(run), cpus);
+  set_threads(hardware.threads);
+  if (hardware.threads > 1) wait_without_spinning(hardware.threads);
+
+  CpuMatmul matmul = run.options.cpu_matmul;
+  if (matmul == CpuMatmul::automatic && before.matmul) {
+    matmul = *before.matmul;
+    if (const std::string why = why_no_onednn_matmul(); matmul == CpuMatmul::onednn && !why.empty()) {
+      run.print(cat("resume: oneDNN multiplied the matrices of this run, and cannot do so here: ", why,
+                    ". Results may differ in the last bits"));
+      matmul = CpuMatmul::automatic;
+    }
+  }
+  hardware.matmul = decide_cpu_matmul(matmul);
+  hardware.matmul_scope = std::make_unique<CpuMatmulScope>(hardware.matmul);
 }
 
 }  // namespace fulgur::detail

@@ -3,16 +3,25 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "fulgur/core/system/usable_cpus.h"
 
 namespace fulgur::detail {
 
-int64_t decide_threads(const Auto<int64_t>& num_threads) {
-  if (num_threads.value) return *num_threads.value;
+std::optional<int64_t> given_threads(const Auto<int64_t>& num_threads) {
+  if (num_threads.value) return num_threads.value;
   if (const char* text = std::getenv("OMP_NUM_THREADS"); text && std::atoll(text) > 0) return std::atoll(text);
-  return usable_cpus();
+  return std::nullopt;
+}
+
+int64_t decide_threads(const Auto<int64_t>& num_threads) { return given_threads(num_threads).value_or(usable_cpus()); }
+
+int64_t threads_for_work(double multiply_adds, int64_t cpus) {
+  // Some half a millisecond of one thread: a hundred times what it takes to start and join the threads of an operation.
+  constexpr double kWorkOfThread = 32e6;
+  return static_cast<int64_t>(std::clamp(multiply_adds / kWorkOfThread, 1.0, static_cast<double>(cpus)));
 }
 
 void set_threads(int64_t count) {

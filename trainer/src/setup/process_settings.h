@@ -9,9 +9,15 @@
 
 namespace fulgur::detail {
 
-/// The number of threads of a run: as configured, or (`auto`) OMP_NUM_THREADS, or the number of CPUs this process may
-/// use.
+/// The number of threads as configured, or (`auto`) OMP_NUM_THREADS; nullopt if neither is set.
+std::optional<int64_t> given_threads(const Auto<int64_t>& num_threads);
+
+/// The given number, or the number of CPUs this process may use: for work of which nothing is known.
 int64_t decide_threads(const Auto<int64_t>& num_threads);
+
+/// `auto`: the number for forward passes of that many multiply-adds. Threads that share little work wait for each other
+/// longer than they compute, most of all if other processes use their CPUs.
+int64_t threads_for_work(double multiply_adds, int64_t cpus);
 
 /// Sets LibTorch's thread count.
 void set_threads(int64_t count);

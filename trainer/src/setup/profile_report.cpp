@@ -14,6 +14,7 @@
 #include "profiling/profile_path.h"
 #include "profiling/simple_profiler.h"
 #include "profiling/step_costs.h"
+#include "setup/process_settings.h"
 
 namespace fulgur::detail {
 
@@ -41,7 +42,8 @@ RunTraits traits_of(const RunState& run) {
       .on_cpu = run.device().is_cpu(),
       .captures = run.options.cuda_graph,
       .ranks = run.world_size(),
-      .threads = run.description.threads,
+      // What `auto` decided is no bottleneck to point at.
+      .threads = given_threads(run.options.num_threads) ? run.description.threads : usable_cpus(),
       .cores = usable_cpus(),
       .num_workers = {},
       .accumulate_grad_batches = run.options.accumulate_grad_batches,

@@ -48,6 +48,8 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   ResumePlan& resume = resume_.emplace(plan_resume(run_, hardware, choice, latest));
   set_up_ = true;
   load_data(resume);
+  const bool resumes = run_.fn == TrainerFn::fit && resume.content && run_.load.loads_loops();
+  choose_cpu_work(run_, resumes && !run_.load.allow_config_change ? &resume.content->state : nullptr, *hardware_);
   plan_training(resume);
   choose_run_folder(resume);
   restore(resume);
@@ -233,7 +235,8 @@ void RunSetup::describe_run() {
   ConfigNode written = run_.components.config
                            ? *run_.components.config
                            : ConfigNode::map({{"trainer", FieldTraits<TrainerOptions>::write(run_.options)}});
-  run_.description.config = resolve_config(std::move(written), hardware_->devices, hardware_->threads, run_.seed);
+  run_.description.config =
+      resolve_config(std::move(written), hardware_->devices, hardware_->threads, hardware_->matmul, run_.seed);
   if (run_.fn == TrainerFn::fit)
     resolve_rates(run_.description.config, run_.plan, run_.options.scale_lr == ScaleLr::none ? 1 : run_.lr_factor);
   run_.description.config_hash = content_hash(to_yaml(run_.description.config));
@@ -260,6 +263,7 @@ void RunSetup::print_start() {
   if (run_.components.is_trial) return;
   run_.print(cat("devices: ", hardware_->devices.describe(), " · strategy: ", run_.strategy->name(),
                  " · precision: ", run_.strategy->precision().name(), " · threads: ", hardware_->threads,
+                 run_.device().is_cuda() ? "" : cat(" · matrix products: ", enum_text(hardware_->matmul)),
                  " · seed: ", run_.seed ? std::to_string(*run_.seed) : "none"));
   if (const std::string text = run_.strategy->describe(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> components;
@@ -379,6 +383,7 @@ void RunSetup::finish(RunStatus status) noexcept {
   if (run_.model) ComponentAccess::set_run(*run_.model, nullptr);
   for (const auto& [replica, context] : run_.replicas) ComponentAccess::set_run(*replica, nullptr);
   if (hardware_) hardware_->current_device.reset();
+  if (hardware_) hardware_->matmul_scope.reset();
   if (resume_) resume_->lock.reset();
   if (discards_folder_ && run_.fn == TrainerFn::fit) remove_unused_folder(run_.run_dir);
 }

@@ -13,6 +13,7 @@
 #include "fulgur/core/contracts/logger.h"
 #include "fulgur/core/contracts/profiler.h"
 #include "fulgur/core/contracts/strategy.h"
+#include "fulgur/core/device/cpu_matmul.h"
 #include "fulgur/core/export.h"
 #include "fulgur/core/options/enum_names.h"
 #include "fulgur/core/options/options.h"
@@ -177,6 +178,7 @@ struct FULGUR_API TrainerOptions {
   bool barebones = false;
   Spec<Profiler> profiler{"none"};
   Auto<int64_t> num_threads;
+  CpuMatmul cpu_matmul = CpuMatmul::automatic;
   int64_t log_every_n_steps = 50;
 
   std::filesystem::path default_root_dir = ".";
