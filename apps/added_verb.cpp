@@ -41,7 +41,7 @@ std::vector<std::filesystem::path> take_plugins(std::vector<std::string>& argume
 }
 
 // `--name value` and `--name=value` as the options of a component.
-ConfigNode options_of_verb(const std::string& verb, const std::vector<std::string>& arguments) {
+ConfigNode init_args_of_verb(const std::string& verb, const std::vector<std::string>& arguments) {
   ConfigNode options = ConfigNode::map();
   Problems problems;
   for (size_t i = 1; i < arguments.size(); ++i) {
@@ -86,7 +86,7 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
     return print(describe_component(name)), ExitCode::ok;
   Spec<Verb> spec;
   Problems problems;
-  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", options_of_verb(name, rest)}}),
+  spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", init_args_of_verb(name, rest)}}),
             problems, name);
   problems.throw_if_any();
   return spec.create()->run();
