@@ -55,7 +55,8 @@ bool is_adapter_part(std::string_view name) { return name.ends_with(".lora_A") |
 // The module that has the tensor, and the tensor's name in it.
 std::pair<std::string, std::string> split_name(const std::string& name) {
   const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? std::pair(std::string(), name) : std::pair(name.substr(0, dot), name.substr(dot + 1));
+  return dot == std::string::npos ? std::pair(std::string(), name)
+                                  : std::pair(name.substr(0, dot), name.substr(dot + 1));
 }
 
 // PEFT puts an adapted layer into another one, as its `base_layer`.
@@ -84,7 +85,8 @@ NamedTensors as_in_module(NamedTensors tensors) {
            item.first.find(".modules_to_save.") != std::string::npos;
   });
   for (auto& [name, tensor] : tensors)
-    if (const size_t place = name.rfind(kBaseLayer); place != std::string::npos && layers.contains(name.substr(0, place)))
+    if (const size_t place = name.rfind(kBaseLayer);
+        place != std::string::npos && layers.contains(name.substr(0, place)))
       name.erase(place, kBaseLayer.size() - 1);
   return tensors;
 }
@@ -136,8 +138,8 @@ void read_adapter_config(const fs::path& path, AdaptersFile& file) {
   file.alpha = config["lora_alpha"].get<double>();
 }
 
-// The modules of which all tensors were trained: PEFT keeps a copy of each, `modules_to_save`. It finds them by the ends
-// of their names, so that no other module may have the same end.
+// The modules of which all tensors were trained: PEFT keeps a copy of each, `modules_to_save`. It finds them by the
+// ends of their names, so that no other module may have the same end.
 std::vector<std::string> whole_modules(const NamedTensors& tensors, const AdapterRecord& record) {
   const std::set<std::string> trained(record.trained.begin(), record.trained.end());
   std::set<std::string> modules, candidates;
@@ -150,10 +152,9 @@ std::vector<std::string> whole_modules(const NamedTensors& tensors, const Adapte
     const std::string start = module + ".";
     const auto is_inside = [&](const std::string& other) { return start.starts_with(other + "."); };
     if (module.empty() || std::ranges::any_of(whole, is_inside)) continue;
-    if (std::ranges::all_of(tensors,
-                            [&](const auto& item) {
-                              return !item.first.starts_with(start) || trained.contains(item.first);
-                            }) &&
+    if (std::ranges::all_of(
+            tensors,
+            [&](const auto& item) { return !item.first.starts_with(start) || trained.contains(item.first); }) &&
         std::ranges::none_of(modules,
                              [&](const std::string& other) { return other != module && other.ends_with(module); }))
       whole.push_back(module);

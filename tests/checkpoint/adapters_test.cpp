@@ -135,7 +135,8 @@ bool write_with_fault(int fail_at, const std::filesystem::path& out, const Named
                       const AdapterRecord& record) {
   int calls = 0;
   const test::FaultCalls faults([&](std::string_view name, const std::function<long()>& call) -> long {
-    if (std::find(std::begin(kMeasuredCalls), std::end(kMeasuredCalls), name) == std::end(kMeasuredCalls)) return call();
+    if (std::find(std::begin(kMeasuredCalls), std::end(kMeasuredCalls), name) == std::end(kMeasuredCalls))
+      return call();
     if (calls++ != fail_at) return call();
     errno = EIO;
     return -1;
@@ -149,7 +150,8 @@ bool write_with_fault(int fail_at, const std::filesystem::path& out, const Named
 
 std::vector<std::string> files_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -168,7 +170,8 @@ TEST_CASE("adapters are complete or absent, whichever call fails") {
     const bool is_there = left == std::vector<std::string>{"out"};
     CHECK((is_there || left.empty()));
     CHECK((is_there || failed));
-    if (is_there) CHECK(files_in(folder / "out") == std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors"});
+    if (is_there)
+      CHECK(files_in(folder / "out") == std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors"});
   }
   CHECK(fail_at > 5);
   CHECK(fail_at < 200);

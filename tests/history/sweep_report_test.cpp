@@ -304,8 +304,7 @@ TEST_CASE("sweep table: mean and standard deviation over folds, and the best con
 }
 
 TEST_CASE("sweep: the config of no fold has no value that a link took from the fold") {
-  const SweepPlan plan =
-      plan_of_text("method: grid\nmetric: m\nspace: {model.init_args.depth: [2]}\nfolds: 3");
+  const SweepPlan plan = plan_of_text("method: grid\nmetric: m\nspace: {model.init_args.depth: [2]}\nfolds: 3");
   const test::TemporaryFolder folder;
   std::filesystem::create_directories(folder / "run");
   test::write_text(folder / "run/config.yaml", R"(

@@ -141,7 +141,8 @@ TEST_CASE("a number that is written in two ways is one class") {
   std::sort(expected.begin(), expected.end());
   CHECK(rows == expected);
   // Numbers that are written in one way keep it, and so do texts.
-  CHECK(Files("a.jsonl", lines({{"the", "007"}, {"of", "3"}})).made()->classes() == std::vector<std::string>{"3", "007"});
+  CHECK(Files("a.jsonl", lines({{"the", "007"}, {"of", "3"}})).made()->classes() ==
+        std::vector<std::string>{"3", "007"});
   CHECK(Files("a.jsonl", lines({{"the", "01"}, {"of", "001"}, {"and", "2"}})).made()->classes() ==
         std::vector<std::string>{"1", "2"});
   CHECK(Files("a.jsonl", lines({{"the", "1"}, {"of", "01"}, {"and", "x"}})).made()->classes() ==

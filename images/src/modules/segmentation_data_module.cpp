@@ -126,8 +126,9 @@ ImagePairs list_pairs(const fs::path& images, const std::optional<fs::path>& mas
     mask.replace_filename(mask.stem().string() + suffix + ".png");
     if (const auto [other, is_new] = image_of.emplace(mask, pairs.images.back()); !is_new)
       throw DataError(cat("[images.SegmentationFolderDataModule] each image must have a mask to itself; ",
-                          escape_controls(other->second.string()), " and ", escape_controls(pairs.images.back().string()),
-                          " would both have ", escape_controls(mask.string()), ". Rename or remove one of them."));
+                          escape_controls(other->second.string()), " and ",
+                          escape_controls(pairs.images.back().string()), " would both have ",
+                          escape_controls(mask.string()), ". Rename or remove one of them."));
     std::error_code none;
     if (!fs::exists(mask, none)) missing.push_back(mask.string());
     pairs.masks.push_back(std::move(mask));

@@ -161,7 +161,8 @@ StateTree PromptsDataModule::exported_values() const {
 PredictionTexts PromptsDataModule::prediction_texts(const PredictedRow& row) const {
   // Lines are not in the order of the samples if each rank reads all of them.
   int64_t sample = row.row;
-  if (row.values.contains("index") && row.values["index"].scalar_type() == at::kLong && row.values["index"].numel() == 1)
+  if (row.values.contains("index") && row.values["index"].scalar_type() == at::kLong &&
+      row.values["index"].numel() == 1)
     sample = *row.values["index"].const_data_ptr<int64_t>();
   const auto number = static_cast<size_t>(sample / impl_->options.samples_per_prompt);
   if (sample < 0 || number >= impl_->prompts.size()) return {};

@@ -24,8 +24,8 @@ FULGUR_API std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialR
 
 /// The config of a trial's run, as YAML, without what the sweep has set for itself: `default_root_dir` is that of
 /// `shared`, the config of the sweep. For a trial of cross validation, `of_fold`, `data.fold` is left out, too, and so
-/// are the values that links took from the fold. nullopt if the run has no config file. Throws a DataError for a damaged
-/// one.
+/// are the values that links took from the fold. nullopt if the run has no config file. Throws a DataError for a
+/// damaged one.
 FULGUR_API std::optional<std::string> trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial,
                                                    const std::string& shared, const SweepTrial* of_fold = nullptr);
 

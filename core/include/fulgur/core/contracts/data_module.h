@@ -28,7 +28,7 @@ struct FULGUR_API PredictedRow {
   /// Number of the line among those of its loader: the sample's place in the data, in its order, unless each rank reads
   /// all of it (`use_distributed_sampler: false`). An entry `index` of the batch is among `values`.
   int64_t row = 0;
-  Outputs values;   ///< on the CPU, each without the dimension of the samples
+  Outputs values;  ///< on the CPU, each without the dimension of the samples
 };
 
 /// The data of a run: how it is prepared, split and loaded.
