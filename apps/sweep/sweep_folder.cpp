@@ -18,10 +18,11 @@ namespace {
 constexpr const char* kState = "sweep.json";
 
 // nullopt if the run has none, or if it cannot be read: the table does not need it.
-std::optional<std::string> config_of(const std::filesystem::path& folder, const history::SweepState& state,
-                                     size_t trial, bool has_folds) {
+std::optional<std::string> config_of(const std::filesystem::path& folder, const history::SweepPlan& plan,
+                                     const history::SweepState& state, size_t trial) {
   try {
-    return history::trial_config(folder, state.trials[trial], state.config, has_folds);
+    return history::trial_config(folder, state.trials[trial], state.config,
+                                 plan.spec.folds ? &plan.trials[trial] : nullptr);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -55,8 +56,7 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   const std::vector<history::TrialRecord>& trials = state.trials;
   const auto best = history::best_trial(plan, trials);
   const std::filesystem::path best_yaml = folder / "best.yaml";
-  const std::optional<std::string> config =
-      best ? config_of(folder, state, *best, plan.spec.folds.has_value()) : std::nullopt;
+  const std::optional<std::string> config = best ? config_of(folder, plan, state, *best) : std::nullopt;
   std::string command = cat(shell_word(program_name()), " fit --config ", shell_word(best_yaml.string()));
   const std::string plugins = run_layout::plugin_arguments(state.plugins);
   if (!plugins.empty()) command += cat(" --plugin ", plugins);

@@ -5,14 +5,19 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "fulgur/checkpoint/new_file.h"
 #include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/system/regular_file.h"
+#include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "io/folder_names.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
@@ -22,6 +27,7 @@ constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 constexpr const char* kAdapterConfig = "adapter_config.json";
 constexpr std::string_view kPeftPrefix = "base_model.model.";
 constexpr std::string_view kWeightEnd = ".weight";
+constexpr std::string_view kBaseLayer = ".base_layer.";
 
 StateTree list_of(const std::vector<std::string>& names) {
   StateTree::List list;
@@ -46,8 +52,18 @@ Tensor& adapter_tensor(NamedTensors& tensors, const std::string& name) {
 // `X.lora_A` of a module is `X.lora_A.weight` in PEFT.
 bool is_adapter_part(std::string_view name) { return name.ends_with(".lora_A") || name.ends_with(".lora_B"); }
 
-std::string peft_name(const std::string& name) {
-  return cat(kPeftPrefix, name, is_adapter_part(name) ? kWeightEnd : std::string_view());
+// The module that has the tensor, and the tensor's name in it.
+std::pair<std::string, std::string> split_name(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? std::pair(std::string(), name)
+                                  : std::pair(name.substr(0, dot), name.substr(dot + 1));
+}
+
+// PEFT puts an adapted layer into another one, as its `base_layer`.
+std::string peft_name(const std::string& name, const std::set<std::string>& layers) {
+  if (is_adapter_part(name)) return cat(kPeftPrefix, name, kWeightEnd);
+  const auto [module, tensor] = split_name(name);
+  return layers.contains(module) ? cat(kPeftPrefix, module, kBaseLayer, tensor) : cat(kPeftPrefix, name);
 }
 
 std::string module_name(std::string_view name) {
@@ -56,11 +72,41 @@ std::string module_name(std::string_view name) {
   return std::string(name.ends_with(kWeightEnd) && is_adapter_part(start) ? start : name);
 }
 
+// The names in the module, for those in a file of PEFT.
+NamedTensors as_in_module(NamedTensors tensors) {
+  std::set<std::string> layers;
+  for (auto& [name, tensor] : tensors) {
+    name = module_name(name);
+    if (is_adapter_part(name)) layers.insert(split_name(name).first);
+  }
+  // With `bias: all`, PEFT repeats the biases of modules that it saves as a whole.
+  std::erase_if(tensors, [](const auto& item) {
+    return item.first.find(".original_module.") != std::string::npos ||
+           item.first.find(".modules_to_save.") != std::string::npos;
+  });
+  for (auto& [name, tensor] : tensors)
+    if (const size_t place = name.rfind(kBaseLayer);
+        place != std::string::npos && layers.contains(name.substr(0, place)))
+      name.erase(place, kBaseLayer.size() - 1);
+  return tensors;
+}
+
 bool is_set(const nlohmann::json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return false;
   if (found->is_boolean()) return found->get<bool>();
   return !found->empty();
+}
+
+std::string shown_json(const nlohmann::json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+}
+
+// PiSSA, OLoRA, CorDA and LoftQ take the first values of the adapters out of the weights.
+bool changes_base_weights(const nlohmann::json& start) {
+  if (!start.is_string()) return false;
+  const auto known = {"gaussian", "eva", "orthogonal"};
+  return std::ranges::none_of(known, [&](const char* name) { return start == name; });
 }
 
 void read_adapter_config(const fs::path& path, AdaptersFile& file) {
@@ -71,10 +117,20 @@ void read_adapter_config(const fs::path& path, AdaptersFile& file) {
   };
   const auto config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return refuse("must be a JSON object, as PEFT writes it; it is damaged.");
-  for (const char* key : {"use_dora", "use_rslora", "rank_pattern", "alpha_pattern"})
+  if (const auto type = config.find("peft_type"); type != config.end() && *type != "LORA")
+    refuse(cat("must have the peft_type \"LORA\"; it is ", escape_controls(shown_json(*type)),
+               ". Merge the adapters into the weights in Python (merge_and_unload)."));
+  for (const char* key :
+       {"use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "use_qalora", "use_bdlora", "layer_replication",
+        "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config"})
     if (is_set(config, key))
       refuse(cat("describes adapters that are not computed here: ", key,
                  " must not be set. Merge them into the weights in Python (merge_and_unload)."));
+  if (const auto start = config.find("init_lora_weights"); start != config.end() && changes_base_weights(*start))
+    refuse(cat("describes adapters of other weights than those of the base model, which init_lora_weights: ",
+               escape_controls(shown_json(*start)),
+               " changes. Merge them into the weights in Python (merge_and_unload), or convert them "
+               "(path_initial_model_for_weight_conversion of save_pretrained)."));
   if (!config.contains("r") || !config["r"].is_number_integer() || !config.contains("lora_alpha") ||
       !config["lora_alpha"].is_number())
     refuse("must name the numbers r and lora_alpha of adapters of the type LORA.");
@@ -82,28 +138,84 @@ void read_adapter_config(const fs::path& path, AdaptersFile& file) {
   file.alpha = config["lora_alpha"].get<double>();
 }
 
-// The modules that PEFT saves as a whole.
-std::vector<std::string> modules_of(const std::vector<std::string>& tensors) {
-  std::set<std::string> modules;
-  for (const std::string& name : tensors)
-    if (const size_t dot = name.rfind('.'); dot != std::string::npos) modules.insert(name.substr(0, dot));
-  return {modules.begin(), modules.end()};
+// The modules of which all tensors were trained: PEFT keeps a copy of each, `modules_to_save`. It finds them by the
+// ends of their names, so that no other module may have the same end.
+std::vector<std::string> whole_modules(const NamedTensors& tensors, const AdapterRecord& record) {
+  const std::set<std::string> trained(record.trained.begin(), record.trained.end());
+  std::set<std::string> modules, candidates;
+  for (const auto& [name, tensor] : tensors)
+    for (std::string module = split_name(name).first; !module.empty(); module = split_name(module).first)
+      modules.insert(module);
+  for (const std::string& name : record.trained) candidates.insert(split_name(name).first);
+  std::vector<std::string> whole;
+  for (const std::string& module : candidates) {
+    const std::string start = module + ".";
+    const auto is_inside = [&](const std::string& other) { return start.starts_with(other + "."); };
+    if (module.empty() || std::ranges::any_of(whole, is_inside)) continue;
+    if (std::ranges::all_of(
+            tensors,
+            [&](const auto& item) { return !item.first.starts_with(start) || trained.contains(item.first); }) &&
+        std::ranges::none_of(modules,
+                             [&](const std::string& other) { return other != module && other.ends_with(module); }))
+      whole.push_back(module);
+  }
+  return whole;
 }
 
-std::string config_text(const AdapterRecord& record) {
+// Which biases PEFT saves when it has trained the adapters further: those that were trained here are among them.
+const char* trained_biases(const AdapterRecord& record, const std::vector<std::string>& whole) {
+  const char* biases = "none";
+  for (const std::string& name : record.trained) {
+    const auto [module, tensor] = split_name(name);
+    const auto has = [&](const std::string& other) { return name.starts_with(other + "."); };
+    if (tensor != "bias" || std::ranges::any_of(whole, has)) continue;
+    if (std::ranges::find(record.layers, module) == record.layers.end()) return "all";
+    biases = "lora_only";
+  }
+  return biases;
+}
+
+std::string config_text(const AdapterRecord& record, const NamedTensors& tensors) {
+  const std::vector<std::string> whole = whole_modules(tensors, record);
   nlohmann::ordered_json config{{"peft_type", "LORA"},
                                 {"r", record.rank},
                                 {"lora_alpha", record.alpha},
                                 {"lora_dropout", record.dropout},
                                 {"target_modules", record.layers},
                                 {"modules_to_save", nullptr},
-                                {"bias", "none"},
+                                {"bias", trained_biases(record, whole)},
                                 {"fan_in_fan_out", false},
                                 {"task_type", nullptr},
                                 {"base_model_name_or_path", nullptr},
                                 {"inference_mode", true}};
-  if (const auto modules = modules_of(record.trained); !modules.empty()) config["modules_to_save"] = modules;
+  if (!whole.empty()) config["modules_to_save"] = whole;
   return config.dump(2) + "\n";
+}
+
+void refuse_existing_adapters(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : {kAdapterConfig, kAdapterWeights})
+    if (fs::exists(folder / name, error))
+      throw CheckpointError(cat("[checkpoint.write_adapters] ", escape_controls((folder / name).string()),
+                                " exists already. Name another folder, or replace it with --force."));
+}
+
+void rename_or_throw(const fs::path& from, const fs::path& to) {
+  if (detail::system_calls().rename(from.c_str(), to.c_str()) != 0) detail::throw_errno("publishing", to, errno);
+}
+
+// Moves complete files into a folder that exists. Without the removal, one of two renames would leave the new config
+// with the old weights.
+void move_adapters(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (fs::remove(to / kAdapterWeights, error)) detail::sync_folder(to);
+  if (error)
+    throw CheckpointError(cat("[checkpoint.write_adapters] ", escape_controls((to / kAdapterWeights).string()),
+                              " could not be replaced: ", error.message(), "."));
+  rename_or_throw(from / kAdapterConfig, to / kAdapterConfig);
+  rename_or_throw(from / kAdapterWeights, to / kAdapterWeights);
+  fs::remove(from, error);
+  detail::sync_folder(to);
 }
 
 }  // namespace
@@ -160,32 +272,44 @@ AdaptersFile read_adapters(const fs::path& path) {
   const bool is_folder = fs::is_directory(path, error);
   AdaptersFile file;
   WeightsFile weights = read_weights_file(is_folder ? path / kAdapterWeights : path);
-  for (auto& [name, tensor] : weights.tensors) file.tensors.emplace_back(module_name(name), std::move(tensor));
+  file.tensors = as_in_module(std::move(weights.tensors));
   read_adapter_config((is_folder ? path : path.parent_path()) / kAdapterConfig, file);
   return file;
 }
 
 void write_adapters(const fs::path& folder, const NamedTensors& tensors, const AdapterRecord& record, bool replace) {
+  const std::set<std::string> layers(record.layers.begin(), record.layers.end());
   std::set<std::string> wanted(record.trained.begin(), record.trained.end());
   for (const std::string& layer : record.layers) wanted.insert({layer + ".lora_A", layer + ".lora_B"});
   WeightsFile weights;
   weights.format = WeightsFormat::safetensors;
   for (const auto& [name, tensor] : tensors)
-    if (wanted.contains(name)) weights.tensors.emplace_back(peft_name(name), tensor);
+    if (wanted.contains(name)) weights.tensors.emplace_back(peft_name(name, layers), tensor);
   if (weights.tensors.size() != wanted.size())
     throw CheckpointError(cat("[checkpoint.adapters] ", wanted.size(),
                               " tensors were trained, of which the checkpoint "
                               "has ",
                               weights.tensors.size(), ". The file is damaged."));
+  if (!replace) refuse_existing_adapters(folder);
+  const fs::path target = folder.filename().empty() ? folder.parent_path() : folder;
   std::error_code error;
-  for (const char* name : {kAdapterConfig, kAdapterWeights})
-    if (!replace && fs::exists(folder / name, error))
-      throw CheckpointError(cat("[checkpoint.write_adapters] ", escape_controls((folder / name).string()),
-                                " exists already. Name another folder, or replace it with --force."));
-  fs::create_directories(folder, error);
-  // The weights last: whoever finds them finds their config.
-  detail::write_durably(folder / kAdapterConfig, config_text(record));
-  write_weights_file(folder / kAdapterWeights, weights, replace);
+  const bool exists = fs::exists(target, error);
+  const fs::path parent = detail::folder_of(target);
+  if (!exists) detail::make_folders(parent);
+  // In a folder that exists, so that both are on one file system.
+  const fs::path hidden = detail::unused_sibling(exists ? target / kAdapterWeights : target);
+  if (detail::system_calls().mkdir(hidden.c_str(), 0755) != 0)
+    detail::throw_errno("creating the folder", hidden, errno);
+  try {
+    detail::write_durably(hidden / kAdapterConfig, config_text(record, tensors));
+    write_weights_file(hidden / kAdapterWeights, weights);
+    if (exists) return move_adapters(hidden, target);
+    rename_or_throw(hidden, target);
+  } catch (...) {
+    fs::remove_all(hidden, error);
+    throw;
+  }
+  detail::sync_folder(parent);
 }
 
 }  // namespace fulgur

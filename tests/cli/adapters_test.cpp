@@ -136,6 +136,30 @@ TEST_CASE("a fit resumes only with the adapters of its checkpoint, and a pattern
   CHECK(says(unknown.err, "the pattern 'layer1' matches none"));
 }
 
+TEST_CASE("adapters of other layers need the former ones to be merged first") {
+  const Adapted run;
+  const auto again = [&](const std::string& verb, std::vector<std::string> more) {
+    std::vector<std::string> arguments{verb, "-c", "c.yaml", "--trainer.callbacks", "[]"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const std::string one = R"(["layers.layer1"])";
+  const Finished other =
+      again("fit", {"--ckpt_path", run.checkpoint, "--load.weights_only", "true", "--adapters.target", one});
+  CHECK(other.exit_code == 4);
+  CHECK(
+      says(other.err, "adapters.target must name the layers whose adapters the checkpoint has; it leaves out layers."));
+  CHECK(says(other.err, "trainer export CHECKPOINT --output merged.safetensors"));
+  const Finished tested = again("test", {"--ckpt_path", run.checkpoint, "--adapters.target", one});
+  CHECK(tested.exit_code == 4);
+  CHECK(says(tested.err, "leave adapters out of the config"));
+  // As the message says.
+  REQUIRE(run({"export", run.checkpoint, "--output", "merged.safetensors"}).exit_code == 0);
+  const Finished merged = again("fit", {"--pretrained.path", "merged.safetensors", "--adapters.target", one});
+  INFO(merged.err);
+  CHECK(merged.exit_code == 0);
+}
+
 TEST_CASE("copies on several devices of one process have the adapters, too") {
   const TemporaryFolder folder;
   const auto val_loss = [&](const std::vector<std::string>& how) {

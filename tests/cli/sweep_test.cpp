@@ -240,6 +240,33 @@ optimizer: {class_path: SGD, init_args: {lr: 0.1}}
   CHECK_FALSE(says(read_text(sweeps / "a/best.yaml"), "fold: 1/2"));
 }
 
+TEST_CASE("sweep: the best config of cross validation trains, whose statistics are those of more rows than a fold's") {
+  std::string table = "a,b,y\n";
+  for (int i = 0; i < 40; ++i)
+    table += std::to_string(i % 7) + "," + std::to_string(i % 5) + "," + std::to_string(i * i % 11) + ".5\n";
+  const Sweeps sweeps("method: grid\nmetric: val_loss\nspace: {}\nfolds: 2\n", R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: TabularMlp}
+data: {class_path: TableDataModule, init_args: {paths: [t.csv], target: [y], val_fraction: 0.2}}
+link:
+  model.init_args.task: data.task
+  model.init_args.num_numbers: data.num_numbers
+  model.init_args.cardinalities: data.cardinalities
+  model.init_args.num_outputs: data.num_outputs
+  model.init_args.target_mean: data.target_mean
+  model.init_args.target_std: data.target_std
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)");
+  write_text(sweeps / "t.csv", table);
+  const Finished end = sweeps({"--dir", "a"});
+  INFO(end.out << end.err);
+  REQUIRE(end.exit_code == 0);
+  const Finished best = sweeps.verb({"fit", "--config", "a/best.yaml"});
+  INFO(best.err);
+  CHECK(best.exit_code == 0);
+}
+
 TEST_CASE("sweep: halving stops points early, and a promoted trial equals one that was never stopped") {
   const std::string halving = std::string(kGrid) + "halving: {factor: 2, min_epochs: 1}\n";
   // The learning rate depends on the length of the whole run.

@@ -298,9 +298,42 @@ TEST_CASE("sweep table: mean and standard deviation over folds, and the best con
   test::write_text(folder / "run/config.yaml", "data: {class_path: D, init_args: {fold: 1/3, path: x}}\n");
   TrialRecord trial = completed(1);
   trial.run = "run";
-  CHECK_FALSE(has(*trial_config(folder.path(), trial, "", /*has_folds=*/true), "fold"));
-  CHECK(has(*trial_config(folder.path(), trial, "", /*has_folds=*/true), "path: x"));
+  CHECK_FALSE(has(*trial_config(folder.path(), trial, "", &plan.trials[0]), "fold"));
+  CHECK(has(*trial_config(folder.path(), trial, "", &plan.trials[0]), "path: x"));
   CHECK(has(*trial_config(folder.path(), trial, ""), "fold: 1/3"));
+}
+
+TEST_CASE("sweep: the config of no fold has no value that a link took from the fold") {
+  const SweepPlan plan = plan_of_text("method: grid\nmetric: m\nspace: {model.init_args.depth: [2]}\nfolds: 3");
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run");
+  test::write_text(folder / "run/config.yaml", R"(
+model:
+  class_path: M
+  init_args: {mean: [0.5], part: {std: [2.0], other: 7}, task: regression, depth: 2, width: 3}
+data: {class_path: D, init_args: {fold: 1/3}}
+link:
+  model.init_args.mean: data.mean
+  model.part.std: data.std
+  model.init_args.task: data.task
+  model.init_args.depth: data.depth?
+  model.init_args.absent: data.absent?
+)");
+  TrialRecord trial = completed(1);
+  trial.run = "run";
+  const std::string shared = "model: {class_path: M, init_args: {task: regression}}\n";
+  const std::string config = trial_config(folder.path(), trial, shared, &plan.trials[0]).value();
+  INFO(config);
+  CHECK_FALSE(has(config, "mean: ["));
+  CHECK_FALSE(has(config, "std: ["));
+  CHECK(has(config, "mean: data.mean"));
+  CHECK(has(config, "other: 7"));
+  CHECK(has(config, "width: 3"));
+  // What the user has written, in the config or as an axis, is no value of the fold.
+  CHECK(has(config, "task: regression"));
+  CHECK(has(config, "depth: 2"));
+  // The config of a run without folds is that of the run.
+  CHECK(has(*trial_config(folder.path(), trial, shared), "mean: ["));
 }
 
 TEST_CASE("sweep.csv: one row per trial with all digits, and the value at each rung") {

@@ -161,7 +161,15 @@ TEST_CASE("masks that are missing, of another size or with colours are named") {
     });
   };
   write_png(first, Pairs::mask(0).narrow(0, 0, 5));
-  CHECK_THAT(error(), ContainsSubstring("has 5 x 16, the image 12 x 16"));
+  CHECK_THAT(error(), ContainsSubstring("has 5 x 16, the image 12 x 16") && !ContainsSubstring("EXIF"));
+  write_png(first, Pairs::mask(0).t());
+  CHECK_THAT(error(),
+             ContainsSubstring("has 16 x 12, the image 12 x 16") && ContainsSubstring("set exif_orientation to false"));
+  write_png(first, Pairs::mask(0));
+  fs::copy_file(pairs.folder / "images/a/1.png", pairs.folder / "images/a/0.jpg");
+  CHECK_THAT(error(), ContainsSubstring("images/a/0.jpg and ") && ContainsSubstring("images/a/0.png would both have") &&
+                          ContainsSubstring("masks/a/0.png"));
+  fs::remove(pairs.folder / "images/a/0.jpg");
   fs::remove(first);
   fs::copy_file(image_fixture("colour.png"), first);
   CHECK_THAT(error(), ContainsSubstring("must be grey or have a palette"));

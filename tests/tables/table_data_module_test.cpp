@@ -326,6 +326,9 @@ TEST_CASE("F37: cells that cannot be used are named with line and column") {
   Table single("a,y\n1,c\n2,c\n");
   single.options.task = Task::classification;
   CHECK_THAT(single.error(), ContainsSubstring("must have two classes"));
+  Table twice("a,y\n1,0\n2,1\n3,1.0\n");
+  twice.options.task = Task::classification;
+  CHECK_THAT(twice.error(), ContainsSubstring("column 'y' has '1' and '1.0', which would be two classes"));
   Table unknown("a,y\n1,c\n2,d\n");
   unknown.options.task = Task::classification;
   write_text(unknown.folder / "v.csv", "a,y\n1,e\n");

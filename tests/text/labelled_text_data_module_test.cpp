@@ -126,6 +126,29 @@ TEST_CASE("labels that are numbers are sorted as numbers") {
   CHECK(data->exported_values().at("max_length").as_int() == 128);
 }
 
+TEST_CASE("a number that is written in two ways is one class") {
+  const auto lines = [](const std::vector<std::pair<std::string, std::string>>& rows) {
+    std::string text;
+    for (const auto& [word, label] : rows) text += R"({"text":")" + word + R"(","label":")" + label + "\"}\n";
+    return text;
+  };
+  const Files files("a.jsonl", lines({{"the", "1"}, {"of", "01"}, {"and", "0"}}));
+  const auto data = files.made();
+  CHECK(data->classes() == std::vector<std::string>{"0", "1"});
+  std::vector<std::pair<Row, int64_t>> expected{{ids_of("the"), 1}, {ids_of("of"), 1}, {ids_of("and"), 0}};
+  auto rows = all_of(*data, RunningStage::train);
+  std::sort(rows.begin(), rows.end());
+  std::sort(expected.begin(), expected.end());
+  CHECK(rows == expected);
+  // Numbers that are written in one way keep it, and so do texts.
+  CHECK(Files("a.jsonl", lines({{"the", "007"}, {"of", "3"}})).made()->classes() ==
+        std::vector<std::string>{"3", "007"});
+  CHECK(Files("a.jsonl", lines({{"the", "01"}, {"of", "001"}, {"and", "2"}})).made()->classes() ==
+        std::vector<std::string>{"1", "2"});
+  CHECK(Files("a.jsonl", lines({{"the", "1"}, {"of", "01"}, {"and", "x"}})).made()->classes() ==
+        std::vector<std::string>{"01", "1", "x"});
+}
+
 TEST_CASE("batches are as long as their longest text, or max_length; texts are cut to it") {
   Files files("a.csv", "text,label\n\"the the the the the the the the\",a\nthe,b\n");
   CHECK(first_batch(*files.made())["tokens"].sizes() == at::IntArrayRef({2, 10}));

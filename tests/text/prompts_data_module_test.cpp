@@ -161,6 +161,15 @@ TEST_CASE("a line of predictions has the prompt, and the text that continues it"
   CHECK((data.prediction_texts(row) == PredictionTexts{{"prompt", "the time"}, {"text", "the time of it"}}));
   row.row = 2;
   CHECK(data.prediction_texts(row).front().second == "of the first");
+  // Of several ranks that read all prompts, the second one begins again.
+  row.row = 5;
+  CHECK(data.prediction_texts(row).empty());
+  row.values.add("index", at::tensor(1, at::kLong));
+  CHECK((data.prediction_texts(row) == PredictionTexts{{"prompt", "the time"}, {"text", "the time of it"}}));
+  row.values = {{"index", at::tensor(3, at::kLong)}};
+  CHECK((data.prediction_texts(row) == PredictionTexts{{"prompt", "of the first"}}));
+  row.values = {{"index", at::tensor(-1, at::kLong)}};
+  CHECK(data.prediction_texts(row).empty());
 }
 
 TEST_CASE("files of prompts that cannot be used are named with their lines") {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "drawing/number_text.h"
 #include "fulgur/core/options/yaml_writer.h"
@@ -20,6 +21,34 @@ std::string shortened(const std::string& line, int64_t columns) {
 }
 
 std::string csv_value(const std::optional<double>& value) { return value ? csv_number(*value) : std::string(); }
+
+// The parts of an option's key without `init_args`, which may be left out of it.
+std::vector<std::string> parts_of_option(const std::string& key) {
+  std::vector<std::string> parts = split_text(key, '.');
+  if (parts.size() > 1 && parts[1] == "init_args") parts.erase(parts.begin() + 1);
+  return parts;
+}
+
+// The map that holds the option, if the config sets it.
+ConfigNode* holder_of_option(ConfigNode& config, const std::vector<std::string>& parts) {
+  ConfigNode* node = config.find(parts.front());
+  if (node != nullptr) node = node->find("init_args");
+  for (size_t i = 1; node != nullptr && i + 1 < parts.size(); ++i) node = node->find(parts[i]);
+  return node != nullptr && parts.size() > 1 && node->find(parts.back()) != nullptr ? node : nullptr;
+}
+
+// Removes what links have put into the config of a run: the values of its data. Those that the user has written stay.
+void erase_linked_values(ConfigNode& config, ConfigNode& written, const SweepTrial& trial) {
+  const ConfigNode* const links = config.find("link");
+  if (links == nullptr) return;
+  std::set<std::vector<std::string>> chosen;
+  for (const auto& [key, value] : trial.overrides) chosen.insert(parts_of_option(key));
+  for (const auto& [target, source] : links->entries()) {
+    const std::vector<std::string> parts = parts_of_option(target);
+    if (holder_of_option(written, parts) != nullptr || chosen.contains(parts)) continue;
+    if (ConfigNode* const holder = holder_of_option(config, parts)) holder->erase(parts.back());
+  }
+}
 
 }  // namespace
 
@@ -79,19 +108,22 @@ std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& tri
 }
 
 std::optional<std::string> trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial,
-                                        const std::string& shared, bool has_folds) {
+                                        const std::string& shared, const SweepTrial* of_fold) {
   if (trial.run.empty()) return std::nullopt;
   ConfigNode config = read_config(sweep_folder / trial.run);
   if (config.is_null()) return std::nullopt;
+  Problems problems;
+  ConfigNode written = parse_yaml(shared, "config", problems);
+  problems.throw_if_any();
   // What is trained with the best point is not one of its folds.
-  if (ConfigNode* data = config.find("data"); has_folds && data && data->find("init_args") != nullptr)
-    data->find("init_args")->erase("fold");
+  if (of_fold != nullptr) {
+    ConfigNode* const data = config.find("data");
+    if (data != nullptr && data->find("init_args") != nullptr) data->find("init_args")->erase("fold");
+    erase_linked_values(config, written, *of_fold);
+  }
   if (ConfigNode* trainer = config.find("trainer"); trainer && trainer->is_map()) {
     trainer->erase("default_root_dir");
     trainer->erase("stop_after");
-    Problems problems;
-    const ConfigNode written = parse_yaml(shared, "config", problems);
-    problems.throw_if_any();
     const ConfigNode* const before = written.find("trainer");
     const ConfigNode* const root = before ? before->find("default_root_dir") : nullptr;
     if (root) trainer->set("default_root_dir", *root);

@@ -78,7 +78,11 @@ class SegmentationImages final : public SampleDataset {
     if (mask.sizes().slice(1) != image.sizes().slice(1))
       throw DataError(cat("[images.SegmentationFolderDataModule] a mask must have the size of its image; ",
                           escape_controls(file.string()), " has ", mask.size(1), " x ", mask.size(2), ", the image ",
-                          image.size(1), " x ", image.size(2), " (height x width)."));
+                          image.size(1), " x ", image.size(2), " (height x width).",
+                          decode_.exif_orientation && mask.size(1) == image.size(2) && mask.size(2) == image.size(1)
+                              ? " If the image is turned by its EXIF orientation, and the mask was made from pixels "
+                                "that were not, set exif_orientation to false."
+                              : ""));
     const Tensor classes = at::empty(mask.sizes(), at::kByte);
     const auto* const values = mask.const_data_ptr<uint8_t>();
     auto* const out = classes.mutable_data_ptr<uint8_t>();
@@ -114,11 +118,17 @@ ImagePairs list_pairs(const fs::path& images, const std::optional<fs::path>& mas
   const ImageList list = list_images(images);
   ImagePairs pairs;
   std::vector<std::string> missing;
+  std::map<fs::path, fs::path> image_of;
   for (int64_t i = 0; i < list.size(); ++i) {
     pairs.images.push_back(list.path(i));
     if (!masks) continue;
     fs::path mask = *masks / fs::path(list.files[static_cast<size_t>(i)]);
     mask.replace_filename(mask.stem().string() + suffix + ".png");
+    if (const auto [other, is_new] = image_of.emplace(mask, pairs.images.back()); !is_new)
+      throw DataError(cat("[images.SegmentationFolderDataModule] each image must have a mask to itself; ",
+                          escape_controls(other->second.string()), " and ",
+                          escape_controls(pairs.images.back().string()), " would both have ",
+                          escape_controls(mask.string()), ". Rename or remove one of them."));
     std::error_code none;
     if (!fs::exists(mask, none)) missing.push_back(mask.string());
     pairs.masks.push_back(std::move(mask));

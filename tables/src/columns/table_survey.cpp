@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -13,11 +14,21 @@
 namespace fulgur::tables {
 namespace {
 
-/// In numeric order if all texts are numbers, otherwise in the order of the texts. Equal numbers keep the texts' order.
-std::vector<std::string> sorted_classes(std::vector<std::string> texts) {
+/// In numeric order if all texts are numbers, otherwise in the order of the texts.
+std::vector<std::string> sorted_classes(std::vector<std::string> texts, const std::string& column) {
   std::ranges::sort(texts);
-  if (std::ranges::all_of(texts, [](const std::string& text) { return parse_number(text).has_value(); }))
-    std::ranges::stable_sort(texts, {}, [](const std::string& text) { return *parse_number(text); });
+  const auto number = [](const std::string& text) { return *parse_number(text); };
+  if (!std::ranges::all_of(texts, [](const std::string& text) { return parse_number(text).has_value(); })) return texts;
+  std::ranges::stable_sort(texts, {}, number);
+  // Larger whole numbers may differ although their doubles are equal.
+  constexpr double kExact = 9007199254740992;
+  const auto same = std::ranges::adjacent_find(texts, [&](const std::string& one, const std::string& next) {
+    return number(one) == number(next) && std::abs(number(one)) < kExact;
+  });
+  if (same != texts.end())
+    throw DataError(cat("[data.TableDataModule] numbers that are classes must be written in one way; column '",
+                        escape_controls(column), "' has '", escape_controls(*same), "' and '",
+                        escape_controls(*std::next(same)), "', which would be two classes. Correct the files."));
   return texts;
 }
 
@@ -111,7 +122,7 @@ TableSurvey survey_table(const TableDataModule::Options& options, bool with_labe
     throw DataError(cat("[data.TableDataModule] a classification must have two classes; column '",
                         escape_controls(options.target.front()), "' has only '",
                         escape_controls(classes.texts().front()), "'."));
-  survey.classes = sorted_classes(classes.texts());
+  survey.classes = sorted_classes(classes.texts(), options.target.front());
   std::vector<int64_t> number_of(classes.texts().size());
   for (size_t i = 0; i < survey.classes.size(); ++i)
     number_of[static_cast<size_t>(classes.find(survey.classes[i]))] = static_cast<int64_t>(i);

@@ -81,6 +81,9 @@ TEST_CASE("a link and an explicit value must agree") {
   CHECK(value_at(same, "model.init_args.classes") == "7");
   CHECK(says(apply_error(kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n" + link),
              "the config sets '3', but the link to data.classes gives '7'"));
+  CHECK(says(apply_error(kData + "model: {class_path: ConfigModel, init_args: {classes: 3, widths: [4, 3]}}\n" +
+                         "link: {model.widths: data.widths}\n"),
+             "the config sets [4, 3], but the link to data.widths gives [2, 3]. Remove one of them"));
 }
 
 TEST_CASE("a link that is null is removed") {

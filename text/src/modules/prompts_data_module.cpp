@@ -159,8 +159,13 @@ StateTree PromptsDataModule::exported_values() const {
 }
 
 PredictionTexts PromptsDataModule::prediction_texts(const PredictedRow& row) const {
-  const auto number = static_cast<size_t>(row.row / impl_->options.samples_per_prompt);
-  if (number >= impl_->prompts.size()) return {};
+  // Lines are not in the order of the samples if each rank reads all of them.
+  int64_t sample = row.row;
+  if (row.values.contains("index") && row.values["index"].scalar_type() == at::kLong &&
+      row.values["index"].numel() == 1)
+    sample = *row.values["index"].const_data_ptr<int64_t>();
+  const auto number = static_cast<size_t>(sample / impl_->options.samples_per_prompt);
+  if (sample < 0 || number >= impl_->prompts.size()) return {};
   PredictionTexts texts = {{"prompt", impl_->texts[number]}};
   if (!row.values.contains("generated") || row.values["generated"].scalar_type() != at::kLong) return texts;
   texts.emplace_back("text", impl_->decoded(at::cat({impl_->prompts[number], row.values["generated"].reshape(-1)})));

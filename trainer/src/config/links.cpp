@@ -103,6 +103,14 @@ std::optional<ConfigNode> as_node(const StateTree& fact) {
   return ConfigNode::list(std::move(items));
 }
 
+// For messages: short lists with their values.
+std::string shown_value(const ConfigNode& node) {
+  if (!node.is_list() || !std::ranges::all_of(node.items(), &ConfigNode::is_scalar)) return node.describe();
+  std::vector<std::string> texts;
+  for (const ConfigNode& item : node.items()) texts.push_back(escape_controls(item.text()));
+  return cat("[", join_some(texts, 6), "]");
+}
+
 void set_places(ConfigNode& node, const Location& where) {
   node.where = where;
   for (ConfigNode& item : node.items()) set_places(item, where);
@@ -147,8 +155,8 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   const auto own = config.written_at_links.find(target.path());
   if (own != config.written_at_links.end() && !own->second.same_as(*written)) {
     return problems.add(own->second.where, target.path(),
-                        cat("the config sets ", own->second.describe(), ", but the link to ", source, " gives ",
-                            written->describe(), ". Remove one of them"));
+                        cat("the config sets ", shown_value(own->second), ", but the link to ", source, " gives ",
+                            shown_value(*written), ". Remove one of them"));
   }
   Fields fields;
   spec_of(config, target.group)->options().fields(fields);

@@ -2,6 +2,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -198,6 +199,28 @@ void check_same_form(const std::optional<int64_t>& rank, const std::optional<dou
   if (alpha && *alpha != options.alpha) refuse("alpha", *alpha, options.alpha);
 }
 
+// A checkpoint with other adapters than the config's cannot give them their values, and its own would be lost.
+void check_same_layers(const RunState& run, const AdapterRecord& saved) {
+  const std::set<std::string> there(saved.layers.begin(), saved.layers.end());
+  const std::set<std::string> here(run.adapters->layers.begin(), run.adapters->layers.end());
+  std::vector<std::string> only_there, only_here;
+  std::ranges::set_difference(there, here, std::back_inserter(only_there));
+  std::ranges::set_difference(here, there, std::back_inserter(only_here));
+  if (!run.load.strict) only_here.clear();  // they begin as new ones
+  if (only_there.empty() && only_here.empty()) return;
+  std::string what = "[trainer.adapters] adapters.target must name the layers whose adapters the checkpoint has";
+  if (!only_there.empty()) what += cat("; it leaves out ", escape_controls(join_some(only_there, kShownNames)));
+  if (!only_here.empty())
+    what += cat("; the checkpoint has none for ", escape_controls(join_some(only_here, kShownNames)));
+  throw CheckpointError(
+      cat(what, run.fn == TrainerFn::fit
+                    ? ". To train other adapters on top of these, merge these into the weights first (trainer export "
+                      "CHECKPOINT --output merged.safetensors), and begin the run with pretrained.path: "
+                      "merged.safetensors instead of the checkpoint."
+                    : ". Name the same layers, or leave adapters out of the config: those of the checkpoint are then "
+                      "merged into its weights."));
+}
+
 // Reads the values that `adapters.path` names.
 void read_values(RunState& run) {
   const std::filesystem::path& path = *run.components.adapters->path;
@@ -286,7 +309,8 @@ void adapt_checkpoint(RunState& run, CheckpointContent& content) {
   if (!saved) return;
   if (options) {
     check_same_form(saved->rank, saved->alpha, *options, "the checkpoint");
-    return attach_adapters(run);
+    attach_adapters(run);
+    return check_same_layers(run, *saved);
   }
   const auto modules = run.model->named_modules("", /*include_self=*/false);
   if (std::ranges::any_of(modules, [](const auto& item) { return nn::has_lora(*item.value()); })) return;

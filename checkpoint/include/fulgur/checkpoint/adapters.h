@@ -42,11 +42,12 @@ struct FULGUR_API AdaptersFile {
 
 /// Reads a folder of PEFT's (`adapter_model.safetensors`, `adapter_config.json`), or its safetensors file, beside which
 /// the config is looked for. Throws a CheckpointError, also for adapters of another form (DoRA, rsLoRA, patterns of
-/// ranks).
+/// ranks, other types than LORA) and for those whose start has changed the base weights (PiSSA, OLoRA).
 FULGUR_API AdaptersFile read_adapters(const std::filesystem::path& path);
 
-/// Writes the adapters, and the other tensors that were trained, as such a folder. Each file is either complete or
-/// unchanged; files that exist are replaced if `replace` is true, and are an error otherwise. Throws a CheckpointError.
+/// Writes the adapters, and the other tensors that were trained, as such a folder. A new folder is complete when it
+/// appears. Files that exist are replaced if `replace` is true, and are an error otherwise; the old weights are removed
+/// before the new config appears, so that weights never have the config of others. Throws a CheckpointError.
 FULGUR_API void write_adapters(const std::filesystem::path& folder, const NamedTensors& tensors,
                                const AdapterRecord& record, bool replace = false);
 

@@ -23,10 +23,11 @@ FULGUR_API std::string sweep_table(const SweepPlan& plan, const std::vector<Tria
 FULGUR_API std::string sweep_csv(const SweepPlan& plan, const std::vector<TrialRecord>& trials);
 
 /// The config of a trial's run, as YAML, without what the sweep has set for itself: `default_root_dir` is that of
-/// `shared`, the config of the sweep; with `has_folds`, `data.fold` is left out, too. nullopt if the run has no config
-/// file. Throws a DataError for a damaged one.
+/// `shared`, the config of the sweep. For a trial of cross validation, `of_fold`, `data.fold` is left out, too, and so
+/// are the values that links took from the fold. nullopt if the run has no config file. Throws a DataError for a
+/// damaged one.
 FULGUR_API std::optional<std::string> trial_config(const std::filesystem::path& sweep_folder, const TrialRecord& trial,
-                                                   const std::string& shared, bool has_folds = false);
+                                                   const std::string& shared, const SweepTrial* of_fold = nullptr);
 
 /// A page without references to other files: the table, the metric of the trials by step, the metric by each option,
 /// and `best_config`, if it can be read, with `command`, which trains it. At most 60 curves. A run that cannot be read

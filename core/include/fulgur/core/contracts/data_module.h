@@ -25,8 +25,10 @@ using PredictionTexts = std::vector<std::pair<std::string, std::string>>;
 /// A sample of `predict` as a line of predictions.jsonl shows it.
 struct FULGUR_API PredictedRow {
   int64_t loader_idx = 0;
-  int64_t row = 0;  ///< number of the line among those of its loader: the sample's place in the data, in its order
-  Outputs values;   ///< on the CPU, each without the dimension of the samples
+  /// Number of the line among those of its loader: the sample's place in the data, in its order, unless each rank reads
+  /// all of it (`use_distributed_sampler: false`). An entry `index` of the batch is among `values`.
+  int64_t row = 0;
+  Outputs values;  ///< on the CPU, each without the dimension of the samples
 };
 
 /// The data of a run: how it is prepared, split and loaded.
