@@ -56,6 +56,33 @@ TEST_CASE("tokenize writes a folder from files and patterns") {
   CHECK(texts.info("w")["train_tokens"] < texts.info("w")["tokens"]);
 }
 
+TEST_CASE("tokenize warns of a validation part that is far longer than --val_fraction asks for") {
+  const Texts texts;
+  const std::string text = [] {
+    std::string words;
+    for (int i = 0; i < 200; ++i) words += "one two three\n";
+    return words;
+  }();
+  for (const char* name : {"c.txt", "d.txt"}) write_text(texts / name, text);
+  const auto made = [&](const char* part, const char* output, const std::vector<std::string>& inputs) {
+    std::vector<std::string> arguments{"--tokenizer",    "bpe.json", "--output", output,
+                                       "--val_fraction", part,       "--input"};
+    arguments.insert(arguments.end(), inputs.begin(), inputs.end());
+    const Finished done = texts(arguments);
+    INFO(done.err);
+    REQUIRE(done.exit_code == 0);
+    return done.err;
+  };
+  const std::string long_part = made("0.05", "t", {"c.txt", "d.txt"});
+  CHECK(says(long_part, "the part for validation has 50.0 % of the tokens"));
+  CHECK(says(long_part, "--val_fraction 0.05 asks for 5.0 %"));
+  CHECK(says(long_part, "[cli.long_validation_part]"));
+  CHECK_FALSE(says(made("0.3", "u", {"c.txt", "d.txt"}), "cli.long_validation_part"));
+  // One document is divided exactly.
+  CHECK_FALSE(says(made("0.05", "v", {"c.txt"}), "cli.long_validation_part"));
+  CHECK_FALSE(says(made("0", "w", {"c.txt", "d.txt"}), "cli.long_validation_part"));
+}
+
 TEST_CASE("tokenize reads JSON lines") {
   const Texts texts;
   write_text(texts / "a.jsonl", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n");
