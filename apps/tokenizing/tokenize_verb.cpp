@@ -152,6 +152,7 @@ ExitCode tokenize(const CommandLine& command) {
   const TokenizeArguments& arguments = command.tokenize;
   DocumentFiles documents{.inputs = matching_files(arguments.inputs),
                           .jsonl_field = arguments.jsonl,
+                          .csv_column = arguments.csv,
                           .separator = arguments.separator.value_or("")};
   const std::shared_ptr<const Tokenizer> tokenizer =
       arguments.train ? trained(arguments, documents, command.quiet) : read_tokenizer(*arguments.tokenizer);

@@ -93,6 +93,22 @@ TEST_CASE("tokenize reads JSON lines") {
   CHECK(says(wrong.err, "a.jsonl':1"));
 }
 
+TEST_CASE("tokenize trains a tokenizer on a column of a CSV file") {
+  const Texts texts;
+  write_text(texts / "a.csv", "label,body\nx,one two\ny,\"three, four\"\n");
+  const Finished made =
+      texts({"--train", "bpe", "--vocab_size", "300", "--csv", "body", "--input", "a.csv", "--output", "t"});
+  INFO(made.err);
+  REQUIRE(made.exit_code == 0);
+  CHECK(texts.info("t")["documents"] == 2);
+  const Finished both =
+      texts({"--tokenizer", "bpe.json", "--input", "a.csv", "--csv", "body", "--jsonl", "body", "--output", "u"});
+  CHECK(both.exit_code == 2);
+  const Finished wrong = texts({"--tokenizer", "bpe.json", "--input", "a.csv", "--csv", "bodi", "--output", "u"});
+  CHECK(wrong.exit_code == 3);
+  CHECK(says(wrong.err, "did you mean 'body'?"));
+}
+
 TEST_CASE("tokenize trains a tokenizer, which the folder keeps") {
   const Texts texts;
   fs::copy_file(kFixtures / "corpus.txt", texts / "corpus.txt");
