@@ -23,17 +23,11 @@ void check_is_folder(const fs::path& folder) {
   const auto status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found) {
     const bool is_link = fs::is_symlink(fs::symlink_status(folder, error));
-    // Of another verb than those with ckpt_path, which stands for a checkpoint of a run.
-    const bool is_word = shown == "best" || shown == "last";
-    const std::string hint = is_link || is_word ? "" : did_you_mean(shown, {"best", "last"});
+    const std::string hint = is_link ? "" : did_you_mean(shown, {"best", "last"});
     throw CheckpointError(cat("[checkpoint.read] ", shown,
                               is_link ? " is a link to a path that does not exist" : " does not exist",
                               hint.empty() ? "." : hint, nearby_checkpoints(folder),
-                              is_word ? cat(" Only ckpt_path may be ", shown,
-                                            "; give the path of a checkpoint here, such as "
-                                            "fulgur_logs/version_0/checkpoints/",
-                                            shown, run_layout::kExtension, ".")
-                                      : " Give the path of a checkpoint; ckpt_path may also be last or best."));
+                              " Give the path of a checkpoint; ckpt_path may also be last or best."));
   }
   if (status.type() == fs::file_type::none || status.type() == fs::file_type::unknown)
     throw CheckpointError(cat("[checkpoint.read] ", shown, " cannot be read: ", error.message(), "."));
