@@ -342,6 +342,35 @@ TEST_CASE("a config.json that describes another computation, or is damaged, is a
   CHECK_THAT(message(R"({"hidden_size": "wide"})"), ContainsSubstring("n_embd"));
 }
 
+TEST_CASE("a config.json of another architecture with the same names of weights is an error") {
+  const test::TemporaryFolder folder;
+  const auto read = [&](const std::string& model, const std::string& key_map, const std::string& json,
+                        const std::string& more = "") {
+    test::write_text(folder / "config.json", json);
+    config_of(cat("model: ", model, "\npretrained: {path: ", folder.path().string(), ", key_map: ", key_map, more, "}"));
+  };
+  const auto message = [&](const std::string& model, const std::string& key_map, const std::string& json) {
+    return message_of<ConfigError>([&] { read(model, key_map, json); });
+  };
+  CHECK_THAT(message("GPT", "hf_llama", R"({"model_type": "granite"})"),
+             ContainsSubstring("model_type: granite") && ContainsSubstring("computes only llama, mistral") &&
+                 ContainsSubstring("use_config"));
+  CHECK_THAT(message("GPT", "hf_llama", R"({"model_type": "mistral", "sliding_window": 4096})"),
+             ContainsSubstring("sliding_window: 4096"));
+  CHECK_THAT(message("GPT", "hf_gpt2", R"({"model_type": "gpt_bigcode"})"), ContainsSubstring("computes only gpt2"));
+  const std::string bert = "{class_path: BertClassifier, init_args: {num_classes: 2}}";
+  CHECK_THAT(message(bert, "hf_bert", R"({"model_type": "roberta"})"), ContainsSubstring("computes only bert"));
+  CHECK_THAT(message(bert, "hf_bert", R"({"model_type": "bert", "is_decoder": true})"),
+             ContainsSubstring("is_decoder: true"));
+  const std::string vit = "{class_path: VisionTransformer, init_args: {num_classes: 2}}";
+  CHECK_THAT(message(vit, "hf_vit", R"({"model_type": "deit"})"), ContainsSubstring("computes only vit"));
+  const std::string sizes = R"("vocab_size": 32, "max_position_embeddings": 8)";
+  for (const std::string type : {R"("model_type": "llama", )", R"("model_type": "mistral", "sliding_window": null, )", ""})
+    CHECK_NOTHROW(read("GPT", "hf_llama", cat("{", type, sizes, "}")));
+  CHECK_NOTHROW(read("{class_path: GPT, init_args: {vocab_size: 32, block_size: 8}}", "hf_llama",
+                     R"({"model_type": "granite"})", ", use_config: false"));
+}
+
 TEST_CASE("options that a link fills are not taken from config.json, and those of Llama come from it") {
   const test::TemporaryFolder folder;
   test::write_text(folder / "config.json", R"({"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2,

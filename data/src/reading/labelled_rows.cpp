@@ -119,9 +119,16 @@ bool LabelledRows::labels_are_numbers() const {
 std::vector<std::string> LabelledRows::classes() const {
   std::set<std::string> labels;
   for (const LabelledRow& row : rows_) labels.insert(row.label);
-  std::vector<std::string> sorted(labels.begin(), labels.end());
-  if (labels_are_numbers())
-    std::ranges::stable_sort(sorted, {}, [](const std::string& label) { return *label_number(label); });
+  if (!labels_are_numbers()) return {labels.begin(), labels.end()};
+  // `1` and `01` are one class, which has the name that `labels_in` finds for both.
+  std::map<int64_t, std::string> numbers;
+  for (const std::string& label : labels) {
+    const int64_t number = *label_number(label);
+    const auto [place, is_new] = numbers.emplace(number, label);
+    if (!is_new) place->second = std::to_string(number);
+  }
+  std::vector<std::string> sorted;
+  for (auto& [number, label] : numbers) sorted.push_back(std::move(label));
   return sorted;
 }
 

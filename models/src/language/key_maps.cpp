@@ -41,6 +41,9 @@ class HfLlamaKeys final : public KeyMap {
   }
   std::vector<ConfigRule> config_rules() const override {
     return {
+        // Others have these names and compute something else; Mistral differs only in its window.
+        {.keys = {"model_type"}, .option = "", .values = {{"llama", ""}, {"mistral", ""}}},
+        {.keys = {"sliding_window"}, .option = "", .values = {{"null", ""}}},
         {.keys = {"vocab_size"}, .option = "vocab_size"},
         // Rotary positions have no weights, so shorter sequences give the same numbers.
         {.keys = {"max_position_embeddings"}, .option = "block_size", .exact = false},
@@ -102,6 +105,9 @@ class HfBertKeys final : public KeyMap {
   }
   std::vector<ConfigRule> config_rules() const override {
     std::vector<ConfigRule> rules = {
+        // RoBERTa has these names, and other positions.
+        {.keys = {"model_type"}, .option = "", .values = {{"bert", ""}}},
+        {.keys = {"is_decoder"}, .option = "", .values = {{"false", ""}}},
         {.keys = {"vocab_size"}, .option = "vocab_size"},
         {.keys = {"max_position_embeddings"}, .option = "max_length"},
         {.keys = {"type_vocab_size"}, .option = "type_vocab_size"},

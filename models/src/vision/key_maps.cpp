@@ -34,6 +34,7 @@ class HfGpt2Keys final : public KeyMap {
   }
   std::vector<ConfigRule> config_rules() const override {
     return {
+        {.keys = {"model_type"}, .option = "", .values = {{"gpt2", ""}}},
         {.keys = {"vocab_size"}, .option = "vocab_size"},
         {.keys = {"n_positions"}, .option = "block_size"},
         {.keys = {"n_layer"}, .option = "n_layer"},
@@ -96,6 +97,7 @@ class HfVitKeys final : public KeyMap {
   }
   std::vector<ConfigRule> config_rules() const override {
     std::vector<ConfigRule> rules = {
+        {.keys = {"model_type"}, .option = "", .values = {{"vit", ""}}},
         {.keys = {"image_size"}, .option = "image_size"},
         {.keys = {"patch_size"}, .option = "patch_size"},
         {.keys = {"num_channels"}, .option = "in_channels"},

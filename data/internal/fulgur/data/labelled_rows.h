@@ -43,7 +43,8 @@ class FULGUR_API LabelledRows {
 
   /// Whether all labels are whole numbers that int64 holds.
   bool labels_are_numbers() const;
-  /// The different labels, sorted: as numbers if all of them are, else by their bytes.
+  /// The different labels, sorted: as numbers if all of them are, else by their bytes. Numbers that are written in
+  /// several ways, such as `1` and `01`, are one class with the shortest name.
   std::vector<std::string> classes() const;
   /// The place of each row's label in `classes`; `007` is the class `7` if there is no class `007`. `refuse` is called
   /// with a row whose label is no class, and must throw.
