@@ -347,7 +347,8 @@ TEST_CASE("a config.json of another architecture with the same names of weights 
   const auto read = [&](const std::string& model, const std::string& key_map, const std::string& json,
                         const std::string& more = "") {
     test::write_text(folder / "config.json", json);
-    config_of(cat("model: ", model, "\npretrained: {path: ", folder.path().string(), ", key_map: ", key_map, more, "}"));
+    config_of(
+        cat("model: ", model, "\npretrained: {path: ", folder.path().string(), ", key_map: ", key_map, more, "}"));
   };
   const auto message = [&](const std::string& model, const std::string& key_map, const std::string& json) {
     return message_of<ConfigError>([&] { read(model, key_map, json); });
@@ -365,7 +366,8 @@ TEST_CASE("a config.json of another architecture with the same names of weights 
   const std::string vit = "{class_path: VisionTransformer, init_args: {num_classes: 2}}";
   CHECK_THAT(message(vit, "hf_vit", R"({"model_type": "deit"})"), ContainsSubstring("computes only vit"));
   const std::string sizes = R"("vocab_size": 32, "max_position_embeddings": 8)";
-  for (const std::string type : {R"("model_type": "llama", )", R"("model_type": "mistral", "sliding_window": null, )", ""})
+  for (const std::string type :
+       {R"("model_type": "llama", )", R"("model_type": "mistral", "sliding_window": null, )", ""})
     CHECK_NOTHROW(read("GPT", "hf_llama", cat("{", type, sizes, "}")));
   CHECK_NOTHROW(read("{class_path: GPT, init_args: {vocab_size: 32, block_size: 8}}", "hf_llama",
                      R"({"model_type": "granite"})", ", use_config: false"));

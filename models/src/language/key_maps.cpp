@@ -10,7 +10,6 @@ namespace {
 class HfLlamaKeys final : public KeyMap {
  public:
   std::string prefix() const override { return "model."; }
-  std::string model_type() const override { return "llama"; }
   std::vector<KeyRule> rules() const override {
     std::vector<KeyRule> rules = {
         {.from = "embed_tokens.weight", .to = "transformer.wte.weight"},
@@ -71,7 +70,6 @@ class HfLlamaKeys final : public KeyMap {
 class HfBertKeys final : public KeyMap {
  public:
   std::string prefix() const override { return "bert."; }
-  std::string model_type() const override { return "bert"; }
   std::vector<KeyRule> rules() const override {
     std::vector<KeyRule> rules = {
         {.from = "embeddings.position_ids", .to = ""},

@@ -16,7 +16,6 @@ class TorchvisionKeys final : public KeyMap {
 class HfGpt2Keys final : public KeyMap {
  public:
   std::string prefix() const override { return "transformer."; }
-  std::string model_type() const override { return "gpt2"; }
   std::vector<KeyRule> rules() const override {
     return {
         // Masks, which old files contain.
@@ -61,7 +60,6 @@ class HfGpt2Keys final : public KeyMap {
 class HfVitKeys final : public KeyMap {
  public:
   std::string prefix() const override { return "vit."; }
-  std::string model_type() const override { return "vit"; }
   std::vector<KeyRule> rules() const override {
     std::vector<KeyRule> rules = {
         {.from = "embeddings.cls_token", .to = "class_token"},

@@ -164,7 +164,10 @@ std::optional<std::pair<std::string, std::string>> key_map_beside(const fs::path
   const std::string wanted = type->get<std::string>();
   for (const std::string& name : component_registry(KeyMap::kRegistryKind).names()) {
     const std::shared_ptr<KeyMap> map = Spec<KeyMap>(name).create();
-    if (map && !wanted.empty() && map->model_type() == wanted) return std::pair(wanted, name);
+    for (const ConfigRule& rule : map ? map->config_rules() : std::vector<ConfigRule>())
+      if (rule.keys == std::vector<std::string>{"model_type"} &&
+          std::ranges::any_of(rule.values, [&](const auto& value) { return value.first == wanted; }))
+        return std::pair(wanted, name);
   }
   return std::nullopt;
 }
