@@ -273,6 +273,9 @@ TEST_CASE("a checkpoint keeps the classes and the tokenizer") {
   files.options.tokenizer = std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "cased.json";
   write_text(files.options.path, "label,text\nspam,they\n");
   CHECK_THAT(message_of<CheckpointError>([&] { files.made()->load_state(state); }), ContainsSubstring("tokenizer"));
+  files.options.tokenizer = "bert-base-uncased";
+  CHECK_THAT(message_of<DataError>([&] { files.made(); }),
+             ContainsSubstring("'bert-base-uncased' does not. Names of Hugging Face's hub are not downloaded"));
 }
 
 TEST_CASE("with the classes of a checkpoint, predict, test and validate read only the file of their stage") {
