@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fulgur/core/options/options.h"
 #include "fulgur/core/text/text.h"
 #include "options/scalar_text.h"
 
