@@ -35,7 +35,7 @@ constexpr const char* kWithValue[] = {
     // of sweep
     "sweep", "dir", "jobs", "grace", "trial", "show", "collect", "devices_per_trial", "device_list",
     // of tokenize
-    "tokenizer", "train", "vocab_size", "input", "jsonl", "separator", "val_fraction"};
+    "tokenizer", "train", "vocab_size", "input", "jsonl", "csv", "separator", "val_fraction"};
 constexpr const char* kFlags[] = {"help",          "help-all", "version", "force", "averaged",
                                   "only_adapters", "json",     "convert", "quiet", "retry_failed"};
 /// Short forms of config keys.
@@ -401,8 +401,12 @@ void add_tokenize(CLI::App& app, CommandLine& out) {
   verb->add_option("--vocab_size", tokenize.vocab_size, "Tokens of the trained tokenizer; 30000 if not given")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  verb->add_option("--jsonl", tokenize.jsonl, "The inputs are JSON lines, with the text in this field")
-      ->type_name("FIELD");
+  CLI::Option* const jsonl =
+      verb->add_option("--jsonl", tokenize.jsonl, "The inputs are JSON lines, with the text in this field")
+          ->type_name("FIELD");
+  verb->add_option("--csv", tokenize.csv, "The inputs are CSV files with a header, with the text in this column")
+      ->type_name("COLUMN")
+      ->excludes(jsonl);
   // A function, since CLI11 takes an empty text for no value of an optional.
   verb->add_option_function<std::string>(
           "--separator", [&tokenize](const std::string& token) { tokenize.separator = token; },

@@ -100,6 +100,13 @@ ExitCode export_adapters(const CommandLine& command) {
   if (command.format)
     throw ConfigError(
         "[cli.export] --only_adapters writes a folder with a safetensors file; --format has no effect. Leave it out.");
+  if (command.output)
+    for (const char* end : {kSafetensors, kTorchscript, ".pt", ".pth", ".bin"})
+      if (command.output->extension() == end)
+        throw ConfigError(cat("[cli.export] --only_adapters writes a folder; --output ",
+                              escape_controls(command.output->string()),
+                              " has the name of a file. Name a folder, such as ",
+                              escape_controls(fs::path(*command.output).replace_extension().string()), "."));
   CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
   const auto adapters = adapters_of(content.state);
   if (!adapters)

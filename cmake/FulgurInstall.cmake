@@ -54,6 +54,9 @@ foreach(_dir ${_header_dirs})
   install(DIRECTORY ${_dir} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 endforeach()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/fulgur/configs FILES_MATCHING PATTERN "*.yaml")
+# The data of recipes, at the paths that their commands have in the source tree.
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/benchmarks/recipes/make_masks.py ${PROJECT_SOURCE_DIR}/benchmarks/recipes/make_texts.py
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fulgur/benchmarks/recipes)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/fulgur)
 
 install(EXPORT fulgurTargets NAMESPACE fulgur:: DESTINATION ${_package_dir})

@@ -117,6 +117,21 @@ ConfigNode sweep_nodes(const fs::path& file) {
   return node;
 }
 
+// The sweep sets these itself: another value would have no effect.
+void check_set_by_sweep(const history::SweepSpec& spec, const ConfigNode& config, const ConfigSources& sources) {
+  const ConfigNode* fold = config.find("data");
+  for (const char* key : {"init_args", "fold"}) fold = fold != nullptr && fold->is_map() ? fold->find(key) : nullptr;
+  if (spec.folds && fold != nullptr && !fold->is_null() && !(fold->is_scalar() && fold->text().empty()))
+    throw ConfigError(cat("[cli.sweep] `folds` of the sweep file sets data.fold for each trial, and the config has ",
+                          escape_controls(fold->is_scalar() ? fold->text() : "one"),
+                          ". Remove data.fold from the config or the command line, or folds from the sweep file."));
+  if (!spec.seeds.values.empty() &&
+      std::ranges::any_of(sources.overrides, [](const auto& item) { return item.first == "seed_everything"; }))
+    throw ConfigError(
+        "[cli.sweep] `seeds` of the sweep file sets seed_everything for each trial, and --seed_everything is given. "
+        "Remove one of them.");
+}
+
 CheckedSweep check_sweep(const CommandLine& command) {
   check_options(command);
   const fs::path& file = *command.sweep.file;
@@ -125,6 +140,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   Problems problems;
   const ConfigNode written = merge_config(command.sources, problems);
   problems.throw_if_any();
+  check_set_by_sweep(spec, written, command.sources);
   // The trials do not depend on halving, which needs a config; the config may be incomplete without a trial's values.
   history::SweepSpec whole = spec;
   whole.halving.reset();

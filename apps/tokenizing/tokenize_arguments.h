@@ -14,6 +14,7 @@ struct TokenizeArguments {
   std::optional<int64_t> vocab_size;     ///< with train
   std::vector<std::string> inputs;       ///< files or patterns such as `data/*.txt`
   std::optional<std::string> jsonl;      ///< the field with the text, in files of JSON lines
+  std::optional<std::string> csv;        ///< the column with the text, in CSV files with a header
   std::optional<std::string> separator;  ///< empty: none
   double val_fraction = 0;
 };

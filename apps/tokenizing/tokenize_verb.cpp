@@ -133,6 +133,18 @@ void check_arguments(const CommandLine& command) {
                           "' exists. Remove it, or name another one."));
 }
 
+// The part for validation begins with a document, so that it may be far longer than asked for.
+void warn_of_long_validation(const TokenFilesInfo& info, double asked) {
+  const auto all = static_cast<double>(info.tokens), val = static_cast<double>(info.tokens - info.train_tokens);
+  if (!(asked > 0) || val <= 2 * asked * all) return;
+  log::warn(
+      "cli.long_validation_part",
+      cat("the part for validation has ", format_fixed(100 * val / all, 1), " % of the tokens, and --val_fraction ",
+          asked, " asks for ", format_fixed(100 * asked, 1),
+          " %: the part begins with a document, and a document at the end is long. To divide the texts exactly, join "
+          "them to one file, without separators; or divide long texts into documents by separators."));
+}
+
 }  // namespace
 
 ExitCode tokenize(const CommandLine& command) {
@@ -140,6 +152,7 @@ ExitCode tokenize(const CommandLine& command) {
   const TokenizeArguments& arguments = command.tokenize;
   DocumentFiles documents{.inputs = matching_files(arguments.inputs),
                           .jsonl_field = arguments.jsonl,
+                          .csv_column = arguments.csv,
                           .separator = arguments.separator.value_or("")};
   const std::shared_ptr<const Tokenizer> tokenizer =
       arguments.train ? trained(arguments, documents, command.quiet) : read_tokenizer(*arguments.tokenizer);
@@ -155,6 +168,7 @@ ExitCode tokenize(const CommandLine& command) {
     log::info(cat("tokenize: ", counted(info.documents, "document"), ", ", info.tokens, " tokens of ",
                   8 * info.bytes_per_token, " bits, a vocabulary of ", info.vocab_size, "; ",
                   info.tokens - info.train_tokens, " tokens are for validation"));
+  warn_of_long_validation(info, arguments.val_fraction);
   print(escape_controls(command.output->string()) + "\n");
   return ExitCode::ok;
 }

@@ -16,6 +16,7 @@
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/hub_name.h"
 #include "fulgur/core/text/text.h"
 #include "io/folder_names.h"
 
@@ -270,6 +271,18 @@ void merge_adapters(NamedTensors& tensors, const AdapterRecord& record) {
 AdaptersFile read_adapters(const fs::path& path) {
   std::error_code error;
   const bool is_folder = fs::is_directory(path, error);
+  if (!fs::exists(path, error))
+    throw CheckpointError(cat("[checkpoint.read_adapters] the path of adapters must exist; ",
+                              escape_controls(path.string()), " does not.", detail::hub_name_hint(path)));
+  if (is_folder && !fs::exists(path / kAdapterWeights, error)) {
+    const bool has_weights = fs::exists(path / "model.safetensors", error) || fs::exists(path / "config.json", error);
+    throw CheckpointError(cat("[checkpoint.read_adapters] a folder of adapters must have ", kAdapterWeights, "; ",
+                              escape_controls(path.string()), " has none. ",
+                              has_weights
+                                  ? "It has a whole model: name it in pretrained.path, and leave out the path of "
+                                    "adapters."
+                                  : "Name a folder of trainer export --only_adapters or of PEFT."));
+  }
   AdaptersFile file;
   WeightsFile weights = read_weights_file(is_folder ? path / kAdapterWeights : path);
   file.tensors = as_in_module(std::move(weights.tensors));

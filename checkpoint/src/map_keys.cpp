@@ -39,7 +39,23 @@ Tensor joined_parts(const JoinedParts& parts, const std::string& name, std::stri
   return at::cat(parts.tensors, 0);
 }
 
+// `name` without the map's prefix.
+std::string_view without_map_prefix(std::string_view name, std::string_view prefix) {
+  const bool has = !prefix.empty() && name.starts_with(prefix) && name.size() > prefix.size();
+  return name.substr(has ? prefix.size() : 0);
+}
+
 }  // namespace
+
+bool knows_a_name(const NamedTensors& tensors, const KeyMap& map) {
+  const std::vector<KeyRule> rules = map.rules();
+  const std::string prefix = map.prefix();
+  return rules.empty() || std::ranges::any_of(tensors, [&](const auto& item) {
+           return std::ranges::any_of(rules, [&](const KeyRule& rule) {
+             return renamed_by(rule, without_map_prefix(item.first, prefix)).has_value();
+           });
+         });
+}
 
 NamedTensors map_keys(const NamedTensors& tensors, const KeyMap& map, std::string_view map_name) {
   const std::vector<KeyRule> rules = map.rules();
@@ -47,8 +63,7 @@ NamedTensors map_keys(const NamedTensors& tensors, const KeyMap& map, std::strin
   NamedTensors mapped;
   std::map<std::string, JoinedParts> joined;
   for (const auto& [name, tensor] : tensors) {
-    const std::string_view rest = std::string_view(name).substr(
-        !prefix.empty() && name.starts_with(prefix) && name.size() > prefix.size() ? prefix.size() : 0);
+    const std::string_view rest = without_map_prefix(name, prefix);
     std::optional<std::string> renamed;
     const auto rule = std::ranges::find_if(
         rules, [&](const KeyRule& each) { return (renamed = renamed_by(each, rest)).has_value(); });

@@ -27,11 +27,16 @@ using tables::TableSchema;
 using tables::TableStream;
 using tables::TableSurvey;
 
+/// Groups of files; `main`: paths.
+enum TableFiles : size_t { kMainFiles, kValFiles, kTestFiles, kPredictFiles };
+using TableFilesSet = std::array<bool, 4>;
+
 struct TableDataModule::Impl {
   Options options;
   std::optional<TableSchema> schema;
   bool schema_is_loaded = false;  ///< from a checkpoint
   bool is_set_up = false;
+  TableFilesSet have{};  ///< which files have been read, or with `stream` surveyed
   int64_t rows_of_paths = 0;
   std::shared_ptr<const RowEncoder> encoder, predict_encoder;
   // Not with `stream`: the tensors of the files, and which rows are for training, validation and test.
@@ -56,8 +61,16 @@ struct TableDataModule::Impl {
     return split;
   }
 
-  void read();
-  void read_sets(int64_t rows);
+  const std::vector<std::filesystem::path>& paths_of(TableFiles files) const {
+    return files == kMainFiles   ? options.paths
+           : files == kValFiles  ? options.val_paths
+           : files == kTestFiles ? options.test_paths
+                                 : options.predict_paths;
+  }
+  TableFilesSet files_for(TrainerFn fn) const;
+  void read(const TableFilesSet& wanted);
+  void read_main();
+  Batch read_set(TableFiles files) const;
   bool has_row_of(int part) const;
   void check_loaded(const TableSchema& loaded) const;
   std::shared_ptr<Dataset> dataset(RunningStage stage) const;
@@ -126,12 +139,44 @@ TableDataModule::TableDataModule(const Options& options) : impl_(std::make_uniqu
 
 TableDataModule::~TableDataModule() = default;
 
-void TableDataModule::setup(TrainerFn) {
-  if (!impl_->is_set_up) impl_->read();
+void TableDataModule::setup(TrainerFn fn) {
+  impl_->read(impl_->files_for(fn));
   impl_->is_set_up = true;
 }
 
-void TableDataModule::Impl::read() {
+/// The statistics of a checkpoint replace the training files, so that only the files of the stage are needed.
+TableFilesSet TableDataModule::Impl::files_for(TrainerFn fn) const {
+  if (!schema_is_loaded || fn == TrainerFn::fit) return {true, true, true, true};
+  TableFiles files = kMainFiles;
+  if (fn == TrainerFn::validate && !options.val_paths.empty()) files = kValFiles;
+  if (fn != TrainerFn::validate && !options.test_paths.empty()) files = kTestFiles;
+  if (fn == TrainerFn::predict && !options.predict_paths.empty()) files = kPredictFiles;
+  TableFilesSet wanted{};
+  wanted[files] = true;
+  return wanted;
+}
+
+/// Reads what is wanted and was not read yet.
+void TableDataModule::Impl::read(const TableFilesSet& wanted) {
+  const auto is_missing = [&](TableFiles files) { return wanted[files] && !have[files]; };
+  if (is_missing(kMainFiles)) read_main();
+  if (!encoder || is_missing(kMainFiles)) {
+    encoder = std::make_shared<RowEncoder>(*schema, options, /*with_targets=*/true);
+    predict_encoder = std::make_shared<RowEncoder>(*schema, options, /*with_targets=*/false);
+  }
+  std::array<Batch, 4> sets;
+  if (!options.stream)
+    for (const TableFiles files : {kMainFiles, kValFiles, kTestFiles, kPredictFiles})
+      if (is_missing(files)) sets[files] = read_set(files);
+  // All is read before anything changes.
+  const std::array<Batch*, 4> kept{&main, &val, &test, &predict};
+  for (size_t i = 0; i < sets.size(); ++i) {
+    if (!sets[i].empty()) *kept[i] = std::move(sets[i]);
+    have[i] = have[i] || wanted[i];
+  }
+}
+
+void TableDataModule::Impl::read_main() {
   Options reading = options;
   // Columns of a checkpoint need no decision.
   if (schema_is_loaded) {
@@ -162,27 +207,18 @@ void TableDataModule::Impl::read() {
         return is_next;
       });
   }
-  encoder = std::make_shared<RowEncoder>(*schema, options, /*with_targets=*/true);
-  predict_encoder = std::make_shared<RowEncoder>(*schema, options, /*with_targets=*/false);
-  if (!options.stream) read_sets(survey.rows);
 }
 
-void TableDataModule::Impl::read_sets(int64_t rows) {
-  const auto set = [&](const RowEncoder& with, const std::vector<std::filesystem::path>& paths) {
-    const int64_t count = tables::count_rows(paths, options.delimiter.front());
-    if (count == 0)
-      throw DataError(cat("[data.TableDataModule] a table must have rows; '", escape_controls(paths.front().string()),
-                          "' has only a header."));
-    return with.encode_all(paths, count);
-  };
-  Batch read_main = encoder->encode_all(options.paths, rows), read_val, read_test, read_predict;
-  if (!options.val_paths.empty()) read_val = set(*encoder, options.val_paths);
-  if (!options.test_paths.empty()) read_test = set(*encoder, options.test_paths);
-  if (!options.predict_paths.empty()) read_predict = set(*predict_encoder, options.predict_paths);
-  main = std::move(read_main);
-  val = std::move(read_val);
-  test = std::move(read_test);
-  predict = std::move(read_predict);
+Batch TableDataModule::Impl::read_set(TableFiles files) const {
+  const std::vector<std::filesystem::path>& paths = paths_of(files);
+  if (paths.empty()) return {};
+  const RowEncoder& with = files == kPredictFiles ? *predict_encoder : *encoder;
+  if (files == kMainFiles) return with.encode_all(paths, rows_of_paths);
+  const int64_t count = tables::count_rows(paths, options.delimiter.front());
+  if (count == 0)
+    throw DataError(cat("[data.TableDataModule] a table must have rows; '", escape_controls(paths.front().string()),
+                        "' has only a header."));
+  return with.encode_all(paths, count);
 }
 
 std::shared_ptr<Dataset> TableDataModule::Impl::dataset(RunningStage stage) const {
@@ -195,7 +231,7 @@ std::shared_ptr<Dataset> TableDataModule::Impl::dataset(RunningStage stage) cons
   if (stage == RunningStage::validate && !val.empty()) return whole(val);
   if ((stage == RunningStage::test || stage == RunningStage::predict) && !test.empty()) return whole(test);
   const std::vector<int64_t>& part = parts[stage == RunningStage::train ? 0 : stage == RunningStage::validate ? 1 : 2];
-  if (part.empty()) return nullptr;
+  if (part.empty() || main.empty()) return nullptr;
   return std::make_shared<SubsetDataset>(whole(main), part);
 }
 
@@ -251,7 +287,7 @@ std::vector<std::shared_ptr<Loader>> TableDataModule::loaders(RunningStage stage
   how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   if (options.stream) {
     auto part = m.stream_part(stage);
-    if (!part) return {};
+    if (!part || (part->part >= 0 && !m.have[kMainFiles])) return {};
     if (part->part > 0 && !m.has_row_of(part->part))
       throw DataError(cat("[data.TableDataModule] each part must have a sample; the part for ", how.name,
                           " has none of ", m.rows_of_paths, ". Use more data, or other fractions."));
@@ -325,7 +361,7 @@ void TableDataModule::load_state(const StateTree& state) {
   again.options = m.options;
   again.schema = loaded;
   again.schema_is_loaded = true;
-  again.read();
+  again.read(m.have);
   const std::array<std::pair<Batch*, Batch*>, 4> sets = {
       {{&m.main, &again.main}, {&m.val, &again.val}, {&m.test, &again.test}, {&m.predict, &again.predict}}};
   for (const auto& [before, after] : sets)

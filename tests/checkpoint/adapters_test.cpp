@@ -290,7 +290,16 @@ TEST_CASE("adapters of another form are refused, and a file alone says nothing a
   CHECK(read_adapters(folder / "out").alpha == 16.0);
   std::filesystem::remove(folder / "out/adapter_config.json");
   CHECK_FALSE(read_adapters(folder / "out").rank);
-  CHECK_THROWS_AS(read_adapters(folder / "absent"), CheckpointError);
+  const auto unread = [&](const std::filesystem::path& path) {
+    return message_of<CheckpointError>([&] { read_adapters(path); });
+  };
+  CHECK_THAT(unread(folder / "absent"), ContainsSubstring("must exist") && !ContainsSubstring("hub"));
+  CHECK_THAT(unread("someone/no-such-adapters"), ContainsSubstring("hub are not downloaded"));
+  std::filesystem::create_directories(folder / "whole");
+  CHECK_THAT(unread(folder / "whole"),
+             ContainsSubstring("must have adapter_model.safetensors") && ContainsSubstring("--only_adapters"));
+  write(folder / "whole/config.json", "{}");
+  CHECK_THAT(unread(folder / "whole"), ContainsSubstring("name it in pretrained.path"));
 }
 
 }  // namespace adapters_file_test

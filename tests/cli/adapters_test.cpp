@@ -101,6 +101,10 @@ TEST_CASE("export --only_adapters writes what adapters.path reads") {
   const Finished format = run({"export", run.checkpoint, "--only_adapters", "--format", "pt"});
   CHECK(format.exit_code == 2);
   CHECK(says(format.err, "--format has no effect"));
+  const Finished file = run({"export", run.checkpoint, "--only_adapters", "--output", "ad.safetensors"});
+  CHECK(file.exit_code == 2);
+  CHECK(says(file.err, "--output ad.safetensors has the name of a file. Name a folder, such as ad."));
+  CHECK_FALSE(fs::exists(run / "ad.safetensors"));
   const Finished other = run({"test", "-c", "c.yaml", "--adapters.path", "alone", "--adapters.alpha", "8"});
   CHECK(other.exit_code == 4);
   CHECK(says(other.err, "Set adapters.alpha to 4.0"));

@@ -114,6 +114,40 @@ TEST_CASE("images that need eval_transforms, and names of torchvision's transfor
   CHECK(says(normalised.err, "[images.not_normalized]"));
 }
 
+TEST_CASE("a checkpoint predicts rows of another table without the table that it was trained on") {
+  const DataRun run(R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: TabularMlp, init_args: {hidden: [4]}}
+data: {class_path: TableDataModule, init_args: {paths: [t.csv], target: [y], task: classification, batch_size: 8}}
+optimizer: {class_path: SGD, init_args: {lr: 0.01}}
+link:
+  model.init_args.task: data.task
+  model.init_args.num_numbers: data.num_numbers
+  model.init_args.cardinalities: data.cardinalities
+  model.init_args.num_outputs: data.num_outputs
+)");
+  std::string table = "x,city,y\n";
+  for (int i = 0; i < 40; ++i) table += std::to_string(i) + (i % 2 ? ",Rome,warm\n" : ",Oslo,cold\n");
+  write_text(run / "t.csv", table);
+  write_text(run / "new.csv", "city,x\nOslo,3\nParis,4\nRome,5\n");
+  const Finished fit = run({"fit"});
+  INFO(fit.err);
+  REQUIRE(fit.exit_code == 0);
+  const auto predict = [&] { return run({"predict", "--ckpt_path", kLast, "--data.predict_paths", "[new.csv]"}); };
+  const Finished with_table = predict();
+  INFO(with_table.err);
+  REQUIRE(with_table.exit_code == 0);
+  fs::remove(run / "t.csv");
+  const Finished alone = predict();
+  INFO(alone.err);
+  REQUIRE(alone.exit_code == 0);
+  const std::vector<Json> lines = predictions_in(run / "fulgur_logs/version_2");
+  REQUIRE(lines.size() == 3);
+  CHECK(lines == predictions_in(run / "fulgur_logs/version_1"));
+  for (const Json& line : lines) CHECK((line.at("class") == "warm" || line.at("class") == "cold"));
+}
+
 TEST_CASE("a table without its links is a warning, and a stream says how many rows it has") {
   const DataRun run(R"(
 seed_everything: 1

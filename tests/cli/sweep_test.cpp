@@ -233,6 +233,10 @@ optimizer: {class_path: SGD, init_args: {lr: 0.1}}
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.out, " ± "));
   CHECK(says(end.out, "best: point 0; train it with"));
+  const Finished fixed = sweeps({"--dir", "b", "--data.fold", "1/5"});
+  CHECK(fixed.exit_code == 2);
+  CHECK(says(fixed.err, "sets data.fold for each trial, and the config has 1/5"));
+  CHECK_FALSE(fs::exists(sweeps / "b"));
   const Rows rows = sweeps.rows("a");
   REQUIRE(rows.size() == 2);
   CHECK(rows[1].at("fold") == "2");
@@ -608,6 +612,8 @@ TEST_CASE("sweep: mistakes are found before anything starts") {
           {"--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath", "crashed"});
   refused(kGrid, "--ckpt_path", {"--ckpt_path", "x.ckpt"});
   refused(kGrid, "--report", {"--report", "r.json"});
+  refused(std::string(kGrid) + "seeds: 2\n", "`seeds` of the sweep file sets seed_everything",
+          {"--seed_everything", "5"});
   refused(kGrid, "--jobs", {"--jobs", "0"});
   refused(kGrid, "--grace must be a number of seconds; got 'nan'", {"--grace", "nan"});
   refused(kGrid, "2 jobs with 2 devices need 4, and there are 3",

@@ -56,6 +56,33 @@ TEST_CASE("tokenize writes a folder from files and patterns") {
   CHECK(texts.info("w")["train_tokens"] < texts.info("w")["tokens"]);
 }
 
+TEST_CASE("tokenize warns of a validation part that is far longer than --val_fraction asks for") {
+  const Texts texts;
+  const std::string text = [] {
+    std::string words;
+    for (int i = 0; i < 200; ++i) words += "one two three\n";
+    return words;
+  }();
+  for (const char* name : {"c.txt", "d.txt"}) write_text(texts / name, text);
+  const auto made = [&](const char* part, const char* output, const std::vector<std::string>& inputs) {
+    std::vector<std::string> arguments{"--tokenizer",    "bpe.json", "--output", output,
+                                       "--val_fraction", part,       "--input"};
+    arguments.insert(arguments.end(), inputs.begin(), inputs.end());
+    const Finished done = texts(arguments);
+    INFO(done.err);
+    REQUIRE(done.exit_code == 0);
+    return done.err;
+  };
+  const std::string long_part = made("0.05", "t", {"c.txt", "d.txt"});
+  CHECK(says(long_part, "the part for validation has 50.0 % of the tokens"));
+  CHECK(says(long_part, "--val_fraction 0.05 asks for 5.0 %"));
+  CHECK(says(long_part, "[cli.long_validation_part]"));
+  CHECK_FALSE(says(made("0.3", "u", {"c.txt", "d.txt"}), "cli.long_validation_part"));
+  // One document is divided exactly.
+  CHECK_FALSE(says(made("0.05", "v", {"c.txt"}), "cli.long_validation_part"));
+  CHECK_FALSE(says(made("0", "w", {"c.txt", "d.txt"}), "cli.long_validation_part"));
+}
+
 TEST_CASE("tokenize reads JSON lines") {
   const Texts texts;
   write_text(texts / "a.jsonl", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n");
@@ -64,6 +91,22 @@ TEST_CASE("tokenize reads JSON lines") {
   const Finished wrong = texts({"--tokenizer", "bpe.json", "--input", "a.jsonl", "--jsonl", "text", "--output", "u"});
   CHECK(wrong.exit_code == 3);
   CHECK(says(wrong.err, "a.jsonl':1"));
+}
+
+TEST_CASE("tokenize trains a tokenizer on a column of a CSV file") {
+  const Texts texts;
+  write_text(texts / "a.csv", "label,body\nx,one two\ny,\"three, four\"\n");
+  const Finished made =
+      texts({"--train", "bpe", "--vocab_size", "300", "--csv", "body", "--input", "a.csv", "--output", "t"});
+  INFO(made.err);
+  REQUIRE(made.exit_code == 0);
+  CHECK(texts.info("t")["documents"] == 2);
+  const Finished both =
+      texts({"--tokenizer", "bpe.json", "--input", "a.csv", "--csv", "body", "--jsonl", "body", "--output", "u"});
+  CHECK(both.exit_code == 2);
+  const Finished wrong = texts({"--tokenizer", "bpe.json", "--input", "a.csv", "--csv", "bodi", "--output", "u"});
+  CHECK(wrong.exit_code == 3);
+  CHECK(says(wrong.err, "did you mean 'body'?"));
 }
 
 TEST_CASE("tokenize trains a tokenizer, which the folder keeps") {

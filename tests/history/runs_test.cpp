@@ -6,6 +6,7 @@
 #include "fulgur/core/text/text_table.h"
 #include "fulgur/history/run.h"
 #include "fulgur/history/runs_table.h"
+#include "fulgur/history/sweep_state.h"
 #include "history/written_run.h"
 #include "support/expect_error.h"
 
@@ -220,6 +221,30 @@ TEST_CASE("runs are found below the root, in the order of their numbers, without
   write_text(root / "config.yaml", "a project's own\n");
   CHECK(names_of(read_runs(root.path())) == std::vector<std::string>{"a/version_0", "b/version_9", "b/version_10"});
   CHECK(names_of(read_runs(root / "a/version_0")) == std::vector<std::string>{"version_0"});
+}
+
+TEST_CASE("the best value of a trial is that of the metric of its sweep") {
+  const Root root;
+  const char* const rows = "step,epoch,val_loss,val_acc\n10,0,0.5,0.6\n20,1,0.7,0.9\n";
+  root.run("sweeps/cv/trial_0000/fulgur_logs/version_0").csv(rows);
+  root.run("sweeps/damaged/trial_0000/fulgur_logs/version_0").csv(rows);
+  root.run("version_0").csv(rows);
+  const SweepState state{.sweep = "method: grid\nmetric: val_acc\nmode: max\nspace: {optimizer.init_args.lr: [0.1]}\n",
+                         .config = "trainer: {max_epochs: 9}\n",
+                         .length = std::nullopt,
+                         .trials = {TrialRecord{}}};
+  write_text(root / "sweeps/cv/sweep.json", sweep_json(state));
+  write_text(root / "sweeps/damaged/sweep.json", "{");
+  const auto best_of = [&](const char* folder) {
+    const auto runs = read_runs(root / folder);
+    REQUIRE(runs.size() == 1);
+    REQUIRE(runs[0].monitor);
+    return std::pair(runs[0].monitor->metric, runs[0].best().value().first);
+  };
+  CHECK(best_of("sweeps/cv") == std::pair<std::string, double>("val_acc", 0.9));
+  CHECK(best_of("sweeps/cv/trial_0000") == std::pair<std::string, double>("val_acc", 0.9));
+  CHECK(best_of("version_0") == std::pair<std::string, double>("val_loss", 0.5));
+  CHECK(best_of("sweeps/damaged") == std::pair<std::string, double>("val_loss", 0.5));
 }
 
 struct ThreeRuns : Root {

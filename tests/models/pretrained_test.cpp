@@ -211,7 +211,41 @@ TEST_CASE("a run begins with pretrained weights, and says what does not fit") {
              ContainsSubstring("[pretrained]"));
   PretrainedWeights missing;
   missing.path = folder / "none.safetensors";
-  CHECK_THROWS_AS(run_with(missing, small_classifier()), CheckpointError);
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(missing, small_classifier()); }),
+             ContainsSubstring("pretrained.path must name") && ContainsSubstring("none.safetensors") &&
+                 !ContainsSubstring("hub"));
+  missing.path = "someone/no-such-model";
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(missing, small_classifier()); }),
+             ContainsSubstring("someone/no-such-model does not. Names of Hugging Face's hub are not downloaded"));
+}
+
+TEST_CASE("a key map that knows no name of the file is an error, and config.json says which one is missing") {
+  const test::TemporaryFolder folder;
+  const auto source = small_classifier();
+  PretrainedWeights pretrained;
+  pretrained.path = folder / "model.safetensors";
+  write_weights_file(
+      *pretrained.path,
+      {.format = WeightsFormat::safetensors, .tensors = module_state(*source), .aliases = {}, .left_out = {}});
+  pretrained.key_map = Spec<KeyMap>("hf_gpt2");
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(pretrained, small_classifier()); }),
+             ContainsSubstring("hf_gpt2 knows none of the names") && ContainsSubstring("layers.layer0.weight"));
+  pretrained.key_map = Spec<KeyMap>("torchvision_resnet");  // without rules: the names are those of the model
+  run_with(pretrained, small_classifier());
+  pretrained.key_map = {};
+  const auto refusal = [&](const char* json) {
+    test::write_text(folder / "config.json", json);
+    return message_of<CheckpointError>([&] { run_with(pretrained, small_classifier(5)); });
+  };
+  CHECK_THAT(refusal(R"({"model_type": "bert"})"),
+             ContainsSubstring("says model_type: bert") && ContainsSubstring("Set pretrained.key_map: hf_bert"));
+  for (const char* json : {R"({"model_type": "unknown"})", R"({"model_type": 3})", "[", "{}"})
+    CHECK_THAT(refusal(json), ContainsSubstring("does not fit") && !ContainsSubstring("Set pretrained.key_map"));
+  // The map that config.json names is not proposed again.
+  pretrained.key_map = Spec<KeyMap>("hf_bert");
+  pretrained.use_config = false;
+  CHECK_THAT(refusal(R"({"model_type": "bert"})"),
+             ContainsSubstring("does not fit") && !ContainsSubstring("says model_type"));
 }
 
 TEST_CASE("a run applies the key map that pretrained names") {
@@ -247,6 +281,8 @@ TEST_CASE("pretrained in a config: the key map is checked, and the config reads 
   CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: {path: a, key_map: hf_gpt}"); }),
              ContainsSubstring("hf_gpt2"));
   CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: {paht: a}"); }), ContainsSubstring("path"));
+  CHECK_THAT(message_of<ConfigError>([] { config_of("pretrained: resnet18.safetensors"); }),
+             ContainsSubstring("expected map") && ContainsSubstring("write {path: resnet18.safetensors}"));
 }
 
 TEST_CASE("options of the model come from the config.json beside the weights") {

@@ -23,4 +23,10 @@ grep -q "us for each sample" script.txt || fail "no latency is printed"
 code=0
 "$program" >/dev/null || code=$?
 [ $code = 2 ] || fail "a call without arguments must end with exit code 2; got $code"
+for file in nothing.ckpt nothing.ts; do
+  code=0
+  "$program" $file 6 >/dev/null 2>error.txt || code=$?
+  { [ $code != 0 ] && [ $code -lt 128 ]; } || fail "$file must end with an exit code and no signal; got $code"
+  grep -q '^error: ' error.txt || fail "$file has no message"
+done
 [ "$(bash "$measure" "$program" net.ts 6 | grep -c 'the whole process')" = 5 ] || fail "measure.sh does not measure five processes"

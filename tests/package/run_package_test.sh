@@ -14,7 +14,7 @@ rm -rf "$work"
 mkdir -p "$work"
 "$cmake" --install "$build" --prefix "$work/prefix" >"$work/install.log" || { cat "$work/install.log"; fail "install"; }
 
-for file in bin/trainer include/fulgur/core/contracts/module.h include/fulgur/trainer/trainer.h share/fulgur/configs/fashion_mnist_cnn.yaml; do
+for file in bin/trainer include/fulgur/core/contracts/module.h include/fulgur/trainer/trainer.h share/fulgur/configs/fashion_mnist_cnn.yaml share/fulgur/benchmarks/recipes/make_masks.py share/fulgur/benchmarks/recipes/make_texts.py; do
   [ -e "$work/prefix/$file" ] || fail "$file is not installed"
 done
 if [ -e "$build/lib/libfulgur_cuda.so" ] && [ -z "$(find "$work/prefix" -name libfulgur_cuda.so)" ]; then fail "libfulgur_cuda.so is not installed"; fi

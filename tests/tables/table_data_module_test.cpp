@@ -303,6 +303,53 @@ TEST_CASE("the columns of a checkpoint are used for another table, before and af
   CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::test); }), ContainsSubstring("column 'a'"));
 }
 
+TEST_CASE("with the columns of a checkpoint, predict, test and validate read only the files of their stage") {
+  Table table("a,b,y\n1,x,1\n3,z,3\n");
+  const StateTree state = table.made()->state();
+  write_text(table.folder / "new.csv", "b,a\nz,5\nw,1\n");
+  write_text(table.folder / "held.csv", "a,b,y\n5,z,7\n");
+  std::filesystem::remove(table.folder / "t.csv");
+  const auto used = [&](auto change, TrainerFn fn, RunningStage stage, bool stream) {
+    auto options = table.options;
+    options.stream = stream;
+    change(options);
+    TableDataModule data(options);
+    data.load_state(state);
+    data.setup(fn);
+    CHECK(data.exported_values().at("num_numbers").as_int() == 1);
+    CHECK(data.loaders(RunningStage::train).empty());
+    const Rows rows = rows_of(data, stage);
+    // Column a has the mean 2 and the deviation 1.
+    CHECK(rows.numbers[0][0].item<float>() == 3.0F);
+    CHECK(rows.categories[0][0].item<int64_t>() == 2);
+    return rows;
+  };
+  for (const bool stream : {false, true}) {
+    INFO(stream);
+    const auto new_rows = [&](auto& o) { o.predict_paths = {table.folder / "new.csv"}; };
+    CHECK_FALSE(used(new_rows, TrainerFn::predict, RunningStage::predict, stream).target.defined());
+    const auto test_rows = [&](auto& o) { o.test_paths = {table.folder / "held.csv"}; };
+    CHECK(used(test_rows, TrainerFn::test, RunningStage::test, stream).target.item<float>() == 7.0F);
+    used(test_rows, TrainerFn::predict, RunningStage::predict, stream);
+    const auto val_rows = [&](auto& o) { o.val_paths = {table.folder / "held.csv"}; };
+    used(val_rows, TrainerFn::validate, RunningStage::validate, stream);
+    // Files of another stage do not replace those of this one.
+    CHECK_THROWS_AS(used(val_rows, TrainerFn::test, RunningStage::test, stream), DataError);
+  }
+  // Without a checkpoint the training file is needed.
+  auto options = table.options;
+  options.predict_paths = {table.folder / "new.csv"};
+  TableDataModule bare(options);
+  CHECK_THAT(message_of<DataError>([&] { bare.setup(TrainerFn::predict); }), ContainsSubstring("t.csv"));
+  // A later fit reads what is missing, and its own rows become the training part.
+  TableDataModule later(options);
+  later.load_state(state);
+  later.setup(TrainerFn::predict);
+  write_text(table.folder / "t.csv", "a,b,y\n1,x,1\n3,z,3\n");
+  later.setup(TrainerFn::fit);
+  CHECK(rows_of(later, RunningStage::train).numbers.size(0) == 2);
+}
+
 TEST_CASE("F37: cells that cannot be used are named with line and column") {
   Table table("a,y\n1,2\nx3,4\n");
   table.options.types = {{"a", ColumnType::number}};

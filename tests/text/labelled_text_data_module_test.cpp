@@ -1,6 +1,7 @@
 #include "fulgur/text/labelled_text_data_module.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <set>
@@ -295,6 +296,49 @@ TEST_CASE("a checkpoint keeps the classes and the tokenizer") {
   files.options.tokenizer = std::filesystem::path(FULGUR_TOKENIZER_FIXTURES) / "cased.json";
   write_text(files.options.path, "label,text\nspam,they\n");
   CHECK_THAT(message_of<CheckpointError>([&] { files.made()->load_state(state); }), ContainsSubstring("tokenizer"));
+  files.options.tokenizer = "bert-base-uncased";
+  CHECK_THAT(message_of<DataError>([&] { files.made(); }),
+             ContainsSubstring("'bert-base-uncased' does not. Names of Hugging Face's hub are not downloaded"));
+}
+
+TEST_CASE("with the classes of a checkpoint, predict, test and validate read only the file of their stage") {
+  Files files;
+  const StateTree state = files.made()->state();
+  std::filesystem::remove(files.options.path);
+  write_text(files.folder / "new.csv", "text\nthey\n");
+  write_text(files.folder / "held.csv", "label,text\nspam,they\n");
+  const auto used = [&](auto change, TrainerFn fn, RunningStage stage) {
+    Module::Options options = files.options;
+    change(options);
+    Module data(options);
+    data.load_state(state);
+    data.setup(fn);
+    CHECK(data.classes() == std::vector<std::string>{"ham", "spam"});
+    CHECK(names_of(data.exported_values().at("classes")).size() == 2);
+    CHECK(data.loaders(RunningStage::train).empty());
+    return first_batch(data, stage);
+  };
+  const auto predicts = [&](Module::Options& o) { o.predict_path = files.folder / "new.csv"; };
+  const auto tests = [&](Module::Options& o) { o.test_path = files.folder / "held.csv"; };
+  const auto validates = [&](Module::Options& o) { o.val_path = files.folder / "held.csv"; };
+  CHECK_FALSE(used(predicts, TrainerFn::predict, RunningStage::predict).contains("label"));
+  CHECK(used(tests, TrainerFn::test, RunningStage::test)["label"].equal(at::ones({1}, at::kLong)));
+  CHECK(used(tests, TrainerFn::predict, RunningStage::predict).contains("label"));
+  CHECK(used(validates, TrainerFn::validate, RunningStage::validate)["label"].equal(at::ones({1}, at::kLong)));
+  CHECK_THAT(message_of<DataError>([&] { used(validates, TrainerFn::test, RunningStage::test); }),
+             ContainsSubstring("a.csv"));
+  // Without a checkpoint the training file is needed.
+  Module::Options options = files.options;
+  predicts(options);
+  Module bare(options);
+  CHECK_THAT(message_of<DataError>([&] { bare.setup(TrainerFn::predict); }), ContainsSubstring("a.csv"));
+  // A later fit reads what is missing.
+  Module later(options);
+  later.load_state(state);
+  later.setup(TrainerFn::predict);
+  write_text(files.options.path, "label,text\nspam,they\n");
+  later.setup(TrainerFn::fit);
+  CHECK(all_of(later, RunningStage::train)[0].second == 1);
 }
 
 TEST_CASE("files that are damaged are refused with their line") {

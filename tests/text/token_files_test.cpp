@@ -8,6 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "checkpoint/fault_calls.h"
@@ -146,6 +147,41 @@ TEST_CASE("JSON lines are documents") {
     CHECK_THAT(message, ContainsSubstring(found));
     CHECK_FALSE(std::filesystem::exists(folder / "u"));
     CHECK(entries_of(folder.path()) == 2);
+  }
+}
+
+TEST_CASE("rows of CSV files are documents") {
+  const TemporaryFolder folder;
+  const auto tokenizer = fixture();
+  write_text(folder / "a.csv", "\xef\xbb\xbfid,text\r\n1,\"one\ntwo, \"\"x\"\"\"\r\n\n2,\n3,three");
+  DocumentFiles documents{.inputs = {folder / "a.csv"}, .csv_column = "text", .separator = kSeparator};
+  CHECK(write_token_files(documents, *tokenizer, folder / "t").documents == 2);
+  CHECK(all_tokens(TokenFiles(folder / "t")) == joined({"one\ntwo, \"x\"", "three"}, *tokenizer));
+  // Rows that cross the pieces in which the file is read are whole.
+  std::string text = "text\n";
+  std::vector<std::string> rows;
+  for (int64_t bytes = 0; bytes < (9 << 20); bytes += static_cast<int64_t>(rows.back().size()) + 1) {
+    rows.push_back("one " + std::to_string(rows.size()));
+    for (int i = 0; i < 50; ++i) rows.back() += " two three four";
+    text += rows.back() + "\n";
+  }
+  write_text(folder / "b.csv", text);
+  documents.inputs = {folder / "b.csv"};
+  CHECK(write_token_files(documents, *tokenizer, folder / "b").documents == static_cast<int64_t>(rows.size()));
+  const auto words = all_tokens(TokenFiles(folder / "b"));
+  CHECK((words == joined(rows, *tokenizer)));
+  for (const auto& [wrong, line, found] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"id,texts\n1,one\n", "c.csv':1", "did you mean 'texts'"},
+           {"text,id\none,1\ntwo\n", "c.csv':3", "as many columns as the header, 2; got 1"},
+           {"text\n\"one\n", "c.csv':2", "the line"},
+           {"", "c.csv':1", "it is empty"},
+           {"text\n\xff\n", "c.csv':2", "UTF-8"}}) {
+    write_text(folder / "c.csv", wrong);
+    documents.inputs = {folder / "c.csv"};
+    const std::string message = message_of<DataError>([&] { write_token_files(documents, *tokenizer, folder / "u"); });
+    CHECK_THAT(message, ContainsSubstring(line));
+    CHECK_THAT(message, ContainsSubstring(found));
+    CHECK_FALSE(std::filesystem::exists(folder / "u"));
   }
 }
 

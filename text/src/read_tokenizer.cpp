@@ -4,6 +4,7 @@
 
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/hub_name.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/text/tokenizer.h"
 #include "tokenizers/composed_tokenizer.h"
@@ -34,7 +35,7 @@ std::string tokenizer_text(const fs::path& path) {
   }
   if (!text)
     throw DataError(cat("[text.read_tokenizer] the tokenizer must be a file or a folder that exists; ",
-                        shown_path(path), " does not."));
+                        shown_path(path), " does not.", detail::hub_name_hint(path)));
   detail::require_utf8(*text, cat("[text.read_tokenizer] ", shown_path(path)));
   return std::move(*text);
 }

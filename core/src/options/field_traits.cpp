@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fulgur/core/options/options.h"
 #include "fulgur/core/text/text.h"
 #include "options/scalar_text.h"
 
@@ -76,6 +77,9 @@ bool wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& prob
   for (size_t i = 0; hint.empty() && i < expected.parts.size() && expected.kind == TypeInfo::Kind::any_of; ++i) {
     hint = hint_for(node, expected.parts[i]);
   }
+  // `pretrained: weights.safetensors`
+  if (hint.empty() && node.is_scalar() && expected.object && expected.object()->find("path") != nullptr)
+    hint = cat("write {path: ", node.text(), "}");
   if (!hint.empty()) message += "; " + hint;
   problems.add(node.where, path, std::move(message));
   return false;

@@ -389,6 +389,17 @@ TEST_CASE("adapters: patterns that match nothing, and layers that cannot have on
     }
   };
   CHECK_THAT(refusal<Tied>(on({"head"})), ContainsSubstring("is also"));
+  CHECK_THAT(refusal<Tied>(on({"body.*", "hea*"})), ContainsSubstring("is also"));
+  {
+    // All linear layers: without those that cannot have an adapter.
+    const TemporaryFolder all_folder;
+    const auto tied = std::make_shared<Tied>();
+    Trainer(quiet(all_folder), with(on({"*"}))).fit(tied, regression_data());
+    const auto adapted = weights(*tied);
+    CHECK(adapted.contains("body.0.lora_A"));
+    CHECK_FALSE(adapted.contains("head.lora_A"));
+    CHECK_FALSE(adapted.contains("again.lora_A"));
+  }
   struct Normed : Ours {
     torch::nn::BatchNorm1d norm{nullptr};
     Normed() { norm = register_module("norm", torch::nn::BatchNorm1d(4)); }

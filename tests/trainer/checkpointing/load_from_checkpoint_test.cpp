@@ -151,6 +151,18 @@ TEST_CASE("load_from_checkpoint of a module that was constructed directly: its o
   CHECK(loaded->hparams().find("hidden")->items().size() == 1);
 }
 
+TEST_CASE("load_from_checkpoint of a checkpoint of another class names both") {
+  TemporaryFolder folder;
+  CheckpointContent content = read_checkpoint(trained(folder, classifier()));
+  content.state["config"] = std::string("model: {class_path: MlpClassifier}\n");
+  const auto named = write_checkpoint(folder / "named.ckpt", content);
+  CHECK_THROWS_WITH(
+      load_from_checkpoint<OtherModule>(named),
+      ContainsSubstring("the checkpoint is of MlpClassifier, not OtherModule") && ContainsSubstring("unknown key"));
+  CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(named, {{"depth", "3"}}),
+                    ContainsSubstring("unknown key") && !ContainsSubstring("the checkpoint is of"));
+}
+
 TEST_CASE("load_from_checkpoint with overrides; options that do not fit are reported") {
   TemporaryFolder folder;
   const auto path = trained(folder, classifier());

@@ -8,9 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "fulgur/core/system/unique_fd.h"
+#include "fulgur/core/text/csv_format.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "unicode/characters.h"
@@ -178,6 +181,75 @@ void read_json_lines(DocumentInput& input, const std::string& field, const Docum
   if (!text.empty()) read_json_line(input, text, ++number, field, uses);
 }
 
+// The rows of a CSV file with a header.
+class CsvDocuments {
+ public:
+  CsvDocuments(DocumentInput& input, const std::string& column, const DocumentUses& uses)
+      : input_(input), column_(column), uses_(uses) {}
+
+  void read() {
+    std::string text;
+    uint64_t offset = 0;
+    for (bool at_end = false; !at_end;) {
+      const size_t got = input_.append_to(text, kPiece);
+      at_end = got < kPiece;
+      uses_.advance(static_cast<int64_t>(got));
+      std::string_view rest = text;
+      if (offset == 0 && line_ == 1 && rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
+      while (!rest.empty()) {
+        const CsvFault fault = scanner_.scan(rest, at_end);
+        if (fault == CsvFault::incomplete && !at_end) break;
+        if (fault != CsvFault::none)
+          fail(line_ + (fault == CsvFault::incomplete ? 0 : scanner_.line_feeds()),
+               cat("the line ", csv_fault_text(fault)));
+        use_row();
+        line_ += scanner_.line_feeds();
+        rest.remove_prefix(scanner_.length());
+      }
+      const size_t used = text.size() - rest.size();
+      text.erase(0, used);
+      offset += used;
+      if (text.size() > kLongestPiece) too_long(input_, offset, "a row");
+    }
+    if (!place_) fail(1, "the file must have a header; it is empty");
+  }
+
+ private:
+  [[noreturn]] void fail(int64_t line, std::string_view what) const {
+    throw DataError(
+        cat("[text.tokenize] ", input_.shown(), ":", line, ": ", as_sentence(std::string(what)), "Correct the file."));
+  }
+
+  void use_row() {
+    const std::vector<std::string_view>& fields = scanner_.fields();
+    if (fields.size() == 1 && fields.front().empty()) return;  // a blank line
+    if (!place_) {
+      const auto found = std::ranges::find(fields, column_);
+      if (found == fields.end()) {
+        const std::vector<std::string> names(fields.begin(), fields.end());
+        fail(line_, cat("the first line must name the column '", escape_controls(column_), "'; it has ",
+                        escape_controls(join_some(names, 20)), did_you_mean(column_, names)));
+      }
+      place_ = static_cast<size_t>(found - fields.begin());
+      columns_ = fields.size();
+      return;
+    }
+    if (fields.size() != columns_)
+      fail(line_, cat("each line must have as many columns as the header, ", columns_, "; got ", fields.size()));
+    const std::string_view text = fields[*place_];
+    require_utf8(text, cat("[text.tokenize] ", input_.shown(), ":", line_, ": the text"));
+    if (!text.empty()) uses_.use(text, true);
+  }
+
+  DocumentInput& input_;
+  const std::string& column_;
+  const DocumentUses& uses_;
+  CsvScanner scanner_;
+  std::optional<size_t> place_;  // of the column; nothing before the header
+  size_t columns_ = 0;
+  int64_t line_ = 1;
+};
+
 }  // namespace
 
 void read_documents(const DocumentFiles& documents, const std::function<size_t(std::string_view)>& cut,
@@ -188,6 +260,8 @@ void read_documents(const DocumentFiles& documents, const std::function<size_t(s
     DocumentInput input(path);
     if (documents.jsonl_field)
       read_json_lines(input, *documents.jsonl_field, uses);
+    else if (documents.csv_column)
+      CsvDocuments(input, *documents.csv_column, uses).read();
     else
       TextDocuments(input, documents.separator, uses).read();
   }

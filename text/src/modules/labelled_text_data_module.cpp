@@ -80,7 +80,7 @@ struct LabelledTextDataModule::Impl {
   std::vector<std::string> classes;
   std::vector<std::string> loaded_classes;  // of the checkpoint; empty: none
   detail::CheckpointTokenizer checkpoint{"text.LabelledTextDataModule"};
-  bool is_open = false;
+  bool is_open = false;  // the tokenizer is read
 
   std::shared_ptr<LabelledFile> read(const std::filesystem::path& path, bool with_labels = true) const {
     const std::string kind = path.extension().string();
@@ -129,7 +129,29 @@ struct LabelledTextDataModule::Impl {
     return 0;
   }
 
-  void open() {
+  // The classes of a checkpoint replace the training file, so that validate, test and predict need only their own.
+  void open(TrainerFn fn) {
+    const bool loaded = !loaded_classes.empty(), all = fn == TrainerFn::fit || !loaded;
+    const bool predicts = fn == TrainerFn::predict && options.predict_path;
+    const bool tests = (fn == TrainerFn::test || fn == TrainerFn::predict) && options.test_path && !predicts;
+    const bool validates = fn == TrainerFn::validate && options.val_path;
+    if (!is_open) open_tokenizer();
+    const std::shared_ptr<LabelledFile> none;
+    auto new_train = !train && (all || !(predicts || tests || validates)) ? read(options.path) : none;
+    auto new_val = !val && options.val_path && (all || validates) ? read(*options.val_path) : none;
+    auto new_test = !test && options.test_path && (all || tests) ? read(*options.test_path) : none;
+    if (options.predict_path && !predict && (all || predicts))
+      predict = read(*options.predict_path, /*with_labels=*/false);
+    const std::vector<std::string> names = loaded ? loaded_classes : train ? classes : new_train->rows.classes();
+    for (const auto& file : {new_train, new_val, new_test})
+      if (file) file->labels = labels_of(*file, names, loaded);
+    if (new_train) train = std::move(new_train);
+    if (new_val) val = std::move(new_val);
+    if (new_test) test = std::move(new_test);
+    classes = names;
+  }
+
+  void open_tokenizer() {
     auto read_tokens = read_tokenizer(options.tokenizer);
     if (read_tokens->num_special_tokens() >= options.max_length)
       throw ConfigError(cat("[text.LabelledTextDataModule] max_length must leave a token for the text beside the ",
@@ -138,17 +160,12 @@ struct LabelledTextDataModule::Impl {
     tokenizer = std::move(read_tokens);
     pad_id();
     checkpoint.set_own(tokenizer->fingerprint(), options.tokenizer);
-    train = read(options.path);
-    if (options.val_path) val = read(*options.val_path);
-    if (options.test_path) test = read(*options.test_path);
-    const bool loaded = !loaded_classes.empty();
-    use_classes(loaded ? loaded_classes : train->rows.classes(), loaded);
-    if (options.predict_path) predict = read(*options.predict_path, /*with_labels=*/false);
     is_open = true;
   }
 
   // The parts of `path` that the verb uses.
   void check_parts(TrainerFn fn) const {
+    if (!train) return;
     const auto [first, second, third] = split();
     const std::string has = counted(static_cast<int64_t>(train->rows.rows().size()), "row");
     if (fn == TrainerFn::fit && first.empty())
@@ -236,7 +253,7 @@ LabelledTextDataModule::LabelledTextDataModule(const Options& options) : impl_(s
 LabelledTextDataModule::~LabelledTextDataModule() = default;
 
 void LabelledTextDataModule::setup(TrainerFn fn) {
-  if (!impl_->is_open) impl_->open();
+  impl_->open(fn);
   impl_->check_parts(fn);
 }
 

@@ -13,7 +13,8 @@ void Adapters::fields(Fields& f) {
   f(dropout, "dropout", "Share of an adapter's inputs that is set to zero in training.").at_least(0).less_than(1);
   f(train, "train", "Patterns of the names of other parameters that are trained too, such as those of a new head.");
   f(path, "path",
-    "Adapters to begin with: a folder that `trainer export --adapters` or PEFT has written, or its safetensors file; "
+    "Adapters to begin with: a folder that `trainer export --only_adapters` or PEFT has written, or its safetensors "
+    "file; "
     "not read if the run begins with a checkpoint that has adapters.");
 }
 

@@ -151,6 +151,27 @@ class WeightsConfig {
 
 }  // namespace
 
+std::optional<std::pair<std::string, std::string>> key_map_beside(const fs::path& weights) {
+  std::optional<std::string> text;
+  try {
+    text = read_regular_file(config_beside(weights));
+  } catch (const Error&) {
+    return std::nullopt;  // an error is being reported
+  }
+  const WeightsJson json = WeightsJson::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
+  const auto type = json.is_object() ? json.find("model_type") : json.end();
+  if (!json.is_object() || type == json.end() || !type->is_string()) return std::nullopt;
+  const std::string wanted = type->get<std::string>();
+  for (const std::string& name : component_registry(KeyMap::kRegistryKind).names()) {
+    const std::shared_ptr<KeyMap> map = Spec<KeyMap>(name).create();
+    for (const ConfigRule& rule : map ? map->config_rules() : std::vector<ConfigRule>())
+      if (rule.keys == std::vector<std::string>{"model_type"} &&
+          std::ranges::any_of(rule.values, [&](const auto& value) { return value.first == wanted; }))
+        return std::pair(wanted, name);
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problems) {
   const auto path = text_at(root, {"pretrained", "path"}), use = text_at(root, {"pretrained", "use_config"});
   const auto model = class_of_node(root, {"model"});

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/options/config_node.h"
@@ -12,5 +15,9 @@ namespace fulgur::config {
 /// value, and a part that the model does not have, are reported. Targets of `link` are left to the data module. Nothing
 /// happens without a key map or without that file.
 std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problems);
+
+/// The `model_type` in the `config.json` beside the weights, and the key map of such weights; nullopt if that file does
+/// not say it, or if no key map knows it.
+std::optional<std::pair<std::string, std::string>> key_map_beside(const std::filesystem::path& weights);
 
 }  // namespace fulgur::config

@@ -53,17 +53,41 @@ void check_patterns(const char* option, const std::vector<std::string>& patterns
       pattern_without_match(option, pattern, what, names);
 }
 
-// The linear layers that the options name, each once, under its first name.
-AdaptedLayers chosen_layers(const LightningModule& module, const Adapters& options) {
-  AdaptedLayers chosen;
+// Layers whose weight is that of another layer, too.
+std::set<std::string> layers_with_tied_weights(const LightningModule& module) {
+  constexpr std::string_view kWeight = ".weight";
+  std::set<std::string> layers;
+  for (const auto& [alias, name] : parameter_aliases(module))
+    for (const std::string& one : {alias, name})
+      if (one.ends_with(kWeight)) layers.insert(one.substr(0, one.size() - kWeight.size()));
+  return layers;
+}
+
+// The linear layers that the options name, each once, under its first name. A pattern that matches other layers, too,
+// leaves out those with a tied weight, which are added to `left_out`.
+AdaptedLayers chosen_layers(const LightningModule& module, const Adapters& options, std::set<std::string>& left_out) {
+  AdaptedLayers all, chosen;
   std::vector<std::string> names;
   std::set<const void*> seen;
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     if (!nn::takes_lora(*item.value()) || !seen.insert(item.value().get()).second) continue;
     names.push_back(item.key());
-    if (matches_one_of(options.target, item.key())) chosen.emplace(item.key(), item.value());
+    all.emplace(item.key(), item.value());
   }
   check_patterns("target", options.target, "a linear layer (fulgur::nn::Linear, torch::nn::Linear)", names);
+  const std::set<std::string> tied = layers_with_tied_weights(module);
+  for (const std::string& pattern : options.target) {
+    std::vector<std::string> matched;
+    std::ranges::copy_if(names, std::back_inserter(matched),
+                         [&](const std::string& name) { return matches_pattern(pattern, name); });
+    const bool only_tied = std::ranges::all_of(matched, [&](const std::string& name) { return tied.contains(name); });
+    for (const std::string& name : matched) {
+      if (only_tied || !tied.contains(name))
+        chosen.emplace(name, all.at(name));
+      else
+        left_out.insert(name);
+    }
+  }
   return chosen;
 }
 
@@ -112,7 +136,8 @@ void prepare_placed_copies(const RunState& run) {
 void attach_adapters(RunState& run) {
   if (run.adapters) return;
   const Adapters& options = *run.components.adapters;
-  const AdaptedLayers layers = chosen_layers(*run.model, options);
+  std::set<std::string> left_out;
+  const AdaptedLayers layers = chosen_layers(*run.model, options, left_out);
   refuse_tied_weights(*run.model, layers);
   for (const auto& item : run.model->named_modules("", /*include_self=*/false))
     if (nn::has_lora(*item.value()) && !layers.contains(item.key()))
@@ -133,6 +158,9 @@ void attach_adapters(RunState& run) {
   }
   run.adapters = std::move(record);
   prepare_placed_copies(run);
+  if (!left_out.empty() && !run.components.is_trial)
+    run.print(cat("adapters: none for ", join_some({left_out.begin(), left_out.end()}, kShownNames),
+                  ", whose weight is that of another layer, too"));
 }
 
 std::set<std::string> adapter_tensors(const AdapterRecord& record) {

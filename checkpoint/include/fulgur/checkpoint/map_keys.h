@@ -12,4 +12,7 @@ namespace fulgur {
 /// a part of a joined tensor is absent or given twice, or if the shapes of the parts do not fit.
 FULGUR_API NamedTensors map_keys(const NamedTensors& tensors, const KeyMap& map, std::string_view map_name);
 
+/// Whether a rule of the map fits at least one name, or the map has no rules.
+FULGUR_API bool knows_a_name(const NamedTensors& tensors, const KeyMap& map);
+
 }  // namespace fulgur

@@ -92,7 +92,8 @@ FULGUR_API std::filesystem::path newest_run(const std::filesystem::path& folder)
 /// is none.
 FULGUR_API std::vector<std::filesystem::path> runs_at(const std::filesystem::path& folder);
 
-/// Reads the runs that find_runs finds; their names are their paths below `root`. Damage is noted.
+/// Reads the runs that find_runs finds; their names are their paths below `root`. Damage is noted. The monitor of a
+/// trial of a sweep is the metric of the sweep.
 FULGUR_API std::vector<Run> read_runs(const std::filesystem::path& root);
 
 }  // namespace fulgur::history

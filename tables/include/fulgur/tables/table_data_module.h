@@ -29,10 +29,11 @@ constexpr auto enum_names(ColumnType) {
 /// from 0 and without the header.
 ///
 /// Means, standard deviations, medians and the values of categories are those of the training part. They are saved in
-/// the checkpoint; if they are loaded from one, before or after `setup`, they are used instead. Categories are numbered
-/// from 1 in the order of their texts; 0 is a value that the training part does not have. A blank category is a value
-/// like any other. Classes are numbered from 0, in numeric order if all are numbers, otherwise in the order of their
-/// texts.
+/// the checkpoint; if they are loaded from one, before or after `setup`, they are used instead. If they are loaded
+/// before it, validate, test and predict read only the files of their stage, and `paths` only if it has no files.
+/// Categories are numbered from 1 in the order of their texts; 0 is a value that the training part does not have. A
+/// blank category is a value like any other. Classes are numbered from 0, in numeric order if all are numbers,
+/// otherwise in the order of their texts.
 ///
 /// With `stream`, files are read again in each epoch and only a buffer of rows is in memory. The order is a function of
 /// the seed and the epoch, a resume continues at the next row, and N ranks read disjoint rows.

@@ -20,8 +20,9 @@ namespace fulgur {
 ///
 /// Classes are the different labels of `path`, sorted: by number if all are whole numbers, else by bytes. They and the
 /// tokenizer's fingerprint are saved in the checkpoint, whose classes are used instead, so that a class keeps its
-/// number. Batches of predict also have `index` (N) int64, the number of the text in its file, from 0; those of
-/// `predict_path` have no labels. Exported values: `num_classes`, `classes`, `vocab_size`, `max_length`.
+/// number. If they are loaded before `setup`, validate, test and predict read only the file of their stage, and `path`
+/// only if it has none. Batches of predict also have `index` (N) int64, the number of the text in its file, from 0;
+/// those of `predict_path` have no labels. Exported values: `num_classes`, `classes`, `vocab_size`, `max_length`.
 class FULGUR_API LabelledTextDataModule : public DataModule {
  public:
   enum class Padding { longest, max_length };

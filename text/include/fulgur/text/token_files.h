@@ -60,9 +60,10 @@ class FULGUR_API TokenFiles {
 /// Texts as documents.
 struct DocumentFiles {
   /// Text files, each of them one document or several with the separator between them; with `jsonl_field` files of JSON
-  /// lines, each of them one document.
+  /// lines, each of them one document; with `csv_column` CSV files (RFC 4180) with a header, each row one document.
   std::vector<std::filesystem::path> inputs = {};
   std::optional<std::string> jsonl_field = {};  ///< the field with the text
+  std::optional<std::string> csv_column = {};   ///< the column with the text
   std::string separator = {};                   ///< between the documents of a text file; empty: one document
 };
 

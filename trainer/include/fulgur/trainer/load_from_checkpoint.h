@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -26,13 +27,17 @@ FULGUR_API ConfigNode checkpoint_hparams(const StateTree& state, const OptionOve
 /// Throws a CheckpointError if `hparams` lacks options, as it does for a module that was constructed directly.
 FULGUR_API void require_hparams(const ConfigNode& hparams, const Fields& fields);
 
+/// Throws a ConfigError that lists `problems`, if there are any, or says that the checkpoint is of another class than
+/// `wanted`.
+FULGUR_API void check_hparams(const StateTree& state, const std::type_info& wanted, const Problems& problems);
+
 }  // namespace detail
 
 /// The module in a checkpoint, as an M, ready for inference: options from the checkpoint, weights loaded (with adapters
 /// merged into them), on the CPU and in eval mode. Needs no Trainer or config, and nothing in the checkpoint selects
 /// code: only M does. Throws a CheckpointError if the checkpoint is damaged, does not fit M or does not contain M's
 /// options (if the module was created with make_shared: use make_component, or pass all of them), and a ConfigError for
-/// options that M does not have.
+/// options that M does not have, which says so if the checkpoint is of another class.
 template <std::derived_from<LightningModule> M>
 std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const OptionOverrides& overrides = {}) {
   CheckpointContent content = read_checkpoint(path, CheckpointParts::weights_and_state);
@@ -43,7 +48,7 @@ std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const
   options.fields(fields);
   detail::require_hparams(hparams, fields);
   fields.read(hparams, problems, "hparams");
-  problems.throw_if_any();
+  detail::check_hparams(content.state, typeid(M), problems);
   auto module = make_component<LightningModule, M>(options.value);
   LightningModule& base = *module;  // an M may have members of the same names
   base.configure_model();

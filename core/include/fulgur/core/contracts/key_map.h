@@ -46,7 +46,8 @@ class FULGUR_API KeyMap {
   /// The first rule that fits decides. A name that none fits is kept as it is, without the prefix.
   virtual std::vector<KeyRule> rules() const = 0;
   /// How the `config.json` beside the weights describes the model: options that the user's config does not set take its
-  /// values. A model without an option of that name ignores the rule.
+  /// values. A model without an option of that name ignores the rule. A rule of `model_type` with `values` also tells
+  /// an error about weights that do not fit which map they need.
   virtual std::vector<ConfigRule> config_rules() const { return {}; }
 };
 
