@@ -38,7 +38,8 @@ std::string shown_numbers(const std::vector<double>& numbers) {
 std::optional<std::string> wrong_count(const std::string& name, const ConfigNode& option, const StateTree& fact) {
   if (!fact.holds<int64_t>() || fact.as_int() < 1 || !option.is_scalar()) return std::nullopt;
   const auto count = parse_whole<int64_t>(option.text());
-  if (!count || *count == fact.as_int()) return std::nullopt;
+  // 0: the model does not need the number, as networks of Python do not. Models that do refuse 0.
+  if (!count || *count == 0 || *count == fact.as_int()) return std::nullopt;
   return cat(name, " is ", *count, ", but that of the data is ", fact.as_int());
 }
 
