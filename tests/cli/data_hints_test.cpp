@@ -96,6 +96,13 @@ TEST_CASE("predictions have the file and the name of the class of each image") {
              "data.init_args.test_fraction."));
   CHECK(says(with_two({"test", "--ckpt_path", kLast}).err,
              "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction."));
+  // Links to values that only data have do not hide it.
+  const Finished linked = with_two({"test", "--ckpt_path", kLast, "--link.model.in_features", "data.num_features"});
+  INFO(linked.err);
+  CHECK(linked.exit_code == 2);
+  CHECK(says(linked.err,
+             "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction.\n"));
+  CHECK(says(linked.err, "provides no value 'num_features'"));
 }
 
 TEST_CASE("images that need eval_transforms, and names of torchvision's transforms, get advice that names them") {

@@ -68,6 +68,8 @@ TEST_CASE("a TorchScript network trains, validates, tests and predicts by a conf
   const Json fitted = folder.fit("run");
   CHECK(fitted["global_step"] == 12);
   CHECK(fitted["metrics"].contains("val_acc"));
+  // num_classes is 0: nothing needs it.
+  CHECK_FALSE(says(folder.good({"fit", "-c", "c.yaml", "--trainer.fast_dev_run", "true"}).err, "trainer.not_linked"));
   const std::string last = fitted["last_checkpoint"];
   folder.good({"test", "-c", "c.yaml", "--ckpt_path", last, "--report", "t.json"});
   const Json tested = Json::parse(read_text(folder / "t.json"));
@@ -245,6 +247,8 @@ TEST_CASE("a wrong loss and a wrong file end a run of a TorchScript network with
   refused({"--model.path", "missing.pt"}, "there is no missing.pt");
   refused({"--model.path", FULGUR_PYTHON_FIXTURES "/state_dict.pt"}, "has weights but no program");
   refused({"--model.path", FULGUR_PYTHON_FIXTURES "/frozen.pt"}, "nothing to train");
+  refused({"--model.target", "y"}, "model.init_args.target must name an entry of the batch that is a tensor; got 'y'");
+  refused({"--model.inputs", "[y]"}, "model.init_args.inputs must name an entry of the batch that is a tensor; got 'y'");
   refused({"--model.loss", "module"}, "no method training_step or loss");
   refused({"--model", "TorchExportModule", "--model.path", FULGUR_PYTHON_FIXTURES "/exported.pt2"},
           "aoti_compile_and_package");

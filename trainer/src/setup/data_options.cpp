@@ -6,6 +6,7 @@
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/missing_data.h"
 #include "setup/setup_steps.h"
 
 namespace fulgur::detail {
@@ -81,7 +82,10 @@ void warn_of_unlinked_options(const RunState& run) {
 }
 
 std::string advice_for_missing_data(const RunState& run, RunningStage stage) {
-  const ConfigNode* const options = options_in_config(run, "data");
+  return advice_for_missing_data(options_in_config(run, "data"), stage);
+}
+
+std::string advice_for_missing_data(const ConfigNode* options, RunningStage stage) {
   std::vector<std::string> prefixes{stage == RunningStage::validate ? "val" : std::string(name_of(stage))};
   // Most data modules predict the test data, unless they have data for predict.
   if (stage == RunningStage::predict) prefixes.emplace_back("test");
