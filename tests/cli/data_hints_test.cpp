@@ -149,6 +149,23 @@ link: {model.init_args.num_numbers: data.num_numbers, model.init_args.cardinalit
   REQUIRE(predict.exit_code == 0);
   for (const Json& line : predictions_in(run / "fulgur_logs/version_1")) CHECK(line.at("index").get<int64_t>() < 100);
 
+  // What a program in Python needs to encode inputs for an exported model.
+  const auto last = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments{"inspect", kLast};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return trainer(arguments, {.folder = run.path()});
+  };
+  const Json columns = Json::parse(last({"--json"}).out)["data"]["columns"];
+  REQUIRE(columns["numbers"].size() == 1);
+  CHECK(columns["numbers"][0]["name"] == "x");
+  CHECK(columns["numbers"][0]["mean"].get<double>() > 30);
+  CHECK(columns["numbers"][0]["std"].get<double>() > 10);
+  CHECK(columns["categories"][0]["values"] == Json{"Oslo", "Rome"});
+  CHECK(columns["targets"][0]["name"] == "y");
+  const std::string shown = last({}).out;
+  CHECK(says(shown, "state of the data module\n"));
+  CHECK(says(shown, "name city, values [Oslo, Rome]"));
+
   const Finished city = run({"fit", "--data.target", "[city]", "--data.stream", "false"});
   INFO(city.err);
   CHECK(city.exit_code == 3);
