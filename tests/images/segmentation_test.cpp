@@ -211,6 +211,25 @@ TEST_CASE("masks that are missing, of another size or with colours are named") {
   CHECK_THAT(refused([&](auto& o) { o.val_images = o.train_images; }), ContainsSubstring("given together"));
 }
 
+TEST_CASE("an image of another size is named, with the transforms that make the sizes equal") {
+  Pairs pairs;
+  pairs.options.shuffle = false;
+  pairs.options.split.val_fraction = 0.5;
+  for (const char* part : {"images", "masks"})
+    for (int i = 1; i < 8; ++i)
+      write_png(pairs.folder / part / ((i < 4 ? "a/" : "b/") + std::to_string(i) + ".png"),
+                Pairs::mask(i).narrow(0, 0, 12 - i));
+  const auto error = [&](RunningStage stage) {
+    return message_of<DataError>([&] { batch_of(*pairs.made(), stage); });
+  };
+  CHECK_THAT(error(RunningStage::train), ContainsSubstring(". The file is " + (pairs.folder / "images").string()) &&
+                                             ContainsSubstring("add Resize with height and width ({size: [H, W]}), "
+                                                               "CenterCrop or RandomResizedCrop to transforms."));
+  CHECK_THAT(error(RunningStage::validate), ContainsSubstring("or RandomResizedCrop to eval_transforms."));
+  pairs.options.transforms = transforms_of("[{class_path: Resize, init_args: {size: [8, 8]}}]");
+  CHECK(batch_of(*pairs.made(), RunningStage::train)["image"].size(2) == 8);
+}
+
 TEST_CASE("parts of the images, other folders, and images without masks serve the stages") {
   Pairs pairs;
   pairs.options.split = {.val_fraction = 0.25, .test_fraction = 0.25};
