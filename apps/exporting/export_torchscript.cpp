@@ -118,7 +118,8 @@ void check_inputs(LightningModule& module, const Batch& batch) {
     std::vector<std::string> names;
     for (const Batch::Entry& entry : batch) names.push_back(entry.first);
     throw ConfigError(cat("[cli.export] the model cannot compute the batch that --input describes, with the entries ",
-                          join(names), ". Give each entry that it reads, with the name, as --input tokens=128:int64, or "
+                          join(names),
+                          ". Give each entry that it reads, with the name, as --input tokens=128:int64, or "
                           "leave --input out, for a batch of the data. The model says: ",
                           first_line(why)));
   };
@@ -242,9 +243,10 @@ void export_torchscript(const CommandLine& command, const CheckpointContent& con
   detail::write_durably(output, bytes);
   if (content.state.contains(keys::kData) && content.state.at(keys::kData).is_map() &&
       !content.state.at(keys::kData).as_map().empty())
-    log::info(cat("the file takes inputs as the data module encodes them; what that needs from the training data, such "
-                  "as means and names of classes, is in the output of: ",
-                  program_name(), " inspect ", escape_controls(command.argument->string()), " --json"));
+    log::info(
+        cat("the file takes inputs as the data module encodes them; what that needs from the training data, such "
+            "as means and names of classes, is in the output of: ",
+            program_name(), " inspect ", escape_controls(*command.argument), " --json"));
 }
 
 }  // namespace fulgur::cli

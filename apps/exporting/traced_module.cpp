@@ -233,16 +233,15 @@ bool can_compute(LightningModule& module, const Batch& batch) {
   }
 }
 
-// The lengths to be recorded, if the model takes samples of different lengths. Dimension 1 of most other inputs, such as
-// channels and features, has a size that the weights determine.
+// The lengths to be recorded, if the model takes samples of different lengths. Dimension 1 of most other inputs, such
+// as channels and features, has a size that the weights determine.
 std::optional<Lengths> lengths_of(LightningModule& module, const Batch& batch) {
   constexpr int64_t kShortest = 3;  // 1 and 2 are needed for comparisons
   for (const std::string& name : tensor_entries(batch)) {
     const Tensor& tensor = batch[name];
     if (tensor.dim() < 2 || tensor.size(0) != batch.size()) continue;
     const int64_t length = tensor.size(1);
-    if (length < kShortest ||
-        !can_compute(module, with_length(samples_of(batch, 0, kSamples), length, length - 1)))
+    if (length < kShortest || !can_compute(module, with_length(samples_of(batch, 0, kSamples), length, length - 1)))
       return std::nullopt;
     return Lengths{.one = length, .other = length - 1};
   }

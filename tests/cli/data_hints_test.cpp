@@ -100,8 +100,7 @@ TEST_CASE("predictions have the file and the name of the class of each image") {
   const Finished linked = with_two({"test", "--ckpt_path", kLast, "--link.model.in_features", "data.num_features"});
   INFO(linked.err);
   CHECK(linked.exit_code == 2);
-  CHECK(says(linked.err,
-             "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction.\n"));
+  CHECK(says(linked.err, "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction.\n"));
   CHECK(says(linked.err, "provides no value 'num_features'"));
 }
 

@@ -279,7 +279,8 @@ TEST_CASE("a BertClassifier leaves as TorchScript for texts of any length, also 
   const ScriptFolder folder;
   fs::copy_file(fs::path(FULGUR_SOURCE_DIR) / "tests/text/fixtures/bpe.json", folder / "bpe.json");
   std::string rows = "text,label\n";
-  for (int i = 0; i < 40; ++i) rows += std::string(i % 2 ? "one two three" : "six seven").append(i % 5, '!') + (i % 2 ? ",a\n" : ",b\n");
+  for (int i = 0; i < 40; ++i)
+    rows += std::string(i % 2 ? "one two three" : "six seven").append(i % 5, '!') + (i % 2 ? ",a\n" : ",b\n");
   write_text(folder / "t.csv", rows);
   write_text(folder / "c.yaml", std::string(kOneEpoch) + R"(
 model: {class_path: BertClassifier, init_args: {num_layers: 1, num_heads: 2, hidden_dim: 8, mlp_dim: 8, dropout: 0}}
@@ -288,8 +289,8 @@ link: {model.vocab_size: data.vocab_size, model.max_length: data.max_length, mod
 )");
   const std::string last = folder.fit("bert")["last_checkpoint"];
   CHECK_FALSE(says(folder.good({"export", last, "--output", "data.ts"}).err, "takes only"));
-  const Finished named = folder.good(
-      {"export", last, "--output", "named.ts", "--input", "tokens=7:int64", "--input", "mask=7:bool"});
+  const Finished named =
+      folder.good({"export", last, "--output", "named.ts", "--input", "tokens=7:int64", "--input", "mask=7:bool"});
   CHECK(says(named.err + named.out, "takes: tokens, mask"));
   const at::Tensor tokens = at::arange(3 * 5, at::kLong).view({3, 5}) + 1, mask = at::ones({3, 5}, at::kBool);
   at::Tensor expected;
@@ -392,7 +393,8 @@ TEST_CASE("a wrong loss and a wrong file end a run of a TorchScript network with
   refused({"--model.path", FULGUR_PYTHON_FIXTURES "/state_dict.pt"}, "has weights but no program");
   refused({"--model.path", FULGUR_PYTHON_FIXTURES "/frozen.pt"}, "nothing to train");
   refused({"--model.target", "y"}, "model.init_args.target must name an entry of the batch that is a tensor; got 'y'");
-  refused({"--model.inputs", "[y]"}, "model.init_args.inputs must name an entry of the batch that is a tensor; got 'y'");
+  refused({"--model.inputs", "[y]"},
+          "model.init_args.inputs must name an entry of the batch that is a tensor; got 'y'");
   refused({"--model.loss", "module"}, "no method training_step or loss");
   refused({"--model", "TorchExportModule", "--model.path", FULGUR_PYTHON_FIXTURES "/exported.pt2"},
           "aoti_compile_and_package");

@@ -219,9 +219,7 @@ TEST_CASE("an image of another size is named, with the transforms that make the 
     for (int i = 1; i < 8; ++i)
       write_png(pairs.folder / part / ((i < 4 ? "a/" : "b/") + std::to_string(i) + ".png"),
                 Pairs::mask(i).narrow(0, 0, 12 - i));
-  const auto error = [&](RunningStage stage) {
-    return message_of<DataError>([&] { batch_of(*pairs.made(), stage); });
-  };
+  const auto error = [&](RunningStage stage) { return message_of<DataError>([&] { batch_of(*pairs.made(), stage); }); };
   CHECK_THAT(error(RunningStage::train), ContainsSubstring(". The file is " + (pairs.folder / "images").string()) &&
                                              ContainsSubstring("add Resize with height and width ({size: [H, W]}), "
                                                                "CenterCrop or RandomResizedCrop to transforms."));

@@ -148,8 +148,9 @@ void SampleDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
   for (size_t i = 0; i < indices.size(); ++i) {
     const int64_t index = indices[i];
     const auto error = exception_of([&] {
-      RowWriter(out, first_row + static_cast<int64_t>(i), index, [&] { return advice_for_shape(index); })
-          .write(get(index, context));
+      RowWriter(out, first_row + static_cast<int64_t>(i), index, [&] {
+        return advice_for_shape(index);
+      }).write(get(index, context));
     });
     if (error) throw_naming(error, indices.slice(i, 1), "");
   }

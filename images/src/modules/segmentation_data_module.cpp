@@ -196,10 +196,11 @@ void check_several_classes(const std::vector<fs::path>& masks, const ClassesOfVa
   std::string found = of_class.empty() ? std::string() : cat("the value ", of_class.front());
   if (!ignored.empty())
     found += cat(found.empty() ? "" : " and ", "ignored pixels (values ", join_some(ignored, 10), ")");
-  throw DataError(cat("[images.SegmentationFolderDataModule] the training masks must have pixels of at least two "
-                      "classes; those in ",
-                      escape_controls(options.train_masks.string()), " have only ", found,
-                      ". Set mask_values to the value of each class; for masks of 0 and 255 it is [0, 255]."));
+  throw DataError(
+      cat("[images.SegmentationFolderDataModule] the training masks must have pixels of at least two "
+          "classes; those in ",
+          escape_controls(options.train_masks.string()), " have only ", found,
+          ". Set mask_values to the value of each class; for masks of 0 and 255 it is [0, 255]."));
 }
 
 ImagePairs chosen_pairs(const ImagePairs& all, const std::vector<int64_t>& indices) {

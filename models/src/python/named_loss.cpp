@@ -85,10 +85,11 @@ void check_classes(NamedLoss loss, const Tensor& output, const Tensor& target, c
       has_columns ? "The target has a label for each sample, (N), or for each place, (N, …): is model.init_args.target "
                     "the right entry of the batch?"
                   : "For two classes and one column, use binary_cross_entropy_with_logits; for numbers, mse_loss.";
-  throw DataError(cat("[models.", component, "] the loss ", enum_text(loss),
-                      " needs an output with a column for each class, (N, classes) or (N, classes, …), and int64 labels "
-                      "without that dimension; got an output of shape ",
-                      shape_text(output.sizes()), " and a target of shape ", shape_text(target.sizes()), ". ", advice));
+  throw DataError(
+      cat("[models.", component, "] the loss ", enum_text(loss),
+          " needs an output with a column for each class, (N, classes) or (N, classes, …), and int64 labels "
+          "without that dimension; got an output of shape ",
+          shape_text(output.sizes()), " and a target of shape ", shape_text(target.sizes()), ". ", advice));
 }
 
 }  // namespace

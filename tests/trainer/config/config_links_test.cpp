@@ -1,6 +1,7 @@
 #include "trainer/config/config_components.h"
 
 #include "support/expect_error.h"
+#include "support/temporary_folder.h"
 
 namespace config_links_test {
 

@@ -65,8 +65,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual Loaders predict_dataloader() { return {}; }
   /// Number of tokens in a training batch, for intervals in `tok`. Default: unknown.
   virtual std::optional<int64_t> num_tokens(const Batch&) const { return std::nullopt; }
-  /// True if the module reads trained weights by itself, for example from a file that an option names. `trainer validate`,
-  /// `test` and `predict` without a checkpoint then do not warn of new weights.
+  /// True if the module reads trained weights by itself, for example from a file that an option names. `trainer
+  /// validate`, `test` and `predict` without a checkpoint then do not warn of new weights.
   virtual bool has_trained_weights() const { return false; }
 
   virtual void prepare_data() {}
