@@ -244,7 +244,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
   exports
       ->add_option(
           "--input", out.inputs,
-          "torchscript: shape of one sample of an input of the model (3,32,32 or 128:int64), instead of a batch "
+          "torchscript: shape of one sample of an input of the model (3,32,32 or tokens=128:int64), instead of a batch "
           "of the run's data; may be given several times")
       ->type_name("SHAPE")
       ->expected(1)

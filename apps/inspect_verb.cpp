@@ -8,6 +8,7 @@
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/core/options/config_node.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
 #include "fulgur/trainer/checkpoint_keys.h"
@@ -56,6 +57,62 @@ std::map<std::string, double> metrics_of(const StateTree& state) {
   return metrics;
 }
 
+/// What the data module keeps in checkpoints, such as the means and deviations of its inputs; null if nothing.
+const StateTree& data_state_of(const CheckpointInspection& found) {
+  static const StateTree none;
+  return found.state.contains(keys::kData) ? found.state.at(keys::kData) : none;
+}
+
+/// One line for a value, a list of values, or a map of them.
+std::string state_text(const StateTree& value) {
+  constexpr size_t kMostValues = 8;
+  std::vector<std::string> parts;
+  if (value.is_list()) {
+    for (const StateTree& item : value.as_list()) parts.push_back(state_text(item));
+    return cat("[", join_some(std::move(parts), kMostValues), "]");
+  }
+  if (value.is_map()) {
+    for (const auto& [name, item] : value.as_map()) parts.push_back(cat(escape_controls(name), " ", state_text(item)));
+    return join(parts);
+  }
+  if (value.is_tensor()) return cat("tensor ", shape_text(value.tensor().sizes()));
+  if (value.holds<bool>()) return value.as_bool() ? "true" : "false";
+  if (value.holds<uint64_t>()) return cat(value.as_uint());
+  if (value.holds<int64_t>()) return cat(value.as_int());
+  if (value.holds<double>()) return cat(value.as_double());
+  return value.holds<std::string>() ? escape_controls(value.as_string()) : value.type_name();
+}
+
+/// A row for each value of nested maps, and for each map in a list.
+void add_state_rows(Rows& rows, const std::string& place, const StateTree& value) {
+  if (value.is_map()) {
+    for (const auto& [name, item] : value.as_map()) add_state_rows(rows, join_path(place, escape_controls(name)), item);
+  } else if (value.is_list() && !value.as_list().empty() && value.as_list().front().is_map()) {
+    for (size_t i = 0; i < value.as_list().size(); ++i)
+      rows.push_back({join_path(place, std::to_string(i)), state_text(value.as_list()[i])});
+  } else {
+    rows.push_back({place, state_text(value)});
+  }
+}
+
+Json state_json(const StateTree& value) {
+  if (value.is_map()) {
+    Json map = Json::object();
+    for (const auto& [name, item] : value.as_map()) map[name] = state_json(item);
+    return map;
+  }
+  if (value.is_list()) {
+    Json list = Json::array();
+    for (const StateTree& item : value.as_list()) list.push_back(state_json(item));
+    return list;
+  }
+  if (value.holds<bool>()) return value.as_bool();
+  if (value.holds<uint64_t>()) return value.as_uint();
+  if (value.holds<int64_t>()) return value.as_int();
+  if (value.holds<double>() && std::isfinite(value.as_double())) return value.as_double();
+  return value.is_null() ? Json(nullptr) : Json(state_text(value));
+}
+
 uint64_t values_of(const CheckpointInspection::File& file) {
   uint64_t count = 0;
   for (const TensorInfo& tensor : file.tensors) {
@@ -95,6 +152,9 @@ std::string text_of(const CheckpointInspection& found) {
       tensors.push_back({escape_controls(alias), "is " + escape_controls(name)});
     text += "weights\n" + columns(tensors);
   }
+  Rows data;
+  if (data_state_of(found).is_map()) add_state_rows(data, "", data_state_of(found));
+  if (!data.empty()) text += "state of the data module\n" + columns(data);
   return text + (found.report.ok() ? "verified      all bytes match the manifest\n"
                                    : cat("damaged\n", found.report.describe(), "\n"));
 }
@@ -132,6 +192,7 @@ Json json_of(const CheckpointInspection& found) {
             {"save_counter", origin.save_counter},
             {"run", origin.run}}},
           {"metrics", std::move(metrics)},
+          {"data", state_json(data_state_of(found))},
           {"files", std::move(files)},
           {"aliases", found.aliases},
           {"verified", found.report.ok()},

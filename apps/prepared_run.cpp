@@ -13,6 +13,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_config.h"
+#include "fulgur/trainer/missing_data.h"
 
 namespace fulgur::cli {
 
@@ -32,6 +33,20 @@ void prepare_in_turn(DataModule& data, const std::filesystem::path& root, bool s
   data.prepare_data();
 }
 
+RunningStage stage_of(TrainerFn fn) {
+  switch (fn) {
+    case TrainerFn::fit:
+      return RunningStage::train;
+    case TrainerFn::validate:
+      return RunningStage::validate;
+    case TrainerFn::test:
+      return RunningStage::test;
+    case TrainerFn::predict:
+      break;
+  }
+  return RunningStage::predict;
+}
+
 /// The data exports values only after its setup, and the model may need them for its construction. True if the data is
 /// set up now, from the checkpoint's state if there is one.
 bool fill_links(Config& config, DataModule* data, TrainerFn fn, bool several) {
@@ -41,7 +56,16 @@ bool fill_links(Config& config, DataModule* data, TrainerFn fn, bool several) {
   prepare_in_turn(*data, config.trainer.default_root_dir, several);
   if (const auto state = data_state_in_checkpoint(config)) data->load_state(*state);
   data->setup(fn);
-  apply_links(config, data->exported_values());
+  try {
+    apply_links(config, data->exported_values());
+  } catch (const ConfigError& error) {
+    // Data modules do not know some values without data, such as the size of images.
+    if (fn == TrainerFn::fit || !data->loaders(stage_of(fn)).empty()) throw;
+    const ConfigNode written = config.data.write();
+    throw ConfigError(cat("[trainer.", name_of(fn), "] there is no ", name_of(fn), " data. ",
+                          detail::advice_for_missing_data(written.find("init_args"), stage_of(fn)),
+                          "\nWithout data, links have no value: ", error.what()));
+  }
   return true;
 }
 

@@ -2,8 +2,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <optional>
@@ -14,6 +16,8 @@
 #include "exporting/traced_module.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/new_file.h"
+#include "fulgur/core/system/program_name.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/models/torch_modules.h"
@@ -74,28 +78,61 @@ std::shared_ptr<LightningModule> model_of(const Config& config, const Checkpoint
   return module;
 }
 
-// `3,32,32` or `128:int64`: one sample.
-Tensor input_from(const std::string& text, size_t index) {
-  const size_t colon = text.find(':');
-  const std::string dtype = colon == std::string::npos ? "float32" : text.substr(colon + 1);
+// `3,32,32`, `128:int64` or `tokens=128:int64`: one sample of an entry.
+Batch::Entry input_from(const std::string& text, size_t index) {
+  const size_t equals = text.find('=');
+  const std::string name = equals == std::string::npos ? cat("input", index) : text.substr(0, equals);
+  const std::string described = equals == std::string::npos ? text : text.substr(equals + 1);
+  const size_t colon = described.find(':');
+  const std::string dtype = colon == std::string::npos ? "float32" : described.substr(colon + 1);
+  const bool known = dtype == "float32" || dtype == "int64" || dtype == "bool";
   std::vector<int64_t> shape{kRows};
-  for (const std::string& part : split_text(text.substr(0, colon), ',')) {
+  for (const std::string& part : split_text(described.substr(0, colon), ',')) {
     const auto size = parse_whole<int64_t>(part);
-    if (!size || *size < 1 || (dtype != "float32" && dtype != "int64"))
+    if (!size || *size < 1 || !known || name.empty())
       throw ConfigError(
-          cat("[cli.export] --input takes the shape of one sample, as 3,32,32, or with a type, as "
-              "128:int64 (float32 or int64); got '",
+          cat("[cli.export] --input takes the shape of one sample, as 3,32,32, with a type, as 128:int64 (float32, "
+              "int64 or bool), and with the name of the entry of a batch, as tokens=128:int64; got '",
               escape_controls(text), "'."));
     shape.push_back(*size);
   }
-  if (dtype == "int64") return at::zeros(shape, at::kLong);
-  return at::randn(shape, at::detail::createCPUGenerator(index));
+  if (dtype == "int64") return {name, at::zeros(shape, at::kLong)};
+  if (dtype == "bool") return {name, at::ones(shape, at::kBool)};
+  return {name, at::randn(shape, at::detail::createCPUGenerator(index))};
 }
 
 Batch batch_from_shapes(const std::vector<std::string>& shapes) {
   Batch batch;
-  for (size_t i = 0; i < shapes.size(); ++i) batch.add(cat("input", i), input_from(shapes[i], i));
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    auto [name, value] = input_from(shapes[i], i);
+    if (batch.contains(name))
+      throw ConfigError(cat("[cli.export] --input names the entry '", escape_controls(name), "' twice."));
+    batch.add(std::move(name), std::move(value));
+  }
   return batch;
+}
+
+// The model reads the entries of its data module; what it says of others is a mistake in --input.
+void check_inputs(LightningModule& module, const Batch& batch) {
+  const auto refuse = [&](std::string_view why) {
+    std::vector<std::string> names;
+    for (const Batch::Entry& entry : batch) names.push_back(entry.first);
+    throw ConfigError(cat("[cli.export] the model cannot compute the batch that --input describes, with the entries ",
+                          join(names),
+                          ". Give each entry that it reads, with the name, as --input tokens=128:int64, or "
+                          "leave --input out, for a batch of the data. The model says: ",
+                          first_line(why)));
+  };
+  const at::NoGradGuard no_grad;
+  try {
+    static_cast<void>(exported_outputs(module, batch));
+  } catch (const Error& error) {
+    refuse(error.what());
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    refuse(error.what_without_backtrace());
+  }
 }
 
 // The first batch of the first stage that has data, as a step of the model gets it.
@@ -169,6 +206,12 @@ std::string bytes_of_traced(LightningModule& module, const std::optional<Batch>&
     log::warn("cli.export_batch_size", cat("the forward of the model uses the number of samples, so the TorchScript "
                                            "file takes only batches of ",
                                            batch->size(), " samples"));
+  if (traced.only_length > 0)
+    log::warn("cli.export_length",
+              cat("the TorchScript file takes only samples of the length ", traced.only_length,
+                  ", that of the example: the length decides which operations the model computes. Pad samples to it, "
+                  "or give another example with --input, such as --input ",
+                  traced.inputs.front(), "=128:int64"));
   log::info(cat("forward of the TorchScript file takes: ", join(traced.inputs)));
   return bytes;
 }
@@ -192,11 +235,18 @@ void export_torchscript(const CommandLine& command, const CheckpointContent& con
     throw ConfigError("[cli.export] a TorchExportModule is compiled code, which cannot be written as TorchScript.");
   const std::optional<Batch> batch =
       command.inputs.empty() ? batch_from_data(config, content, *module) : batch_from_shapes(command.inputs);
+  if (!command.inputs.empty()) check_inputs(*module, *batch);
   auto* const script = dynamic_cast<TorchScriptModule*>(module.get());
   const std::string bytes = script ? bytes_of_script_module(*script, batch) : bytes_of_traced(*module, batch);
   if (!output.parent_path().empty()) fs::create_directories(output.parent_path(), error);
   refuse_existing();
   detail::write_durably(output, bytes);
+  if (content.state.contains(keys::kData) && content.state.at(keys::kData).is_map() &&
+      !content.state.at(keys::kData).as_map().empty())
+    log::info(
+        cat("the file takes inputs as the data module encodes them; what that needs from the training data, such "
+            "as means and names of classes, is in the output of: ",
+            program_name(), " inspect ", escape_controls(*command.argument), " --json"));
 }
 
 }  // namespace fulgur::cli

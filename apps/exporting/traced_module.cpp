@@ -101,11 +101,33 @@ Recording record(LightningModule& module, const Batch& batch) {
   return recording;
 }
 
-// The number that follows the number of samples: 0 if it does not.
-int64_t samples_factor(int64_t value, int64_t other) {
-  return value % kSamples == 0 && other % kOtherSamples == 0 && value / kSamples == other / kOtherSamples
-             ? value / kSamples
-             : 0;
+// The size of dimension 1 in two recordings: of texts and series, the length.
+struct Lengths {
+  int64_t one, other;
+};
+
+// A number that follows the size of the batch: factor * samples * length, or factor * length + offset.
+struct SizeRule {
+  int64_t factor = 0, offset = 0;
+  bool by_samples = false, by_length = false;
+};
+
+// From the values in the recordings of (kSamples, lengths.one), (kOtherSamples, lengths.one) and (kSamples,
+// lengths.other), which are not all equal.
+std::optional<SizeRule> rule_of(int64_t value, int64_t of_samples, int64_t of_length, const Lengths& lengths) {
+  if (value == of_samples) {
+    const int64_t change = lengths.other - lengths.one;
+    if ((of_length - value) % change != 0) return std::nullopt;
+    const int64_t factor = (of_length - value) / change;
+    return SizeRule{.factor = factor, .offset = value - factor * lengths.one, .by_length = true};
+  }
+  const bool by_length = value != of_length;
+  const int64_t one = by_length ? lengths.one : 1, other = by_length ? lengths.other : 1;
+  const int64_t factor = value / (kSamples * one);
+  if (value != factor * kSamples * one || of_samples != factor * kOtherSamples * one ||
+      of_length != factor * kSamples * other)
+    return std::nullopt;
+  return SizeRule{.factor = factor, .by_samples = true, .by_length = by_length};
 }
 
 bool same_constant(const c10::IValue& a, const c10::IValue& b) {
@@ -115,44 +137,61 @@ bool same_constant(const c10::IValue& a, const c10::IValue& b) {
   return first.sizes() == second.sizes() && first.scalar_type() == second.scalar_type() && at::equal(first, second);
 }
 
-// Replaces constants that differ between the recordings of kSamples and kOtherSamples by multiples of the size of
-// `input`. False if the recordings differ in another way.
-bool follow_samples(Graph& graph, const Graph& other, torch::jit::Value* input) {
-  std::vector<std::pair<Node*, int64_t>> found;
-  auto theirs = other.nodes().begin();
-  for (Node* const node : graph.nodes()) {
-    if (theirs == other.nodes().end()) return false;
-    const Node* const counterpart = *theirs;
-    ++theirs;
-    if (node->kind() != counterpart->kind() || node->inputs().size() != counterpart->inputs().size() ||
-        node->outputs().size() != counterpart->outputs().size())
-      return false;
-    if (node->kind() != c10::prim::Constant) continue;
-    const auto value = torch::jit::toIValue(node->output()), other_value = torch::jit::toIValue(counterpart->output());
-    if (!value || !other_value) return false;
-    if (value->isInt() && other_value->isInt() && value->toInt() != other_value->toInt()) {
-      const int64_t factor = samples_factor(value->toInt(), other_value->toInt());
-      if (factor == 0) return false;
-      found.emplace_back(node, factor);
-    } else if (!same_constant(*value, *other_value)) {
-      return false;
-    }
+std::vector<Node*> nodes_of(Graph& graph) {
+  std::vector<Node*> nodes;
+  for (Node* const node : graph.nodes()) nodes.push_back(node);
+  return nodes;
+}
+
+bool same_operation(const Node& a, const Node& b) {
+  return a.kind() == b.kind() && a.inputs().size() == b.inputs().size() && a.outputs().size() == b.outputs().size();
+}
+
+// The constants of `graph` that differ between the recordings, with their rules; nullopt if the recordings differ in
+// another way.
+std::optional<std::vector<std::pair<Node*, SizeRule>>> numbers_of_size(Graph& graph, Graph& of_samples,
+                                                                       Graph& of_length, const Lengths& lengths) {
+  const std::vector<Node*> nodes = nodes_of(graph), by_samples = nodes_of(of_samples), by_length = nodes_of(of_length);
+  if (nodes.size() != by_samples.size() || nodes.size() != by_length.size()) return std::nullopt;
+  std::vector<std::pair<Node*, SizeRule>> found;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!same_operation(*nodes[i], *by_samples[i]) || !same_operation(*nodes[i], *by_length[i])) return std::nullopt;
+    if (nodes[i]->kind() != c10::prim::Constant) continue;
+    const auto value = torch::jit::toIValue(nodes[i]->output());
+    const auto of_other_samples = torch::jit::toIValue(by_samples[i]->output());
+    const auto of_other_length = torch::jit::toIValue(by_length[i]->output());
+    if (!value || !of_other_samples || !of_other_length) return std::nullopt;
+    if (same_constant(*value, *of_other_samples) && same_constant(*value, *of_other_length)) continue;
+    if (!value->isInt() || !of_other_samples->isInt() || !of_other_length->isInt()) return std::nullopt;
+    const auto rule = rule_of(value->toInt(), of_other_samples->toInt(), of_other_length->toInt(), lengths);
+    if (!rule) return std::nullopt;
+    found.emplace_back(nodes[i], *rule);
   }
-  if (theirs != other.nodes().end()) return false;
-  if (found.empty()) return true;
+  return found;
+}
+
+// Computes the numbers from the sizes of two inputs: dimension 0 of `sized`, and dimension 1 of `long_input`, which is
+// null if no number follows it.
+void follow_sizes(Graph& graph, const std::vector<std::pair<Node*, SizeRule>>& numbers, torch::jit::Value* sized,
+                  torch::jit::Value* long_input) {
+  if (numbers.empty()) return;
   const torch::jit::WithInsertPoint at_the_beginning(*graph.nodes().begin());
-  const int64_t dimension = 0;
-  torch::jit::Value* const samples = graph.insert(c10::aten::size, {input, dimension});
-  for (const auto& [node, factor] : found) {
-    torch::jit::Value* const number = factor == 1 ? samples : graph.insert(c10::aten::mul, {samples, factor});
+  const int64_t first_dimension = 0, second_dimension = 1;
+  torch::jit::Value* const samples = graph.insert(c10::aten::size, {sized, first_dimension});
+  torch::jit::Value* const length =
+      long_input != nullptr ? graph.insert(c10::aten::size, {long_input, second_dimension}) : nullptr;
+  for (const auto& [node, rule] : numbers) {
+    torch::jit::Value* number = rule.by_samples ? samples : length;
+    if (rule.by_samples && rule.by_length) number = graph.insert(c10::aten::mul, {number, length});
+    if (rule.factor != 1) number = graph.insert(c10::aten::mul, {number, rule.factor});
+    if (rule.offset != 0) number = graph.insert(c10::aten::add, {number, rule.offset});
     node->output()->replaceAllUsesWith(number);
   }
-  return true;
 }
 
 // Drops arguments that nothing uses, such as labels, and gives the program its method.
 TracedModule finished(Recording recording, const Batch& batch) {
-  TracedModule traced{std::move(recording.script), {}, false};
+  TracedModule traced{std::move(recording.script), {}, false, 0};
   const std::vector<std::string> names = tensor_entries(batch);
   Graph& graph = *recording.graph;
   for (size_t i = names.size(); i > 0; --i) {
@@ -167,21 +206,87 @@ TracedModule finished(Recording recording, const Batch& batch) {
   return traced;
 }
 
-std::optional<TracedModule> trace_for_any_size(LightningModule& module, const Batch& batch) {
+// The batch with another size of dimension 1, in the entries that have the size `length`: elements from the beginning
+// again after the last one.
+Batch with_length(const Batch& batch, int64_t length, int64_t wanted) {
+  const int64_t size = batch.size();
+  Batch resized;
+  for (const auto& [name, value] : batch) {
+    const auto* const tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr || tensor->dim() < 2 || tensor->size(0) != size || tensor->size(1) != length) {
+      resized.add(name, value);
+      continue;
+    }
+    resized.add(name, tensor->index_select(1, at::arange(wanted, at::kLong).remainder(length)));
+  }
+  return resized;
+}
+
+bool can_compute(LightningModule& module, const Batch& batch) {
+  try {
+    static_cast<void>(exported_outputs(module, batch));
+    return true;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// The lengths to be recorded, if the model takes samples of different lengths. Dimension 1 of most other inputs, such
+// as channels and features, has a size that the weights determine.
+std::optional<Lengths> lengths_of(LightningModule& module, const Batch& batch) {
+  constexpr int64_t kShortest = 3;  // 1 and 2 are needed for comparisons
+  for (const std::string& name : tensor_entries(batch)) {
+    const Tensor& tensor = batch[name];
+    if (tensor.dim() < 2 || tensor.size(0) != batch.size()) continue;
+    const int64_t length = tensor.size(1);
+    if (length < kShortest || !can_compute(module, with_length(samples_of(batch, 0, kSamples), length, length - 1)))
+      return std::nullopt;
+    return Lengths{.one = length, .other = length - 1};
+  }
+  return std::nullopt;
+}
+
+// The first used input of the recording with this size.
+torch::jit::Value* used_input(Graph& graph, const Batch& batch, size_t dimension, int64_t size) {
+  const std::vector<std::string> names = tensor_entries(batch);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Tensor& tensor = batch[names[i]];
+    torch::jit::Value* const input = graph.inputs()[i + 1];  // the first is the module
+    if (tensor.dim() > static_cast<int64_t>(dimension) && tensor.size(0) == batch.size() &&
+        tensor.size(static_cast<int64_t>(dimension)) == size && !input->uses().empty())
+      return input;
+  }
+  return nullptr;
+}
+
+// A program for any number of samples and, with `lengths`, for any length; nullopt if there is none.
+std::optional<TracedModule> trace_for_any_size(LightningModule& module, const Batch& batch,
+                                               const std::optional<Lengths>& lengths) {
   const Batch one = samples_of(batch, 0, kSamples), other = samples_of(batch, kSamples, kOtherSamples);
   try {
     Recording recording = record(module, one);
-    const Recording second = record(module, other);
-    const std::vector<std::string> names = tensor_entries(one);
-    torch::jit::Value* sized = nullptr;
-    for (size_t i = names.size(); i > 0; --i)
-      if (one[names[i - 1]].dim() > 0 && one[names[i - 1]].size(0) == kSamples &&
-          !recording.graph->inputs()[i]->uses().empty())
-        sized = recording.graph->inputs()[i];
-    if (sized == nullptr || !follow_samples(*recording.graph, *second.graph, sized)) return std::nullopt;
+    const Recording of_samples = record(module, other);
+    std::optional<Recording> of_length;
+    if (lengths) of_length = record(module, with_length(one, lengths->one, lengths->other));
+    torch::jit::Value* const sized = used_input(*recording.graph, one, 0, kSamples);
+    torch::jit::Value* const long_input = lengths ? used_input(*recording.graph, one, 1, lengths->one) : nullptr;
+    if (sized == nullptr || (lengths && long_input == nullptr)) return std::nullopt;
+    const auto numbers =
+        numbers_of_size(*recording.graph, *of_samples.graph, of_length ? *of_length->graph : *recording.graph,
+                        lengths.value_or(Lengths{.one = 1, .other = 1}));
+    if (!numbers) return std::nullopt;
+    follow_sizes(*recording.graph, *numbers, sized, long_input);
     TracedModule traced = finished(std::move(recording), one);
     for (const Batch& samples : {one, other, samples_of(batch, 1, kOneSample)})
       check_script(traced.script, traced.inputs, module, samples);
+    if (lengths)
+      for (const int64_t length : {lengths->one - 2, lengths->one - 1, lengths->one + 1}) {
+        const Batch resized = with_length(other, lengths->one, length);
+        // The model may not take longer ones.
+        if (can_compute(module, resized)) check_script(traced.script, traced.inputs, module, resized);
+      }
     traced.any_batch_size = true;
     return traced;
   } catch (const std::bad_alloc&) {
@@ -251,9 +356,17 @@ void check_script(torch::jit::Module& script, const std::vector<std::string>& in
 
 TracedModule trace_module(LightningModule& module, const Batch& batch) {
   const at::NoGradGuard no_grad;
-  if (auto traced = trace_for_any_size(module, batch)) return std::move(*traced);
+  const std::optional<Lengths> lengths = lengths_of(module, batch);
+  if (lengths)
+    if (auto traced = trace_for_any_size(module, batch, lengths)) return std::move(*traced);
+  const int64_t only_length = lengths ? lengths->one : 0;
+  if (auto traced = trace_for_any_size(module, batch, std::nullopt)) {
+    traced->only_length = only_length;
+    return std::move(*traced);
+  }
   try {
     TracedModule traced = finished(record(module, batch), batch);
+    traced.only_length = only_length;
     check_script(traced.script, traced.inputs, module, batch);
     check_script(traced.script, traced.inputs, module, samples_of(batch, 1, batch.size()));
     return traced;

@@ -18,11 +18,14 @@ struct TracedModule {
   torch::jit::Module script;
   std::vector<std::string> inputs;  ///< entries of the batch that `forward` takes, in its order
   bool any_batch_size = false;      ///< false: only that of the batch
+  /// The only length of texts or series (dimension 1) that the program takes, if the module takes others; 0: no limit.
+  int64_t only_length = 0;
 };
 
 /// Records what the module, in eval mode, computes from `batch`; parameters and buffers keep their names. Numbers that
-/// follow the number of samples are found by a second recording, and become a function of the input's size. The result
-/// was compared with the module, on other samples and, if possible, other numbers of them. Throws a ConfigError if the
+/// follow the number of samples, or the length of texts and series, are found by further recordings, and become a
+/// function of the inputs' sizes. The result was compared with the module, on other samples and, if possible, other
+/// numbers and lengths of them. Throws a ConfigError if the
 /// outputs differ or cannot be recorded.
 TracedModule trace_module(LightningModule& module, const Batch& batch);
 

@@ -23,6 +23,11 @@ void check_is_folder(const fs::path& folder) {
   const auto status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found) {
     const bool is_link = fs::is_symlink(fs::symlink_status(folder, error));
+    if (shown == "best" || shown == "last")
+      throw CheckpointError(cat("[checkpoint.read] here a checkpoint is given by its path, and there is no ", shown,
+                                "; the words last and best are for ckpt_path.", nearby_checkpoints(folder),
+                                " The checkpoints of a run are in its folder checkpoints, with the links ",
+                                run_layout::kLast, " and ", run_layout::kBest, "."));
     const std::string hint = is_link ? "" : did_you_mean(shown, {"best", "last"});
     throw CheckpointError(cat("[checkpoint.read] ", shown,
                               is_link ? " is a link to a path that does not exist" : " does not exist",

@@ -59,9 +59,11 @@ Tensor ClassWeights::on_device_of(const Tensor& logits) const {
 Tensor classification_loss(const Tensor& logits, const Tensor& labels, double label_smoothing,
                            const Tensor& class_weights) {
   if (labels.scalar_type() != at::kLong || labels.dim() != 1 || labels.size(0) != logits.size(0))
-    throw DataError(cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ",
-                        c10::toString(labels.scalar_type()), " of shape ", shape_text(labels.sizes()),
-                        ". The second entry of a batch holds the labels."));
+    throw DataError(
+        cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ",
+            c10::toString(labels.scalar_type()), " of shape ", shape_text(labels.sizes()),
+            ". The second entry of a batch holds the labels.",
+            labels.dim() == 3 ? " Labels of pixels (masks) need a model for segmentation, such as UNet." : ""));
   try {
     if (class_weights.defined())
       return at::cross_entropy_loss(logits.to(class_weights.scalar_type()), labels, class_weights, at::Reduction::Mean,

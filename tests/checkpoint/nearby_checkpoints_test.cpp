@@ -39,6 +39,12 @@ TEST_CASE("a checkpoint that does not exist: the nearest ones are named, at most
   const fs::path logs = folder / "logs", run = logs / "version_7", checkpoints = run / "checkpoints";
   CHECK_THAT(refusal(checkpoints / "step=5.ckpt"), ContainsSubstring("step=5.ckpt does not exist. Give the path of"));
   CHECK_THAT(refusal("bset"), ContainsSubstring("bset does not exist; did you mean 'best'?"));
+  for (const std::string word : {"last", "best"}) {
+    CAPTURE(word);
+    CHECK_THAT(refusal(word),
+               ContainsSubstring(cat("there is no ", word, "; the words last and best are for ckpt_path.")) &&
+                   ContainsSubstring("links last.ckpt and best.ckpt") && !ContainsSubstring("did you mean"));
+  }
   for (const int64_t step : {9, 20, 100, 3}) save(checkpoints / cat("step=", step, ".ckpt"), step);
   fs::create_directory_symlink("step=9.ckpt", checkpoints / "best.ckpt");
   fs::create_directories(checkpoints / "half.ckpt");  // no manifest

@@ -96,6 +96,12 @@ TEST_CASE("predictions have the file and the name of the class of each image") {
              "data.init_args.test_fraction."));
   CHECK(says(with_two({"test", "--ckpt_path", kLast}).err,
              "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction."));
+  // Links to values that only data have do not hide it.
+  const Finished linked = with_two({"test", "--ckpt_path", kLast, "--link.model.in_features", "data.num_features"});
+  INFO(linked.err);
+  CHECK(linked.exit_code == 2);
+  CHECK(says(linked.err, "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction.\n"));
+  CHECK(says(linked.err, "provides no value 'num_features'"));
 }
 
 TEST_CASE("images that need eval_transforms, and names of torchvision's transforms, get advice that names them") {
@@ -175,6 +181,23 @@ link: {model.init_args.num_numbers: data.num_numbers, model.init_args.cardinalit
   INFO(predict.err);
   REQUIRE(predict.exit_code == 0);
   for (const Json& line : predictions_in(run / "fulgur_logs/version_1")) CHECK(line.at("index").get<int64_t>() < 100);
+
+  // What a program in Python needs to encode inputs for an exported model.
+  const auto last = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments{"inspect", kLast};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return trainer(arguments, {.folder = run.path()});
+  };
+  const Json columns = Json::parse(last({"--json"}).out)["data"]["columns"];
+  REQUIRE(columns["numbers"].size() == 1);
+  CHECK(columns["numbers"][0]["name"] == "x");
+  CHECK(columns["numbers"][0]["mean"].get<double>() > 30);
+  CHECK(columns["numbers"][0]["std"].get<double>() > 10);
+  CHECK(columns["categories"][0]["values"] == Json{"Oslo", "Rome"});
+  CHECK(columns["targets"][0]["name"] == "y");
+  const std::string shown = last({}).out;
+  CHECK(says(shown, "state of the data module\n"));
+  CHECK(says(shown, "name city, values [Oslo, Rome]"));
 
   const Finished city = run({"fit", "--data.target", "[city]", "--data.stream", "false"});
   INFO(city.err);

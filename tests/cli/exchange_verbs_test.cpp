@@ -281,6 +281,7 @@ TEST_CASE("the verbs of exchange say what is missing or wrong") {
   check({"export", "nowhere.ckpt"}, 2, "Give --format safetensors or --format pt");
   check({"export", "nowhere.ckpt", "--format", "onnx"}, 2, "onnx");
   check({"export", "nowhere.ckpt", "--format", "pt"}, 4, "nowhere.ckpt does not exist");
+  check({"export", "last", "--format", "pt"}, 4, "there is no last; the words last and best are for ckpt_path");
   check({"export", "text", "--format", "pt"}, 4, "is not a checkpoint");
   check({"import", "nowhere.pt", "-c", "c.yaml"}, 4, "No such file");
   check({"import", "text", "-c", "c.yaml"}, 4,

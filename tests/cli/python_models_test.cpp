@@ -1,4 +1,12 @@
 // Networks of Python, trained by the program, and models that leave it as TorchScript.
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/ones.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+// Last: LibTorch defines its own CHECK.
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -68,6 +76,8 @@ TEST_CASE("a TorchScript network trains, validates, tests and predicts by a conf
   const Json fitted = folder.fit("run");
   CHECK(fitted["global_step"] == 12);
   CHECK(fitted["metrics"].contains("val_acc"));
+  // num_classes is 0: nothing needs it.
+  CHECK_FALSE(says(folder.good({"fit", "-c", "c.yaml", "--trainer.fast_dev_run", "true"}).err, "trainer.not_linked"));
   const std::string last = fitted["last_checkpoint"];
   folder.good({"test", "-c", "c.yaml", "--ckpt_path", last, "--report", "t.json"});
   const Json tested = Json::parse(read_text(folder / "t.json"));
@@ -212,6 +222,143 @@ TEST_CASE("models that use the number of samples in their shapes leave as TorchS
       says(exported("cnn", {"--model", "CnnClassifier", "--model.num_classes", "3"}, "[1, 28, 28]").err, "takes only"));
 }
 
+namespace {
+
+constexpr const char* kOneEpoch =
+    "seed_everything: 1\n"
+    "trainer: {max_epochs: 1, num_threads: 1, limit_train_batches: 1, limit_val_batches: 1, "
+    "enable_model_summary: false}\n"
+    "optimizer: {class_path: SGD, init_args: {lr: 0.1}}\n";
+
+/// The program of `file`, and its outputs for inputs.
+class Program {
+ public:
+  explicit Program(const fs::path& file) : script_(torch::jit::load(file.string())) {}
+  at::Tensor operator()(std::vector<c10::IValue> inputs, const std::string& name) {
+    const at::NoGradGuard no_grad;
+    const c10::IValue outputs = script_.forward(std::move(inputs));
+    return name.empty() ? outputs.toTensor() : outputs.toGenericDict().at(name).toTensor();
+  }
+
+ private:
+  torch::jit::Module script_;
+};
+
+bool close_to(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && at::allclose(a, b, /*rtol=*/1e-4, /*atol=*/1e-5);
+}
+
+}  // namespace
+
+TEST_CASE("a GPT leaves as TorchScript for texts of any length") {
+  const ScriptFolder folder;
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += static_cast<char>('a' + i * i % 7);
+  write_text(folder / "corpus.txt", text);
+  write_text(folder / "c.yaml", std::string(kOneEpoch) + R"(
+model: {class_path: GPT, init_args: {n_layer: 2, n_head: 2, n_embd: 8}}
+data: {class_path: TextDataModule, init_args: {path: corpus.txt, tokens: char, block_size: 12, batch_size: 8, samples_per_epoch: 16}}
+link: {model.vocab_size: data.vocab_size, model.block_size: data.block_size}
+)");
+  const std::string last = folder.fit("gpt")["last_checkpoint"];
+  const Finished exported = folder.good({"export", last, "--output", "gpt.ts"});
+  CHECK_FALSE(says(exported.err, "takes only"));
+  Program gpt(folder / "gpt.ts");
+  const at::Tensor tokens = at::arange(5 * 12, at::kLong).remainder(4).view({5, 12});
+  const at::Tensor whole = gpt({tokens}, "probability");
+  REQUIRE(whole.sizes() == at::IntArrayRef({5, 12}));
+  // A token depends on those before it only.
+  for (const int64_t length : {2, 7, 11}) {
+    CAPTURE(length);
+    const at::Tensor beginning = gpt({tokens.narrow(0, 0, 2).narrow(1, 0, length)}, "probability");
+    CHECK(close_to(beginning, whole.narrow(0, 0, 2).narrow(1, 0, length)));
+  }
+}
+
+TEST_CASE("a BertClassifier leaves as TorchScript for texts of any length, also from named inputs") {
+  const ScriptFolder folder;
+  fs::copy_file(fs::path(FULGUR_SOURCE_DIR) / "tests/text/fixtures/bpe.json", folder / "bpe.json");
+  std::string rows = "text,label\n";
+  for (int i = 0; i < 40; ++i)
+    rows += std::string(i % 2 ? "one two three" : "six seven").append(i % 5, '!') + (i % 2 ? ",a\n" : ",b\n");
+  write_text(folder / "t.csv", rows);
+  write_text(folder / "c.yaml", std::string(kOneEpoch) + R"(
+model: {class_path: BertClassifier, init_args: {num_layers: 1, num_heads: 2, hidden_dim: 8, mlp_dim: 8, dropout: 0}}
+data: {class_path: LabelledTextDataModule, init_args: {path: t.csv, tokenizer: bpe.json, max_length: 24, batch_size: 8}}
+link: {model.vocab_size: data.vocab_size, model.max_length: data.max_length, model.num_classes: data.num_classes}
+)");
+  const std::string last = folder.fit("bert")["last_checkpoint"];
+  CHECK_FALSE(says(folder.good({"export", last, "--output", "data.ts"}).err, "takes only"));
+  const Finished named =
+      folder.good({"export", last, "--output", "named.ts", "--input", "tokens=7:int64", "--input", "mask=7:bool"});
+  CHECK(says(named.err + named.out, "takes: tokens, mask"));
+  const at::Tensor tokens = at::arange(3 * 5, at::kLong).view({3, 5}) + 1, mask = at::ones({3, 5}, at::kBool);
+  at::Tensor expected;
+  for (const char* file : {"data.ts", "named.ts"}) {
+    CAPTURE(file);
+    Program bert(folder / file);
+    const at::Tensor probabilities = bert({tokens, mask}, "probabilities");
+    REQUIRE(probabilities.sizes() == at::IntArrayRef({3, 2}));
+    if (expected.defined()) CHECK(close_to(probabilities, expected));
+    expected = probabilities;
+    // Padding changes nothing.
+    for (const int64_t length : {6, 13, 24}) {
+      CAPTURE(length);
+      const at::Tensor padded = at::constant_pad_nd(tokens, {0, length - 5}),
+                       known = at::constant_pad_nd(mask, {0, length - 5});
+      CHECK(close_to(bert({padded, known}, "probabilities"), expected));
+    }
+  }
+  const auto refused = [&](const Arguments& inputs, const std::string& words) {
+    Arguments arguments{"export", last, "--output", "no.ts"};
+    arguments.insert(arguments.end(), inputs.begin(), inputs.end());
+    const Finished finished = folder.run(arguments);
+    INFO(finished.err);
+    CHECK(finished.exit_code == 2);
+    CHECK(says(finished.err, words));
+  };
+  refused({"--input", "7:int64"}, "with the entries input0. Give each entry that it reads, with the name");
+  refused({"--input", "tokens=7:int32"}, "(float32, int64 or bool)");
+  refused({"--input", "=7:int64"}, "and with the name of the entry of a batch, as tokens=128:int64; got '=7:int64'");
+  refused({"--input", "tokens=7:int64", "--input", "tokens=7:int64"}, "names the entry 'tokens' twice");
+}
+
+TEST_CASE("a forecaster leaves as TorchScript for windows of any length; a loop over tokens does not, and says so") {
+  const ScriptFolder folder;
+  std::string rows = "v\n";
+  for (int i = 0; i < 200; ++i) rows += std::to_string(i * 7 % 13) + "\n";
+  write_text(folder / "s.csv", rows);
+  write_text(folder / "c.yaml", std::string(kOneEpoch) + R"(
+model: {class_path: LstmForecaster, init_args: {hidden: 8}}
+data: {class_path: SeriesDataModule, init_args: {path: s.csv, columns: [v], targets: [v], window: 10, horizon: 2, batch_size: 8}}
+link: {model.num_inputs: data.num_inputs, model.num_outputs: data.num_outputs, model.horizon: data.horizon, model.target_mean: data.target_mean, model.target_std: data.target_std}
+)");
+  const Finished exported =
+      folder.good({"export", folder.fit("lstm")["last_checkpoint"].get<std::string>(), "--output", "lstm.ts"});
+  CHECK_FALSE(says(exported.err, "takes only"));
+  CHECK(says(exported.err + exported.out, "inspect"));  // for means and deviations
+  Program lstm(folder / "lstm.ts");
+  for (const int64_t length : {4, 10, 17}) {
+    CAPTURE(length);
+    const at::Tensor window = at::arange(3 * length, at::kFloat).sin().view({3, length, 1});
+    const at::Tensor forecast = lstm({window}, "");
+    CHECK(forecast.sizes() == at::IntArrayRef({3, 2, 1}));
+    at::Tensor changed = window.clone();
+    changed.select(1, length - 1).add_(1);  // the forecast begins after the last value, wherever it is
+    CHECK_FALSE(close_to(lstm({changed}, ""), forecast));
+  }
+
+  write_text(folder / "c.yaml", std::string(kOneEpoch) +
+                                    "model: {class_path: Seq2Seq, init_args: {hidden: 8, embedding: 4}}\n"
+                                    "data: {class_path: ReversalDataModule, init_args: {train_samples: 64, "
+                                    "val_samples: 16, length: 6}}\n");
+  const std::string last = folder.fit("seq2seq")["last_checkpoint"];
+  const Finished fixed = folder.good({"export", last, "--output", "seq2seq.ts"});
+  CHECK(says(fixed.err, "takes only samples of the length 6"));
+  CHECK(says(fixed.err, "--input source=128:int64"));
+  CHECK(says(fixed.err, "[cli.export_length]"));
+}
+
 TEST_CASE("what cannot be exported, and options that do not apply, are said") {
   const ScriptFolder folder;
   const std::string last = folder.fit("run")["last_checkpoint"];
@@ -245,6 +392,9 @@ TEST_CASE("a wrong loss and a wrong file end a run of a TorchScript network with
   refused({"--model.path", "missing.pt"}, "there is no missing.pt");
   refused({"--model.path", FULGUR_PYTHON_FIXTURES "/state_dict.pt"}, "has weights but no program");
   refused({"--model.path", FULGUR_PYTHON_FIXTURES "/frozen.pt"}, "nothing to train");
+  refused({"--model.target", "y"}, "model.init_args.target must name an entry of the batch that is a tensor; got 'y'");
+  refused({"--model.inputs", "[y]"},
+          "model.init_args.inputs must name an entry of the batch that is a tensor; got 'y'");
   refused({"--model.loss", "module"}, "no method training_step or loss");
   refused({"--model", "TorchExportModule", "--model.path", FULGUR_PYTHON_FIXTURES "/exported.pt2"},
           "aoti_compile_and_package");

@@ -151,6 +151,37 @@ TEST_CASE("values of masks become classes: palettes, grey of few bits, other val
   CHECK(at::equal(mask(), Pairs::mask(0).remainder(2)));
 }
 
+TEST_CASE("training masks of a single class are refused, such as binary masks whose 255 is ignored") {
+  Pairs pairs;
+  const auto write_masks = [&](auto values_of) {
+    for (int i = 0; i < 8; ++i)
+      write_png(pairs.folder / "masks" / ((i < 4 ? "a/" : "b/") + std::to_string(i) + ".png"), values_of(i));
+  };
+  const auto error = [&] { return message_of<DataError>([&] { pairs.made(); }); };
+  pairs.options.num_classes = 2;
+  write_masks([](int i) { return Pairs::mask(i).remainder(2) * 255; });
+  for (const std::vector<int64_t>& mask_values : {std::vector<int64_t>{}, std::vector<int64_t>{0, 1}}) {
+    pairs.options.mask_values = mask_values;
+    CHECK_THAT(error(), ContainsSubstring("pixels of at least two classes") &&
+                            ContainsSubstring("masks have only the value 0 and ignored pixels (values 255)") &&
+                            ContainsSubstring("Set mask_values"));
+  }
+  CHECK_NOTHROW(pairs.made(TrainerFn::predict));  // no training masks are needed
+  pairs.options.mask_values = {0, 255};
+  CHECK(batch_of(*pairs.made(), RunningStage::train)["mask"].eq(1).any().item<bool>());
+  pairs.options.mask_values = {};
+  write_masks([](int) { return at::full({12, 16}, 1, at::kLong); });
+  CHECK_THAT(error(), ContainsSubstring("have only the value 1. Set"));
+  write_masks([](int) { return at::full({12, 16}, 255, at::kLong); });
+  CHECK_THAT(error(), ContainsSubstring("have only ignored pixels (values 255)"));
+  // One mask with a second class, wherever it is, suffices; a pixel without a class is named with its file later.
+  write_masks([](int i) { return at::full({12, 16}, i == 5 ? 1 : 0, at::kLong); });
+  CHECK_NOTHROW(pairs.made());
+  write_masks([](int i) { return at::full({12, 16}, i == 2 ? 9 : 0, at::kLong); });
+  CHECK_THAT(message_of<DataError>([&] { batch_of(*pairs.made(), RunningStage::train); }),
+             ContainsSubstring("2.png has the value 9"));
+}
+
 TEST_CASE("masks that are missing, of another size or with colours are named") {
   Pairs pairs;
   const fs::path first = pairs.folder / "masks/a/0.png";
@@ -186,6 +217,23 @@ TEST_CASE("masks that are missing, of another size or with colours are named") {
   CHECK_THAT(refused([](auto& o) { o.ignored_values = {256}; }),
              ContainsSubstring("ignored_values must be in [0, 255]"));
   CHECK_THAT(refused([&](auto& o) { o.val_images = o.train_images; }), ContainsSubstring("given together"));
+}
+
+TEST_CASE("an image of another size is named, with the transforms that make the sizes equal") {
+  Pairs pairs;
+  pairs.options.shuffle = false;
+  pairs.options.split.val_fraction = 0.5;
+  for (const char* part : {"images", "masks"})
+    for (int i = 1; i < 8; ++i)
+      write_png(pairs.folder / part / ((i < 4 ? "a/" : "b/") + std::to_string(i) + ".png"),
+                Pairs::mask(i).narrow(0, 0, 12 - i));
+  const auto error = [&](RunningStage stage) { return message_of<DataError>([&] { batch_of(*pairs.made(), stage); }); };
+  CHECK_THAT(error(RunningStage::train), ContainsSubstring(". The file is " + (pairs.folder / "images").string()) &&
+                                             ContainsSubstring("add Resize with height and width ({size: [H, W]}), "
+                                                               "CenterCrop or RandomResizedCrop to transforms."));
+  CHECK_THAT(error(RunningStage::validate), ContainsSubstring("or RandomResizedCrop to eval_transforms."));
+  pairs.options.transforms = transforms_of("[{class_path: Resize, init_args: {size: [8, 8]}}]");
+  CHECK(batch_of(*pairs.made(), RunningStage::train)["image"].size(2) == 8);
 }
 
 TEST_CASE("parts of the images, other folders, and images without masks serve the stages") {

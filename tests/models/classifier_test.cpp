@@ -56,6 +56,17 @@ TEST_CASE("options from C++ keep the conditions of a config: sizes of 0 are name
        "models.CnnClassifier.channels.0");
 }
 
+TEST_CASE("a classifier that gets masks says which kind of model they need") {
+  const Tensor logits = at::randn({2, 3});
+  const auto refused = [&](const Tensor& labels) {
+    return message_of<DataError>([&] { classification_loss(logits, labels); });
+  };
+  CHECK_THAT(refused(at::zeros({2, 8, 8}, at::kLong)),
+             ContainsSubstring("must be int64 of shape [2]; got Long of shape [2, 8, 8]") &&
+                 ContainsSubstring("need a model for segmentation, such as UNet."));
+  CHECK_THAT(refused(at::zeros({2}, at::kFloat)), !ContainsSubstring("UNet"));
+}
+
 TEST_CASE("the integers of models are bounded from below, where the doc does not say what 0 is") {
   const ComponentRegistry& registry = component_registry("model");
   size_t checked = 0;

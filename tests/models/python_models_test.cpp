@@ -8,6 +8,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
+#include <torch/csrc/jit/api/module.h>
 
 #include <algorithm>
 #include <catch2/catch_approx.hpp>
@@ -122,6 +123,24 @@ TEST_CASE("two runs of a TorchScriptModule have the same bits, from the first ca
   CHECK(at::equal(output_of(one, batch_of(7)[0]), output_of(other, batch_of(7)[0])));
 }
 
+TEST_CASE("the first argument of forward is the module, whatever its name is") {
+  const test::TemporaryFolder folder;
+  torch::jit::Module module("Net");
+  module.register_parameter("weight", at::ones({6, 3}), /*is_buffer=*/false);
+  module.define("def forward(s, x):\n    return x.matmul(s.weight)\n");
+  const std::string path = (folder / "net.pt").string();
+  module.save(path);
+  TorchScriptModule read({.path = path, .task = {.loss = NamedLoss::cross_entropy}});
+  const Tensor x = batch_of(0)[0];
+  CHECK(at::allclose(output_of(read, x), x.matmul(at::ones({6, 3}))));
+  // Other arguments must be tensors.
+  torch::jit::Module number("Number");
+  number.define("def forward(s, x: int):\n    return x\n");
+  number.save(path);
+  CHECK_THAT(message_of<ConfigError>([&] { TorchScriptModule({.path = path}); }),
+             ContainsSubstring("must take tensors; its argument x is int"));
+}
+
 TEST_CASE("weights that Python tied are one parameter") {
   const TorchScriptModule module = made("with_loss.pt", NamedLoss::module);
   CHECK(unique_parameters(module).size() == 5);
@@ -202,6 +221,25 @@ TEST_CASE("each loss by name equals that of torch.nn.functional") {
   }
 }
 
+TEST_CASE("a loss of classes says that the output needs a column for each class") {
+  const Tensor x = batch_of(0)[0], labels = batch_of(0)[1], column = x.narrow(1, 0, 1);
+  for (const NamedLoss loss : {NamedLoss::cross_entropy, NamedLoss::nll_loss, NamedLoss::multi_margin_loss}) {
+    CAPTURE(enum_text(loss));
+    const auto refused = [&](const Tensor& output, const Tensor& target) {
+      return message_of<DataError>([&] { named_loss(loss, output, target, 0, "X"); });
+    };
+    CHECK_THAT(refused(column, labels),
+               ContainsSubstring("needs an output with a column for each class, (N, classes)") &&
+                   ContainsSubstring("got an output of shape [8, 1] and a target of shape [8]") &&
+                   ContainsSubstring("use binary_cross_entropy_with_logits"));
+    CHECK_THAT(refused(column.squeeze(1), labels), ContainsSubstring("got an output of shape [8] and"));
+    CHECK_THAT(refused(x, labels.unsqueeze(1)), ContainsSubstring("a target of shape [8, 1]") &&
+                                                    ContainsSubstring("model.init_args.target the right entry"));
+  }
+  // Probabilities as a target have the shape of the output.
+  CHECK(named_loss(NamedLoss::cross_entropy, x, x.softmax(1), 0, "X").item<double>() > 0);
+}
+
 TEST_CASE("a loss refuses what does not fit, instead of broadcasting") {
   const Tensor x = batch_of(0)[0];
   CHECK_THAT(message_of<DataError>([&] { named_loss(NamedLoss::mse_loss, x, x.narrow(0, 0, 1), 0, "X"); }),
@@ -232,6 +270,13 @@ TEST_CASE("inputs and target are entries of the batch, by default the first ones
   CHECK(&named.target_of(batch) == &batch["b"]);
   CHECK_THAT(message_of<DataError>([&] { static_cast<void>(first.target_of(Batch{x})); }),
              ContainsSubstring("Name it with model.init_args.target"));
+  // An entry that the batch does not have is a wrong option.
+  TorchScriptModule absent({.path = fixture("pair.pt"), .task = {.inputs = {"a", "c"}, .target = "lable"}});
+  CHECK_THAT(message_of<ConfigError>([&] { absent.inputs_of(batch); }),
+             ContainsSubstring("model.init_args.inputs must name an entry of the batch that is a tensor; got 'c'") &&
+                 ContainsSubstring("The batch has: label, b, a."));
+  CHECK_THAT(message_of<ConfigError>([&] { static_cast<void>(absent.target_of(batch)); }),
+             ContainsSubstring("model.init_args.target must") && ContainsSubstring("did you mean 'label'?"));
   TorchScriptModule wrong = made("classifier.pt", NamedLoss::cross_entropy);
   CHECK_THAT(message_of<Error>([&] {
                wrong.forward({at::ones({2, 5})});
@@ -264,7 +309,8 @@ TEST_CASE("files that are no TorchScript modules are refused, with what to do") 
   CHECK_THAT(message_of<ConfigError>([&] { TorchExportModule({.path = fixture("traced.pt"), .task = {}}); }),
              ContainsSubstring("Use the model TorchScriptModule"));
   CHECK_THAT(message_of<ConfigError>([&] { TorchExportModule({.path = fixture("exported.pt2"), .task = {}}); }),
-             ContainsSubstring("which only Python can run"));
+             ContainsSubstring("which only Python can run") &&
+                 ContainsSubstring(cat("torch.export.load(\"", fixture("exported.pt2"), "\")")));
   TorchScriptModule frozen = made("frozen.pt", NamedLoss::mse_loss);
   CHECK_THAT(message_of<ConfigError>([&] { frozen.setup(TrainerFn::fit); }), ContainsSubstring("torch.jit.freeze"));
   TorchScriptModule without = made("traced.pt", NamedLoss::module);

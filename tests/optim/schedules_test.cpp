@@ -82,6 +82,13 @@ TEST_CASE("auto takes the length of the run and says so if it is unknown") {
   known.set_run_length({.epochs = 2, .steps = {}, .steps_per_epoch = {}, .samples_per_step = {}},
                        ScheduleInterval::epoch, 1);
   CHECK(rates(known, 2)[2] == Approx(0.0).margin(1e-12));
+  // A run of no step needs no length.
+  for (const ScheduleInterval interval : {ScheduleInterval::step, ScheduleInterval::epoch}) {
+    CosineAnnealingLR unused(CosineAnnealingLR::Options{});
+    unused.set_run_length({.epochs = {}, .steps = 0, .steps_per_epoch = {}, .samples_per_step = {}, .max_steps = 0},
+                          interval, 1);
+    CHECK(rates(unused, 0).at(0) == Approx(0.1));
+  }
 }
 
 TEST_CASE("a rate that is negative or not finite is refused with the schedule, the step and the value") {

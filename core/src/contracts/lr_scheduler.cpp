@@ -139,6 +139,8 @@ namespace {
 
 std::optional<int64_t> LrScheduler::known_steps() const {
   if (is_part_) return part_steps_;
+  // A run of no step has no rate; any length will do.
+  if (run_length_.max_steps == 0 || run_length_.epochs == 0) return 1;
   const auto total = interval_ == ScheduleInterval::step ? run_length_.steps : run_length_.epochs;
   if (!total || *total == 0) return std::nullopt;
   return std::max<int64_t>(*total / frequency_, 1);

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <type_traits>
+#include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -47,7 +49,9 @@ std::string kind(const Tensor& tensor) {
 
 class RowWriter {
  public:
-  RowWriter(Batch& out, int64_t row, int64_t index) : out_(out), row_(row), index_(index) {}
+  /// `advice` is called for the error of a sample whose shape differs.
+  RowWriter(Batch& out, int64_t row, int64_t index, std::function<std::string()> advice)
+      : out_(out), row_(row), index_(index), advice_(std::move(advice)) {}
 
   void write(const Sample& sample) const {
     if (sample.entries() != out_.entries()) mismatch(sample);
@@ -99,8 +103,7 @@ class RowWriter {
     throw DataError(cat("[data.SampleDataset] samples of entry '", name,
                         "' must have the same dtype and shape; sample ", index_, " has ",
                         got.defined() ? kind(got) : "an undefined tensor", ", but the first one had ",
-                        at::toString(target.scalar_type()), " ", shape_text(target.sizes().slice(1)),
-                        ". Give the loader a collate function (stack_all_but, pad) if shapes differ."));
+                        at::toString(target.scalar_type()), " ", shape_text(target.sizes().slice(1)), ". ", advice_()));
   }
 
   [[noreturn]] void mismatch(const Sample& sample) const {
@@ -114,6 +117,7 @@ class RowWriter {
 
   Batch& out_;
   int64_t row_, index_;
+  std::function<std::string()> advice_;
 };
 
 }  // namespace
@@ -135,11 +139,19 @@ Batch SampleDataset::prototype() const {
   return batch;
 }
 
+std::string SampleDataset::advice_for_shape(int64_t) const {
+  return "Give the loader a collate function (stack_all_but, pad) if shapes differ.";
+}
+
 void SampleDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
                          const SampleContext& context) const {
   for (size_t i = 0; i < indices.size(); ++i) {
-    const auto error = exception_of(
-        [&] { RowWriter(out, first_row + static_cast<int64_t>(i), indices[i]).write(get(indices[i], context)); });
+    const int64_t index = indices[i];
+    const auto error = exception_of([&] {
+      RowWriter(out, first_row + static_cast<int64_t>(i), index, [&] {
+        return advice_for_shape(index);
+      }).write(get(index, context));
+    });
     if (error) throw_naming(error, indices.slice(i, 1), "");
   }
 }

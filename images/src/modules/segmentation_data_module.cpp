@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -52,8 +53,13 @@ ClassesOfValues classes_of_values(const SegmentationFolderDataModule::Options& o
 class SegmentationImages final : public SampleDataset {
  public:
   SegmentationImages(ImagePairs pairs, const ImagePipeline& pipeline, const DecodeOptions& decode,
-                     const ClassesOfValues& classes, bool with_file)
-      : pairs_(std::move(pairs)), pipeline_(pipeline), decode_(decode), classes_(classes), with_file_(with_file) {
+                     const ClassesOfValues& classes, RunningStage stage, bool with_file)
+      : pairs_(std::move(pairs)),
+        pipeline_(pipeline),
+        decode_(decode),
+        classes_(classes),
+        stage_(stage),
+        with_file_(with_file) {
     decode_mask_ = decode_;
     decode_mask_.channels = 1;
     decode_mask_.stored_values = true;
@@ -69,6 +75,14 @@ class SegmentationImages final : public SampleDataset {
     if (!pairs_.masks.empty()) sample.add({"mask", mask_of(place, image, context)});
     if (with_file_) sample.add({"file", file.string()});
     return sample;
+  }
+
+ protected:
+  std::string advice_for_shape(int64_t index) const override {
+    return cat("The file is ", escape_controls(pairs_.images.at(static_cast<size_t>(index)).string()),
+               ". All images need one size after the transforms: add Resize with height and width ({size: [H, W]}), "
+               "CenterCrop or RandomResizedCrop to ",
+               stage_ == RunningStage::train ? "transforms" : "eval_transforms", ".");
   }
 
  private:
@@ -110,6 +124,7 @@ class SegmentationImages final : public SampleDataset {
   ImagePipeline pipeline_;
   DecodeOptions decode_, decode_mask_;
   ClassesOfValues classes_;
+  RunningStage stage_;
   bool with_file_;
 };
 
@@ -139,6 +154,63 @@ ImagePairs list_pairs(const fs::path& images, const std::optional<fs::path>& mas
                         " have none: ", escape_controls(join_some(missing, 5)),
                         ". If the names of masks have an ending, set mask_suffix."));
   return pairs;
+}
+
+/// The values of pixels in all masks, until pixels of two classes have been found or a file cannot be used, which the
+/// first batch reports: nullopt. Usually the first mask suffices. Files are taken from all parts of the list, since
+/// folders may be sorted by what they show.
+std::optional<std::set<int>> values_of_one_class(const std::vector<fs::path>& masks, const ClassesOfValues& classes,
+                                                 const DecodeOptions& decode) {
+  constexpr double kGoldenRatio = 0.618;
+  const size_t count = masks.size();
+  size_t stride = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(count) * kGoldenRatio));
+  while (std::gcd(stride, count) != 1) ++stride;
+  std::set<int> values;
+  int16_t first = ImageTransform::kIgnoredPixel;
+  for (size_t i = 0; i < count; ++i) {
+    std::array<bool, 256> seen{};
+    try {
+      const Tensor mask = decode_image(masks[i * stride % count], decode);
+      const auto* const pixels = mask.const_data_ptr<uint8_t>();
+      for (int64_t pixel = 0; pixel < mask.numel(); ++pixel) seen[pixels[pixel]] = true;
+    } catch (const DataError&) {
+      return std::nullopt;
+    }
+    for (size_t value = 0; value < seen.size(); ++value) {
+      if (!seen[value]) continue;
+      const int16_t number = classes[value];
+      const bool is_second = first != ImageTransform::kIgnoredPixel && number != ImageTransform::kIgnoredPixel;
+      if (number < 0 || (is_second && number != first)) return std::nullopt;
+      if (number != ImageTransform::kIgnoredPixel) first = number;
+      values.insert(static_cast<int>(value));
+    }
+  }
+  return values;
+}
+
+/// Masks of one class teach nothing, and every metric of them is perfect: the values of the others are usually ignored
+/// by mistake, such as 255 in binary masks.
+void check_several_classes(const std::vector<fs::path>& masks, const ClassesOfValues& classes,
+                           const SegmentationFolderDataModule::Options& options) {
+  DecodeOptions decode;
+  decode.channels = 1;
+  decode.stored_values = true;
+  decode.exif_orientation = options.exif_orientation;
+  decode.max_pixels = options.max_pixels;
+  const std::optional<std::set<int>> values = values_of_one_class(masks, classes, decode);
+  if (!values) return;
+  std::vector<std::string> of_class, ignored;
+  for (const int value : *values)
+    (classes[static_cast<size_t>(value)] == ImageTransform::kIgnoredPixel ? ignored : of_class)
+        .push_back(std::to_string(value));
+  std::string found = of_class.empty() ? std::string() : cat("the value ", of_class.front());
+  if (!ignored.empty())
+    found += cat(found.empty() ? "" : " and ", "ignored pixels (values ", join_some(ignored, 10), ")");
+  throw DataError(
+      cat("[images.SegmentationFolderDataModule] the training masks must have pixels of at least two "
+          "classes; those in ",
+          escape_controls(options.train_masks.string()), " have only ", found,
+          ". Set mask_values to the value of each class; for masks of 0 and 255 it is [0, 255]."));
 }
 
 ImagePairs chosen_pairs(const ImagePairs& all, const std::vector<int64_t>& indices) {
@@ -210,13 +282,14 @@ struct SegmentationFolderDataModule::Impl {
   std::shared_ptr<const Dataset> make_dataset(RunningStage stage) {
     std::optional<ImagePairs> pairs = pairs_of(stage);
     if (!pairs) return nullptr;
+    if (stage == RunningStage::train) check_several_classes(pairs->masks, classes, options);
     DecodeOptions decode;
     decode.channels = options.channels;
     decode.exif_orientation = options.exif_orientation;
     decode.max_pixels = options.max_pixels;
     return std::make_shared<SegmentationImages>(std::move(*pairs),
                                                 stage == RunningStage::train ? for_training : for_evaluation, decode,
-                                                classes, stage == RunningStage::predict && options.file_names);
+                                                classes, stage, stage == RunningStage::predict && options.file_names);
   }
 };
 

@@ -80,7 +80,7 @@ ArchiveKind check_archive(const fs::path& path, const char* component) {
   return has_pickle ? ArchiveKind::state_dict : ArchiveKind::other;
 }
 
-std::string describe_archive(ArchiveKind kind) {
+std::string describe_archive(ArchiveKind kind, const fs::path& path) {
   switch (kind) {
     case ArchiveKind::script:
       return "; it is a TorchScript file. Use the model TorchScriptModule.";
@@ -88,9 +88,11 @@ std::string describe_archive(ArchiveKind kind) {
       return "; it is a file of torch.save, which has weights but no program. Export the model with "
              "torch.jit.script(model).save(\"net.pt\"), or train one of our models with `pretrained`.";
     case ArchiveKind::export_program:
-      return "; it is a file of torch.export.save, which only Python can run. Compile it there: "
-             "torch._inductor.aoti_compile_and_package(torch.export.load(\"net.pt2\"), package_path=\"compiled.pt2\"), "
-             "and use the model TorchExportModule.";
+      return cat(
+          "; it is a file of torch.export.save, which only Python can run. Compile it there: "
+          "torch._inductor.aoti_compile_and_package(torch.export.load(\"",
+          escape_controls(path.string()),
+          "\"), package_path=\"compiled.pt2\"), and use the model TorchExportModule with the path compiled.pt2.");
     case ArchiveKind::compiled_package:
       return "; it is a package of AOTInductor, which cannot be trained. Use the model TorchExportModule to predict.";
     case ArchiveKind::other:

@@ -13,7 +13,7 @@ enum class ArchiveKind { script, state_dict, export_program, compiled_package, o
 /// parser.
 ArchiveKind check_archive(const std::filesystem::path& path, const char* component);
 
-/// `; it is a file of torch.save. What to do.`: for a file of the wrong kind.
-std::string describe_archive(ArchiveKind kind);
+/// `; it is a file of torch.save. What to do.`: for the file of the wrong kind at `path`.
+std::string describe_archive(ArchiveKind kind, const std::filesystem::path& path);
 
 }  // namespace fulgur::detail

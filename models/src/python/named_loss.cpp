@@ -76,6 +76,22 @@ Tensor fitting_target(NamedLoss loss, const Tensor& output, const Tensor& target
   return fitting.scalar_type() == output.scalar_type() ? fitting : fitting.to(output.scalar_type());
 }
 
+// LibTorch takes an output without a column per class for one sample, and a target of its shape for probabilities.
+void check_classes(NamedLoss loss, const Tensor& output, const Tensor& target, const char* component) {
+  const bool has_columns = output.dim() >= 2 && output.size(1) >= 2;
+  const bool has_labels = target.is_floating_point() || target.dim() + 1 == output.dim();
+  if (has_columns && has_labels) return;
+  const char* const advice =
+      has_columns ? "The target has a label for each sample, (N), or for each place, (N, …): is model.init_args.target "
+                    "the right entry of the batch?"
+                  : "For two classes and one column, use binary_cross_entropy_with_logits; for numbers, mse_loss.";
+  throw DataError(
+      cat("[models.", component, "] the loss ", enum_text(loss),
+          " needs an output with a column for each class, (N, classes) or (N, classes, …), and int64 labels "
+          "without that dimension; got an output of shape ",
+          shape_text(output.sizes()), " and a target of shape ", shape_text(target.sizes()), ". ", advice));
+}
+
 }  // namespace
 
 Tensor named_loss(NamedLoss loss, const Tensor& output, const Tensor& target, double label_smoothing,
@@ -85,6 +101,7 @@ Tensor named_loss(NamedLoss loss, const Tensor& output, const Tensor& target, do
   if (!values.is_floating_point())
     throw DataError(cat("[models.", component, "] the output of the network must be floating-point for the loss ",
                         enum_text(loss), "; got ", c10::toString(values.scalar_type()), "."));
+  if (wants_labels) check_classes(loss, values, target, component);
   // Its errors name the label that is out of range.
   if (loss == NamedLoss::cross_entropy && values.dim() == 2 && !target.is_floating_point())
     return classification_loss(values, target, label_smoothing);

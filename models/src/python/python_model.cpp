@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -17,6 +18,20 @@ std::vector<std::string> names_of_entries(const Batch& batch) {
   std::vector<std::string> names;
   for (const Batch::Entry& entry : batch) names.push_back(entry.first);
   return names;
+}
+
+// The entry that an option of the model names; the option is wrong if the batch has no such tensor.
+const Tensor& entry_named(const Batch& batch, const std::string& name, const char* component, const char* option) {
+  std::vector<std::string> tensors;
+  for (const auto& [key, value] : batch) {
+    const auto* const tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr) continue;
+    if (key == name) return *tensor;
+    tensors.push_back(key);
+  }
+  throw ConfigError(cat("[models.", component, "] model.init_args.", option,
+                        " must name an entry of the batch that is a tensor; got '", escape_controls(name), "'",
+                        as_sentence(did_you_mean(name, tensors)), "The batch has: ", join(tensors), "."));
 }
 
 }  // namespace
@@ -46,7 +61,7 @@ PythonModel::PythonModel(const PythonTask& task, const char* component) : task_(
 
 std::vector<Tensor> PythonModel::inputs_of(const Batch& batch) const {
   std::vector<Tensor> inputs;
-  for (const std::string& name : task_.inputs) inputs.push_back(batch[name]);
+  for (const std::string& name : task_.inputs) inputs.push_back(entry_named(batch, name, component_, "inputs"));
   if (!inputs.empty()) return inputs;
   const size_t wanted = number_of_inputs();
   if (batch.entries() < wanted)
@@ -67,7 +82,7 @@ size_t PythonModel::index_of_target(const Batch& batch) const {
 }
 
 const Tensor& PythonModel::target_of(const Batch& batch) const {
-  if (!task_.target.empty()) return batch[task_.target];
+  if (!task_.target.empty()) return entry_named(batch, task_.target, component_, "target");
   const size_t index = index_of_target(batch);
   if (index < batch.entries()) return batch[index];
   throw DataError(cat("[models.", component_, "] the batch has no entry for the target of the loss; its entries are ",

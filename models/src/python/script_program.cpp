@@ -38,7 +38,7 @@ torch::jit::Module read_script(const fs::path& path, const char* component) {
   const ArchiveKind kind = check_archive(path, component);
   if (kind != ArchiveKind::script)
     throw ConfigError(cat("[models.", component, "] model.init_args.path must be a TorchScript file; got ", shown,
-                          describe_archive(kind)));
+                          describe_archive(kind, path)));
   try {
     // Weights that were on a GPU in Python begin on the CPU, as those of all modules.
     return torch::jit::load(path.string(), at::Device(at::kCPU));
@@ -74,9 +74,10 @@ ScriptProgram::ScriptProgram(const fs::path& path, torch::nn::Module& root, cons
   if (!has("forward"))
     throw ConfigError(cat("[models.", component, "] the module in ", path_,
                           " has no method forward. Export a module that defines it."));
-  for (const c10::Argument& argument : script_.get_method("forward").function().getSchema().arguments())
-    if (argument.name() != "self" && !argument.default_value() &&
-        !argument.type()->isSubtypeOf(*c10::TensorType::get()))
+  // The first argument is the module, whatever its name is.
+  const auto& arguments = script_.get_method("forward").function().getSchema().arguments();
+  for (const c10::Argument& argument : c10::ArrayRef<c10::Argument>(arguments).slice(1))
+    if (!argument.default_value() && !argument.type()->isSubtypeOf(*c10::TensorType::get()))
       throw ConfigError(cat("[models.", component, "] forward of the module in ", path_,
                             " must take tensors; its argument ", escape_controls(argument.name()), " is ",
                             argument.type()->str(), ". Export a module that wraps it and takes tensors."));

@@ -93,7 +93,7 @@ TorchExportModule::TorchExportModule(const Options& options)
     throw ConfigError(
         cat("[models.TorchExportModule] model.init_args.path must be a package of "
             "torch._inductor.aoti_compile_and_package; got ",
-            escape_controls(options.path), detail::describe_archive(kind)));
+            escape_controls(options.path), detail::describe_archive(kind, options.path)));
 }
 
 TorchExportModule::~TorchExportModule() = default;

@@ -1,6 +1,7 @@
 #include "trainer/config/config_components.h"
 
 #include "support/expect_error.h"
+#include "support/temporary_folder.h"
 
 namespace config_links_test {
 
@@ -94,6 +95,32 @@ TEST_CASE("a link that is null is removed") {
   CHECK(load(model + link, {{"link", "null"}}).link.empty());
   CHECK(load(model + "link: null\n").link.empty());
   CHECK(load(model + "link: {model.classes: null}\n").link.empty());
+}
+
+TEST_CASE("links with and without init_args have one target, of which the last source gives the link") {
+  const std::string model = kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n";
+  const std::string full = "link: {model.init_args.classes: data.classes, model.init_args.rate: data.rate}\n";
+  using Links = std::map<std::string, std::string>;
+  CHECK(load(model + full, {{"link.model.classes", "null"}}).link == Links{{"model.init_args.rate", "data.rate"}});
+  CHECK(load(model + full, {{"link.model.classes", "data.size"}}).link ==
+        Links{{"model.classes", "data.size"}, {"model.init_args.rate", "data.rate"}});
+  CHECK(load(model + full, {{"link.model.classes", "null"}, {"link.model.init_args.classes", "data.size"}}).link ==
+        Links{{"model.init_args.classes", "data.size"}, {"model.init_args.rate", "data.rate"}});
+  CHECK(load(model + "link: {model.classes: data.classes}\n", {{"link.model.init_args.classes", "null"}}).link.empty());
+
+  const test::TemporaryFolder folder;
+  const auto links_of_files = [&](const std::string& later) {
+    test::write_text(folder / "first.yaml", model + full);
+    test::write_text(folder / "later.yaml", later);
+    ConfigSources sources;
+    sources.files = {folder / "first.yaml", folder / "later.yaml"};
+    return load_config(sources).link;
+  };
+  CHECK(links_of_files("link: {model.classes: null, model.rate: null}\n").empty());
+  CHECK(links_of_files("link: {model.classes: data.size}\n") ==
+        Links{{"model.classes", "data.size"}, {"model.init_args.rate", "data.rate"}});
+  CHECK(says(load_error(model + "link: {model.classes: data.classes, model.init_args.classes: data.size}\n"),
+             "link.model.init_args.classes: the option has another link, model.classes; remove one of them"));
 }
 
 TEST_CASE("an optional link is left out if the data module does not provide its value") {

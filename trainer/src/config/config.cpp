@@ -165,13 +165,16 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
     }
     const std::string before = data_class_of(root), after = data_class_of(node);
     if (!after.empty() && !before.empty() && after != before) config::make_links_optional(root);
+    config::check_links_once(node, problems);
     config::merge_into(root, std::move(node));
+    config::replace_earlier_links(root);
   }
   const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
   config::Overrider overrider(*schema, problems);
   const auto apply = [&](const std::string& key, const std::string& value, const Location& where) {
     const std::string before = data_class_of(root);
     overrider.apply(root, key, value, where);
+    config::replace_earlier_links(root);
     if (!before.empty() && data_class_of(root) != before) config::make_links_optional(root);
   };
   for (const auto& [name, value] : sorted_variables(sources)) {

@@ -1,6 +1,7 @@
 #include "config/links.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -183,6 +184,36 @@ void config::remove_null_links(ConfigNode& root) {
   if (link == nullptr) return;
   if (link->is_null()) return root.erase("link");
   if (link->is_map()) std::erase_if(link->entries(), [](const auto& entry) { return entry.second.is_null(); });
+}
+
+void config::replace_earlier_links(ConfigNode& root) {
+  ConfigNode* const link = root.find("link");
+  if (link == nullptr || !link->is_map()) return;
+  auto& entries = link->entries();
+  for (size_t i = entries.size(); i-- > 1;) {
+    const std::optional<Target> target = parse_target(entries[i].first);
+    if (!target) continue;
+    for (size_t earlier = i; earlier-- > 0;) {
+      const std::optional<Target> other = parse_target(entries[earlier].first);
+      if (!other || other->path() != target->path()) continue;
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(earlier));
+      --i;
+    }
+  }
+}
+
+void config::check_links_once(const ConfigNode& root, Problems& problems) {
+  const ConfigNode* const link = root.find("link");
+  if (link == nullptr || !link->is_map()) return;
+  std::map<std::string, std::string> keys;
+  for (const auto& [key, source] : link->entries()) {
+    const std::optional<Target> target = parse_target(key);
+    if (!target) continue;
+    const auto [first, is_new] = keys.emplace(target->path(), key);
+    if (!is_new)
+      problems.add(source.key_where, join_path("link", key),
+                   cat("the option has another link, ", first->second, "; remove one of them"));
+  }
 }
 
 void config::make_links_optional(ConfigNode& root) {

@@ -12,6 +12,13 @@ Config read_with_links(const ConfigNode& node, Problems& problems);
 /// Removes `link` if it is null, and the links whose source is null: a later file or the command line has removed them.
 void remove_null_links(ConfigNode& root);
 
+/// `model.width` and `model.init_args.width` are one target: of the links of one target, only the last is kept. To be
+/// called after a source has been merged into `root`, since its new keys follow those of earlier sources.
+void replace_earlier_links(ConfigNode& root);
+
+/// Reports the targets that have several links in one file.
+void check_links_once(const ConfigNode& root, Problems& problems);
+
 /// The data module has changed, so it need not provide what the links were written for: marks the links of `root` by
 /// `?` at the end of their sources. `apply_links` leaves out such a link if the data module does not provide its value.
 void make_links_optional(ConfigNode& root);

@@ -6,6 +6,7 @@
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/missing_data.h"
 #include "setup/setup_steps.h"
 
 namespace fulgur::detail {
@@ -38,7 +39,8 @@ std::string shown_numbers(const std::vector<double>& numbers) {
 std::optional<std::string> wrong_count(const std::string& name, const ConfigNode& option, const StateTree& fact) {
   if (!fact.holds<int64_t>() || fact.as_int() < 1 || !option.is_scalar()) return std::nullopt;
   const auto count = parse_whole<int64_t>(option.text());
-  if (!count || *count == fact.as_int()) return std::nullopt;
+  // 0: the model does not need the number, as networks of Python do not. Models that do refuse 0.
+  if (!count || *count == 0 || *count == fact.as_int()) return std::nullopt;
   return cat(name, " is ", *count, ", but that of the data is ", fact.as_int());
 }
 
@@ -80,7 +82,10 @@ void warn_of_unlinked_options(const RunState& run) {
 }
 
 std::string advice_for_missing_data(const RunState& run, RunningStage stage) {
-  const ConfigNode* const options = options_in_config(run, "data");
+  return advice_for_missing_data(options_in_config(run, "data"), stage);
+}
+
+std::string advice_for_missing_data(const ConfigNode* options, RunningStage stage) {
   std::vector<std::string> prefixes{stage == RunningStage::validate ? "val" : std::string(name_of(stage))};
   // Most data modules predict the test data, unless they have data for predict.
   if (stage == RunningStage::predict) prefixes.emplace_back("test");

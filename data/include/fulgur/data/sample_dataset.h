@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "fulgur/core/contracts/dataset.h"
 #include "fulgur/data/sample.h"
 
@@ -24,6 +26,11 @@ class FULGUR_API SampleDataset : public Dataset {
   /// Made from `get(0)`.
   Batch prototype() const override;
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
+
+ protected:
+  /// Sentences for the error that sample `index` has another shape or dtype than the first one: where it comes from,
+  /// and what to do. Called by the thread that has read the sample.
+  virtual std::string advice_for_shape(int64_t index) const;
 };
 
 }  // namespace fulgur

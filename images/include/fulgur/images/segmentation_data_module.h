@@ -54,7 +54,8 @@ class FULGUR_API SegmentationFolderDataModule : public DataModule {
   explicit SegmentationFolderDataModule(const Options& options);
   ~SegmentationFolderDataModule() override;
 
-  /// Lists the files that `fn` needs. Throws a DataError for images without a mask, which it names.
+  /// Lists the files that `fn` needs. Throws a DataError for images without a mask, which it names, and for a fit whose
+  /// training masks have pixels of fewer than two classes: it reads them until it has found two.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;

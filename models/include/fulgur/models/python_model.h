@@ -87,9 +87,11 @@ class FULGUR_API PythonModel : public LightningModule {
   /// The outputs of the network for its inputs, in order. Outputs without names of Python's get `output`, or `output0`,
   /// `output1`, ….
   virtual Outputs forward(const std::vector<Tensor>& inputs) = 0;
-  /// The entries of a batch that `forward` reads, in its order.
+  /// The entries of a batch that `forward` reads, in its order. Throws a ConfigError if `inputs` names another entry
+  /// than the batch has.
   std::vector<Tensor> inputs_of(const Batch& batch) const;
-  /// The entry that the loss compares the output with. Throws a DataError if the batch has no such entry.
+  /// The entry that the loss compares the output with. Throws a DataError if the batch has no such entry, and
+  /// a ConfigError if `target` names another one.
   const Tensor& target_of(const Batch& batch) const;
 
  protected:
