@@ -153,7 +153,9 @@ TEST_CASE("the help of the program and of each verb fits a screen, with examples
     CHECK(says(help, "Usage: trainer " + line));
     CHECK(says(help, "Examples:\n  trainer " + line));
     // What the help leaves out is in the other one.
-    if (says(help, "…")) CHECK(says(help, "`trainer " + line + " --help-all` shows the rest."));
+    const size_t cut = help.find("…\n");
+    if (cut != std::string::npos && help[cut - 1] != ' ')
+      CHECK(says(help, "`trainer " + line + " --help-all` shows the rest."));
   }
   CHECK(verbs >= 20);
 }

@@ -86,7 +86,7 @@ class Trainer:
 
     def help(self, verb):
         if verb not in self.helps:
-            self.helps[verb] = self.run(*([verb] if verb else []), "--help").stdout
+            self.helps[verb] = self.run(*([verb] if verb else []), "--help-all").stdout
         return self.helps[verb]
 
     def refusal(self, *arguments, env=None):
