@@ -39,6 +39,7 @@ struct CapturedProgram::Parts {
   torch::jit::Stack stack;
 
   void call(ReplayCall& one);
+  void keep_results();
   std::string writer_of(const std::vector<c10::StorageImpl*>& storages) const;
 };
 
@@ -57,6 +58,13 @@ void CapturedProgram::Parts::call(ReplayCall& one) {
     detail::exchange_memory(one.exchanged, results);
   }
   stack.clear();
+}
+
+void CapturedProgram::Parts::keep_results() {
+  if (!has_state || after) return;
+  after = SavedState::now(raw.before);
+  for (const auto& [storage, use] : uses)
+    if (use.is_shared()) after->add(use.storage);
 }
 
 // Of the storages, the one that the step uses first.
@@ -99,11 +107,7 @@ void CapturedProgram::prepare() {
   if (!p.raw.refusals.empty())
     throw Error(cat("[CapturedProgram.prepare] every operation of a captured step can be replayed; ",
                     p.raw.refusals.front().text(), "."));
-  if (p.has_state) {
-    p.after = SavedState::now(p.raw.before);
-    for (const auto& [storage, use] : p.uses)
-      if (use.is_made && static_cast<int64_t>(use.storage.use_count()) > use.references + 1) p.after->add(use.storage);
-  }
+  p.keep_results();
   p.lowered = detail::lower(p.raw.calls, p.uses, p.options);
   p.memory = detail::plan_memory(p.raw.calls, p.uses, p.lowered, p.options.plan_memory);
   p.prepared = true;
@@ -129,6 +133,7 @@ std::optional<std::string> CapturedProgram::check_replay(bool undo) {
 
 void CapturedProgram::undo() {
   if (!parts_->has_state) throw Error("[CapturedProgram.undo] the state before the step was forgotten.");
+  parts_->keep_results();
   parts_->raw.before.restore();
 }
 

@@ -72,10 +72,7 @@ MemoryPlan plan_memory(const std::vector<RecordedCall>& calls, const StorageUses
   std::vector<Block> placed;
   size_t end = 0;
   for (Block& block : blocks) {
-    const StorageUse& use = uses.at(block.storage);
-    // References: one of each tensor of the recording, and that of `uses`.
-    const bool is_shared = static_cast<int64_t>(use.storage.use_count()) > use.references + 1;
-    if (!move || is_shared || separate.contains(block.storage)) {
+    if (!move || uses.at(block.storage).is_shared() || separate.contains(block.storage)) {
       plan.separate_bytes += static_cast<int64_t>(block.size);
       continue;
     }

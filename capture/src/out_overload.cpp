@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
 
 #include <cstring>
 #include <exception>
@@ -41,6 +42,11 @@ bool is_out_of(const c10::FunctionSchema& overload, const c10::FunctionSchema& f
   return true;
 }
 
+// An `out` that is used as scratch memory would be reported.
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 bool same_bits(const Tensor& one, const Tensor& other) {
   return one.sizes() == other.sizes() && one.strides() == other.strides() && one.is_non_overlapping_and_dense() &&
          (one.nbytes() == 0 || std::memcmp(one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0);
@@ -68,6 +74,8 @@ bool out_gives_same_bits(const RecordedCall& call, const c10::OperatorHandle& ov
   each_argument(call, [&before](const Tensor& tensor) { before.add(tensor.storage()); });
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard no_warnings(&silent);
   bool same = true;
   try {
     torch::jit::Stack functional(call.arguments), into(call.arguments);

@@ -77,6 +77,8 @@ struct StorageUse {
   int64_t references = 0;         ///< distinct tensors of the recording
   std::string last_writer;        ///< the name of the last operation that wrote it
   Tensor example;                 ///< the tensor with which it was first seen
+  /// Whether something besides the recording refers to memory that the step made. (One reference is `storage`.)
+  bool is_shared() const { return is_made && static_cast<int64_t>(storage.use_count()) > references + 1; }
 };
 
 using StorageUses = std::unordered_map<c10::StorageImpl*, StorageUse>;

@@ -54,6 +54,7 @@ class Recorder {
     result.calls.erase(result.calls.begin() + static_cast<std::ptrdiff_t>(calls_before), result.calls.end());
     result.refusals.resize(refusals_before);
     if (const auto reason = why_refused(call)) refuse(name_of(op), *reason);
+    take_final_shapes(call);
     set_kind(call);
     result.calls.push_back(std::move(call));
   }
@@ -106,6 +107,19 @@ class Recorder {
     });
     each_written(call, [&](const Tensor& tensor) { all = all && made.contains(storage_of(tensor)); });
     return all;
+  }
+
+  // An `out` that the kernel has enlarged has its final shape from now on, so that a replay does not enlarge it.
+  static void take_final_shapes(RecordedCall& call) {
+    const auto& arguments = call.op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!arguments[i].is_out() || !call.arguments[i].isTensor()) continue;
+      const Tensor given = call.arguments[i].toTensor();
+      for (const c10::IValue& one : call.results)
+        if (one.isTensor() && one.toTensor().defined() && storage_of(one.toTensor()) == storage_of(given) &&
+            one.toTensor().storage_offset() == given.storage_offset() && one.toTensor().sizes() != given.sizes())
+          call.arguments[i] = frozen(one);
+    }
   }
 
   static void set_kind(RecordedCall& call) {

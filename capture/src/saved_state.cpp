@@ -18,8 +18,9 @@ void SavedState::add(const c10::Storage& storage) {
 
 void SavedState::add(const at::Generator& generator) {
   if (std::ranges::any_of(generators_, [&](const auto& pair) { return pair.first == generator; })) return;
-  const std::lock_guard lock(generator.mutex());
-  generators_.emplace_back(generator, generator.get_state());
+  at::Generator read = generator;
+  const std::lock_guard lock(read.mutex());
+  generators_.emplace_back(generator, read.get_state());
 }
 
 SavedState SavedState::now(const SavedState& other) {
