@@ -61,7 +61,8 @@ std::optional<std::string> CaptureGuards::changed() const {
     if (one.tensor.const_data_ptr() != one.memory) return changed("memory");
     if (one.tensor.requires_grad() != one.requires_grad) return changed("requires_grad");
   }
-  if (*settings_ != Settings()) return "a setting of LibTorch: deterministic algorithms, oneDNN, the precision of products, or threads";
+  if (*settings_ != Settings())
+    return "a setting of LibTorch: deterministic algorithms, oneDNN, the precision of products, or threads";
   return std::nullopt;
 }
 

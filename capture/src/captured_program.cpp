@@ -122,8 +122,8 @@ std::optional<std::string> CapturedProgram::check_replay(bool undo) {
   const SavedState replayed = SavedState::now(*p.after);
   std::optional<std::string> found;
   if (const auto differing = p.after->differing(replayed); !differing.empty())
-    found = cat("a replay gives other values than the step in ", differing.size(), " of the tensors that it uses; the first is ",
-                p.writer_of(differing));
+    found = cat("a replay gives other values than the step in ", differing.size(),
+                " of the tensors that it uses; the first is ", p.writer_of(differing));
   else if (p.after->generators_differ_from(replayed))
     found = "a replay draws other random numbers than the step";
   p.after->restore();

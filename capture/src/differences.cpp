@@ -19,9 +19,7 @@ std::string value_text(const IValue& value) {
   return out.str();
 }
 
-bool same_double(double one, double other) {
-  return std::bit_cast<uint64_t>(one) == std::bit_cast<uint64_t>(other);
-}
+bool same_double(double one, double other) { return std::bit_cast<uint64_t>(one) == std::bit_cast<uint64_t>(other); }
 
 bool same_host_value(const IValue& one, const IValue& other) {
   if (one.tagKind() != other.tagKind()) return false;
@@ -52,8 +50,7 @@ class Comparison {
     std::vector<Tensor> mine, theirs;
     each_tensor(one, [&mine](const Tensor& tensor) { mine.push_back(tensor); });
     each_tensor(other, [&theirs](const Tensor& tensor) { theirs.push_back(tensor); });
-    if (mine.size() != theirs.size())
-      return cat("it had ", mine.size(), " tensors and now has ", theirs.size());
+    if (mine.size() != theirs.size()) return cat("it had ", mine.size(), " tensors and now has ", theirs.size());
     for (size_t i = 0; i < mine.size(); ++i)
       if (auto found = of_tensors(mine[i], theirs[i])) return found;
     const bool is_of_tensors = one.isTensor() || one.isTensorList() || one.isOptionalTensorList();
@@ -81,12 +78,14 @@ class Comparison {
     if (was.number != is.number || was.is_made != is.is_made) return "tensors share memory in another way";
     if (was.is_made || storage_of(mine) == storage_of(theirs) || is_input(was, is)) return std::nullopt;
     if (before_.uses.contains(storage_of(theirs)))
-      return "it reads a result of the previous step, which is other memory in each step; keep such state in one tensor "
+      return "it reads a result of the previous step, which is other memory in each step; keep such state in one "
+             "tensor "
              "and write it in place, as copy_ does";
     if (!was.is_written && !is.is_written && same_bytes(mine, theirs)) return std::nullopt;
-    return cat("the tensor of shape ", shape_text(theirs.sizes()),
-               " is other memory in each step, or has other values that the host computed; keep it in one tensor and write "
-               "it in place, as copy_ does");
+    return cat(
+        "the tensor of shape ", shape_text(theirs.sizes()),
+        " is other memory in each step, or has other values that the host computed; keep it in one tensor and write "
+        "it in place, as copy_ does");
   }
 
   bool is_input(const StorageUse& was, const StorageUse& is) const {

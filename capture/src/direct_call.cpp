@@ -51,7 +51,8 @@ void exchange_memory(const std::vector<Tensor>& to, std::span<const Tensor> resu
   }
   if (!alike)
     throw Error(
-        "[CapturedProgram.replay] an operation's results have the shapes of the recording; it has made others, since they "
+        "[CapturedProgram.replay] an operation's results have the shapes of the recording; it has made others, since "
+        "they "
         "depend on values. Set trainer.capture to false, or move the operation out of the step.");
 }
 

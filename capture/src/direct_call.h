@@ -19,8 +19,8 @@ class DirectCall {
   virtual void run() = 0;
 };
 
-/// Gives each tensor of `to` the memory of the result at its place, and the result the former memory. Undefined tensors of `to`
-/// are left out. Throws an Error if a result has another shape, stride or dtype.
+/// Gives each tensor of `to` the memory of the result at its place, and the result the former memory. Undefined tensors
+/// of `to` are left out. Throws an Error if a result has another shape, stride or dtype.
 void exchange_memory(const std::vector<Tensor>& to, std::span<const Tensor> results);
 
 /// nullptr if the operation has no typed call (typed_operators.h).

@@ -108,8 +108,7 @@ Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, c
         continue;
       }
       const Made made = made_by(call);
-      const bool simplified =
-          options.simplify && !made.has_others && simplify_maker(call, made.outputs, replayed);
+      const bool simplified = options.simplify && !made.has_others && simplify_maker(call, made.outputs, replayed);
       if (!simplified) {
         const auto overload = made.has_others ? std::nullopt : out_overload(call.op);
         if (overload && out_gives_same_bits(call, *overload, made.outputs)) {

@@ -13,7 +13,8 @@ namespace fulgur::detail {
 struct ReplayCall {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;
-  std::vector<Tensor> exchanged;  ///< tensors of the program that take the memory of the results; empty if they need nothing
+  std::vector<Tensor>
+      exchanged;  ///< tensors of the program that take the memory of the results; empty if they need nothing
   std::unique_ptr<DirectCall> direct;  ///< if present, called instead of `op`
   size_t recorded = 0;                 ///< the index of the recorded call
 };
@@ -24,8 +25,9 @@ struct Lowered {
   std::vector<size_t> constants;
 };
 
-/// Chooses the calls of a replay. Each `out` overload is tried once, on the present values: it is used only if it gives the same
-/// bits as the functional call, into the memory that it gets. (Some loss kernels use `out` as scratch memory of another shape.)
+/// Chooses the calls of a replay. Each `out` overload is tried once, on the present values: it is used only if it gives
+/// the same bits as the functional call, into the memory that it gets. (Some loss kernels use `out` as scratch memory
+/// of another shape.)
 Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, const RecordOptions& options);
 
 }  // namespace fulgur::detail

@@ -11,9 +11,9 @@ struct MemoryPlan {
   int64_t planned_bytes = 0, separate_bytes = 0, peak_live_bytes = 0;
 };
 
-/// Puts the intermediate results into one block of memory, in which those that are not alive at the same time overlap. Constants,
-/// exchanged results, and storages to which something outside the recording refers keep their memory. Each moved storage keeps
-/// the block alive. Values are not moved.
+/// Puts the intermediate results into one block of memory, in which those that are not alive at the same time overlap.
+/// Constants, exchanged results, and storages to which something outside the recording refers keep their memory. Each
+/// moved storage keeps the block alive. Values are not moved.
 MemoryPlan plan_memory(const std::vector<RecordedCall>& calls, const StorageUses& uses, const Lowered& lowered,
                        bool move);
 

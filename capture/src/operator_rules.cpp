@@ -17,20 +17,21 @@ bool is_among(const std::array<Names, N>& names, const c10::OperatorHandle& op) 
 
 constexpr std::array<Names, 6> kAllocate{"aten::empty",     "aten::empty_like",        "aten::empty_strided",
                                          "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
-constexpr std::array<Names, 7> kFill{"aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros",
+constexpr std::array<Names, 7> kFill{"aten::zeros_like", "aten::ones_like", "aten::full_like",    "aten::new_zeros",
                                      "aten::new_ones",   "aten::new_full",  "aten::scalar_tensor"};
 constexpr std::array<Names, 3> kChangeMemory{"aten::resize_", "aten::set_", "aten::resize_as_"};
-constexpr std::array<Names, 9> kMetadata{
-    "aten::is_same_size", "aten::_has_compatible_shallow_copy_type", "aten::is_pinned", "aten::is_set_to",
-    "aten::sym_size",     "aten::sym_numel",                         "aten::sym_stride", "aten::sym_storage_offset",
-    "aten::_fused_sdp_choice"};
+constexpr std::array<Names, 9> kMetadata{"aten::is_same_size",     "aten::_has_compatible_shallow_copy_type",
+                                         "aten::is_pinned",        "aten::is_set_to",
+                                         "aten::sym_size",         "aten::sym_numel",
+                                         "aten::sym_stride",       "aten::sym_storage_offset",
+                                         "aten::_fused_sdp_choice"};
 // Their CPU kernels are made of operations, although they are registered for CPU.
 constexpr std::array<Names, 4> kCompositeOnCpu{"aten::relu", "aten::embedding", "aten::native_dropout",
                                                "aten::native_dropout_backward"};
 // Not tagged in LibTorch 2.11.
-constexpr std::array<Names, 8> kDynamic{"aten::_local_scalar_dense", "aten::equal",       "aten::_unique",
-                                        "aten::_unique2",            "aten::unique_dim",  "aten::unique_consecutive",
-                                        "aten::bincount",            "aten::is_nonzero"};
+constexpr std::array<Names, 8> kDynamic{
+    "aten::_local_scalar_dense", "aten::equal",    "aten::_unique",   "aten::_unique2", "aten::unique_dim",
+    "aten::unique_consecutive",  "aten::bincount", "aten::is_nonzero"};
 
 bool reads_values(const RecordedCall& call) {
   if (name_of(call.op) == "aten::index.Tensor") {
@@ -57,9 +58,7 @@ bool only_fills(const c10::OperatorHandle& op) {
 
 bool changes_memory(const c10::OperatorHandle& op) { return is_among(kChangeMemory, op); }
 
-bool changes_metadata(const c10::OperatorHandle& op) {
-  return op.hasTag(at::Tag::inplace_view) && !changes_memory(op);
-}
+bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::inplace_view) && !changes_memory(op); }
 
 bool reads_metadata(const c10::OperatorHandle& op) { return is_among(kMetadata, op); }
 

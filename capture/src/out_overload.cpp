@@ -58,7 +58,8 @@ std::optional<c10::OperatorHandle> out_overload(const c10::OperatorHandle& op) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : overloads_of(op.operator_name().name)) {
     const auto overload = dispatcher.findSchema(name);
-    if (overload && overload->hasKernelForDispatchKey(c10::DispatchKey::CPU) && is_out_of(overload->schema(), op.schema()))
+    if (overload && overload->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+        is_out_of(overload->schema(), op.schema()))
       return overload;
   }
   return std::nullopt;

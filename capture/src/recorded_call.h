@@ -19,8 +19,8 @@ enum class CallKind {
   makes,     ///< results in new memory
 };
 
-/// An operation as it was called. Tensors are detached copies that share the memory, so that neither autograd nor a later
-/// change of metadata is seen.
+/// An operation as it was called. Tensors are detached copies that share the memory, so that neither autograd nor a
+/// later change of metadata is seen.
 struct RecordedCall {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments, results;
@@ -70,13 +70,13 @@ void each_written(const RecordedCall& call, const Use& use) {
 /// The use of a storage in a recording.
 struct StorageUse {
   c10::Storage storage;
-  size_t number = 0;              ///< in the order of appearance
-  size_t first = 0, last = 0;     ///< indices of calls
-  bool is_made = false;           ///< first seen as a result; else it existed before
-  bool is_written = false;        ///< by a call, apart from the one that made it
-  int64_t references = 0;         ///< distinct tensors of the recording
-  std::string last_writer;        ///< the name of the last operation that wrote it
-  Tensor example;                 ///< the tensor with which it was first seen
+  size_t number = 0;           ///< in the order of appearance
+  size_t first = 0, last = 0;  ///< indices of calls
+  bool is_made = false;        ///< first seen as a result; else it existed before
+  bool is_written = false;     ///< by a call, apart from the one that made it
+  int64_t references = 0;      ///< distinct tensors of the recording
+  std::string last_writer;     ///< the name of the last operation that wrote it
+  Tensor example;              ///< the tensor with which it was first seen
   /// Whether something besides the recording refers to memory that the step made. (One reference is `storage`.)
   bool is_shared() const { return is_made && static_cast<int64_t>(storage.use_count()) > references + 1; }
 };

@@ -157,8 +157,8 @@ void register_once() {
   static std::once_flag once;
   // Never destroyed: at the end of the process, removing it would rebuild the tables of all operators.
   std::call_once(once, [] {
-    auto library =
-        std::make_unique<torch::Library>(torch::Library::IMPL, "_", std::make_optional(DispatchKey::Fake), __FILE__, __LINE__);
+    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", std::make_optional(DispatchKey::Fake),
+                                                    __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&record_call>());
     library.release();  // NOLINT(bugprone-unused-return-value)
   });
@@ -195,8 +195,7 @@ RawRecording record_calls(const std::function<void()>& step, const RecordOptions
     recorder.result.before.restore();
     throw;
   }
-  if (used_elsewhere)
-    recorder.refuse("the step", "it computes on other threads, whose operations are not seen");
+  if (used_elsewhere) recorder.refuse("the step", "it computes on other threads, whose operations are not seen");
   return std::move(recorder.result);
 }
 

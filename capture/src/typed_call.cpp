@@ -159,13 +159,14 @@ class TypedCall;
 template <class Result, class... Parameters>
 class TypedCall<Result(Parameters...)> final : public DirectCall {
  public:
-  static constexpr bool kTakesResults = std::is_same_v<Result, Tensor> ||
-                                        std::is_same_v<Result, std::vector<Tensor>> || TensorTuple<Result>::value;
+  static constexpr bool kTakesResults =
+      std::is_same_v<Result, Tensor> || std::is_same_v<Result, std::vector<Tensor>> || TensorTuple<Result>::value;
 
   template <size_t... I>
   TypedCall(const c10::OperatorHandle& op, const std::vector<IValue>& arguments, std::vector<Tensor> exchanged,
             std::index_sequence<I...> /*places*/)
-      : op_(op.typed<Result(Parameters...)>()), arguments_{TypedArgument<Parameters>(arguments[I])...},
+      : op_(op.typed<Result(Parameters...)>()),
+        arguments_{TypedArgument<Parameters>(arguments[I])...},
         exchanged_(std::move(exchanged)) {}
 
   void run() override {

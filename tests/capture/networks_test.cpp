@@ -16,9 +16,7 @@ std::unique_ptr<Training> mlp(bool adam, at::ScalarType dtype = at::kFloat) {
     return t->parameters.back();
   };
   const Tensor w1 = of_type({16, 32}), b1 = of_type({16}), w2 = of_type({10, 16}), b2 = of_type({10});
-  t->batch_by(7, [dtype] {
-    return std::vector{at::randn({8, 32}).to(dtype), at::randint(10, {8}, at::kLong)};
-  });
+  t->batch_by(7, [dtype] { return std::vector{at::randn({8, 32}).to(dtype), at::randint(10, {8}, at::kLong)}; });
   const auto optimizer = std::make_shared<AdamW>(*t);
   t->step = [=] {
     const Tensor hidden = at::relu(at::linear(t->inputs[0], w1, b1));
@@ -52,9 +50,7 @@ TEST_CASE("convolutions, BatchNorm with running statistics, pooling and dropout"
                  b = t->parameter({10});
     const Tensor mean = t->buffer(at::zeros({4})), variance = t->buffer(at::ones({4})),
                  count = t->buffer(at::zeros({}, at::kLong));
-    t->batch_by(5, [] {
-      return std::vector{at::randn({6, 1, 12, 12}), at::randint(10, {6}, at::kLong)};
-    });
+    t->batch_by(5, [] { return std::vector{at::randn({6, 1, 12, 12}), at::randint(10, {6}, at::kLong)}; });
     const auto optimizer = std::make_shared<AdamW>(*t);
     t->step = [=] {
       count.add_(1);
@@ -76,9 +72,7 @@ std::unique_ptr<Training> lstm(bool by_cells) {
   const auto layers = std::make_shared<torch::nn::LSTM>(torch::nn::LSTMOptions(5, hidden).num_layers(2));
   for (const Tensor& parameter : (*layers)->parameters()) t->parameters.push_back(parameter);
   const Tensor w = t->parameter({3, hidden}), b = t->parameter({3});
-  t->batch_by(5, [=] {
-    return std::vector{at::randn({length, batch, 5}), at::randint(3, {batch}, at::kLong)};
-  });
+  t->batch_by(5, [=] { return std::vector{at::randn({length, batch, 5}), at::randint(3, {batch}, at::kLong)}; });
   const auto optimizer = std::make_shared<AdamW>(*t);
   t->step = [=] {
     const bool mkldnn = at::globalContext().userEnabledMkldnn();
@@ -149,7 +143,8 @@ TEST_CASE("gradients that are accumulated in memory that stays") {
     }
     t->step = [=] {
       for (int part = 0; part < 3; ++part) {
-        const Tensor x = t->inputs[0].slice(0, 2 * part, 2 * part + 2), y = t->inputs[1].slice(0, 2 * part, 2 * part + 2);
+        const Tensor x = t->inputs[0].slice(0, 2 * part, 2 * part + 2),
+                     y = t->inputs[1].slice(0, 2 * part, 2 * part + 2);
         const Tensor loss = at::mse_loss(at::linear(x, w, b), y) / 3;
         loss.backward();
         t->loss = loss.detach();

@@ -10,8 +10,8 @@ namespace random_steps_test {
 
 using namespace capture_test;
 
-/// A random step: a network of small operations over float tensors of shape (rows, columns), its gradients, and one of several
-/// optimizers. The same seed gives the same step.
+/// A random step: a network of small operations over float tensors of shape (rows, columns), its gradients, and one of
+/// several optimizers. The same seed gives the same step.
 class RandomStep {
  public:
   RandomStep(Training& training, uint64_t seed) : t_(training), seed_(seed) {
@@ -58,59 +58,107 @@ class RandomStep {
     const Tensor& weight = weights_[random() % weights_.size()];
     const Tensor& bias = biases_[random() % biases_.size()];
     switch (random() % 40) {
-      case 0: return at::relu(a);
-      case 1: return at::gelu(a);
-      case 2: return at::tanh(a + b);
-      case 3: return at::sigmoid(a) * b;
-      case 4: return at::silu(a) - b;
-      case 5: return at::softmax(a, 1);
-      case 6: return at::log_softmax(a, 0);
-      case 7: return at::layer_norm(a, {columns_}, bias, {});
-      case 8: return at::linear(a, weight, bias);
-      case 9: return at::matmul(a, weight.t());
-      case 10: return at::cat({a, b}, 0).slice(0, rows_ / 2, rows_ / 2 + rows_);
-      case 11: return at::dropout(a, 0.3, /*train=*/true);
-      case 12: return a / (b.abs() + 1);
-      case 13: return at::leaky_relu(a, 0.1);
-      case 14: return at::elu(a);
-      case 15: return at::softplus(a);
-      case 16: return at::hardtanh(a, -0.7, 0.9);
-      case 17: return at::clamp(a, -1, 1) + b * 0.25;
-      case 18: return a.index_select(0, at::arange(rows_).flip(0));
-      case 19: return at::embedding(weight, t_.inputs[1]) + a;
-      case 20: return at::where(a > b, a, b * 0.5);
-      case 21: return a.t().contiguous().view({rows_, columns_});
-      case 22: return at::stack({a, b}, 0).mean(0);
-      case 23: return a.gather(1, t_.inputs[1].unsqueeze(1).expand({rows_, columns_}));
-      case 24: return at::exp(-a.abs()) + a.pow(2) * 0.1;
-      case 25: return a.chunk(2, 1)[0].repeat({1, 2});
-      case 26: return rows_ > 1 ? at::batch_norm(a, bias, {}, mean_, variance_, true, 0.1, 1e-5, false) : a;
-      case 27: return at::group_norm(a, 2, bias, {});
-      case 28: return a - a.mean(1, /*keepdim=*/true);
-      case 29: return a / (a.std(1, /*correction=*/1, /*keepdim=*/true) + 0.5);
-      case 30: return std::get<0>(a.max(1, /*keepdim=*/true)) + b;
-      case 31: return a.cumsum(1) * 0.2;
-      case 32: return at::maximum(a, b).roll({1}, {1});
-      case 33: return a.masked_fill(b > 0.5, 0.1);
-      case 34: return at::bmm(a.unsqueeze(0), weight.unsqueeze(0)).squeeze(0);
-      case 35: return at::einsum("ij,kj->ik", {a, weight});
-      case 36: return at::logsumexp(a, 1, /*keepdim=*/true) + at::sin(b);
-      case 37: return at::rand_like(a) * a;
-      case 38: return at::glu(at::cat({a, b}, 1), 1);
-      default: return a.clone().mul_(0.5).add_(b.detach());
+      case 0:
+        return at::relu(a);
+      case 1:
+        return at::gelu(a);
+      case 2:
+        return at::tanh(a + b);
+      case 3:
+        return at::sigmoid(a) * b;
+      case 4:
+        return at::silu(a) - b;
+      case 5:
+        return at::softmax(a, 1);
+      case 6:
+        return at::log_softmax(a, 0);
+      case 7:
+        return at::layer_norm(a, {columns_}, bias, {});
+      case 8:
+        return at::linear(a, weight, bias);
+      case 9:
+        return at::matmul(a, weight.t());
+      case 10:
+        return at::cat({a, b}, 0).slice(0, rows_ / 2, rows_ / 2 + rows_);
+      case 11:
+        return at::dropout(a, 0.3, /*train=*/true);
+      case 12:
+        return a / (b.abs() + 1);
+      case 13:
+        return at::leaky_relu(a, 0.1);
+      case 14:
+        return at::elu(a);
+      case 15:
+        return at::softplus(a);
+      case 16:
+        return at::hardtanh(a, -0.7, 0.9);
+      case 17:
+        return at::clamp(a, -1, 1) + b * 0.25;
+      case 18:
+        return a.index_select(0, at::arange(rows_).flip(0));
+      case 19:
+        return at::embedding(weight, t_.inputs[1]) + a;
+      case 20:
+        return at::where(a > b, a, b * 0.5);
+      case 21:
+        return a.t().contiguous().view({rows_, columns_});
+      case 22:
+        return at::stack({a, b}, 0).mean(0);
+      case 23:
+        return a.gather(1, t_.inputs[1].unsqueeze(1).expand({rows_, columns_}));
+      case 24:
+        return at::exp(-a.abs()) + a.pow(2) * 0.1;
+      case 25:
+        return a.chunk(2, 1)[0].repeat({1, 2});
+      case 26:
+        return rows_ > 1 ? at::batch_norm(a, bias, {}, mean_, variance_, true, 0.1, 1e-5, false) : a;
+      case 27:
+        return at::group_norm(a, 2, bias, {});
+      case 28:
+        return a - a.mean(1, /*keepdim=*/true);
+      case 29:
+        return a / (a.std(1, /*correction=*/1, /*keepdim=*/true) + 0.5);
+      case 30:
+        return std::get<0>(a.max(1, /*keepdim=*/true)) + b;
+      case 31:
+        return a.cumsum(1) * 0.2;
+      case 32:
+        return at::maximum(a, b).roll({1}, {1});
+      case 33:
+        return a.masked_fill(b > 0.5, 0.1);
+      case 34:
+        return at::bmm(a.unsqueeze(0), weight.unsqueeze(0)).squeeze(0);
+      case 35:
+        return at::einsum("ij,kj->ik", {a, weight});
+      case 36:
+        return at::logsumexp(a, 1, /*keepdim=*/true) + at::sin(b);
+      case 37:
+        return at::rand_like(a) * a;
+      case 38:
+        return at::glu(at::cat({a, b}, 1), 1);
+      default:
+        return a.clone().mul_(0.5).add_(b.detach());
     }
   }
 
   Tensor loss_of(std::mt19937_64& random, const Tensor& value) {
     switch (random() % 8) {
-      case 0: return at::cross_entropy_loss(value, t_.inputs[1]);
-      case 1: return at::mse_loss(value, t_.inputs[2]);
-      case 2: return at::l1_loss(value, t_.inputs[2]);
-      case 3: return at::smooth_l1_loss(value, t_.inputs[2]);
-      case 4: return at::huber_loss(value, t_.inputs[2]);
-      case 5: return at::binary_cross_entropy_with_logits(value, at::sigmoid(t_.inputs[2]));
-      case 6: return at::binary_cross_entropy(at::sigmoid(value), at::sigmoid(t_.inputs[2]));
-      default: return at::linalg_vector_norm(value, 2) * 0.1;
+      case 0:
+        return at::cross_entropy_loss(value, t_.inputs[1]);
+      case 1:
+        return at::mse_loss(value, t_.inputs[2]);
+      case 2:
+        return at::l1_loss(value, t_.inputs[2]);
+      case 3:
+        return at::smooth_l1_loss(value, t_.inputs[2]);
+      case 4:
+        return at::huber_loss(value, t_.inputs[2]);
+      case 5:
+        return at::binary_cross_entropy_with_logits(value, at::sigmoid(t_.inputs[2]));
+      case 6:
+        return at::binary_cross_entropy(at::sigmoid(value), at::sigmoid(t_.inputs[2]));
+      default:
+        return at::linalg_vector_norm(value, 2) * 0.1;
     }
   }
 

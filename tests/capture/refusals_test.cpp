@@ -33,8 +33,16 @@ TEST_CASE("values that are read on the host are refused by the operation's name"
   const Tensor x = at::randn({4, 3}), y = at::randn({4, 3});
   Tensor out = at::zeros({4, 3});
   expect_refused([&] { out.mul_(x.sum().item<double>()); }, "aten::_local_scalar_dense");
-  expect_refused([&] { if ((x > 100).any().item<bool>()) out.zero_(); }, "aten::_local_scalar_dense");
-  expect_refused([&] { if (at::equal(x, y)) out.zero_(); }, "aten::equal");
+  expect_refused(
+      [&] {
+        if ((x > 100).any().item<bool>()) out.zero_();
+      },
+      "aten::_local_scalar_dense");
+  expect_refused(
+      [&] {
+        if (at::equal(x, y)) out.zero_();
+      },
+      "aten::equal");
 }
 
 TEST_CASE("results whose shapes depend on values are refused") {
@@ -79,14 +87,16 @@ TEST_CASE("two recordings find numbers of the host, other operations and other m
   CHECK(!difference_of([&] { out.add_(x, 0.5).mul_(2); }));
   CHECK_THAT(*difference_of([&] { out.add_(x, 0.5 * ++count); }), ContainsSubstring("aten::add_.Tensor"));
   CHECK_THAT(*difference_of([&] { out.mul_(1.0 + ++count); }), ContainsSubstring("number of the host has changed"));
-  CHECK_THAT(*difference_of([&] { ++count % 2 == 0 ? out.add_(x) : out.sub_(x); }), ContainsSubstring("previous step called"));
+  CHECK_THAT(*difference_of([&] { ++count % 2 == 0 ? out.add_(x) : out.sub_(x); }),
+             ContainsSubstring("previous step called"));
   CHECK_THAT(*difference_of([&] {
-               out.add_(x);
-               if (++count % 2 == 0) out.mul_(x);
-             }),
+    out.add_(x);
+    if (++count % 2 == 0) out.mul_(x);
+  }),
              ContainsSubstring("is called only in"));
   CHECK_THAT(*difference_of([&] { state = state + x; }), ContainsSubstring("result of the previous step"));
-  CHECK_THAT(*difference_of([&] { out.add_(x.slice(0, 0, 1 + ++count % 2).sum()); }), ContainsSubstring("aten::as_strided"));
+  CHECK_THAT(*difference_of([&] { out.add_(x.slice(0, 0, 1 + ++count % 2).sum()); }),
+             ContainsSubstring("aten::as_strided"));
 }
 
 TEST_CASE("two recordings find a batch that the host chooses") {
@@ -119,7 +129,8 @@ TEST_CASE("a tensor that the host makes again with the same value is a constant"
   float value = 2;
   const auto step = [&] { out.add_(x * host_made(value)); };
   CHECK(!difference_of(step));
-  CHECK_THAT(*difference_of([&] { out.add_(x * host_made(++value)); }), ContainsSubstring("values that the host computed"));
+  CHECK_THAT(*difference_of([&] { out.add_(x * host_made(++value)); }),
+             ContainsSubstring("values that the host computed"));
 }
 
 TEST_CASE("the comparison of a replay finds memory that the step writes directly") {

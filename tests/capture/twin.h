@@ -52,9 +52,7 @@ struct Training {
 
 using MakeTraining = std::function<std::unique_ptr<Training>()>;
 
-inline Tensor generator_state() {
-  return at::globalContext().defaultGenerator(c10::Device(c10::kCPU)).get_state();
-}
+inline Tensor generator_state() { return at::globalContext().defaultGenerator(c10::Device(c10::kCPU)).get_state(); }
 
 inline bool same_bits(const Tensor& one, const Tensor& other) {
   const Tensor mine = one.detach().contiguous(), theirs = other.detach().contiguous();
@@ -95,7 +93,8 @@ inline Trace eager_trace(const MakeTraining& make, int steps) {
 }
 
 /// One eager step, two recorded ones, which must agree, then replays; once more a recorded step in between.
-inline Trace captured_trace(const MakeTraining& make, int steps, const RecordOptions& options, CaptureSummary* summary) {
+inline Trace captured_trace(const MakeTraining& make, int steps, const RecordOptions& options,
+                            CaptureSummary* summary) {
   at::manual_seed(7);
   const auto training = make();
   at::manual_seed(11);

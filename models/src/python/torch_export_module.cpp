@@ -19,9 +19,11 @@ constexpr const char* kExportModule = "TorchExportModule";
 constexpr const char* kModelName = "model";  // the default of aoti_compile_and_package
 constexpr const char* kDeviceKey = "AOTI_DEVICE_KEY";
 
-/// A compiled package is linked against libtorch.so but does not say in which folder it is. The linker drops that library
-/// from programs in C++, for it has no symbols. Its place is found here as that of libtorch_cpu.so was.
-void load_libraries_of_packages() { [[maybe_unused]] static void* const torch = ::dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL); }
+/// A compiled package is linked against libtorch.so but does not say in which folder it is. The linker drops that
+/// library from programs in C++, for it has no symbols. Its place is found here as that of libtorch_cpu.so was.
+void load_libraries_of_packages() {
+  [[maybe_unused]] static void* const torch = ::dlopen("libtorch.so", RTLD_NOW | RTLD_GLOBAL);
+}
 
 std::string_view first_of_trace(const std::exception& error) {
   const std::string_view message = error.what();

@@ -12,8 +12,8 @@
 
 namespace fulgur {
 
-/// What a recording depends on besides the values of tensors: the training mode of modules; the memory, shape, strides, dtype and
-/// requires_grad of tensors. It also keeps the settings of LibTorch by which kernels are chosen.
+/// What a recording depends on besides the values of tensors: the training mode of modules; the memory, shape, strides,
+/// dtype and requires_grad of tensors. It also keeps the settings of LibTorch by which kernels are chosen.
 class FULGUR_API CaptureGuards {
  public:
   CaptureGuards();
