@@ -529,8 +529,9 @@ void TrainingStep::start_capturing() {
   if (!reason && !graph)
     reason = run_.device().is_cuda()
                  ? cat("strategy ", run_.strategy->name(), " computes on several devices in one process")
-                 : cat("only a CUDA device can; this run is on ", run_.device().str());
+                 : cat("only the CPU and a CUDA device can; this run is on ", run_.device().str());
   if (!reason) reason = cannot_capture(run_);
+  if (graph) graph->set_place([this] { return std::string(run_.position.doing ? run_.position.doing : ""); });
   if (reason) {
     run_.captured.refused = *reason;
     return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
