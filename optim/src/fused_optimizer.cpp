@@ -110,9 +110,9 @@ void FusedOptimizer::rebuild() {
         buckets_[b].uploaded_lr = group.lr;
         if (rates_on_device_)
           // On the CPU a captured step has the bits of an eager one, whose rate is a double.
-          buckets_[b].lr = at::full(
-              {}, group.lr,
-              parameter.options().dtype(parameter.is_cpu() ? at::kDouble : at::kFloat).requires_grad(false));
+          buckets_[b].lr =
+              at::full({}, group.lr,
+                       parameter.options().dtype(parameter.is_cpu() ? at::kDouble : at::kFloat).requires_grad(false));
         buckets_[b].count = updates;
         if (momentum_on_device_) {
           buckets_[b].uploaded_momentum = *momentum();
@@ -208,7 +208,8 @@ void FusedOptimizer::upload_rates() {
 // SGD's kernel: the foreach operations take no device scalar, or only one of the tensors' dtype.
 void FusedOptimizer::subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
                               const std::optional<Tensor>& found_inf) {
-  detail::fused_sgd(values, others, /*buffers=*/{}, /*lr=*/factor.is_cpu() ? factor : factor.to(at::kFloat), {.weight_decay = own}, found_inf);
+  detail::fused_sgd(values, others, /*buffers=*/{}, /*lr=*/factor.is_cpu() ? factor : factor.to(at::kFloat),
+                    {.weight_decay = own}, found_inf);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {

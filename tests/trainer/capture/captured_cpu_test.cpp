@@ -22,7 +22,8 @@ struct OnCpu : BoringModule {
   OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.01, 4, 0.7); }
 };
 
-TEST_CASE("captured steps on the CPU have the bits of eager ones: weights, logged values, dropout, clipping, schedules") {
+TEST_CASE(
+    "captured steps on the CPU have the bits of eager ones: weights, logged values, dropout, clipping, schedules") {
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs(folder);
   options.gradient_clip_val = 0.5;
@@ -69,13 +70,15 @@ struct ReadsLoss : OnCpu {
   }
 };
 
-TEST_CASE("a step that reads a value is not captured: the operation and the place are named, the run is the eager one") {
+TEST_CASE(
+    "a step that reads a value is not captured: the operation and the place are named, the run is the eager one") {
   const TemporaryFolder folder;
   const TrainerOptions options = three_epochs(folder);
   const auto plain = fit<ReadsLoss>(options, false, on_cpu), refused = fit<ReadsLoss>(options, true, on_cpu);
   CHECK(refused.report.captured_batches == 0);
-  CHECK_THAT(refused.report.not_captured.value_or(""),
-             ContainsSubstring("aten::_local_scalar_dense in training_step") && ContainsSubstring("values on the host"));
+  CHECK_THAT(
+      refused.report.not_captured.value_or(""),
+      ContainsSubstring("aten::_local_scalar_dense in training_step") && ContainsSubstring("values on the host"));
   CHECK_THAT(refused.told, ContainsSubstring("the steps are not captured"));
   CHECK(same_weights(plain.weights, refused.weights));
 }

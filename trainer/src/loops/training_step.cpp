@@ -93,7 +93,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
                      [&](Callback& c) { c.on_train_batch_start(services_.context, batch, batch_idx); });
   ScopeGuard scope(run_, LogScope::train_step);
   const bool skip_rest = run_.model->on_train_batch_start(batch, batch_idx) == -1;
-  if (run_.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
+  if (run_.options.capture && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) train_on(batch, batch_idx, batches_in_epoch);
   run_.position.in_batch = false;
   // Done before the loader creates the next batch, which it may write into the same memory.
@@ -534,8 +534,8 @@ void TrainingStep::start_capturing() {
   if (graph) graph->set_place([this] { return std::string(run_.position.doing ? run_.position.doing : ""); });
   if (reason) {
     run_.captured.refused = *reason;
-    return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
-                                                 ". Training continues without CUDA graphs"));
+    return log::warn("trainer.not_captured",
+                     cat("capture: the steps are not captured: ", *reason, ". Training continues with eager steps"));
   }
   captured_ = std::make_unique<CapturedStep>(run_, services_, std::move(graph),
                                              [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {

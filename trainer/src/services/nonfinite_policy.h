@@ -37,8 +37,9 @@ struct BatchRange {
 };
 
 /// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. The policy decides, and the
-/// loops act. A loss on the CPU is read directly, unless the step is captured. A loss on a device is watched there (`LogStore::watch`), and judged
-/// with the row of metrics that covers it, before a validation, before checkpoints and at each epoch's end.
+/// loops act. A loss on the CPU is read directly, unless the step is captured. A loss on a device is watched there
+/// (`LogStore::watch`), and judged with the row of metrics that covers it, before a validation, before checkpoints and
+/// at each epoch's end.
 class NonFinitePolicy {
  public:
   struct Settings {

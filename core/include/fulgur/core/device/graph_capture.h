@@ -29,8 +29,9 @@ class FULGUR_API GraphCapture {
   /// only while they run, so neither may be launched while the other is running; the outputs of a recording stay valid
   /// as long as a tensor holds them.
   virtual std::unique_ptr<GraphCapture> another() = 0;
-  /// Whether `record` may be called again for a later step of the same kind, without `forget`: it then compares the step
-  /// with the recording, throws an Error that names the first difference, and replaces the recording if there is none.
+  /// Whether `record` may be called again for a later step of the same kind, without `forget`: it then compares the
+  /// step with the recording, throws an Error that names the first difference, and replaces the recording if there is
+  /// none.
   virtual bool compares_recordings() const { return false; }
   /// `place` describes the part of the step that runs now, for the messages of `record`.
   virtual void set_place(std::function<std::string()> /*place*/) {}
