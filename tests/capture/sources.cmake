@@ -2,4 +2,5 @@ set(TEST_SOURCES
   captured_program_test.cpp
   networks_test.cpp
   random_steps_test.cpp
-  refusals_test.cpp)
+  refusals_test.cpp
+  step_capture_test.cpp)
