@@ -64,7 +64,7 @@ void CapturedProgram::Parts::keep_results() {
   if (!has_state || after) return;
   after = SavedState::now(raw.before);
   for (const auto& [storage, use] : uses)
-    if (use.is_shared()) after->add(use.storage);
+    if (use.is_shared()) after->add(use.storage, use.used_bytes);
 }
 
 // Of the storages, the one that the step uses first.

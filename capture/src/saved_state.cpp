@@ -6,12 +6,12 @@
 
 namespace fulgur::detail {
 
-void SavedState::add(const c10::Storage& storage) {
+void SavedState::add(const c10::Storage& storage, size_t most) {
   const auto [place, is_new] = bytes_.try_emplace(storage.unsafeGetStorageImpl());
   if (!is_new) return;
   Copy& copy = place->second;
   copy.storage = storage;
-  copy.size = storage.nbytes();
+  copy.size = std::min(storage.nbytes(), most);
   copy.bytes = std::make_unique_for_overwrite<std::byte[]>(copy.size);
   if (copy.size > 0) std::memcpy(copy.bytes.get(), storage.data(), copy.size);
 }
@@ -25,14 +25,14 @@ void SavedState::add(const at::Generator& generator) {
 
 SavedState SavedState::now(const SavedState& other) {
   SavedState state;
-  for (const auto& [key, copy] : other.bytes_) state.add(copy.storage);
+  for (const auto& [key, copy] : other.bytes_) state.add(copy.storage, copy.size);
   for (const auto& [generator, before] : other.generators_) state.add(generator);
   return state;
 }
 
 void SavedState::restore() const {
   for (const auto& [key, copy] : bytes_)
-    if (copy.size > 0 && copy.storage.nbytes() == copy.size)
+    if (copy.size > 0 && copy.storage.nbytes() >= copy.size)
       std::memcpy(key->mutable_data(), copy.bytes.get(), copy.size);
   for (const auto& [generator, state] : generators_) {
     at::Generator to = generator;

@@ -3,6 +3,7 @@
 #include <ATen/core/Generator.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -17,12 +18,12 @@ namespace fulgur::detail {
 class SavedState {
  public:
   bool has(c10::StorageImpl* storage) const { return bytes_.contains(storage); }
-  /// Copies the present bytes, unless the storage was added before.
-  void add(const c10::Storage& storage);
+  /// Copies the present bytes, at most the first `most`, unless the storage was added before.
+  void add(const c10::Storage& storage, size_t most = SIZE_MAX);
   void add(const at::Generator& generator);
   /// The same storages and generators as those of `other`, as they are now.
   static SavedState now(const SavedState& other);
-  /// Writes the copies back. A storage that has another size by now is left as it is.
+  /// Writes the copies back. A storage that is smaller by now is left as it is.
   void restore() const;
   /// The storages of this state whose bytes are others in `other`.
   std::vector<c10::StorageImpl*> differing(const SavedState& other) const;

@@ -87,19 +87,18 @@ TEST_CASE(
 struct CountsOnHost : OnCpu {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     StepOutput output = OnCpu::training_step(batch, batch_idx);
-    output.loss = output.loss * (1 + 1e-3 * static_cast<double>(++steps));
+    output.loss = output.loss * (1 + 1e-3 * static_cast<double>(run().progress().global_step));
     return output;
   }
-  int64_t steps = 0;
 };
 
 TEST_CASE("a step with a number that the host changes is found by the second recording, and its run is the eager one") {
   const TemporaryFolder folder;
   const TrainerOptions options = three_epochs(folder);
-  const auto plain = fit<OnCpu>(options, false, on_cpu), refused = fit<CountsOnHost>(options, true, on_cpu);
+  const auto plain = fit<CountsOnHost>(options, false, on_cpu), refused = fit<CountsOnHost>(options, true, on_cpu);
   CHECK(refused.report.captured_batches == 1);
   CHECK_THAT(refused.report.not_captured.value_or(""), ContainsSubstring("a number of the host has changed"));
-  CHECK_FALSE(same_weights(plain.weights, refused.weights));
+  CHECK(same_weights(plain.weights, refused.weights));
 }
 
 // One that changes rarely.

@@ -270,14 +270,15 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   if (!recorded_) remember_modes();
   recording.gradients_before = gradients();
   const int64_t losses = run_.window.losses;
-  int64_t reserved_before = 0;
+  // Not on the stack: a recorder of tests calls the body again.
+  const auto reserved_before = std::make_shared<int64_t>(0);
   stopped_at_.clear();
   optimizer_->set_recording(true);
   if (!recording.graph) recording.graph = graph_->another();
   recording.epoch = run_.counters.epoch;
   try {
-    recording.graph->record([&recording, &reserved_before, batch, batch_idx, this] {
-      reserved_before = reserved();
+    recording.graph->record([&recording, reserved_before, batch, batch_idx, this] {
+      *reserved_before = reserved();
       const FailedOperation failed;
       try {
         recording.output = record_body(recording, batch, batch_idx);
@@ -306,7 +307,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     throw;
   }
   optimizer_->set_recording(false);
-  pool_bytes_ += std::max<int64_t>(reserved() - reserved_before, 0);
+  pool_bytes_ += std::max<int64_t>(reserved() - *reserved_before, 0);
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
