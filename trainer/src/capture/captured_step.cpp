@@ -276,6 +276,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   optimizer_->set_recording(true);
   if (!recording.graph) recording.graph = graph_->another();
   recording.epoch = run_.counters.epoch;
+  services_.finite.before_recording();
   try {
     recording.graph->record([&recording, reserved_before, batch, batch_idx, this] {
       *reserved_before = reserved();

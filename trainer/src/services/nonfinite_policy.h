@@ -78,6 +78,8 @@ class NonFinitePolicy {
   /// Checks the gradients of a step before it is made; `norm` if clipping has computed it. The optimizer
   /// steps if the result is `proceed`.
   NonFiniteDecision check_gradients(Optimizer& optimizer, const Tensor& norm);
+  /// Call before a step is recorded on the CPU: creates what the recorded step adds to.
+  void before_recording();
   /// The loss of a replayed step: the device has watched it.
   void after_replay();
   /// Passed to the optimizer for the step: on a device, the device decides whether to skip it.
