@@ -68,9 +68,9 @@ StorageUses storage_uses(const std::vector<RecordedCall>& calls) {
         if (is_result) use.last_writer = name_of(call.op);
       }
       use.last = k;
-      use.used_bytes = std::max(use.used_bytes, at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
-                                                                                 tensor.itemsize(),
-                                                                                 tensor.storage_offset()));
+      use.used_bytes =
+          std::max(use.used_bytes, at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                                                    tensor.storage_offset()));
       if (counted.insert(tensor.unsafeGetTensorImpl()).second) ++use.references;
     };
     each_argument(call, [&](const Tensor& tensor) { see(tensor, false); });

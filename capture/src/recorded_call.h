@@ -75,7 +75,7 @@ struct StorageUse {
   bool is_made = false;        ///< first seen as a result; else it existed before
   bool is_written = false;     ///< by a call, apart from the one that made it
   int64_t references = 0;      ///< distinct tensors of the recording
-  size_t used_bytes = 0;          ///< up to the end of its tensors: what follows may be scratch memory of a kernel
+  size_t used_bytes = 0;       ///< up to the end of its tensors: what follows may be scratch memory of a kernel
   std::string last_writer;     ///< the name of the last operation that wrote it
   Tensor example;              ///< the tensor with which it was first seen
   /// Whether something besides the recording refers to memory that the step made. (One reference is `storage`.)
