@@ -60,7 +60,7 @@ Config trial_config(Config config) {
   trainer.validate_first = false;
   trainer.scale_lr = ScaleLr::none;
   trainer.base_batch_size.reset();
-  trainer.cuda_graph = false;
+  trainer.capture = false;
   trainer.profiler = Spec<Profiler>("none");
   trainer.stop_after.reset();
   trainer.log_every_n_steps = 0;

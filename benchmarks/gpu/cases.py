@@ -72,7 +72,7 @@ EAGER = {"way": "eager", "fused": True}
 COMPILED = {"way": "compile", "fused": True}
 # Inductor fuses foreach optimizers only.
 COMPILED_WHOLE = {"way": "compile", "fused": False, "compile_optimizer": True}
-FULGUR = {"Fulgur": {}, "Fulgur, cuda_graph": {"cuda_graph": True}}
+FULGUR = {"Fulgur": {}, "Fulgur, capture": {"capture": True}}
 BY_HAND = {
     "PyTorch by hand": {"way": "eager", "fused": False},
     "PyTorch by hand, fused AdamW": EAGER,
@@ -113,7 +113,7 @@ def g1(quick):
         "G1",
         "A step bound by launches",
         "MLP of 10 layers of 256, batch 64, AdamW, float32; batches on the device; no logger, no checkpoint, no progress bar.",
-        [Table("10 x 256, batch 64", _ways(base, FULGUR, lightning | BY_HAND), [MICROSECONDS], "Fulgur, cuda_graph")],
+        [Table("10 x 256, batch 64", _ways(base, FULGUR, lightning | BY_HAND), [MICROSECONDS], "Fulgur, capture")],
     )
 
 
@@ -132,7 +132,7 @@ def g2(quick, device):
         "The convolutional net of airbench94",
         f"{IMAGES:,} random images on the device, in another order each epoch; float16 but for norms, channels innermost, batch 1024, SGD with Nesterov's "
         "momentum. No augmentation, no whitening by the data, no label smoothing: its shapes and kernels, not its accuracy.",
-        [Table("32 x 32, batch 1024", _ways(base, FULGUR, torch), columns, "Fulgur, cuda_graph")],
+        [Table("32 x 32, batch 1024", _ways(base, FULGUR, torch), columns, "Fulgur, capture")],
     )
 
 
@@ -155,7 +155,7 @@ def g4(quick):
     tables = []
     for batch in (1, 2, 4):
         base = _gpt(quick, batch, 256) | _length(quick, 10, 40, 3)
-        tables.append(Table(f"batch {batch} x 256", _ways(base, FULGUR, BY_HAND), [MILLISECONDS, TOKENS], "Fulgur, cuda_graph"))
+        tables.append(Table(f"batch {batch} x 256", _ways(base, FULGUR, BY_HAND), [MILLISECONDS, TOKENS], "Fulgur, capture"))
     return Benchmark("G4", "GPT-2 124M, small batches", "As G3 with 256 tokens: bound by launches.", tables)
 
 

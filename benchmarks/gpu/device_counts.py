@@ -91,8 +91,8 @@ def _table(name, title, case, variants):
     # Momentum that a schedule moves cannot be captured: rows with a graph keep it where it is, and have losses of their own.
     graphed = base | ({"cycle_momentum": False} if "one_cycle" in base else {})
     own = "graph" if "one_cycle" in base else ""
-    graph = {"cuda_graph": True}
-    rows = [Row(BASE, "fulgur", base), Row("Fulgur, cuda_graph", "fulgur", graphed | graph, own)]
+    graph = {"capture": True}
+    rows = [Row(BASE, "fulgur", base), Row("Fulgur, capture", "fulgur", graphed | graph, own)]
     if variants:
         # Batch norm exchanges its buffers between ranks; an MLP shows what gradients cost.
         clip, each = {"clip": 1.0}, {"log_every": 1}
@@ -104,7 +104,7 @@ def _table(name, title, case, variants):
             Row("Fulgur, clipping", "fulgur", base | clip, "clip"),
             Row("Fulgur, the progress bar drawn", "fulgur", base | bar, terminal=True),
             Row("Fulgur, a row written, clipping, the bar drawn", "fulgur", base | each | clip | bar, "clip", True),
-            Row("Fulgur, cuda_graph, a row written, clipping, the bar drawn", "fulgur", graphed | graph | each | clip | bar, "clip" + own, True),
+            Row("Fulgur, capture, a row written, clipping, the bar drawn", "fulgur", graphed | graph | each | clip | bar, "clip" + own, True),
             Row("Fulgur, what a checkpoint adds", "fulgur", base | saves, beyond=BASE),
         ]
         if name == "mlp":
@@ -276,7 +276,7 @@ def short_of_goals(table, results):
         counts = counted[row.title]
         if waits_of(counts):
             lines.append(f"{row.title}: {_parts(counts, waits_of(counts), WAITS)} waits of the host a step; the goal is none")
-        if row.case.get("cuda_graph"):
+        if row.case.get("capture"):
             if counts["graph_launches"] != 1 or counts["launches"]:
                 lines.append(f"{row.title}: {_number(counts['graph_launches'])} graph launches and {_number(counts['launches'])} others a step; the goal is one and none")
             inside = counts["copies_on_device"] + counts["copies_to_host"]

@@ -119,7 +119,7 @@ ROWS = [
         "keep_freed_memory", "malloc keeps freed memory", "trainer.allocator.keep_freed_memory: true", CNN,
         ["--trainer.allocator.keep_freed_memory", "false"], ["--trainer.allocator.keep_freed_memory", "true"],
     ),
-    gpu("cuda_graph", "cuda_graph", "trainer.cuda_graph: true", MLP, [], ["--trainer.cuda_graph", "true"]),
+    gpu("capture", "capture", "trainer.capture: true", MLP, [], ["--trainer.capture", "true"]),
     Technique("deterministic", "deterministic algorithms", "trainer.deterministic: true", CNN, [], ["--trainer.deterministic", "true"]),
     Technique(
         "async_checkpoint", "checkpoints written behind training", "trainer.async_checkpoint: true", MLP,

@@ -29,11 +29,11 @@ class Counts(unittest.TestCase):
             return done, {row["title"]: row for row in rows}
 
     def test_a_captured_step_is_one_graph_launch_and_waits_for_nothing(self):
-        done, rows = self.count("--rows", "^Fulgur(, cuda_graph)?$")
+        done, rows = self.count("--rows", "^Fulgur(, capture)?$")
         self.assertEqual(done.returncode, 0, done.stderr)
         header = next(line for line in done.stdout.splitlines() if line.startswith("| a step of"))
         self.assertEqual(header, "| a step of | " + " | ".join(device_counts.COLUMNS) + " |")
-        eager, graph = rows["Fulgur"]["counts"], rows["Fulgur, cuda_graph"]["counts"]
+        eager, graph = rows["Fulgur"]["counts"], rows["Fulgur, capture"]["counts"]
         self.assertEqual((graph["graph_launches"], graph["launches"]), (1, 0))
         # Eleven layers: a product forward, two backward, but one in the first. Libraries multiply; the batch is two tensors.
         self.assertEqual((eager["graph_launches"], eager["library_launches"]), (0, 3 * 11 - 1))

@@ -69,7 +69,7 @@ class Harness(unittest.TestCase):
         rows = {row["title"]: row for row in benchmarks["G1"]["tables"][0]["rows"]}
         self.assertEqual(len(rows["Fulgur"]["samples"]), 6)
         self.assertEqual(rows["Fulgur"]["values"]["µs a step"], {"best": 1000, "median": 2000})
-        self.assertEqual(rows["Lightning, all off"]["over"], {"row": "Fulgur, cuda_graph", "ratio": 1})
+        self.assertEqual(rows["Lightning, all off"]["over"], {"row": "Fulgur, capture", "ratio": 1})
         self.assertIn("Parameter counts and losses agree", text)
         self.assertEqual(benchmarks["G1"]["conditions"]["commit"], "0123abcd")
         self.assertIn("## G3: GPT-2 124M\n\nnot measured", text)
@@ -90,8 +90,8 @@ class Harness(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = {row["title"]: row for row in benchmarks["G1"]["tables"][0]["rows"]}
         self.assertEqual(len(rows["Fulgur"]["samples"]), 3)
-        self.assertEqual(rows["Fulgur, cuda_graph"]["samples"], [])
-        self.assertIn("| Fulgur, cuda_graph | not measured: it took longer than 1 s |", text)
+        self.assertEqual(rows["Fulgur, capture"]["samples"], [])
+        self.assertIn("| Fulgur, capture | not measured: it took longer than 1 s |", text)
         self.assertEqual(len(rows["PyTorch by hand"]["samples"]), 3)
 
     def test_nothing_is_begun_when_the_time_is_up(self):

@@ -176,7 +176,7 @@ Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
     Plan config = config_of(plan, where);
     config["trainer"]["accelerator"] = "cuda";
     config["trainer"]["devices"] = 1;
-    config["trainer"]["cuda_graph"] = captures;
+    config["trainer"]["capture"] = captures;
     config["trainer"]["callbacks"][0]["class_path"] = "DifferentialEvents";
     const Ended ended = fit(config, where);
     if (auto bad = trouble(captures ? "captured" : "eager", ended)) return *bad;

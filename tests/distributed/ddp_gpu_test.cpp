@@ -75,7 +75,7 @@ TEST_CASE("on a GPU, a kernel's assertion ends the run cleanly, and what was sav
   // Weights that are large enough to be copied while the next step runs; a save is under way when the kernel fails.
   const Finished run =
       trainer(on_cuda(1, {"--model.hidden", "70000", "--model.trouble", "device_assert", "--model.trouble_rank", "0",
-                          "--model.trouble_step", step, "--trainer.cuda_graph", captures, "--data.num_workers", "2",
+                          "--model.trouble_step", step, "--trainer.capture", captures, "--data.num_workers", "2",
                           "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "1",
                           "--trainer.callbacks.save_last", "true"}),
               {.folder = folder.path()});
@@ -187,7 +187,7 @@ TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, bit 
       GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "2"}, Arguments{"--model.norm", "true"},
                Arguments{"--trainer.precision", "16-mixed", "--trainer.gradient_clip_val", "0.5"});
   const auto fit = [&](const TemporaryFolder& folder, const std::string& captures) {
-    Arguments all{"--trainer.devices", "2", "--trainer.cuda_graph", captures};
+    Arguments all{"--trainer.devices", "2", "--trainer.capture", captures};
     all.insert(all.end(), more.begin(), more.end());
     return trainer(on_cuda(2, all), {.folder = folder.path()});
   };
@@ -196,7 +196,7 @@ TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, bit 
   INFO(run.err << run.out);
   REQUIRE(plain.exit_code == 0);
   REQUIRE(run.exit_code == 0);
-  CHECK(says(run.out + run.err, "batches were launched as graphs"));
+  CHECK(says(run.out + run.err, "batches were captured"));
   CHECK(
       says(run.out + run.err, "gradients: nccl, which chooses its route (NCCL_SOCKET_IFNAME) · the rest: gloo over "));
   CHECK_FALSE(says(run.out + run.err, "not captured"));
@@ -209,8 +209,8 @@ TEST_CASE("on two GPUs, a rank that is killed or stopped between captured steps 
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();
   const Finished run =
-      trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", "true", "--trainer.strategy.timeout_s",
-                          "10", "--model.trouble", trouble + "_between", "--model.trouble_step", "9"}),
+      trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.capture", "true", "--trainer.strategy.timeout_s", "10",
+                          "--model.trouble", trouble + "_between", "--model.trouble_step", "9"}),
               {.folder = folder.path()});
   CHECK(seconds_since(begin) < 120);
   INFO(run.err);
@@ -223,8 +223,8 @@ TEST_CASE("on two GPUs, a rank that hangs between captured steps is reported wit
   require_gpus(2);
   const TemporaryFolder folder;
   const Finished run =
-      trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", "true", "--trainer.strategy.timeout_s",
-                          "10", "--model.trouble", "loop_between", "--model.trouble_step", "13"}),
+      trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.capture", "true", "--trainer.strategy.timeout_s", "10",
+                          "--model.trouble", "loop_between", "--model.trouble_step", "13"}),
               {.folder = folder.path()});
   INFO(run.err);
   CHECK(run.exit_code == 5);
@@ -237,10 +237,10 @@ TEST_CASE("on two GPUs, replicas are compared after captured steps as after eage
   require_gpus(2);
   const std::string captures = GENERATE("true", "false");
   const auto fit = [&](const TemporaryFolder& folder, const std::string& trouble) {
-    return trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", captures,
-                               "--trainer.strategy.check_replicas_every", "4", "--model.trouble", trouble,
-                               "--model.trouble_step", "13"}),
-                   {.folder = folder.path()});
+    return trainer(
+        on_cuda(2, {"--trainer.devices", "2", "--trainer.capture", captures, "--trainer.strategy.check_replicas_every",
+                    "4", "--model.trouble", trouble, "--model.trouble_step", "13"}),
+        {.folder = folder.path()});
   };
   const TemporaryFolder quiet, broken;
   const Finished whole = fit(quiet, "none"), run = fit(broken, "flip_between");
@@ -256,7 +256,7 @@ TEST_CASE("on two GPUs, NaN on one rank in a captured step is acted upon as in a
   const std::string policy = GENERATE("skip", "stop", "raise");
   CAPTURE(policy);
   const auto fit = [&](const TemporaryFolder& folder, const std::string& captures) {
-    return trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", captures, "--trainer.on_nonfinite",
+    return trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.capture", captures, "--trainer.on_nonfinite",
                                policy, "--model.trouble", "nan_between", "--model.trouble_step", "13"}),
                    {.folder = folder.path()});
   };
@@ -288,7 +288,7 @@ TEST_CASE("on two GPUs, an option of ddp that keeps steps from being captured is
                Strings{"compression", "bf16", "ddp's compression is bf16", "; set it to none"},
                Strings{"process_group_backend", "gloo", "over gloo", "; set its process_group_backend to nccl"});
   const TemporaryFolder folder;
-  const Finished run = trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", "true",
+  const Finished run = trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.capture", "true",
                                            "--trainer.strategy." + tried[0], tried[1], "--report", "report.json"}),
                                {.folder = folder.path()});
   INFO(run.err);

@@ -340,7 +340,7 @@ TEST_CASE("on a GPU, prefetched and captured runs train on the images of the CPU
   options.max_epochs = 3;
   const auto trained = [&](const std::string& accelerator, bool captures) {
     options.accelerator = accelerator;
-    options.cuda_graph = captures;
+    options.capture = captures;
     at::manual_seed(11);
     const auto module = std::make_shared<Pixels>();
     TrainerComponents components;

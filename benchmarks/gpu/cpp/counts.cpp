@@ -157,7 +157,7 @@ json fit_counted(const Case& work, const std::shared_ptr<M>& module, double gain
   options.max_epochs = 1;
   options.enable_progress_bar = false;
   options.log_every_n_steps = work.number_or("log_every", 50);
-  options.cuda_graph = work.is("cuda_graph");
+  options.capture = work.is("capture");
   options.memory_format = *fulgur::enum_from<fulgur::MemoryFormat>(work.text("memory_format", "contiguous"));
   options.float32_matmul_precision = work.text("matmul", "highest");
   at::globalContext().setAllowTF32CuDNN(work.text("matmul", "highest") != "highest");
@@ -181,9 +181,9 @@ json fit_counted(const Case& work, const std::shared_ptr<M>& module, double gain
   // Dropout has the same numbers on both sides.
   at::manual_seed(3);
   const int64_t parameters = count_parameters(*module);
-  // A step that cannot be captured is made as it is, with a warning: that is no figure of cuda_graph.
+  // A step that cannot be captured is made as it is, with a warning: that is no figure of capture.
   std::string log;
-  if (options.cuda_graph)
+  if (options.capture)
     fulgur::log::set_sink([](fulgur::log::Level, const std::string& line,
                              void* user) { *static_cast<std::string*>(user) += line + "\n"; },
                           &log);

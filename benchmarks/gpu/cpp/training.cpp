@@ -146,7 +146,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   options.log_every_n_steps = work.number_or("log_every", 50);
   options.logger.enabled = work.is("log");
   if (work.is("log")) options.logger.loggers = {fulgur::Spec<fulgur::Logger>("CsvLogger")};
-  options.cuda_graph = work.is("cuda_graph");
+  options.capture = work.is("capture");
   options.memory_format = *fulgur::enum_from<fulgur::MemoryFormat>(work.text("memory_format", "contiguous"));
   options.benchmark = work.is("benchmark");
   options.float32_matmul_precision = work.text("matmul", "highest");
@@ -169,7 +169,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   else
     loader = std::make_shared<Few>(work, stamping->total());
   const int64_t parameters = count_parameters(*module);
-  // A step that cannot be captured is made as it is, with a warning: that is no figure of cuda_graph.
+  // A step that cannot be captured is made as it is, with a warning: that is no figure of capture.
   std::string printed;
   fulgur::log::reset_warnings();
   fulgur::log::set_sink(
@@ -178,7 +178,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   const auto quiet_end = c10::make_scope_exit([] { fulgur::log::set_sink({}, nullptr); });
   const fulgur::FitReport report = fulgur::Trainer(options, components).fit(module, fulgur::DataSource(loader));
   std::fputs(printed.c_str(), stderr);
-  if (const auto at = printed.find("steps are not captured"); options.cuda_graph && at != std::string::npos)
+  if (const auto at = printed.find("steps are not captured"); options.capture && at != std::string::npos)
     throw std::runtime_error(printed.substr(at, printed.find('\n', at) - at));
   json result = {
       {"samples", stretches.samples(work.number("steps"))}, {"parameters", parameters}, {"losses", stamping->losses}};
@@ -194,7 +194,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
 }  // namespace
 
 json run_training(const Case& work) {
-  if (work.is("cuda_graph") && !work.device().is_cuda()) throw NotMeasured("steps are captured on a GPU only");
+  if (work.is("capture") && !work.device().is_cuda()) throw NotMeasured("steps are captured on a GPU only");
   if (work.text("model", "") != "gpt") return fit(work, std::make_shared<Classifier>(work), 1.4);
   fulgur::GPT::Options options;
   options.vocab_size = work.number("vocab");

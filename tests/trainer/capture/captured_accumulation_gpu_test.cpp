@@ -1,4 +1,4 @@
-// cuda_graph with accumulation: captured windows have the numbers of eager ones bit for bit.
+// capture with accumulation: captured windows have the numbers of eager ones bit for bit.
 #include <ATen/ops/full.h>
 
 #include <catch2/catch_test_macros.hpp>

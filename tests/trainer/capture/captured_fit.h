@@ -122,7 +122,7 @@ inline Outcome<M> fit(TrainerOptions options, bool captures, const std::function
   Outcome<M> outcome;
   at::manual_seed(11);
   outcome.module = std::make_shared<M>();
-  options.cuda_graph = captures;
+  options.capture = captures;
   TrainerComponents components;
   components.seed = 5;
   components.loggers = {outcome.logger};

@@ -1,4 +1,4 @@
-// cuda_graph with the device's own recorder: what it records, when it records again, and what is left when a recording
+// capture with the device's own recorder: what it records, when it records again, and what is left when a recording
 // is broken off.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -173,7 +173,7 @@ std::map<std::string, Tensor> weights_of_gpt(const std::string& checkpointing, b
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.accelerator = "cuda";
-  options.cuda_graph = captures;
+  options.capture = captures;
   options.max_epochs = 2;
   options.log_every_n_steps = 4;
   at::manual_seed(7);
@@ -217,7 +217,7 @@ int64_t allocated_after_fit(bool captures) {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.accelerator = "cuda";
-  options.cuda_graph = captures;
+  options.capture = captures;
   Trainer(options).fit(std::make_shared<ReadingStep>(), regression_data(40, 0));
   return device_memory(at::Device(at::kCUDA, 0))->allocated;
 }
@@ -228,7 +228,7 @@ int64_t reserved_by_fit(bool captures) {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.accelerator = "cuda";
-  options.cuda_graph = captures;
+  options.capture = captures;
   options.log_every_n_steps = 4;
   TensorDataModule::Sets sets;
   sets.train = Batch{{"x", at::full({5 * kSamples, 512}, 0.25)}, {"y", at::full({5 * kSamples, 2}, 0.0)}};
@@ -320,7 +320,7 @@ TEST_CASE("on a GPU, a GPT with activation checkpointing and dropout is captured
   // Both captured: the keys' biases have no gradient but rounding, of which Adam makes whole steps.
   const auto plain = weights_of_gpt("none", true, ignored);
   const auto checkpointed = weights_of_gpt("all", true, told);
-  CHECK_THAT(told, ContainsSubstring("cuda_graph: 13 of "));
+  CHECK_THAT(told, ContainsSubstring("capture: 13 of "));
   for (const auto& [name, value] : plain) {
     CAPTURE(name);
     CHECK(value.equal(checkpointed.at(name)));

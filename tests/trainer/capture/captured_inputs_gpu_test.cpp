@@ -1,4 +1,4 @@
-// cuda_graph and the loader's batches: the loader writes into the memory that the captured step reads.
+// capture and the loader's batches: the loader writes into the memory that the captured step reads.
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>

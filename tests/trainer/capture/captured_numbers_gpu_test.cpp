@@ -1,4 +1,4 @@
-// cuda_graph and host numbers in log().
+// capture and host numbers in log().
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -96,7 +96,7 @@ TEST_CASE("on a GPU, a host number that changes later ends the capture when a st
   const auto captured = fit<Late>(options, true, by_device, {}, 44);
   CHECK(captured.report.captured_batches > 0);
   // Windows of two batches; the number is 2 from the seventh step on.
-  CHECK_THAT(captured.told, ContainsSubstring("warning: cuda_graph: 'late' in log() is a host number. It was 1.0 when "
+  CHECK_THAT(captured.told, ContainsSubstring("warning: capture: 'late' in log() is a host number. It was 1.0 when "
                                               "the steps were captured, after step 2, and is 2.0 after step 6. "));
   CHECK_THAT(captured.told,
              ContainsSubstring("on_train_batch_end") && ContainsSubstring("[trainer.host_number_changed]"));

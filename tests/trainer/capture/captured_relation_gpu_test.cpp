@@ -212,7 +212,7 @@ TEST_CASE("on a GPU, captured steps of Muon equal eager ones except for rounding
 }
 
 // Whether or not an optimizer can be captured with such a schedule: a refusal leaves no trace in its rates.
-TEST_CASE("on a GPU, cuda_graph follows schedules that cycle the momentum like eager steps", "[gpu]") {
+TEST_CASE("on a GPU, capture follows schedules that cycle the momentum like eager steps", "[gpu]") {
   require_gpus(1);
   Choices choices(1);
   choices.precision = "32-true";

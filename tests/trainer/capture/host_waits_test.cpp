@@ -101,11 +101,11 @@ TEST_CASE(
   require_gpus(1);
   TemporaryFolder folder;
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"})
-    for (const bool cuda_graph : {false, true}) {
-      CAPTURE(precision, cuda_graph);
+    for (const bool capture : {false, true}) {
+      CAPTURE(precision, capture);
       TrainerOptions options = quiet(folder);
       options.precision = Spec<Precision>(precision);
-      options.cuda_graph = cuda_graph;
+      options.capture = capture;
       CHECK(waits_of<Scheduled>(options) == 0);
       options.gradient_clip_val = 0.5;
       options.log_grad_norm = true;
@@ -119,11 +119,11 @@ TEST_CASE("on a GPU, steps that write rows and draw the progress bar wait for no
   require_gpus(1);
   TemporaryFolder folder;
   for (const char* precision : {"32-true", "16-mixed"})
-    for (const bool cuda_graph : {false, true}) {
-      CAPTURE(precision, cuda_graph);
+    for (const bool capture : {false, true}) {
+      CAPTURE(precision, capture);
       TrainerOptions options = quiet(folder);
       options.precision = Spec<Precision>(precision);
-      options.cuda_graph = cuda_graph;
+      options.capture = capture;
       options.gradient_clip_val = 0.5;
       options.log_grad_norm = true;
       CHECK(waits_of<Talking>(options, 1, /*draws_bar=*/true) == 0);

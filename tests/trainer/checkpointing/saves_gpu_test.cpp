@@ -247,7 +247,7 @@ TEST_CASE("on a GPU, a checkpoint written while the run trains has the bytes of 
   }
   SECTION("manual optimization with two optimizers") { check_saves<Manual>(); }
   SECTION("a captured step") {
-    check_saves<Wide, SavingOutside>([](TrainerOptions& o, TrainerComponents&) { o.cuda_graph = true; });
+    check_saves<Wide, SavingOutside>([](TrainerOptions& o, TrainerComponents&) { o.capture = true; });
   }
   SECTION("a callback that averages weights") {
     check_saves<Wide>([](TrainerOptions&, TrainerComponents& p) { p.add(std::make_shared<Averaging>()); });

@@ -125,7 +125,7 @@ TEST_CASE("ResolvedOptions: options that contradict each other are refused") {
 TEST_CASE("ResolvedOptions: steps that cannot be repeated in micro-batches are refused") {
   using T = TrainerOptions;
   CHECK(refused([](T& o) { o.auto_micro_batch = true; }) == "");
-  CHECK(refused([](T& o) { o.auto_micro_batch = o.cuda_graph = true; }) == "[trainer.auto_micro_batch]");
+  CHECK(refused([](T& o) { o.auto_micro_batch = o.capture = true; }) == "[trainer.auto_micro_batch]");
   CHECK(refused([](T& o) { o.auto_micro_batch = o.sync_batchnorm = true; }) == "[trainer.auto_micro_batch]");
 }
 

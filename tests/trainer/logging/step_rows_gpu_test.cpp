@@ -291,7 +291,7 @@ TEST_CASE("on a GPU, one loss that is not finite is rolled back once, eager or c
       options.max_epochs = 6;
       options.log_every_n_steps = every;
       options.on_nonfinite = OnNonFinite::rollback;
-      options.cuda_graph = captures;
+      options.capture = captures;
       const Fitted fitted = fit(options, false, [](TrainerComponents& components) {
         ModelCheckpoint::Options save;
         save.every_n_train_steps = 15;

@@ -267,7 +267,7 @@ TEST_CASE("auto_micro_batch: what cannot be repeated in parts is refused") {
   };
   CHECK_THAT(refused(std::make_shared<Manual>(), [](auto&) {}), ContainsSubstring("manual optimization"));
   CHECK_THAT(refused(std::make_shared<Repeats>(), [](auto&) {}), ContainsSubstring("LBFGS evaluates"));
-  CHECK_THAT(refused(hungry(8), [](auto& options) { options.cuda_graph = true; }), ContainsSubstring("cuda_graph"));
+  CHECK_THAT(refused(hungry(8), [](auto& options) { options.capture = true; }), ContainsSubstring("capture"));
   CHECK_THAT(refused(hungry(8), [](auto& options) { options.sync_batchnorm = true; }),
              ContainsSubstring("sync_batchnorm"));
   CHECK_THAT(message_of<Error>([] { fit(std::make_shared<NoLoss>()); }), ContainsSubstring("it returned none"));

@@ -141,7 +141,7 @@ TEST_CASE(
   });
   check_equal([](TrainerOptions& o) { o.accumulate_grad_batches = 3; }, 1e-5, 2);
   check_equal([](TrainerOptions& o) { o.log_every_n_steps = 1; }, 1e-5, 3);
-  check_equal([](TrainerOptions& o) { o.cuda_graph = o.accelerator == "cuda"; }, 1e-5, 2);
+  check_equal([](TrainerOptions& o) { o.capture = o.accelerator == "cuda"; }, 1e-5, 2);
 }
 
 TEST_CASE("on a GPU, each precision trains as on the CPU, within what the format holds", "[gpu]") {
@@ -305,7 +305,7 @@ TEST_CASE("on a GPU, a run that was stopped and resumes from its checkpoint ends
   const auto steps = [&](int64_t most) {
     return [captures, most](TrainerOptions& o) {
       o.max_steps = most;
-      o.cuda_graph = captures;
+      o.capture = captures;
       o.val_check_interval = 4;
     };
   };

@@ -65,20 +65,20 @@ TEST_CASE("a host that waits for its accelerator is not what bounds the run") {
   const Bottleneck launches = find_bottleneck(costs(0.05, 0.9, 0, 0, 0.01), on_gpu());
   CHECK(launches.bound == Bound::host);
   CHECK(launches.launches);
-  CHECK(advises(launches, "cuda_graph: true"));
+  CHECK(advises(launches, "capture: true"));
   const Bottleneck callbacks = find_bottleneck(costs(0.05, 0.2, 0.7), on_gpu());
   CHECK(callbacks.bound == Bound::host);
   CHECK_FALSE(callbacks.launches);
-  CHECK_FALSE(advises(callbacks, "cuda_graph"));
+  CHECK_FALSE(advises(callbacks, "capture"));
   CHECK(find_bottleneck(costs(0.8, 0.2), on_gpu()).bound == Bound::data);
   RunTraits captured = on_gpu();
   captured.captures = true;
-  CHECK_FALSE(advises(find_bottleneck(costs(0.05, 0.9), captured), "cuda_graph"));
+  CHECK_FALSE(advises(find_bottleneck(costs(0.05, 0.9), captured), "capture"));
   // A strategy that splits batches, a device without graphs.
   RunTraits eager = on_gpu();
   eager.can_capture = false;
   CHECK(find_bottleneck(costs(0.05, 0.9), eager).launches);
-  CHECK_FALSE(advises(find_bottleneck(costs(0.05, 0.9), eager), "cuda_graph"));
+  CHECK_FALSE(advises(find_bottleneck(costs(0.05, 0.9), eager), "capture"));
 }
 
 TEST_CASE("nothing is said of a run without a measured step") {

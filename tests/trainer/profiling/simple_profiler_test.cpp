@@ -401,7 +401,7 @@ TEST_CASE("a GPU's time is that of its stream", "[gpu]") {
   }
   const Json captured = profile(TemporaryFolder(), [&](TrainerOptions& options) {
     on_gpu(options);
-    options.cuda_graph = true;
+    options.capture = true;
     options.accumulate_grad_batches = 1;
   });
   CHECK(action(captured, "captured_step").at("calls") == 8);

@@ -352,7 +352,7 @@ TEST_CASE("on a GPU, F30 skip puts the buffers back, in steps as they are and in
   options.max_epochs = 2;
   options.on_nonfinite = OnNonFinite::skip;
   options.accumulate_grad_batches = window;
-  options.cuda_graph = captures;
+  options.capture = captures;
   const FitReport report = Trainer(options).fit(module, regression_data(80, 0));
   CHECK((report.captured_batches > 0) == captures);
   REQUIRE(module->before.size() == 3);

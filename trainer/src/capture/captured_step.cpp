@@ -53,7 +53,7 @@ CapturedStep::~CapturedStep() {
     run_.captured.refused = cat("the fit ended first; steps are captured after ", kWarmUps,
                                 " eager steps, at a batch of the same shape as the previous one");
   if (launched > 0 || !given_up_)
-    log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
+    log::info(cat("capture: ", launched, " of ", batches_, " batches were captured",
                   launched == 0 ? cat(": ", *run_.captured.refused) : ""));
 }
 
@@ -64,7 +64,7 @@ void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
 
 void CapturedStep::end_capture(const std::string& reason, const char* warning, const std::string& message) {
   run_.captured.refused = reason;
-  log::warn(warning, cat("cuda_graph: ", message));
+  log::warn(warning, cat("capture: ", message));
   start_over();
   copy_batches();
   given_up_ = true;
@@ -72,7 +72,7 @@ void CapturedStep::end_capture(const std::string& reason, const char* warning, c
 
 void CapturedStep::give_up(const std::string& reason) {
   end_capture(reason, "trainer.not_captured",
-              cat("the steps are not captured: ", reason, ". Training continues without CUDA graphs"));
+              cat("the steps are not captured: ", reason, ". Training continues with eager steps"));
 }
 
 void CapturedStep::give_up_for_number(int64_t step) {
@@ -119,7 +119,7 @@ void CapturedStep::make_room() {
   const int64_t cached = std::max<int64_t>(memory->reserved - memory->allocated - pool_bytes_, 0);
   if (*free + cached >= pool_bytes_) return;
   if (!std::exchange(made_room_, true))
-    log::info(cat("cuda_graph: the device's memory cannot hold both the recorded steps (", pool_bytes_ >> 20,
+    log::info(cat("capture: the device's memory cannot hold both the recorded steps (", pool_bytes_ >> 20,
                   " MiB) and other work, such as an epoch's last batch or a validation: the steps are recorded again "
                   "afterwards"));
   start_over();
@@ -136,7 +136,7 @@ bool CapturedStep::ask_for_sets(const Batch& batch) {
 void CapturedStep::copy_batches() {
   if (sets_ && sets_->kept() && !std::exchange(reported_kept_, true))
     log::info(
-        "cuda_graph: something keeps references to batch tensors, so each batch is copied once more for the captured "
+        "capture: something keeps references to batch tensors, so each batch is copied once more for the captured "
         "step");
   copies_ = true;
   if (prefetcher_) prefetcher_->write_into(nullptr);
@@ -270,13 +270,16 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   if (!recorded_) remember_modes();
   recording.gradients_before = gradients();
   const int64_t losses = run_.window.losses;
-  int64_t reserved_before = 0;
+  // Not on the stack: a recorder of tests calls the body again.
+  const auto reserved_before = std::make_shared<int64_t>(0);
   stopped_at_.clear();
   optimizer_->set_recording(true);
-  recording.graph = graph_->another();
+  if (!recording.graph) recording.graph = graph_->another();
+  recording.epoch = run_.counters.epoch;
+  services_.finite.before_recording();
   try {
-    recording.graph->record([&recording, &reserved_before, batch, batch_idx, this] {
-      reserved_before = reserved();
+    recording.graph->record([&recording, reserved_before, batch, batch_idx, this] {
+      *reserved_before = reserved();
       const FailedOperation failed;
       try {
         recording.output = record_body(recording, batch, batch_idx);
@@ -288,6 +291,13 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   } catch (const std::exception& error) {
     undo_step(recording.gradients_before, losses);
     std::string what = first_line(error.what());
+    // After one launch nothing is wrong: it was compared with an eager step.
+    if (recording.launches > 1)
+      throw Error(
+          cat("[trainer.capture] a captured step must do what its recording does; the step after ", recording.launches,
+              " captured ones differs: ", what,
+              ". The weights are those before this step; the steps since the last comparison may be wrong. Keep "
+              "host code that changes between steps out of the step, or set trainer.capture to false."));
     if (what.find("not permitted when stream is capturing") != what.npos)
       what +=
           ". The step synchronizes with the device there, as item(), cpu() and copies to the host do: keep values on "
@@ -298,7 +308,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     throw;
   }
   optimizer_->set_recording(false);
-  pool_bytes_ += std::max<int64_t>(reserved() - reserved_before, 0);
+  pool_bytes_ += std::max<int64_t>(reserved() - *reserved_before, 0);
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
@@ -316,10 +326,24 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   if (!recorded_) first_captured_ = run_.counters.global_step;
   if (records_++ == 0)
     log::info(
-        cat("cuda_graph: the step is captured",
+        cat("capture: the step is captured",
             numbers_.empty() ? "" : cat("; host numbers are logged with their current values: ", text_of(numbers_))));
   recorded_ = true;
   return true;
+}
+
+bool CapturedStep::compares(const Recording& recording) const {
+  if (!recording.graph->compares_recordings()) return false;
+  int64_t launches = recording.launches;
+  // The gradients that a window's first recording makes are where later ones expect them: it is made once more.
+  if (launches == 2 && first_of_window() && !last_of_window()) return true;
+  while (launches > 1 && launches % 10 == 0) launches /= 10;
+  return launches == 1 || recording.epoch != run_.counters.epoch;
+}
+
+bool CapturedStep::compare(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  if (recording.launches == 1 && first_of_window() && !last_of_window()) recording.graph->forget();
+  return record(recording, batch, batch_idx);
 }
 
 void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losses) {
@@ -349,6 +373,7 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   set_gradients(recording.gradients_after);
   run_.window.losses = losses;
   ++run_.captured.batches;
+  ++recording.launches;
   return recording.output;
 }
 
@@ -429,7 +454,10 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     return std::nullopt;
   if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
   run_.plan.optimizers.front().optimizer->upload_rates();
-  if (!recording && !record(recording.emplace(), copies_ ? inputs_ : batch, batch_idx)) return std::nullopt;
+  const Batch& input = copies_ ? inputs_ : batch;
+  if (recording ? compares(*recording) && !compare(*recording, input, batch_idx)
+                : !record(recording.emplace(), input, batch_idx))
+    return std::nullopt;
   return replay(*recording);
 }
 

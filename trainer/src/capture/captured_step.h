@@ -16,7 +16,7 @@
 
 namespace fulgur::detail {
 
-/// `cuda_graph: true`: after a few eager steps, the device's work of a step (forward, backward, clipping, optimizer,
+/// `capture: true`: after a few eager steps, the device's work of a step (forward, backward, clipping, optimizer,
 /// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape run eagerly;
 /// in a run of one process, a new recording is made once several have come in a row. If a recording is out of date, a
 /// new one is made after a few eager steps.
@@ -61,6 +61,7 @@ class CapturedStep {
     std::vector<MetricStore::Updates> updates;
     // The gradients of all parameters, before a launch and after it.
     std::vector<Tensor> gradients_before, gradients_after;
+    int64_t launches = 0, epoch = 0;  // the epoch of the last recording
   };
   /// Indexed by the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
@@ -92,6 +93,11 @@ class CapturedStep {
   /// Puts the gradients of a window's first batch into the same memory each time, where the other batches expect them.
   void keep_gradients_in_place();
   bool record(Recording& recording, const Batch& batch, int64_t batch_idx);
+  /// Whether the recording is compared with this step, if its recorder can do so: the first two steps must agree, and
+  /// code of the host that changes rarely is found at steps 10, 100, 1,000, … and in each epoch.
+  bool compares(const Recording& recording) const;
+  /// Records the step again. Throws an Error if it differs from a recording that was launched more than once.
+  bool compare(Recording& recording, const Batch& batch, int64_t batch_idx);
   StepOutput record_body(Recording& recording, const Batch& batch, int64_t batch_idx);
   /// Reverts the host's part of a step whose recording failed.
   void undo_step(const std::vector<Tensor>& gradients, int64_t losses);

@@ -88,8 +88,8 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           "checkpoints on, or set on_nonfinite: raise, skip or stop.");
   check_scale_lr();
   if (fn == TrainerFn::fit && auto_micro_batch) {
-    require(!cuda_graph,
-            "[trainer.auto_micro_batch] a step that cuda_graph captures cannot be repeated with smaller batches. Set "
+    require(!capture,
+            "[trainer.auto_micro_batch] a step that capture captures cannot be repeated with smaller batches. Set "
             "one of the two to false.");
     require(!sync_batchnorm,
             "[trainer.auto_micro_batch] sync_batchnorm exchanges inside the forward, where one rank may run out of "

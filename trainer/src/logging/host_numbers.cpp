@@ -31,7 +31,7 @@ std::string NumberChange::seen_late(int64_t captured_at, int64_t step) const {
   return cat(quoted(name), " in log() is a host number. It was ", text_of(before),
              " when the steps were captured, after step ", captured_at, ", and is ", text_of(now), " after step ", step,
              ". Captured steps in between logged the old value, even if it had changed by then. ", kHow,
-             ". Training continues without CUDA graphs");
+             ". Training continues with eager steps");
 }
 
 std::optional<NumberChange> changing_number(const HostNumbers& before, const HostNumbers& now) {

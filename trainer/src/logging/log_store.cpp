@@ -196,6 +196,8 @@ void LogStore::forget_watched() {
 void LogStore::start_noting(at::Device device) {
   noting_on_ = device;
   noted_.clear();
+  if (device.is_cpu() && !recording_on_ && !watch_.device.defined())
+    watch_.device = scalars(RunningStage::train, /*epoch=*/false).add(device, watch_.place);
 }
 
 HostNumbers LogStore::take_noted() {
@@ -291,7 +293,16 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, co
   if (value.is_cpu() && !device_is_cpu) return log(name, scope, stage, cpu_scalar(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
   s.has_steps |= s.on_step;
-  if (value.is_cpu() && !recording_on_) return add_number(s, cpu_scalar(value), weight);
+  if (value.is_cpu() && !recording_on_) {
+    // Its step may be recorded next, and what a recording allocates has no values before each replay.
+    const auto reserve = [&](Accumulator& to, bool epoch) {
+      if (!to.device.defined()) to.device = scalars(stage, epoch).add(value.device(), to.place);
+    };
+    if (s.on_step) reserve(s.step, /*epoch=*/false);
+    if (s.on_step && s.monitored) reserve(s.latest.value, /*epoch=*/false);
+    if (s.on_epoch) reserve(s.epoch, /*epoch=*/true);
+    return add_number(s, cpu_scalar(value), weight);
+  }
   if (s.on_step) {
     add_device(s.step, scalars(stage, /*epoch=*/false), value, weight, options.reduce_fx);
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;

@@ -93,7 +93,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
                      [&](Callback& c) { c.on_train_batch_start(services_.context, batch, batch_idx); });
   ScopeGuard scope(run_, LogScope::train_step);
   const bool skip_rest = run_.model->on_train_batch_start(batch, batch_idx) == -1;
-  if (run_.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
+  if (run_.options.capture && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) train_on(batch, batch_idx, batches_in_epoch);
   run_.position.in_batch = false;
   // Done before the loader creates the next batch, which it may write into the same memory.
@@ -526,15 +526,21 @@ void TrainingStep::start_capturing() {
           ? std::nullopt
           : std::optional<std::string>("the module's class is not known; pass it to fit() with its own type");
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run_.strategy->make_graph_capture();
-  if (!reason && !graph)
-    reason = run_.device().is_cuda()
-                 ? cat("strategy ", run_.strategy->name(), " computes on several devices in one process")
-                 : cat("only a CUDA device can; this run is on ", run_.device().str());
+  if (!reason && !graph) {
+    const std::string strategy = cat("strategy ", run_.strategy->name());
+    if (run_.device().is_cuda())
+      reason = strategy + " computes on several devices in one process";
+    else if (run_.device().is_cpu())
+      reason = strategy + " has no recorder for the CPU; use one process on one device";
+    else
+      reason = cat("only the CPU and a CUDA device can; this run is on ", run_.device().str());
+  }
   if (!reason) reason = cannot_capture(run_);
+  if (graph) graph->set_place([this] { return std::string(run_.position.doing ? run_.position.doing : ""); });
   if (reason) {
     run_.captured.refused = *reason;
-    return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
-                                                 ". Training continues without CUDA graphs"));
+    return log::warn("trainer.not_captured",
+                     cat("capture: the steps are not captured: ", *reason, ". Training continues with eager steps"));
   }
   captured_ = std::make_unique<CapturedStep>(run_, services_, std::move(graph),
                                              [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {

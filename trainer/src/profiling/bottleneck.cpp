@@ -34,7 +34,7 @@ void advise_on_data(const StepCosts& costs, const RunTraits& run, std::vector<Ad
 void advise_on_host(const StepCosts& costs, const RunTraits& run, bool launches, std::vector<Advice>& advice) {
   if (launches && run.can_capture && !run.captures)
     advice.push_back({"the host launches kernels more slowly than the GPU runs them. Launch the whole step at once",
-                      "trainer: {cuda_graph: true}"});
+                      "trainer: {capture: true}"});
   if (costs.callbacks_s >= kNotable * costs.step_s && !costs.slowest_hook.empty())
     advice.push_back(
         {cat("callbacks take ", format_fixed(1e3 * costs.callbacks_s, 2), " ms a step, of which ", costs.slowest_hook,

@@ -25,7 +25,7 @@ struct StepCosts {
 /// The settings that advice depends on.
 struct RunTraits {
   bool on_cpu = true;
-  bool captures = false;    ///< `cuda_graph`
+  bool captures = false;    ///< `capture`
   bool can_capture = true;  ///< the device and the run allow it
   int64_t ranks = 1;
   int64_t threads = 1, cores = 1;

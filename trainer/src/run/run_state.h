@@ -149,7 +149,7 @@ class DataWait {
   std::optional<std::chrono::steady_clock::time_point> began_;
 };
 
-/// The number of batches that were launched as graphs, and why others were not.
+/// The number of batches that were captured, and why others were not.
 struct CapturedCounts {
   int64_t batches = 0;
   std::optional<std::string> refused;

@@ -68,7 +68,9 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
   if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
   if (rolls_back_for_) return NonFiniteDecision::skip;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx();
-  if (loss.is_cpu()) {
+  // A recorded step is judged like one on a device.
+  if (loss.is_cpu() && logs_.is_recording()) watches_on_cpu_ = true;
+  if (loss.is_cpu() && !logs_.is_recording()) {
     if (std::isfinite(cpu_scalar(loss))) {
       // The losses of ranks differ, so ranks agree by means of the gradients.
       finite_since_rollback_ |= run_.world_size() == 1;
@@ -140,7 +142,7 @@ NonFiniteDecision NonFinitePolicy::decide_by_gradients(Optimizer& optimizer, con
   at::NoGradGuard no_grad;
   Tensor norm = known_norm;
   if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer.gradients());
-  if (norm.defined() && norm.is_cpu()) {
+  if (norm.defined() && norm.is_cpu() && !logs_.is_recording()) {
     const bool finite = std::isfinite(cpu_scalar(norm));
     finite_since_rollback_ |= finite;
     if (!finite) {
@@ -162,7 +164,7 @@ NonFiniteDecision NonFinitePolicy::decide_by_gradients(Optimizer& optimizer, con
   const auto decision = steps ? NonFiniteDecision::proceed : NonFiniteDecision::skip;
   if (settings_.policy != OnNonFinite::skip) return decision;
   if (!steps) {
-    ++skipped_;
+    count_skip();
     buffers_.restore(run_.module());
   }
   reported_ = false;
@@ -179,10 +181,10 @@ NonFiniteDecision NonFinitePolicy::check_scaled_gradients() {
     if (const std::string bad = find_in_weights(); !bad.empty())
       if (const auto decision = decide(bad); decision != NonFiniteDecision::proceed) return decision;
   }
-  if (found_inf_->is_cpu())
-    skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
-  else
+  if (!found_inf_->is_cpu() || logs_.is_recording())
     count_skips(*found_inf_);
+  else if (*found_inf_->const_data_ptr<float>() != 0)
+    count_skip();
   put_back_if(*found_inf_);
   counts_ = true;
   return NonFiniteDecision::proceed;
@@ -191,7 +193,7 @@ NonFiniteDecision NonFinitePolicy::check_scaled_gradients() {
 // Buffer updates by the step's forwards are discarded with the step.
 void NonFinitePolicy::put_back_if(const Tensor& found_inf) {
   if (settings_.policy != OnNonFinite::skip) return;
-  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, run_.module());
+  if (!found_inf.is_cpu() || logs_.is_recording()) return buffers_.restore_if(found_inf, run_.module());
   if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore(run_.module());
 }
 
@@ -199,6 +201,23 @@ void NonFinitePolicy::count_skips(const Tensor& found_inf) {
   if (!skipped_on_device_.defined())
     skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf.options());
   skipped_on_device_.add_(found_inf);
+}
+
+void NonFinitePolicy::before_recording() {
+  const bool counts = settings_.policy == OnNonFinite::skip || settings_.precision->loss_scale();
+  if (!run_.device().is_cpu() || !counts || skipped_on_device_.defined()) return;
+  skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), at::kFloat);
+}
+
+// Seen by the host, on the CPU. Captured steps have been counted by operations.
+void NonFinitePolicy::count_skip() {
+  if (!skipped_on_device_.defined()) {
+    ++skipped_;
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  skipped_on_device_.add_(1);
+  ++noted_skips_;
 }
 
 void NonFinitePolicy::count_judged_skip() {
@@ -261,7 +280,7 @@ BatchRange NonFinitePolicy::close_window() {
 
 NonFiniteDecision NonFinitePolicy::judge(bool good, const BatchRange& batches) {
   if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
-  const bool on_cpu = run_.device().is_cpu();
+  const bool on_cpu = run_.device().is_cpu() && !watches_on_cpu_;
   if (!on_cpu) own_loss_is_bad_ = !good;
   // Losses on a CPU were checked one by one.
   if (run_.world_size() > 1 && !on_cpu) good = !run_.collectives().any(!good);

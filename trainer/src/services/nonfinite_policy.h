@@ -37,8 +37,9 @@ struct BatchRange {
 };
 
 /// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. The policy decides, and the
-/// loops act. A loss on the CPU is read directly. A loss on a device is watched there (`LogStore::watch`), and judged
-/// with the row of metrics that covers it, before a validation, before checkpoints and at each epoch's end.
+/// loops act. A loss on the CPU is read directly, unless the step is captured. A loss on a device is watched there
+/// (`LogStore::watch`), and judged with the row of metrics that covers it, before a validation, before checkpoints and
+/// at each epoch's end.
 class NonFinitePolicy {
  public:
   struct Settings {
@@ -77,6 +78,8 @@ class NonFinitePolicy {
   /// Checks the gradients of a step before it is made; `norm` if clipping has computed it. The optimizer
   /// steps if the result is `proceed`.
   NonFiniteDecision check_gradients(Optimizer& optimizer, const Tensor& norm);
+  /// Call before a step is recorded on the CPU: creates what the recorded step adds to.
+  void before_recording();
   /// The loss of a replayed step: the device has watched it.
   void after_replay();
   /// Passed to the optimizer for the step: on a device, the device decides whether to skip it.
@@ -130,6 +133,7 @@ class NonFinitePolicy {
   void note_manual_step(NonFiniteDecision decision);
   void count_skipped_batch();
   void count_skips(const Tensor& found_inf);
+  void count_skip();
   void put_back_if(const Tensor& found_inf);
   bool saves_buffers() const { return settings_.policy == OnNonFinite::skip || keeps_buffers_; }
   /// Applies the policy; throws for `raise`.
@@ -173,6 +177,7 @@ class NonFinitePolicy {
   // With several ranks: whether a loss of this rank was not finite in the window, and which ranks had one in the
   // reported batches.
   bool own_loss_is_bad_ = false;
+  bool watches_on_cpu_ = false;  // steps on the CPU are captured, so that losses are not checked one by one
   std::vector<int64_t> bad_ranks_;
 };
 

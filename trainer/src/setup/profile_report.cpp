@@ -40,7 +40,7 @@ std::optional<std::string> data_option(const RunState& run, std::string_view nam
 RunTraits traits_of(const RunState& run) {
   RunTraits traits{
       .on_cpu = run.device().is_cpu(),
-      .captures = run.options.cuda_graph,
+      .captures = run.options.capture,
       .ranks = run.world_size(),
       // What `auto` decided is no bottleneck to point at.
       .threads = given_threads(run.options.num_threads) ? run.description.threads : usable_cpus(),
@@ -111,10 +111,10 @@ void start_profiler(RunState& run) {
                    .rank = run.rank(),
                    .run_dir = run.run_dir,
                    .module = run.model.get(),
-                   .records_graphs = run.options.cuda_graph});
+                   .records_graphs = run.options.capture});
   run.actions.report_to(profiler);
   // A recorded exchange is not seen by the host.
-  if (run.fn == TrainerFn::fit && run.world_size() > 1 && !run.options.cuda_graph)
+  if (run.fn == TrainerFn::fit && run.world_size() > 1 && !run.options.capture)
     run.strategy->watch_exchanges([profiler] { profiler->exchange_is_awaited(); });
 }
 

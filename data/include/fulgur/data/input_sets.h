@@ -13,7 +13,7 @@
 namespace fulgur {
 
 /// Two sets of device tensors into which batches of one kind are copied alternately: while the device computes with one
-/// set, the next batch is copied into the other. So a recorded step that reads fixed memory (`cuda_graph`) reads what
+/// set, the next batch is copied into the other. So a recorded step that reads fixed memory (`capture`) reads what
 /// the loader wrote, without a device copy and without waiting for the copy from the host.
 ///
 /// Returned batches share the memory of a set, which the batch after the next overwrites. If one is still held by then,

@@ -36,8 +36,8 @@ struct FULGUR_API FitReport {
   std::vector<PeakMemory> peak_memory;
   /// Number of batches that were launched as CUDA graphs in this process.
   int64_t captured_batches = 0;
-  /// Why the batches, or those after some batch, were not launched as graphs although `cuda_graph` is true. Nullopt if
-  /// all batches after the warm-up were, or if `cuda_graph` is false.
+  /// Why the batches, or those after some batch, were not captured although `capture` is true. Nullopt if
+  /// all batches after the warm-up were, or if `capture` is false.
   std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;

@@ -168,7 +168,7 @@ struct FULGUR_API TrainerOptions {
 
   DeterministicChoice deterministic;
   std::optional<bool> benchmark;
-  bool cuda_graph = false;
+  bool capture = false;
   std::optional<std::string> float32_matmul_precision;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   AllocatorOptions allocator;

@@ -26,7 +26,7 @@ struct FULGUR_API ProfiledRun {
   int64_t rank = 0;
   std::filesystem::path run_dir;            ///< empty if the run has no folder
   const LightningModule* module = nullptr;  ///< lives longer than the run
-  bool records_graphs = false;              ///< with `cuda_graph`: an action may be inside the recording of a graph
+  bool records_graphs = false;              ///< with `capture`: an action may be inside the recording of a graph
 };
 
 /// What a profiler has measured.

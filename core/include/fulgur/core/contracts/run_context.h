@@ -122,7 +122,7 @@ class FULGUR_API RunContext {
   /// it is logged. In a training or evaluation batch on a GPU, the copy does not make the host wait; the record is
   /// sent up to five batches later. Outside a batch, the call waits for the tensor. A sanity check sends nothing.
   /// Throws an Error for a bad record (`check_media`), before the fit or evaluation starts, and in a step that
-  /// `cuda_graph` records.
+  /// `capture` records.
   virtual void log_media(const MediaRecord& record) = 0;
   /// Lets the loggers keep a file, or a folder with all that is in it; only rank 0's is kept. Loggers read it at once
   /// or, if they write on a thread, soon after. Throws an Error if the path does not exist on rank 0.

@@ -2,12 +2,14 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "fulgur/core/export.h"
 
 namespace fulgur {
 
-/// Work of a device, recorded once and launched repeatedly as one unit (a CUDA graph). Used by one thread.
+/// Work of a device, recorded once and launched repeatedly as one unit (a CUDA graph, or a program on the CPU). Used by
+/// one thread.
 class FULGUR_API GraphCapture {
  public:
   virtual ~GraphCapture();
@@ -27,6 +29,12 @@ class FULGUR_API GraphCapture {
   /// only while they run, so neither may be launched while the other is running; the outputs of a recording stay valid
   /// as long as a tensor holds them.
   virtual std::unique_ptr<GraphCapture> another() = 0;
+  /// Whether `record` may be called again for a later step of the same kind, without `forget`: it then compares the
+  /// step with the recording, throws an Error that names the first difference, and replaces the recording if there is
+  /// none.
+  virtual bool compares_recordings() const { return false; }
+  /// `place` describes the part of the step that runs now, for the messages of `record`.
+  virtual void set_place(std::function<std::string()> /*place*/) {}
 };
 
 }  // namespace fulgur

@@ -6,7 +6,7 @@
 
 namespace fulgur {
 
-/// An Optimizer whose step can be recorded and launched again (`cuda_graph`). A recorded step keeps using the tensors
+/// An Optimizer whose step can be recorded and launched again (`capture`). A recorded step keeps using the tensors
 /// it was recorded with, so the optimizer reports when its next step would use others.
 class FULGUR_API RecordableStep {
  public:

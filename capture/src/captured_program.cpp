@@ -1,0 +1,183 @@
+#include "fulgur/capture/captured_program.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "differences.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "lowering.h"
+#include "memory_plan.h"
+#include "recorder.h"
+
+namespace fulgur {
+
+using detail::CallKind;
+using detail::name_of;
+using detail::RecordedCall;
+using detail::ReplayCall;
+using detail::SavedState;
+using detail::StorageUse;
+
+std::string CaptureRefusal::text() const {
+  return place.empty() ? cat(operation, ": ", reason) : cat(operation, " in ", place, ": ", reason);
+}
+
+struct CapturedProgram::Parts {
+  RecordOptions options;
+  detail::RawRecording raw;
+  detail::StorageUses uses;
+  detail::Lowered lowered;
+  detail::MemoryPlan memory;
+  std::optional<SavedState> after;  // of what existed before the step, and of its results that something refers to
+  bool prepared = false, has_state = true;
+  torch::jit::Stack stack;
+
+  void call(ReplayCall& one);
+  void keep_results();
+  std::string writer_of(const std::vector<c10::StorageImpl*>& storages) const;
+};
+
+void CapturedProgram::Parts::call(ReplayCall& one) {
+  if (one.direct) return one.direct->run();
+  stack.assign(one.arguments.begin(), one.arguments.end());
+  one.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  if (!one.exchanged.empty()) {
+    std::vector<Tensor> results;
+    for (const c10::IValue& value : stack) {
+      if (value.isTensor())
+        results.push_back(value.toTensor());
+      else if (value.isTensorList())
+        for (const Tensor& tensor : value.toTensorVector()) results.push_back(tensor);
+    }
+    detail::exchange_memory(one.exchanged, results);
+  }
+  stack.clear();
+}
+
+void CapturedProgram::Parts::keep_results() {
+  if (!has_state || after) return;
+  after = SavedState::now(raw.before);
+  for (const auto& [storage, use] : uses)
+    if (use.is_shared()) after->add(use.storage, use.used_bytes);
+}
+
+// Of the storages, the one that the step uses first.
+std::string CapturedProgram::Parts::writer_of(const std::vector<c10::StorageImpl*>& storages) const {
+  const StorageUse* first = nullptr;
+  for (c10::StorageImpl* const storage : storages) {
+    const auto found = uses.find(storage);
+    if (found != uses.end() && (!first || found->second.number < first->number)) first = &found->second;
+  }
+  if (!first) return "a tensor that no operation writes";
+  const std::string shape = shape_text(first->example.sizes());
+  return first->last_writer.empty()
+             ? cat("a tensor of shape ", shape, ", which no operation writes: the step writes its memory directly")
+             : cat("a tensor of shape ", shape, ", which ", first->last_writer, " writes last");
+}
+
+CapturedProgram::CapturedProgram(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+CapturedProgram::~CapturedProgram() = default;
+
+std::unique_ptr<CapturedProgram> CapturedProgram::record(const std::function<void()>& step, RecordOptions options) {
+  auto parts = std::make_unique<Parts>();
+  parts->options = std::move(options);
+  parts->raw = detail::record_calls(step, parts->options);
+  parts->uses = detail::storage_uses(parts->raw.calls);
+  return std::unique_ptr<CapturedProgram>(new CapturedProgram(std::move(parts)));
+}
+
+const std::vector<CaptureRefusal>& CapturedProgram::refusals() const { return parts_->raw.refusals; }
+
+std::optional<std::string> CapturedProgram::difference(const CapturedProgram& previous) const {
+  const auto compared = [](const Parts& parts) {
+    return detail::ComparedRecording{parts.raw.calls, parts.uses, parts.options.inputs};
+  };
+  return detail::difference_between(compared(*previous.parts_), compared(*parts_));
+}
+
+void CapturedProgram::prepare() {
+  Parts& p = *parts_;
+  if (p.prepared) return;
+  if (!p.raw.refusals.empty())
+    throw Error(cat("[CapturedProgram.prepare] every operation of a captured step can be replayed; ",
+                    p.raw.refusals.front().text(), "."));
+  p.keep_results();
+  p.lowered = detail::lower(p.raw.calls, p.uses, p.options);
+  p.memory = detail::plan_memory(p.raw.calls, p.uses, p.lowered, p.options.plan_memory);
+  p.prepared = true;
+}
+
+std::optional<std::string> CapturedProgram::check_replay(bool undo) {
+  Parts& p = *parts_;
+  if (!p.prepared || !p.after)
+    throw Error("[CapturedProgram.check_replay] a replay is compared after prepare(), while the states are kept.");
+  p.raw.before.restore();
+  replay();
+  const SavedState replayed = SavedState::now(*p.after);
+  std::optional<std::string> found;
+  if (const auto differing = p.after->differing(replayed); !differing.empty())
+    found = cat("a replay gives other values than the step in ", differing.size(),
+                " of the tensors that it uses; the first is ", p.writer_of(differing));
+  else if (p.after->generators_differ_from(replayed))
+    found = "a replay draws other random numbers than the step";
+  p.after->restore();
+  if (undo) p.raw.before.restore();
+  return found;
+}
+
+void CapturedProgram::undo() {
+  if (!parts_->has_state) throw Error("[CapturedProgram.undo] the state before the step was forgotten.");
+  parts_->keep_results();
+  parts_->raw.before.restore();
+}
+
+void CapturedProgram::forget_state() {
+  parts_->raw.before = {};
+  parts_->after.reset();
+  parts_->has_state = false;
+}
+
+void CapturedProgram::replay() {
+  if (!parts_->prepared) throw Error("[CapturedProgram.replay] a program is replayed after prepare().");
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (ReplayCall& one : parts_->lowered.calls) parts_->call(one);
+}
+
+CaptureSummary CapturedProgram::summary() const {
+  const Parts& p = *parts_;
+  CaptureSummary summary;
+  summary.operations = static_cast<int64_t>(p.raw.calls.size());
+  for (const RecordedCall& call : p.raw.calls) {
+    if (call.kind == CallKind::view) ++summary.views;
+    if (call.kind == CallKind::allocate) ++summary.allocations;
+  }
+  for (const ReplayCall& call : p.lowered.calls) {
+    ++(call.direct ? summary.typed : summary.boxed);
+    if (!call.exchanged.empty()) ++summary.exchanged;
+  }
+  summary.constants = static_cast<int64_t>(p.lowered.constants.size());
+  summary.planned_bytes = p.memory.planned_bytes;
+  summary.separate_bytes = p.memory.separate_bytes;
+  summary.peak_live_bytes = p.memory.peak_live_bytes;
+  return summary;
+}
+
+std::string CapturedProgram::listing() const {
+  std::map<std::string, int64_t> counts;
+  for (const ReplayCall& call : parts_->lowered.calls) {
+    const std::string recorded = name_of(parts_->raw.calls[call.recorded].op), called = name_of(call.op);
+    ++counts[cat(call.direct ? "typed " : "boxed ", recorded, recorded == called ? "" : cat(" as ", called),
+                 call.exchanged.empty() ? "" : ", memory exchanged")];
+  }
+  std::string text;
+  for (const auto& [line, count] : counts) text += cat(count, " ", line, "\n");
+  return text;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recorded_call.h"
+
+namespace fulgur::detail {
+
+struct ComparedRecording {
+  const std::vector<RecordedCall>& calls;
+  const StorageUses& uses;
+  const std::vector<Tensor>& inputs;
+};
+
+/// What differs between recordings of two steps, apart from values of tensors; see CapturedProgram::difference.
+std::optional<std::string> difference_between(const ComparedRecording& before, const ComparedRecording& now);
+
+}  // namespace fulgur::detail

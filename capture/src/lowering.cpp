@@ -1,0 +1,132 @@
+#include "lowering.h"
+
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "operator_rules.h"
+#include "out_overload.h"
+
+namespace fulgur::detail {
+namespace {
+
+using c10::IValue;
+
+bool is_whole_memory(const Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && tensor.storage_offset() == 0 &&
+         tensor.nbytes() == tensor.storage().nbytes();
+}
+
+// What a call makes.
+struct Made {
+  std::vector<Tensor> outputs;  // if all results are single new tensors
+  bool has_others = false;      // a list, an undefined tensor, or an argument
+};
+
+Made made_by(const RecordedCall& call) {
+  std::unordered_set<c10::StorageImpl*> given;
+  each_argument(call, [&given](const Tensor& tensor) { given.insert(storage_of(tensor)); });
+  Made made;
+  for (const IValue& result : call.results) {
+    if (!result.isTensor() || !result.toTensor().defined() || given.contains(storage_of(result.toTensor())))
+      made.has_others = true;
+    else
+      made.outputs.push_back(result.toTensor());
+  }
+  return made;
+}
+
+bool never_changes(const RecordedCall& call, const StorageUses& uses) {
+  if (call.op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  bool reads = false, written = false;
+  each_argument(call, [&reads](const Tensor&) { reads = true; });
+  for (const IValue& value : call.arguments) reads = reads || value.isGenerator();
+  each_result(call, [&](const Tensor& tensor) { written = written || uses.at(storage_of(tensor)).is_written; });
+  return !written && (!reads || only_fills(call.op));
+}
+
+// `zeros` becomes zero_, `clone` becomes copy_.
+bool simplify_maker(const RecordedCall& call, const std::vector<Tensor>& outputs, ReplayCall& replayed) {
+  const std::string_view name = call.op.operator_name().name;
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  if (outputs.size() != 1) return false;
+  if (name == "aten::zeros" || name == "aten::zeros_like" || name == "aten::new_zeros") {
+    if (!is_whole_memory(outputs[0])) return false;
+    replayed.op = dispatcher.findSchemaOrThrow("aten::zero_", "");
+    replayed.arguments = {outputs[0]};
+    replayed.direct = make_clear(outputs[0]);
+    return true;
+  }
+  if (name == "aten::clone" || name == "aten::_to_copy") {
+    replayed.op = dispatcher.findSchemaOrThrow("aten::copy_", "");
+    replayed.arguments = {outputs[0], call.arguments[0].toTensor(), false};
+    return true;
+  }
+  return false;
+}
+
+// A counter that grows by a number of the host.
+std::unique_ptr<DirectCall> increment_of(const RecordedCall& call) {
+  if (name_of(call.op) != "aten::add_.Tensor") return nullptr;
+  const Tensor &to = call.arguments[0].toTensor(), &by = call.arguments[1].toTensor();
+  if (to.dim() != 0 || to.scalar_type() != at::kFloat || by.dim() != 0 || !is_wrapped_number(by) ||
+      call.arguments[2].toScalar().toDouble() != 1)
+    return nullptr;
+  if (by.scalar_type() == at::kDouble) return make_increment(to, static_cast<float>(*by.const_data_ptr<double>()));
+  if (by.scalar_type() == at::kLong) return make_increment(to, static_cast<float>(*by.const_data_ptr<int64_t>()));
+  return nullptr;
+}
+
+std::vector<Tensor> results_to_exchange(const RecordedCall& call) {
+  std::unordered_set<c10::StorageImpl*> given;
+  each_argument(call, [&given](const Tensor& tensor) { given.insert(storage_of(tensor)); });
+  std::vector<Tensor> exchanged;
+  const auto add = [&](const Tensor& tensor) {
+    exchanged.push_back(tensor.defined() && !given.contains(storage_of(tensor)) ? tensor : Tensor());
+  };
+  for (const IValue& result : call.results) {
+    if (result.isTensor())
+      add(result.toTensor());
+    else if (result.isTensorList())
+      for (const Tensor& tensor : result.toTensorVector()) add(tensor);
+  }
+  return exchanged;
+}
+
+}  // namespace
+
+Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, const RecordOptions& options) {
+  Lowered lowered;
+  for (size_t k = 0; k < calls.size(); ++k) {
+    const RecordedCall& call = calls[k];
+    if (call.kind == CallKind::view || call.kind == CallKind::allocate) continue;
+    ReplayCall replayed{call.op, call.arguments, {}, nullptr, k};
+    if (call.kind == CallKind::makes) {
+      if (never_changes(call, uses)) {
+        lowered.constants.push_back(k);
+        continue;
+      }
+      const Made made = made_by(call);
+      const bool simplified = options.simplify && !made.has_others && simplify_maker(call, made.outputs, replayed);
+      if (!simplified) {
+        const auto overload = made.has_others ? std::nullopt : out_overload(call.op);
+        if (overload && out_gives_same_bits(call, *overload, made.outputs)) {
+          replayed.op = *overload;
+          for (const Tensor& output : made.outputs) replayed.arguments.emplace_back(output);
+        } else {
+          replayed.exchanged = results_to_exchange(call);
+        }
+      }
+    } else if (options.simplify) {
+      replayed.direct = increment_of(call);
+    }
+    if (!options.typed_calls) replayed.direct.reset();
+    if (options.typed_calls && !replayed.direct)
+      replayed.direct = make_typed_call(replayed.op, replayed.arguments, replayed.exchanged);
+    lowered.calls.push_back(std::move(replayed));
+  }
+  return lowered;
+}
+
+}  // namespace fulgur::detail

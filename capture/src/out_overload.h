@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+
+#include "recorded_call.h"
+
+namespace fulgur::detail {
+
+/// The overload with the same arguments that writes into given tensors, if CPU has a kernel for it.
+std::optional<c10::OperatorHandle> out_overload(const c10::OperatorHandle& op);
+/// Whether the overload gives the bits of the functional call, in the memory of its outputs. Nothing else is changed.
+bool out_gives_same_bits(const RecordedCall& call, const c10::OperatorHandle& overload,
+                         const std::vector<Tensor>& outputs);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,202 @@
+#include "recorder.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "fulgur/core/text/errors.h"
+#include "operator_rules.h"
+
+namespace fulgur::detail {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using torch::jit::Stack;
+
+class Recorder;
+thread_local Recorder* active_recorder = nullptr;
+// Operations of a recorded step that run on other threads.
+std::atomic<bool> recording{false}, used_elsewhere{false};
+
+class Recorder {
+ public:
+  explicit Recorder(const RecordOptions& options) : options_(options) {
+    result.before.add(at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
+  }
+
+  /// `whole` runs the kernel unseen, `opened` with the calls in it seen.
+  template <class Whole, class Opened>
+  void call(const c10::OperatorHandle& op, Stack* stack, const Whole& whole, const Opened& opened) {
+    if (always_composite(op)) return opened();
+    if (reads_metadata(op)) return whole();
+    const size_t arguments = op.schema().arguments().size(), results = op.schema().returns().size();
+    RecordedCall call{op, {}, {}};
+    for (size_t i = 0; i < arguments; ++i) call.arguments.push_back(frozen((*stack)[stack->size() - arguments + i]));
+    save_state(call);
+    const size_t calls_before = result.calls.size(), refusals_before = result.refusals.size();
+    const bool open = options_.open_composites && may_be_composite(op) && all_plain(call);
+    open ? opened() : whole();
+    for (size_t i = 0; i < results; ++i) call.results.push_back(frozen((*stack)[stack->size() - results + i]));
+    each_result(call, [this](const Tensor& tensor) {
+      if (tensor.has_storage()) made_.try_emplace(storage_of(tensor), tensor.storage());
+    });
+    if (open && result.calls.size() > calls_before && result.refusals.size() == refusals_before &&
+        do_all(calls_before, call))
+      return;
+    result.calls.erase(result.calls.begin() + static_cast<std::ptrdiff_t>(calls_before), result.calls.end());
+    result.refusals.resize(refusals_before);
+    if (const auto reason = why_refused(call)) refuse(name_of(op), *reason);
+    take_final_shapes(call);
+    set_kind(call);
+    result.calls.push_back(std::move(call));
+  }
+
+  void refuse(const std::string& operation, const std::string& reason) {
+    const std::string place = options_.place ? options_.place() : std::string();
+    const bool known = std::ranges::any_of(result.refusals, [&](const CaptureRefusal& one) {
+      return one.operation == operation && one.reason == reason && one.place == place;
+    });
+    // Kept apart from those that are dropped with a composite operation only if new.
+    if (!known) result.refusals.push_back({operation, reason, place});
+  }
+
+  RawRecording result;
+
+ private:
+  void save_state(const RecordedCall& call) {
+    each_argument(call, [this](const Tensor& tensor) {
+      if (!tensor.has_storage() || !tensor.device().is_cpu() || made_.contains(storage_of(tensor))) return;
+      result.before.add(tensor.storage());
+    });
+    for (const c10::IValue& value : call.arguments)
+      if (value.isGenerator()) result.before.add(value.toGenerator());
+  }
+
+  static bool all_plain(const RecordedCall& call) {
+    bool plain = true;
+    each_argument(call, [&plain](const Tensor& tensor) {
+      plain = plain && tensor.layout() == at::kStrided && tensor.device().is_cpu();
+    });
+    return plain;
+  }
+
+  // Whether the calls from `first` on write all results and all arguments that `call` writes. If not, the kernel writes
+  // memory itself.
+  bool do_all(size_t first, const RecordedCall& call) const {
+    std::unordered_set<c10::StorageImpl*> made, given;
+    for (size_t k = first; k < result.calls.size(); ++k) {
+      const RecordedCall& inner = result.calls[k];
+      // The kernel prepares memory for something that is not seen.
+      if (changes_memory(inner.op) || inner.op.operator_name().name == "aten::as_strided_") return false;
+      if (inner.kind == CallKind::view || inner.kind == CallKind::allocate) continue;
+      each_written(inner, [&made](const Tensor& tensor) { made.insert(storage_of(tensor)); });
+      each_result(inner, [&made](const Tensor& tensor) { made.insert(storage_of(tensor)); });
+    }
+    each_argument(call, [&given](const Tensor& tensor) { given.insert(storage_of(tensor)); });
+    bool all = true;
+    each_result(call, [&](const Tensor& tensor) {
+      all = all && (made.contains(storage_of(tensor)) || given.contains(storage_of(tensor)));
+    });
+    each_written(call, [&](const Tensor& tensor) { all = all && made.contains(storage_of(tensor)); });
+    return all;
+  }
+
+  // An `out` that the kernel has enlarged has its final shape from now on, so that a replay does not enlarge it.
+  static void take_final_shapes(RecordedCall& call) {
+    const auto& arguments = call.op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!arguments[i].is_out() || !call.arguments[i].isTensor()) continue;
+      const Tensor given = call.arguments[i].toTensor();
+      for (const c10::IValue& one : call.results)
+        if (one.isTensor() && one.toTensor().defined() && storage_of(one.toTensor()) == storage_of(given) &&
+            one.toTensor().storage_offset() == given.storage_offset() && one.toTensor().sizes() != given.sizes())
+          call.arguments[i] = frozen(one);
+    }
+  }
+
+  static void set_kind(RecordedCall& call) {
+    std::unordered_set<c10::StorageImpl*> given;
+    each_argument(call, [&given](const Tensor& tensor) { given.insert(storage_of(tensor)); });
+    bool writes = false, makes = false;
+    each_written(call, [&writes](const Tensor&) { writes = true; });
+    each_result(call, [&](const Tensor& tensor) { makes = makes || !given.contains(storage_of(tensor)); });
+    if (only_allocates(call.op))
+      call.kind = CallKind::allocate;
+    else if (changes_metadata(call.op) ||
+             (!writes && !makes && !call.results.empty() && !call.op.schema().is_mutable()))
+      call.kind = CallKind::view;
+    else
+      call.kind = makes ? CallKind::makes : CallKind::in_place;
+  }
+
+  const RecordOptions& options_;
+  // Held, since a storage that is freed inside the step could be followed by another one at its address.
+  std::unordered_map<c10::StorageImpl*, c10::Storage> made_;
+};
+
+void record_call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::Fake);
+  const auto whole = [&] {
+    const c10::impl::ExcludeDispatchKeyGuard unseen(DispatchKey::Fake);
+    op.redispatchBoxed(below, stack);
+  };
+  if (active_recorder) return active_recorder->call(op, stack, whole, [&] { op.redispatchBoxed(below, stack); });
+  used_elsewhere = true;
+  whole();
+}
+
+void register_once() {
+  static std::once_flag once;
+  // Never destroyed: at the end of the process, removing it would rebuild the tables of all operators.
+  std::call_once(once, [] {
+    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", std::make_optional(DispatchKey::Fake),
+                                                    __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&record_call>());
+    library.release();  // NOLINT(bugprone-unused-return-value)
+  });
+}
+
+class ActiveRecorder {
+ public:
+  explicit ActiveRecorder(Recorder& recorder) : include_(DispatchKey::Fake) {
+    active_recorder = &recorder;
+    used_elsewhere = false;
+  }
+  ~ActiveRecorder() {
+    active_recorder = nullptr;
+    recording = false;
+  }
+  ActiveRecorder(const ActiveRecorder&) = delete;
+  ActiveRecorder& operator=(const ActiveRecorder&) = delete;
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard include_;
+};
+
+}  // namespace
+
+RawRecording record_calls(const std::function<void()>& step, const RecordOptions& options) {
+  register_once();
+  if (recording.exchange(true))
+    throw Error("[CapturedProgram.record] a process makes one recording at a time; another one has not ended");
+  Recorder recorder(options);
+  try {
+    const ActiveRecorder active(recorder);
+    step();
+  } catch (...) {
+    recorder.result.before.restore();
+    throw;
+  }
+  if (used_elsewhere) recorder.refuse("the step", "it computes on other threads, whose operations are not seen");
+  return std::move(recorder.result);
+}
+
+}  // namespace fulgur::detail

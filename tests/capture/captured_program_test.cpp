@@ -1,0 +1,160 @@
+#include <ATen/Functions.h>
+
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "capture/twin.h"
+#include "fulgur/capture/capture_guards.h"
+#include "fulgur/core/text/errors.h"
+
+namespace captured_program_test {
+
+using namespace capture_test;
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("results that something refers to are written by each replay, others share memory") {
+  const Tensor x = at::randn({1000});
+  Tensor sum, kept_elsewhere;
+  const auto program = CapturedProgram::record([&] {
+    Tensor h = x;
+    for (int i = 0; i < 10; ++i) h = at::tanh(h * 1.5);
+    kept_elsewhere = h;
+    sum = h.sum();
+  });
+  program->prepare();
+  CHECK(!program->check_replay());
+  const CaptureSummary summary = program->summary();
+  CHECK(summary.operations >= 21);
+  CHECK(summary.planned_bytes <= 2 * 4096);
+  CHECK(summary.separate_bytes == 4096 - 64 + 64);
+  x.fill_(0.5);
+  program->replay();
+  Tensor h = x;
+  for (int i = 0; i < 10; ++i) h = at::tanh(h * 1.5);
+  CHECK(at::equal(kept_elsewhere, h));
+  CHECK(at::equal(sum, h.sum()));
+  CHECK_THAT(program->listing(), ContainsSubstring("10 typed aten::mul.Tensor as aten::mul.out"));
+}
+
+TEST_CASE("a recorded step is undone: tensors, gradients in memory and generators") {
+  at::manual_seed(5);
+  const Tensor x = at::randn({4});
+  Tensor weight = at::randn({4}), noise;
+  const Tensor before = weight.clone(), generator = generator_state();
+  const auto program = CapturedProgram::record([&] {
+    noise = at::rand({4});
+    weight.add_(x * noise);
+  });
+  const Tensor after = weight.clone(), generator_after = generator_state();
+  program->undo();
+  CHECK(at::equal(weight, before));
+  CHECK(at::equal(generator, generator_state()));
+  program->prepare();
+  CHECK(!program->check_replay(/*undo=*/true));
+  CHECK(at::equal(weight, before));
+  program->replay();
+  CHECK(at::equal(weight, after));
+  CHECK(at::equal(generator_after, generator_state()));
+  program->forget_state();
+  CHECK_THROWS_AS(program->undo(), fulgur::Error);
+  CHECK_THROWS_AS(program->check_replay(), fulgur::Error);
+}
+
+TEST_CASE("a program that is destroyed leaves its results valid") {
+  Tensor kept;
+  const Tensor x = at::randn({64});
+  {
+    const auto program = CapturedProgram::record([&] { kept = at::relu(x * 2) + 1; });
+    program->prepare();
+    program->replay();
+  }
+  CHECK(at::equal(kept, at::relu(x * 2) + 1));
+}
+
+TEST_CASE("the same generator, also one of the step's own, gives the numbers of an eager step") {
+  Tensor out = at::zeros({8});
+  auto own = at::detail::getDefaultCPUGenerator().clone();
+  const auto step = [&] { out.add_(at::rand({8}, own, at::kFloat)).add_(at::dropout(at::ones({8}), 0.5, true)); };
+  at::manual_seed(1);
+  own.set_current_seed(3);
+  for (int i = 0; i < 5; ++i) step();
+  const Tensor eager = out.clone();
+  out.zero_();
+  at::manual_seed(1);
+  own.set_current_seed(3);
+  const auto program = CapturedProgram::record(step);
+  REQUIRE(program->refusals().empty());
+  program->prepare();
+  REQUIRE(!program->check_replay());
+  for (int i = 1; i < 5; ++i) program->replay();
+  CHECK(at::equal(out, eager));
+}
+
+TEST_CASE("a kernel that uses its output as scratch memory is not called by its overload with out") {
+  const Tensor target = at::rand({5}), input = at::rand({5});
+  Tensor loss;
+  const auto program = CapturedProgram::record([&] { loss = at::binary_cross_entropy(input, target); });
+  program->prepare();
+  CHECK(!program->check_replay());
+  input.fill_(0.25);
+  program->replay();
+  CHECK(same_bits(loss, at::binary_cross_entropy(input, target)));
+}
+
+TEST_CASE("scratch memory behind a result is not compared") {
+  const Tensor x = at::randn({4, 2}), y = at::randn({4, 2});
+  Tensor loss;
+  const auto program = CapturedProgram::record([&] { loss = at::mse_loss(x, y); });
+  program->undo();
+  program->prepare();
+  CHECK(!program->check_replay(/*undo=*/true));
+  x.fill_(0.5);
+  program->replay();
+  CHECK(same_bits(loss, at::mse_loss(x, y)));
+}
+
+TEST_CASE("two recordings that wait for their replay do not disturb each other") {
+  const Tensor x = at::randn({4});
+  Tensor out = at::zeros({4});
+  const auto one = CapturedProgram::record([&] { out.add_(x * 2); });
+  const auto two = CapturedProgram::record([&] { out.add_(x * 2); });
+  CHECK(!two->difference(*one));
+  two->prepare();
+  two->replay();
+  CHECK(at::allclose(out, x * 6));
+}
+
+class Layers : public torch::nn::Module {
+ public:
+  Layers() {
+    weight = register_parameter("weight", at::randn({3}));
+    mean = register_buffer("mean", at::zeros({3}));
+  }
+  Tensor weight, mean;
+};
+
+TEST_CASE("guards name what has changed since the recording") {
+  Layers layers;
+  fulgur::CaptureGuards guards(layers);
+  CHECK(!guards.changed());
+  layers.weight.data().fill_(2);
+  CHECK(!guards.changed());
+  layers.eval();
+  CHECK_THAT(*guards.changed(), ContainsSubstring("training mode"));
+  layers.train();
+  CHECK(!guards.changed());
+  layers.weight.requires_grad_(false);
+  CHECK_THAT(*guards.changed(), ContainsSubstring("'weight'") && ContainsSubstring("requires_grad"));
+  layers.weight.requires_grad_(true);
+  layers.mean.set_data(at::zeros({3}));
+  CHECK_THAT(*guards.changed(), ContainsSubstring("'mean'") && ContainsSubstring("memory"));
+  guards = fulgur::CaptureGuards(layers);
+  layers.mean.set_data(layers.mean.to(at::kDouble));
+  CHECK_THAT(*guards.changed(), ContainsSubstring("'mean'"));
+  Tensor extra = at::zeros({2, 3});
+  guards = fulgur::CaptureGuards(layers);
+  guards.add("input", extra);
+  extra.t_();
+  CHECK_THAT(*guards.changed(), ContainsSubstring("'input'") && ContainsSubstring("shape"));
+}
+
+}  // namespace captured_program_test

@@ -1,0 +1,6 @@
+set(TEST_SOURCES
+  captured_program_test.cpp
+  networks_test.cpp
+  random_steps_test.cpp
+  refusals_test.cpp
+  step_capture_test.cpp)

@@ -1,0 +1,79 @@
+#include "fulgur/capture/step_capture.h"
+
+#include <ATen/Functions.h>
+
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <stdexcept>
+
+#include "capture/twin.h"
+#include "fulgur/core/text/errors.h"
+
+namespace step_capture_test {
+
+using namespace capture_test;
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("a recorded step is not executed; replays execute it, and later recordings are compared") {
+  Tensor weight = at::zeros({3}), noise;
+  const Tensor x = at::ones({3});
+  const auto capture = fulgur::make_step_capture();
+  REQUIRE(capture->compares_recordings());
+  int recorded = 0;
+  const auto step = [&] {
+    ++recorded;
+    noise = at::rand({3});
+    weight.add_(x).mul_(2);
+  };
+  at::manual_seed(1);
+  const Tensor generator = generator_state();
+  capture->record(step);
+  CHECK(recorded == 1);
+  CHECK(at::equal(weight, at::zeros({3})));
+  CHECK(at::equal(generator, generator_state()));
+  capture->replay();
+  CHECK(at::equal(weight, at::full({3}, 2.F)));
+  capture->record(step);
+  CHECK(at::equal(weight, at::full({3}, 2.F)));
+  capture->replay();
+  CHECK(at::equal(weight, at::full({3}, 6.F)));
+  CHECK(recorded == 2);
+
+  const auto other = [&] { weight.add_(x).mul_(3); };
+  CHECK_THROWS_WITH(capture->record(other), ContainsSubstring("aten::"));
+  CHECK(at::equal(weight, at::full({3}, 6.F)));
+  capture->replay();  // the recording of before
+  CHECK(at::equal(weight, at::full({3}, 14.F)));
+  capture->forget();
+  capture->record(other);
+  capture->replay();
+  CHECK(at::equal(weight, at::full({3}, 45.F)));
+}
+
+TEST_CASE("what is refused or throws leaves everything as it was; another recorder has its own recording") {
+  Tensor weight = at::zeros({3});
+  const auto capture = fulgur::make_step_capture();
+  capture->set_place([] { return "backward"; });
+  const auto another = capture->another();
+  CHECK_THROWS_WITH(another->record([&] { weight.add_(weight.sum().item<double>() + 1); }),
+                    ContainsSubstring("aten::_local_scalar_dense in backward: it reads"));
+  CHECK(at::equal(weight, at::zeros({3})));
+  CHECK_THROWS_AS(capture->record([&] {
+    weight.add_(1);
+    throw std::runtime_error("stopped");
+  }),
+                  std::runtime_error);
+  CHECK(at::equal(weight, at::zeros({3})));
+  CHECK_THROWS_WITH(capture->record([&] {
+    weight.add_(1);
+    *weight.mutable_data_ptr<float>() = 7;
+  }),
+                    ContainsSubstring("a replay gives other values"));
+  CHECK(at::equal(weight, at::zeros({3})));
+  capture->record([&] { weight.add_(1); });
+  another->record([&] { weight.add_(10); });
+  capture->replay();
+  another->replay();
+  CHECK(at::equal(weight, at::full({3}, 11.F)));
+}
+
+}  // namespace step_capture_test
