@@ -183,6 +183,26 @@ struct Net : readme::SoftmaxRegression {
 };
 }  // namespace loggers
 
+namespace capture {
+void in_c(const std::function<void()>& step, fulgur::Tensor input, const std::vector<fulgur::Tensor>& batches) {
+#include "capture.in_c.1.inc"
+}
+}  // namespace capture
+
+namespace extending {
+#include "extending.a_cluster_environment.1.inc"
+#include "extending.a_logger.1.inc"
+#include "extending.a_metric.1.inc"
+#include "extending.a_sampler.1.inc"
+#include "extending.a_verb.1.inc"
+#include "extending.a_writer_of_checkpoints.1.inc"
+#include "extending.an_optimizer.1.inc"
+}  // namespace extending
+
+namespace own_loop {
+#include "own_loop.a_loop_of_your_own.1.inc"
+}
+
 namespace memory {
 using at::Tensor;
 struct Block : torch::nn::Module {
