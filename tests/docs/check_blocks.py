@@ -47,19 +47,21 @@ NO_TRIAL = ("999", ("--trial is 999", "Remove halving or --trial"))
 # What configs in commands are, beside those of the project and the base: the YAML block of that name.
 CONFIGS = {
     "docs/models.md:fulgur_logs/version_0/config.yaml": "models.generation_1.1",
+    "docs/tables.md:fulgur_logs/version_0/config.yaml": "tables.a_table.1",
     "docs/tables.md:power.yaml": "tables.series.1",
 }
 # Blocks that are not checked, and why.
 EXCEPTIONS = {
     "tuning.learning_rate.1": "output with `…`; the command in its first line is that of the block above",
     "tuning.batch_size.1": "the same",
+    "install.inside_another_project.1": "it would download; tests/package/subproject builds such a project",
 }
 # Indented blocks that begin with one of these are messages or output.
 MESSAGES = ("error:", "warning:", "[")
 # Programs before a command of `trainer`, which they start.
 LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 # Programs of the system and of other projects, whose arguments are not checked.
-OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo"}
+OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
 BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier", "two_layers"}
 # Verbs that are run, and pages whose runs are others (with adapters).
@@ -160,7 +162,8 @@ class Checker:
         self.root, self.trainer, self.folder = root, trainer, folder
         self.pages, self.breaches, self.counts = pages, [], {}
         self.presets = {one["name"] for kind in ("configurePresets", "buildPresets", "testPresets", "workflowPresets")
-                        for one in json.loads((root / "CMakePresets.json").read_text("utf-8")).get(kind, [])}
+                        for path in (root, root / "examples/template_project")
+                        for one in json.loads((path / "CMakePresets.json").read_text("utf-8")).get(kind, [])}
         lists = [path for depth in ("", "*/", "*/*/") for path in root.glob(depth + "CMakeLists.txt") if path.relative_to(root).parts[0] != "build"]
         self.targets = "\n".join(path.read_text("utf-8") for path in lists)
         self.own_cmake = sorted({name for path in root.glob("cmake/*.cmake") for name in re.findall(r"^(?:function|macro)\((\w+)", path.read_text("utf-8"), re.MULTILINE)})

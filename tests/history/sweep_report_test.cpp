@@ -298,9 +298,9 @@ TEST_CASE("sweep table: mean and standard deviation over folds, and the best con
   test::write_text(folder / "run/config.yaml", "data: {class_path: D, init_args: {fold: 1/3, path: x}}\n");
   TrialRecord trial = completed(1);
   trial.run = "run";
-  CHECK_FALSE(has(*trial_config(folder.path(), trial, "", &plan.trials[0]), "fold"));
-  CHECK(has(*trial_config(folder.path(), trial, "", &plan.trials[0]), "path: x"));
-  CHECK(has(*trial_config(folder.path(), trial, ""), "fold: 1/3"));
+  CHECK_FALSE(has(*trial_config(folder.path(), trial, "{seed_everything: 1}", &plan.trials[0]), "fold"));
+  CHECK(has(*trial_config(folder.path(), trial, "{seed_everything: 1}", &plan.trials[0]), "path: x"));
+  CHECK(has(*trial_config(folder.path(), trial, "{seed_everything: 1}"), "fold: 1/3"));
 }
 
 TEST_CASE("sweep: the config of no fold has no value that a link took from the fold") {

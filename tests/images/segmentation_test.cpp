@@ -80,7 +80,8 @@ Batch batch_of(DataModule& data, RunningStage stage, int64_t epoch = 0) {
   loaders[0]->configure(1, 0, 1);
   loaders[0]->start_epoch(epoch);
   Batch batch;
-  REQUIRE(loaders[0]->next(batch));
+  const bool has_batch = loaders[0]->next(batch);  // it may throw
+  REQUIRE(has_batch);
   return batch;
 }
 
