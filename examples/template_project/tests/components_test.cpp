@@ -38,9 +38,9 @@ TEST_CASE("PointClassifier gives a score for each class") {
 TEST_CASE("PointData has points for training and validation, always the same") {
   PointData data({.circles = 2, .points = 30});
   data.setup(fulgur::TrainerFn::fit);
-  const auto loader = data.train_dataloader().at(0);
+  const auto loader = data.loaders(fulgur::RunningStage::train).at(0);
   CHECK(loader->samples() == 60);
-  CHECK(data.val_dataloader().at(0)->samples() == 20);
+  CHECK(data.loaders(fulgur::RunningStage::validate).at(0)->samples() == 20);
   CHECK(data.exported_values().at("num_classes").as_int() == 2);
 }
 
