@@ -117,7 +117,7 @@ std::string answer_to(const std::string& shell, std::vector<std::string> words) 
 }  // namespace
 
 std::string completion_script(const std::string& shell) {
-  const std::string program = program_name();
+  const std::string& program = program_name();
   std::string function = "_" + program + "_completion";
   for (char& c : function) {
     const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';

@@ -130,7 +130,7 @@ Lines verb_lines(const CLI::App& app) {
 }  // namespace
 
 std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI::App& app) {
-  const std::string name = verb.get_name();
+  const std::string& name = verb.get_name();
   std::vector<const CLI::Option*> options = verb.get_options();
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
@@ -148,7 +148,7 @@ std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI:
 }
 
 std::string program_help(const CLI::App& app) {
-  const std::string program = app.get_name();
+  const std::string& program = app.get_name();
   Lines lines{app.get_description(), cat("Usage: ", program, " VERB [OPTIONS]"), ""};
   for (std::string& line : verb_lines(app)) lines.push_back(std::move(line));
   lines.emplace_back("");
@@ -162,7 +162,7 @@ std::string program_help(const CLI::App& app) {
 }
 
 std::string verb_help(const CLI::App& verb, const CLI::App& app) {
-  const std::string program = app.get_name();
+  const std::string& program = app.get_name();
   bool is_part = false;
   Lines head{cut_to(verb.get_description(), kHelpColumns, is_part), usage_of(verb, program), ""};
   std::vector<const CLI::Option*> options = verb.get_options();

@@ -19,7 +19,7 @@ std::string refusals_text(const CapturedProgram& program) {
 class StepCapture final : public GraphCapture {
  public:
   bool compares_recordings() const override { return true; }
-  void set_place(std::function<std::string()> place) override { place_ = std::move(place); }
+  void set_place(const std::function<std::string()>& place) override { place_ = place; }
 
   void record(const std::function<void()>& body) override {
     auto program = CapturedProgram::record(body, {.inputs = {}, .place = place_});

@@ -34,7 +34,7 @@ class FULGUR_API GraphCapture {
   /// none.
   virtual bool compares_recordings() const { return false; }
   /// `place` describes the part of the step that runs now, for the messages of `record`.
-  virtual void set_place(std::function<std::string()> /*place*/) {}
+  virtual void set_place(const std::function<std::string()>& /*place*/) {}
 };
 
 }  // namespace fulgur
