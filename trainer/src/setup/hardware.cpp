@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "fulgur/core/device/memory_stats.h"
-#include "fulgur/core/device/short_waits.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/system/usable_cpus.h"
 #include "fulgur/core/text/errors.h"
@@ -132,7 +131,6 @@ void choose_cpu_work(RunState& run, const StateTree* resumed, Hardware& hardware
   else
     hardware.threads = run.device().is_cuda() ? cpus : threads_for_work(forward_work(run), cpus);
   set_threads(hardware.threads);
-  if (hardware.threads > 1) wait_without_spinning(hardware.threads);
 
   CpuMatmul matmul = run.options.cpu_matmul;
   if (matmul == CpuMatmul::automatic && before.matmul) {
