@@ -162,8 +162,8 @@ class Checker:
         self.root, self.trainer, self.folder = root, trainer, folder
         self.pages, self.breaches, self.counts = pages, [], {}
         self.presets = {one["name"] for kind in ("configurePresets", "buildPresets", "testPresets", "workflowPresets")
-                        for path in (root, root / "examples/template_project")
-                        for one in json.loads((path / "CMakePresets.json").read_text("utf-8")).get(kind, [])}
+                        for path in (root / "CMakePresets.json", *root.glob("examples/*/CMakePresets.json"))
+                        for one in json.loads(path.read_text("utf-8")).get(kind, [])}
         lists = [path for depth in ("", "*/", "*/*/") for path in root.glob(depth + "CMakeLists.txt") if path.relative_to(root).parts[0] != "build"]
         self.targets = "\n".join(path.read_text("utf-8") for path in lists)
         self.own_cmake = sorted({name for path in root.glob("cmake/*.cmake") for name in re.findall(r"^(?:function|macro)\((\w+)", path.read_text("utf-8"), re.MULTILINE)})
