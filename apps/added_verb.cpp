@@ -17,7 +17,7 @@ namespace fulgur::cli {
 
 namespace {
 
-// A registry is created by its first use, and `list` shows each: a program without verbs of its own has none.
+// A registry is created by its first use, and `list` shows each: a program that adds no verb has none.
 const ComponentRegistry* added_verbs() {
   const std::vector<std::string> kinds = registry_kinds();
   return std::ranges::find(kinds, Verb::kRegistryKind) == kinds.end() ? nullptr : &Registry<Verb>::instance();

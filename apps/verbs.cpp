@@ -16,6 +16,7 @@
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/launcher.h"
 #include "fulgur/trainer/checkpoint_config.h"
+#include "fulgur/trainer/launch_options.h"
 #include "fulgur/trainer/trainer.h"
 #include "inspect_verb.h"
 #include "plugin.h"
@@ -160,16 +161,6 @@ std::optional<ProcessPlace> place_of_process(const LaunchPlan& plan) {
   return detect_cluster_environment(process_environment(), plan.cluster_environment);
 }
 
-LaunchOptions launch_options(const Config& config, const LaunchPlan& plan, int64_t processes) {
-  const NodePlace node = detect_node(process_environment(), config.trainer.num_nodes);
-  LaunchOptions launched{.processes = processes, .num_nodes = config.trainer.num_nodes, .node_rank = node.node_rank};
-  launched.main_address = node.main_address;
-  launched.main_port = node.main_port;
-  launched.max_restarts = plan.max_restarts;
-  launched.start_timeout_s = plan.start_timeout_s;
-  return launched;
-}
-
 // Starts the processes that the config requests. Returns the exit code; nullopt if it requests only this process.
 std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan, const std::string& program,
                                      const std::vector<std::string>& arguments) {
@@ -177,7 +168,7 @@ std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& pla
   if (processes * config.trainer.num_nodes == 1) return std::nullopt;
   std::vector<std::string> command{program};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  LaunchOptions launched = launch_options(config, plan, processes);
+  LaunchOptions launched = launch_options(config.trainer, plan, processes);
   launched.show = [](int64_t rank, const std::string& message) { print_error(cat("rank ", rank), message); };
   const LaunchReport report = launch(launched, command);
   if (report.message.empty()) return static_cast<ExitCode>(report.exit_code);
@@ -211,7 +202,7 @@ ExitCode search_batch_size(const CommandLine& command, const std::string& progra
     if (processes > 1) {
       std::vector<std::string> line{program};
       line.insert(line.end(), arguments.begin(), arguments.end());
-      LaunchOptions launched = launch_options(config, *plan, processes);
+      LaunchOptions launched = launch_options(config.trainer, *plan, processes);
       launched.max_restarts = 0;
       launched.grace_s = 2;
       run_trial = [line, launched](int64_t size) { return launch_trial(size, launched, line); };

@@ -30,7 +30,7 @@ a="$(resolved "$1")" b="$(resolved "$2")"
 [ "$a" != "$b" ] || die 2 "compare.sh: '$1' and '$2' are the same commit"
 shift 2
 
-# Builds a commit in a folder of its own; the path of the build goes to `built`.
+# Builds a commit in a separate folder; the path of the build goes to `built`.
 build() {
   local commit="$1" tree
   if [ "$commit" = . ]; then

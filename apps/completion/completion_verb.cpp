@@ -81,7 +81,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view w
   return text;
 }
 
-/// The words as the program gets them: bash counts `=` as a word of its own.
+/// The words as the program gets them: bash counts `=` as a separate word.
 std::vector<std::string> joined_at_equals(const std::vector<std::string>& words) {
   std::vector<std::string> out;
   bool joins = false;

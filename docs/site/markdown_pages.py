@@ -118,7 +118,7 @@ def slugify(heading, separator="-"):
 
 
 def pages_of_project(root):
-    """README, CONTRIBUTING, the pages of docs/ and the READMEs of the examples, by path. (The changelog tells of files as
+    """README, CONTRIBUTING, the pages of docs/ and the READMEs of the examples, by path. (The changelog names files as
     they were.)"""
     root = pathlib.Path(root)
     paths = [root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("docs/*.md")), *sorted(root.glob("examples/*/README.md"))]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What benchmarks/harness/compare.py says of two builds: with programs of its own in their places, so that it needs no build."""
+"""What benchmarks/harness/compare.py says of two builds: with test programs in their places, so that it needs no build."""
 
 import json
 import os

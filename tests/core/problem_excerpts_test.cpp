@@ -120,7 +120,7 @@ TEST_CASE("hostile bytes are escaped, and the caret stays in its place") {
   CHECK(line.size() == caret.size());
 }
 
-TEST_CASE("a place outside the text has no line, and a column behind the line is its end") {
+TEST_CASE("a place outside the text has no line, and a column beyond the line is its end") {
   Problems problems;
   problems.keep_text("c.yaml", "ab");
   problems.add({"c.yaml", 9, 1}, "a", "wrong.");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks each rule of check_pages.py, check_blocks.py and docs/site/check_site.py once in a tree of its own and expects it to be reported; keeps each
+"""Breaks each rule of check_pages.py, check_blocks.py and docs/site/check_site.py once in a separate tree and expects it to be reported; keeps each
 once and expects silence.
 
     check_docs_test.py TRAINER

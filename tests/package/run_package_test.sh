@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the build into a folder of its own and builds and runs the examples through find_package(fulgur): custom_module as a
-# program of its own and as a plug-in of the installed trainer, a project of `trainer new`, gpu_test on simulated GPUs.
+# separate program and as a plug-in of the installed trainer, a project of `trainer new`, gpu_test on simulated GPUs.
 #   run_package_test.sh CMAKE BUILD_DIR SOURCE_DIR WORK_DIR COMPILER FLAGS
 set -euo pipefail
 cmake="$1" ctest="$(dirname "$1")/ctest" build="$2" source="$3" work="$4" compiler="$5" flags="$6"

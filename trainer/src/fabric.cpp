@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstdio>
 #include <exception>
@@ -20,6 +19,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/launcher.h"
+#include "fulgur/trainer/launch_options.h"
 #include "fulgur/trainer/trainer.h"
 #include "setup/devices.h"
 #include "setup/process_settings.h"
@@ -112,9 +112,7 @@ struct Fabric::Impl {
                      .num_nodes = options.num_nodes,
                      .precision = options.precision.create()});
     strategy = made;
-    // As in a run: a device without an index is this one.
-    if (const at::Device device = made->device(); !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
-      current_device = std::make_unique<c10::DeviceGuard>(device);
+    current_device = detail::make_current(made->device());
     if (made->rank() != 0) log::leave_console(cat("rank ", made->rank()));
     return *strategy;
   }
@@ -155,13 +153,7 @@ std::optional<int> Fabric::launch(int argc, char** argv) {
   if (!plan || detect_cluster_environment(process_environment(), plan->cluster_environment)) return std::nullopt;
   const int64_t processes = count_processes(options);
   if (processes * options.num_nodes == 1) return std::nullopt;
-  const NodePlace node = detect_node(process_environment(), options.num_nodes);
-  LaunchOptions launched{.processes = processes, .num_nodes = options.num_nodes, .node_rank = node.node_rank};
-  launched.main_address = node.main_address;
-  launched.main_port = node.main_port;
-  launched.max_restarts = plan->max_restarts;
-  launched.start_timeout_s = plan->start_timeout_s;
-  const LaunchReport report = fulgur::launch(launched, {argv, argv + argc});
+  const LaunchReport report = fulgur::launch(launch_options(options, *plan, processes), {argv, argv + argc});
   if (!report.message.empty()) log::error(report.message);
   return report.exit_code;
 }

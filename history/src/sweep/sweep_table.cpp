@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "drawing/number_text.h"
+#include "fulgur/core/options/option_path.h"
 #include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/text/csv_format.h"
 #include "fulgur/core/text/errors.h"
@@ -22,31 +24,24 @@ std::string shortened(const std::string& line, int64_t columns) {
 
 std::string csv_value(const std::optional<double>& value) { return value ? csv_number(*value) : std::string(); }
 
-// The parts of an option's key without `init_args`, which may be left out of it.
-std::vector<std::string> parts_of_option(const std::string& key) {
-  std::vector<std::string> parts = split_text(key, '.');
-  if (parts.size() > 1 && parts[1] == "init_args") parts.erase(parts.begin() + 1);
-  return parts;
-}
-
 // The map that holds the option, if the config sets it.
-ConfigNode* holder_of_option(ConfigNode& config, const std::vector<std::string>& parts) {
-  ConfigNode* node = config.find(parts.front());
-  if (node != nullptr) node = node->find("init_args");
-  for (size_t i = 1; node != nullptr && i + 1 < parts.size(); ++i) node = node->find(parts[i]);
-  return node != nullptr && parts.size() > 1 && node->find(parts.back()) != nullptr ? node : nullptr;
+ConfigNode* holder_of_option(ConfigNode& config, const OptionPath& path) {
+  if (path.options.empty()) return nullptr;
+  const std::span<const std::string> options = path.options;
+  ConfigNode* const node = find_option(config, path.group, options.first(options.size() - 1));
+  return node != nullptr && node->find(path.options.back()) != nullptr ? node : nullptr;
 }
 
 // Removes what links have put into the config of a run: the values of its data. Those that the user has written stay.
 void erase_linked_values(ConfigNode& config, ConfigNode& written, const SweepTrial& trial) {
   const ConfigNode* const links = config.find("link");
   if (links == nullptr) return;
-  std::set<std::vector<std::string>> chosen;
-  for (const auto& [key, value] : trial.overrides) chosen.insert(parts_of_option(key));
+  std::set<OptionPath> chosen;
+  for (const auto& [key, value] : trial.overrides) chosen.insert(option_path(key));
   for (const auto& [target, source] : links->entries()) {
-    const std::vector<std::string> parts = parts_of_option(target);
-    if (holder_of_option(written, parts) != nullptr || chosen.contains(parts)) continue;
-    if (ConfigNode* const holder = holder_of_option(config, parts)) holder->erase(parts.back());
+    const OptionPath path = option_path(target);
+    if (holder_of_option(written, path) != nullptr || chosen.contains(path)) continue;
+    if (ConfigNode* const holder = holder_of_option(config, path)) holder->erase(path.options.back());
   }
 }
 

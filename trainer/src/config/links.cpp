@@ -4,7 +4,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "fulgur/core/options/option_path.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
@@ -12,20 +14,12 @@ namespace fulgur {
 
 namespace {
 
-struct Target {
-  std::string group;                 ///< `model`
-  std::vector<std::string> options;  ///< below init_args
-  std::string path() const { return group + ".init_args." + join(options, "."); }
-};
-
-/// `model.init_args.width`, or `model.width` for short.
-std::optional<Target> parse_target(const std::string& text) {
+/// nullopt for what cannot be an option.
+std::optional<OptionPath> parse_target(const std::string& text) {
   const std::vector<std::string> parts = split_text(text, '.');
   if (std::ranges::find(parts, "") != parts.end()) return std::nullopt;
-  Target target{parts.front(), {parts.begin() + 1, parts.end()}};
-  if (!target.options.empty() && target.options.front() == "init_args") target.options.erase(target.options.begin());
-  if (target.options.empty()) return std::nullopt;
-  return target;
+  OptionPath target = option_path(text);
+  return target.options.empty() ? std::nullopt : std::optional(std::move(target));
 }
 
 ComponentSpec* spec_of(Config& config, const std::string& group) {
@@ -36,7 +30,7 @@ ComponentSpec* spec_of(Config& config, const std::string& group) {
 }
 
 /// The field at `options` below `fields`; `made` keeps the intermediate objects alive.
-const Field* find_field(const Fields& fields, const Target& target, std::vector<std::unique_ptr<Fields>>& made,
+const Field* find_field(const Fields& fields, const OptionPath& target, std::vector<std::unique_ptr<Fields>>& made,
                         std::string& why) {
   const Fields* level = &fields;
   const Field* found = nullptr;
@@ -58,16 +52,9 @@ const Field* find_field(const Fields& fields, const Target& target, std::vector<
   return found;
 }
 
-const ConfigNode* find_written(const ConfigNode& root, const Target& target) {
-  const ConfigNode* node = root.find(target.group);
-  if (node != nullptr) node = node->find("init_args");
-  for (size_t i = 0; node != nullptr && i < target.options.size(); ++i) node = node->find(target.options[i]);
-  return node;
-}
-
 /// Why the link is invalid, or nullopt.
 std::optional<std::string> check_link(Config& config, const std::string& target_text, const std::string& source) {
-  const std::optional<Target> target = parse_target(target_text);
+  const std::optional<OptionPath> target = parse_target(target_text);
   if (!target) return "the target must be an option such as model.init_args.num_classes";
   if (!source.starts_with("data.") || source.size() == 5 || source == "data.?")
     return cat("the source must be a fact of the data module such as data.num_classes; got '", source, "'");
@@ -118,18 +105,18 @@ void set_places(ConfigNode& node, const Location& where) {
 }
 
 // A link to a value that the data module does not provide, and need not: the option keeps what the config says.
-void leave_out(Config& config, const Target& target, const std::string& fact_name, Problems& problems) {
+void leave_out(Config& config, const OptionPath& target, const std::string& fact_name, Problems& problems) {
   Fields fields;
   spec_of(config, target.group)->options().fields(fields);
   std::vector<std::unique_ptr<Fields>> made;
   std::string why;
   const Field* const field = find_field(fields, target, made, why);
-  const bool is_written = config.written_at_links.contains(target.path());
+  const bool is_written = config.written_at_links.contains(target.text());
   const std::string what = cat(config.data.class_path(), " provides no value '", fact_name, "'");
   if (field != nullptr && field->required && !is_written)
-    return problems.add({"link", 0, 0}, target.path(),
+    return problems.add({"link", 0, 0}, target.text(),
                         cat("required option is missing: its link is left out, since ", what, ". Set it"));
-  log::info(cat("the link of ", target.path(), " is left out: ", what, "; the option is ",
+  log::info(cat("the link of ", target.text(), " is left out: ", what, "; the option is ",
                 field != nullptr ? field->write().describe() : std::string("unchanged")));
 }
 
@@ -138,7 +125,7 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   const Location where{"link", 0, 0};
   if (const std::optional<std::string> why = check_link(config, target_text, source))
     return problems.add(where, target_text, *why);
-  const Target target = *parse_target(target_text);
+  const OptionPath target = *parse_target(target_text);
   const bool is_optional = source.ends_with('?');
   const std::string fact_name = source.substr(5, source.size() - 5 - (is_optional ? 1 : 0));
   std::vector<std::string> known;
@@ -153,9 +140,9 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   if (!written)
     return problems.add(where, target_text,
                         cat(source, " is a ", facts.at(fact_name).type_name(), ", which no option accepts"));
-  const auto own = config.written_at_links.find(target.path());
+  const auto own = config.written_at_links.find(target.text());
   if (own != config.written_at_links.end() && !own->second.same_as(*written)) {
-    return problems.add(own->second.where, target.path(),
+    return problems.add(own->second.where, target.text(),
                         cat("the config sets ", shown_value(own->second), ", but the link to ", source, " gives ",
                             shown_value(*written), ". Remove one of them"));
   }
@@ -191,11 +178,11 @@ void config::replace_earlier_links(ConfigNode& root) {
   if (link == nullptr || !link->is_map()) return;
   auto& entries = link->entries();
   for (size_t i = entries.size(); i-- > 1;) {
-    const std::optional<Target> target = parse_target(entries[i].first);
+    const std::optional<OptionPath> target = parse_target(entries[i].first);
     if (!target) continue;
     for (size_t earlier = i; earlier-- > 0;) {
-      const std::optional<Target> other = parse_target(entries[earlier].first);
-      if (!other || other->path() != target->path()) continue;
+      const std::optional<OptionPath> other = parse_target(entries[earlier].first);
+      if (!other || other->text() != target->text()) continue;
       entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(earlier));
       --i;
     }
@@ -207,9 +194,9 @@ void config::check_links_once(const ConfigNode& root, Problems& problems) {
   if (link == nullptr || !link->is_map()) return;
   std::map<std::string, std::string> keys;
   for (const auto& [key, source] : link->entries()) {
-    const std::optional<Target> target = parse_target(key);
+    const std::optional<OptionPath> target = parse_target(key);
     if (!target) continue;
-    const auto [first, is_new] = keys.emplace(target->path(), key);
+    const auto [first, is_new] = keys.emplace(target->text(), key);
     if (!is_new)
       problems.add(source.key_where, join_path("link", key),
                    cat("the option has another link, ", first->second, "; remove one of them"));
@@ -232,15 +219,15 @@ bool config::names_link_target(const ConfigNode& root, std::string_view path) {
   const ConfigNode* const link = root.find("link");
   if (link == nullptr) return false;
   return std::ranges::any_of(link->entries(), [&](const ConfigNode::Entry& entry) {
-    const std::optional<Target> target = parse_target(entry.first);
-    return target && !entry.second.is_null() && target->path() == path;
+    const std::optional<OptionPath> target = parse_target(entry.first);
+    return target && !entry.second.is_null() && target->text() == path;
   });
 }
 
 bool config::is_link_target(const Config& config, std::string_view key) {
   return std::ranges::any_of(config.link, [&](const auto& link) {
-    const std::optional<Target> target = parse_target(link.first);
-    const std::string path = target ? target->path() : link.first;
+    const std::optional<OptionPath> target = parse_target(link.first);
+    const std::string path = target ? target->text() : link.first;
     return key.starts_with(path) && (key.size() == path.size() || key[path.size()] == '.');
   });
 }
@@ -253,10 +240,11 @@ Config config::read_with_links(const ConfigNode& node, Problems& problems) {
   Problems found;
   std::map<std::string, const ConfigNode*> written;
   for (const auto& [target_text, source] : link != nullptr ? link->entries() : std::vector<ConfigNode::Entry>()) {
-    const std::optional<Target> target = parse_target(target_text);
+    const std::optional<OptionPath> target = parse_target(target_text);
     if (!target) continue;
-    found.allow_missing(target->path());
-    if (const ConfigNode* own = find_written(node, *target)) written.emplace(target->path(), own);
+    found.allow_missing(target->text());
+    if (const ConfigNode* own = find_option(std::as_const(node), target->group, target->options))
+      written.emplace(target->text(), own);
   }
   fields.read(node, found, "");
   for (const Problem& problem : found.items()) problems.add(problem.where, problem.path, problem.message);

@@ -89,7 +89,7 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
   check_scale_lr();
   if (fn == TrainerFn::fit && auto_micro_batch) {
     require(!capture,
-            "[trainer.auto_micro_batch] a step that capture captures cannot be repeated with smaller batches. Set "
+            "[trainer.auto_micro_batch] a captured step cannot be repeated with smaller batches. Set "
             "one of the two to false.");
     require(!sync_batchnorm,
             "[trainer.auto_micro_batch] sync_batchnorm exchanges inside the forward, where one rank may run out of "

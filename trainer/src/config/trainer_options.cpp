@@ -265,9 +265,8 @@ void TrainerOptions::fields(Fields& f) {
   f(benchmark, "benchmark", "Lets cuDNN benchmark its algorithms and keep the fastest; null: the process's setting.");
   f(capture, "capture",
     "Records the work of a training step after 3 steps and replays it: as a CUDA graph on a GPU (one per process), as "
-    "a "
-    "list of kernels without autograd on the CPU. For batches of the same shape; results are equal to the bit on the "
-    "CPU. If a step cannot be captured, the run says why and continues with eager steps.");
+    "a list of kernels without autograd on the CPU. For batches of the same shape; results are equal to the bit on "
+    "the CPU. If a step cannot be captured, the run says why and continues with eager steps.");
   f(float32_matmul_precision, "float32_matmul_precision",
     "Precision of float32 matrix products: highest; high (TF32 on CUDA); medium (bfloat16 internally, if the device "
     "supports it); null: the process's setting.")

@@ -1,5 +1,7 @@
 #include "setup/devices.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include <algorithm>
 
 #include "fulgur/core/text/log.h"
@@ -117,6 +119,11 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
 
 ChosenDevices choose_devices(const TrainerOptions& options) {
   return choose_devices(options, options.strategy.create()->device_use());
+}
+
+std::unique_ptr<c10::DeviceGuard> make_current(const at::Device& device) {
+  if (device.is_cpu() || !c10::impl::hasDeviceGuardImpl(device.type())) return nullptr;
+  return std::make_unique<c10::DeviceGuard>(device);
 }
 
 }  // namespace fulgur::detail

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <c10/core/DeviceGuard.h>
+
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +32,10 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use);
 std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu);
 /// As required by the strategy in the options.
 ChosenDevices choose_devices(const TrainerOptions& options);
+
+/// From now until the guard is destroyed, `at::kCUDA` without an index means this device, as in Lightning. nullptr for
+/// the CPU, and for kinds of devices that have no current one (a strategy's stand-ins).
+std::unique_ptr<c10::DeviceGuard> make_current(const at::Device& device);
 
 /// `config` with each `auto` replaced by the decided value. `threads`: nullopt if only a run can decide.
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, std::optional<int64_t> threads,

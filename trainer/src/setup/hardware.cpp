@@ -1,6 +1,5 @@
 #include "setup/hardware.h"
 
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
@@ -99,11 +98,7 @@ Hardware choose_hardware(RunState& run) {
                            .syncs_after_backward = run.options.auto_micro_batch,
                            .precision = std::move(precision)});
   warn_if_one_of_several(*run.strategy);
-  // From here on `at::kCUDA` without an index means this device, as in Lightning. Some kinds of device have no current
-  // device (a strategy's own stand-ins).
-  if (const at::Device device = run.strategy->device();
-      !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
-    hardware.current_device = std::make_unique<c10::DeviceGuard>(device);
+  hardware.current_device = make_current(run.strategy->device());
   if (run.fn == TrainerFn::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
   // Each process has drawn a seed, but the samplers of all ranks need the same one.
