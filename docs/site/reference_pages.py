@@ -16,6 +16,7 @@ KINDS = {
     "profiler": "Profilers",
     "strategy": "Strategies",
     "precision": "Precisions",
+    "checkpoint_writer": "Checkpoint writers",
     "key_map": "Key maps of weights",
 }
 

@@ -37,7 +37,8 @@ class Stage:
         if path.endswith(PICTURES):
             name = path.removeprefix("docs/")
         else:
-            name = "source/" + (path if path.endswith(".md") else path + ".md")
+            visible = re.sub(r"(^|/)\.", r"\1dot_", path)  # MkDocs leaves hidden files out
+            name = "source/" + (visible if visible.endswith(".md") else visible + ".md")
         self.waiting.append((path, name))
         return name
 
