@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks the blocks of code and the commands of README, docs/ and the READMEs of examples/.
 
-    check_blocks.py ROOT TRAINER [--plugin FILE.so] [PAGE…]
+    check_blocks.py ROOT FORK_SERVER [--plugin FILE.so] [PAGE…]
 
-TRAINER is the program; the plug-in has the classes of the C++ blocks (tests/docs/blocks.cpp), without which configs that
+FORK_SERVER is the program `trainer` for many commands (fork_server.cpp); the plug-in has the classes of the C++ blocks (tests/docs/blocks.cpp), without which configs that
 use them are left out. Prints one line per breach, FILE:LINE: RULE; exits 1 if there is any.
 
   yaml            is part of a config that `trainer fit --print_config` accepts, together with a model, data and an optimizer
@@ -28,7 +28,8 @@ import tempfile
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../../docs/site"))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../docs/site")]
+from fork_server import ForkServer  # noqa: E402
 from markdown_pages import pages_of_project  # noqa: E402
 
 # What a block is merged into.
@@ -73,7 +74,7 @@ CONFIG_VERBS = ("fit", "validate", "test", "predict", "config", "tune", "sweep")
 
 class Trainer:
     def __init__(self, program, plugin, folder):
-        self.program, self.folder = program, folder
+        self.server, self.folder = ForkServer(program), folder
         self.plugin = ["--plugin", plugin] if plugin else []
         self.helps = {}
         self.verbs = set(re.findall(r"^  ([a-z]+) {3,}", self.help(""), re.MULTILINE)) - {"main"}
@@ -82,9 +83,7 @@ class Trainer:
         return self.plugin if "--plugin" in arguments else []
 
     def run(self, *arguments, env=None, folder=None):
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("FULGUR_", "SLURM_"))}
-        return subprocess.run([self.program, *arguments], cwd=folder or self.folder, capture_output=True, text=True,
-                              env={**environment, "OMP_NUM_THREADS": "1", **(env or {})})
+        return self.server.run(*arguments, env=env, folder=folder or self.folder)
 
     def help(self, verb):
         if verb not in self.helps:
@@ -381,7 +380,7 @@ class Checker:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=pathlib.Path)
-    parser.add_argument("trainer")
+    parser.add_argument("server")
     parser.add_argument("--plugin")
     parser.add_argument("pages", nargs="*")
     options = parser.parse_intermixed_args()
@@ -389,7 +388,7 @@ def main():
     pages = {name: page for name, page in pages_of_project(root).items() if not options.pages or name in options.pages}
     with tempfile.TemporaryDirectory() as folder:
         plugin = os.path.abspath(options.plugin) if options.plugin else None
-        trainer = Trainer(os.path.abspath(options.trainer), plugin, folder)
+        trainer = Trainer(os.path.abspath(options.server), plugin, folder)
         works = trainer.run("list", *trainer.plugin)
         if works.returncode != 0:
             sys.exit("check_blocks.py: the program or the plug-in does not work: " + works.stderr)

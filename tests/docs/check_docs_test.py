@@ -2,7 +2,7 @@
 """Breaks each rule of check_pages.py, check_blocks.py and docs/site/check_site.py once in a separate tree and expects it to be reported; keeps each
 once and expects silence.
 
-    check_docs_test.py TRAINER
+    check_docs_test.py FORK_SERVER
 """
 import os
 import pathlib
@@ -117,7 +117,7 @@ def judged(what, breaches, words, failures):
 
 def main():
     if len(sys.argv) != 2:
-        sys.exit("usage: check_docs_test.py TRAINER")
+        sys.exit("usage: check_docs_test.py FORK_SERVER")
     failures = []
     for name, text, words in PAGES:
         with tempfile.TemporaryDirectory() as folder:
