@@ -1,6 +1,5 @@
 #include "process.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -9,61 +8,59 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "support/fork_client.h"
+
 namespace fulgur::test {
 
 namespace {
 
-void redirect(const std::filesystem::path& path, int target) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  ::dup2(file, target);
-  ::close(file);
+/// This process's environment and `more`, which come later: the last value of a name counts.
+std::vector<std::string> environment_with(const std::vector<std::string>& more) {
+  std::vector<std::string> all;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) all.emplace_back(*variable);
+  for (const std::string& each : more) {
+    const std::string name = each.substr(0, each.find('=') + 1);
+    std::erase_if(all, [&](const std::string& one) { return one.starts_with(name); });
+    all.push_back(each);
+  }
+  return all;
 }
 
-[[noreturn]] void run_child(const char* program, const std::vector<std::string>& arguments, const Start& start,
-                            const TemporaryFolder& output) {
+[[noreturn]] void run_child(const ChildStart& child, int64_t address_space_mb) {
   // Room for very long command lines: the kernel allows a quarter of the stack's limit.
   rlimit stack{};
   ::getrlimit(RLIMIT_STACK, &stack);
   stack.rlim_cur = stack.rlim_max == RLIM_INFINITY ? rlim_t{64} << 20 : stack.rlim_max;
   ::setrlimit(RLIMIT_STACK, &stack);
-  redirect(output / "err", STDERR_FILENO);
-  if (start.close_stdout)
-    ::close(STDOUT_FILENO);
-  else if (!start.broken_pipe)
-    redirect(output / "out", STDOUT_FILENO);
-  else {
-    int ends[2];
-    if (::pipe(ends) == 0) {
-      ::dup2(ends[1], STDOUT_FILENO);
-      ::close(ends[0]);
-      ::close(ends[1]);
-    }
-  }
-  for (const std::string& variable : start.environment) ::putenv(const_cast<char*>(variable.c_str()));
-  if (!start.folder.empty() && ::chdir(start.folder.c_str()) != 0) ::_exit(127);
-  std::vector<char*> argv{const_cast<char*>(program)};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  if (start.address_space_mb > 0) {
-    const rlimit memory{static_cast<rlim_t>(start.address_space_mb) << 20, static_cast<rlim_t>(start.address_space_mb)
-                                                                               << 20};
+  if (address_space_mb > 0) {
+    const rlim_t bytes = static_cast<rlim_t>(address_space_mb) << 20;
+    const rlimit memory{bytes, bytes};
     ::setrlimit(RLIMIT_AS, &memory);
   }
-  if (start.file_size_kb > 0) {
-    const rlimit size{static_cast<rlim_t>(start.file_size_kb) << 10, static_cast<rlim_t>(start.file_size_kb) << 10};
-    ::setrlimit(RLIMIT_FSIZE, &size);
-  }
-  ::execv(program, argv.data());
+  apply(child);
+  ::execve(child.argv.front().c_str(), pointers_to(child.argv).data(), pointers_to(child.environment).data());
   ::_exit(127);
 }
 
 }  // namespace
 
 Running::Running(const std::vector<std::string>& arguments, const Start& start) {
+  ChildStart child{.argv = {start.program.empty() ? FULGUR_TRAINER_BIN : start.program},
+                   .environment = environment_with(start.environment),
+                   .folder = start.folder.string(),
+                   .out = (output_ / "out").string(),
+                   .err = (output_ / "err").string(),
+                   .file_size_kb = start.file_size_kb};
+  child.argv.insert(child.argv.end(), arguments.begin(), arguments.end());
+  if (start.close_stdout) child.out.clear();
+  if (start.broken_pipe) child.out = "|";
+  if (start.program.empty() && start.address_space_mb == 0 && can_be_forked(child)) {
+    child_ = start_forked(child, output_ / "start");
+    return;
+  }
   child_ = ::fork();
   if (child_ < 0) throw std::runtime_error("fork failed");
-  if (child_ == 0)
-    run_child(start.program.empty() ? FULGUR_TRAINER_BIN : start.program.c_str(), arguments, start, output_);
+  if (child_ == 0) run_child(child, start.address_space_mb);
 }
 
 Running::~Running() {
