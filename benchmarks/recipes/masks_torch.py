@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-BATCH, RATE, EPOCHS, CLASSES = 16, 3e-3, 8, 3
+BATCH, RATE, EPOCHS, CLASSES = 16, 3e-3, 16, 3
 
 
 class DoubleConvolution(nn.Sequential):
@@ -35,6 +35,9 @@ class UNet(nn.Module):
         self.upsample = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in zip(back, back[1:]))
         self.up = nn.ModuleList(DoubleConvolution(a, b) for a, b in zip(back, back[1:]))
         self.head = nn.Conv2d(width, CLASSES, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x):
         beside = []
