@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  captured_relations.cpp
   data.cpp
   differential_test.cpp
   events.cpp
