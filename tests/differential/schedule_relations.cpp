@@ -1,6 +1,5 @@
 #include <cmath>
 #include <map>
-#include <set>
 #include <sstream>
 #include <utility>
 

@@ -1,5 +1,4 @@
 set(TEST_SOURCES
-  captured_relations.cpp
   data.cpp
   differential_test.cpp
   events.cpp
