@@ -92,8 +92,7 @@ bool overrides_inner_hook(const Ended& ended) { return ended.text.find(" overrid
 
 // In one process, or in two of which the first ends by a signal between two steps.
 Ended fit_in_parts(const Plan& config, const fs::path& where, SplitMix64& random) {
-  if (random.below(3) > 0 || value_at(config, "/trainer/callbacks/0/init_args/clock", false))
-    return fit(config, where);
+  if (random.below(3) > 0 || value_at(config, "/trainer/callbacks/0/init_args/clock", false)) return fit(config, where);
   Plan first = config, rest = config;
   Plan& events = first["trainer"]["callbacks"][0]["init_args"];
   events["kill_at"] = 1 + random.below(16);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "logging/log_store.h"
@@ -14,6 +15,8 @@
 #include "services/seen_counts.h"
 
 namespace fulgur::detail {
+
+class CapturedEvaluation;
 
 /// The objects that act on the state of a run.
 struct Services {
@@ -37,6 +40,7 @@ struct Services {
   RankChecks rank_checks;
   StepRows rows;
   CheckpointStore& checkpoints;
+  std::shared_ptr<CapturedEvaluation> evaluation;  ///< made by the first evaluation whose steps may be captured
 };
 
 }  // namespace fulgur::detail

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/capture/capture_guards.h"
+#include "fulgur/core/device/graph_capture.h"
+#include "fulgur/data/batch_kind.h"
+#include "run/services.h"
+
+namespace fulgur::detail {
+
+/// `capture: true` in evaluations on the CPU: the steps of validation, test or predict. Each loader and each shape of
+/// its batches has a recording, which later passes use again.
+///
+/// The first batch of each shape in a pass runs eagerly: it creates the slots of logged values, and modules often do
+/// something else with it, such as logging pictures. The next one is recorded or, if there is a recording of an earlier
+/// pass, compared with it; hooks between passes may have changed what steps read, and then it is recorded again. Within
+/// a pass, recordings are compared like those of training.
+class CapturedEvaluation {
+ public:
+  /// Computes the step of a batch eagerly.
+  using Body = std::function<Outputs(const Batch& batch)>;
+  CapturedEvaluation(RunState& run, Services& services, RunningStage stage);
+  ~CapturedEvaluation();
+  CapturedEvaluation(const CapturedEvaluation&) = delete;
+  CapturedEvaluation& operator=(const CapturedEvaluation&) = delete;
+
+  /// Call before the first batch of a pass over the loaders, and after its last.
+  void begin_pass();
+  void end_pass();
+  /// The step's outputs, in their own memory, if it was replayed; nullopt if it must run eagerly.
+  std::optional<Outputs> step(const Batch& batch, const Body& body);
+
+ private:
+  struct Recording;
+  struct Shape;
+  Shape* shape_of(const Batch& batch);
+  bool is_ready(Shape& shape, const Batch& batch, const Body& body);
+  /// Whether the recording is compared with this step.
+  bool compares(const Recording& recording) const;
+  /// Records the step; throws an Error if it differs from a recording that was launched more than once in this pass.
+  bool record(Shape& shape, const Body& body);
+  /// Why the step could not be recorded, or how it differs from the recording; nullopt if it is recorded.
+  std::optional<std::string> attempt(Recording& recording, const Body& body);
+  Outputs replay(Recording& recording);
+  void start_over();
+  void give_up(const std::string& reason);
+
+  RunState& run_;
+  Services& services_;
+  const RunningStage stage_;
+  const char* const step_name_;
+  std::unique_ptr<GraphCapture> graph_;
+  std::vector<std::unique_ptr<Shape>> shapes_;
+  std::optional<CaptureGuards> guards_;  // since the first recording
+  int64_t discards_ = 0;                 // of logged values, then
+  int64_t pass_ = 0;
+  bool given_up_ = false, reported_ = false, reported_shapes_ = false;
+};
+
+/// The steps of this stage if the run asks for captured ones and this evaluation can have them; else nullptr. Says why
+/// not, once.
+CapturedEvaluation* captured_evaluation(RunState& run, Services& services, RunningStage stage);
+
+}  // namespace fulgur::detail
