@@ -27,6 +27,9 @@ constexpr int64_t kWindowsOfRanks = 2;
 // So many in a row have replaced the kind that is recorded; fewer may end an epoch, or vary by chance.
 constexpr int64_t kBatchesOfAnotherKind = 10;
 
+// Of these, one that comes again is recorded; if there are more, one that has not come again is forgotten.
+constexpr size_t kMostTrackedShapes = 64;
+
 /// The name of an entry that is not a tensor.
 std::optional<std::string> list_of(const Batch& batch) {
   for (const auto& [name, value] : batch)
@@ -105,15 +108,9 @@ bool CapturedStep::select_shape(const Batch& batch) {
     if (found == shapes_.end()) {
       BatchKind kind(batch);
       if (!kind.fits(batch)) return false;
-      // One that has not come again makes room.
-      if (static_cast<int64_t>(shapes_.size()) >= run_.options.capture_shapes) {
+      if (shapes_.size() >= kMostTrackedShapes) {
         found = std::ranges::find_if(shapes_, [](const auto& shape) { return !shape->recorded; });
-        if (found == shapes_.end()) {
-          if (!std::exchange(reported_shapes_, true))
-            log::info(cat("capture: there are batches of more than ", run_.options.capture_shapes,
-                          " shapes (trainer.capture_shapes); those of other shapes run eagerly"));
-          return false;
-        }
+        if (found == shapes_.end()) return false;
         shapes_.erase(found);
       }
       shapes_.push_back(std::make_unique<Shape>(Shape{.kind = std::move(kind)}));
@@ -125,6 +122,17 @@ bool CapturedStep::select_shape(const Batch& batch) {
   if (std::exchange(now_->epoch, epoch) == epoch) recurs = true;
   now_->recurs = recurs;
   return true;
+}
+
+bool CapturedStep::may_record_shape() {
+  if (!several_shapes_) return true;
+  if (!now_->recurs) return false;
+  if (std::ranges::count_if(shapes_, [](const auto& shape) { return shape->recorded; }) < run_.options.capture_shapes)
+    return true;
+  if (!std::exchange(reported_shapes_, true))
+    log::info(cat("capture: there are batches of more than ", run_.options.capture_shapes,
+                  " shapes (trainer.capture_shapes); those of other shapes run eagerly"));
+  return false;
 }
 
 void CapturedStep::note_other_kind(const Batch& batch) {
@@ -473,10 +481,10 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     if (const auto name = list_of(batch))
       return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
     if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
-        !first_of_window())
+        (!recorded_ && !first_of_window()))
       return std::nullopt;
     if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
-    if (several_shapes_ && !now_->recurs) return std::nullopt;
+    if (!may_record_shape()) return std::nullopt;
   }
   if (!now_->kind.fits(batch)) return note_other_kind(batch), std::nullopt;
   others_ = 0;

@@ -121,6 +121,8 @@ class CapturedStep {
   void start_over();
   /// Makes the batch's shape the present one. False if there is no room for it.
   bool select_shape(const Batch& batch);
+  /// Whether the present shape, which has no recording, gets one.
+  bool may_record_shape();
   /// Batches of another kind that come again and again replace the recordings.
   void note_other_kind(const Batch& batch);
   int64_t reserved() const;
