@@ -13,6 +13,7 @@
 #include <ATen/ops/smooth_l1_loss.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
@@ -58,7 +59,8 @@ struct Net : fulgur::LightningModule {
   void fill() {
     const at::NoGradGuard no_grad;
     std::map<std::string, Tensor> sorted;
-    for (const auto& item : named_parameters()) sorted[item.key()] = item.value();
+    for (const auto& item : named_parameters())
+      if (!item.key().ends_with("lm_head.weight")) sorted[item.key()] = item.value();  // that one is tied
     double phase = 0;
     for (auto& [name, value] : sorted) {
       if (value.dim() == 1)
@@ -227,8 +229,7 @@ class Cycle final : public fulgur::Loader {
 class Measured : public fulgur::Callback {
  public:
   explicit Measured(int64_t steps_of_lap) : steps(steps_of_lap) {}
-  void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput& output, const Batch&,
-                          int64_t index) override {
+  void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput& output, const Batch&, int64_t index) override {
     see(index, output.loss);
   }
   void see(int64_t index, const Tensor& loss) {
@@ -242,7 +243,7 @@ class Measured : public fulgur::Callback {
 
 void train_by_hand(Net& net, const std::vector<Batch>& batches, int64_t steps, Measured& measured) {
   std::vector<Tensor> params, averages, squares, counts;
-  for (const Tensor& p : net.parameters()) {
+  for (const auto& [name, p] : fulgur::unique_parameters(net)) {
     if (!p.requires_grad()) continue;
     params.push_back(p);
     averages.push_back(at::zeros_like(p));
@@ -291,7 +292,6 @@ int main(int count, char** values) {
     for (const Kind& kind : kinds()) {
       for (const int64_t samples : kind.batches) {
         const auto net = kind.make();
-        fulgur::detail::ComponentAccess::find_overridden<fulgur::LightningModule>(*net);
         net->fill();
         std::vector<Batch> batches;
         for (int64_t i = 0; i < kBatches; ++i) batches.push_back(net->make_batch(samples, i));

@@ -153,8 +153,8 @@ TEST_CASE("on the CPU each shape of batches has its recording, up to capture_sha
         [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
         &outcome.told);
     DataSource data;
-    data.train = {
-        std::make_shared<IterableLoader>(std::make_shared<LengthStream>(shapes), IterableLoaderOptions{.batch_size = 2})};
+    data.train = {std::make_shared<IterableLoader>(std::make_shared<LengthStream>(shapes),
+                                                   IterableLoaderOptions{.batch_size = 2})};
     outcome.report = Trainer(options, components).fit(outcome.module, data);
     log::set_sink({}, nullptr);
     outcome.weights = weights(*outcome.module);

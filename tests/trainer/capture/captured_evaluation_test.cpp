@@ -276,8 +276,8 @@ TEST_CASE("what a step does only with the first batch is done") {
 
 TEST_CASE("an evaluation whose host code changes late ends with an error that names the operation") {
   std::string told;
-  CHECK_THROWS_WITH(tested<ChangesLate>(told, 60), ContainsSubstring("[trainer.capture] a captured test_step") &&
-                                                       ContainsSubstring("aten::mul"));
+  CHECK_THROWS_WITH(tested<ChangesLate>(told, 60),
+                    ContainsSubstring("[trainer.capture] a captured test_step") && ContainsSubstring("aten::mul"));
   log::set_sink({}, nullptr);
 }
 

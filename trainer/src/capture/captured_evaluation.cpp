@@ -210,10 +210,10 @@ Outputs CapturedEvaluation::replay(Recording& recording) {
   return outputs;
 }
 
-CapturedEvaluation* captured_evaluation(RunState& run, Services& services, RunningStage stage) {
-  // Sets of values that the sanity check has logged are discarded after it.
+EvaluationSteps* captured_evaluation(RunState& run, Services& services, RunningStage stage) {
+  // What a sanity check logs is discarded after it.
   if (!run.options.capture || !run.device().is_cpu() || run.position.sanity_checking) return nullptr;
-  if (!services.evaluation) services.evaluation = std::make_shared<CapturedEvaluation>(run, services, stage);
+  if (!services.evaluation) services.evaluation = std::make_unique<CapturedEvaluation>(run, services, stage);
   return services.evaluation.get();
 }
 

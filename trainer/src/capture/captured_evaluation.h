@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,20 +20,14 @@ namespace fulgur::detail {
 /// something else with it, such as logging pictures. The next one is recorded or, if there is a recording of an earlier
 /// pass, compared with it; hooks between passes may have changed what steps read, and then it is recorded again. Within
 /// a pass, recordings are compared like those of training.
-class CapturedEvaluation {
+class CapturedEvaluation final : public EvaluationSteps {
  public:
-  /// Computes the step of a batch eagerly.
-  using Body = std::function<Outputs(const Batch& batch)>;
   CapturedEvaluation(RunState& run, Services& services, RunningStage stage);
-  ~CapturedEvaluation();
-  CapturedEvaluation(const CapturedEvaluation&) = delete;
-  CapturedEvaluation& operator=(const CapturedEvaluation&) = delete;
+  ~CapturedEvaluation() override;
 
-  /// Call before the first batch of a pass over the loaders, and after its last.
-  void begin_pass();
-  void end_pass();
-  /// The step's outputs, in their own memory, if it was replayed; nullopt if it must run eagerly.
-  std::optional<Outputs> step(const Batch& batch, const Body& body);
+  void begin_pass() override;
+  void end_pass() override;
+  std::optional<Outputs> step(const Batch& batch, const Body& body) override;
 
  private:
   struct Recording;
@@ -63,8 +56,8 @@ class CapturedEvaluation {
   bool given_up_ = false, reported_ = false, reported_shapes_ = false;
 };
 
-/// The steps of this stage if the run asks for captured ones and this evaluation can have them; else nullptr. Says why
-/// not, once.
-CapturedEvaluation* captured_evaluation(RunState& run, Services& services, RunningStage stage);
+/// The captured steps of an evaluation, if the run asks for them on the CPU; else nullptr. They say once why steps
+/// cannot be captured.
+EvaluationSteps* captured_evaluation(RunState& run, Services& services, RunningStage stage);
 
 }  // namespace fulgur::detail

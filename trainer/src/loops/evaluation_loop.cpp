@@ -359,7 +359,7 @@ class EvaluationPass {
   LightningModule& module_;
   const LogScope step_scope_, epoch_scope_;
   const bool splits_;
-  CapturedEvaluation* const captured_;
+  EvaluationSteps* const captured_;  // nullptr: there are none
   const OnOutputs on_outputs_;
   HeldBatch held_;
   Batch& batch_ = held_.get();

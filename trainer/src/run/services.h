@@ -6,6 +6,7 @@
 
 #include "logging/log_store.h"
 #include "logging/metric_store.h"
+#include "run/evaluation_steps.h"
 #include "run/rank_checks.h"
 #include "run/run_state.h"
 #include "run/step_rows.h"
@@ -15,8 +16,6 @@
 #include "services/seen_counts.h"
 
 namespace fulgur::detail {
-
-class CapturedEvaluation;
 
 /// The objects that act on the state of a run.
 struct Services {
@@ -40,7 +39,7 @@ struct Services {
   RankChecks rank_checks;
   StepRows rows;
   CheckpointStore& checkpoints;
-  std::shared_ptr<CapturedEvaluation> evaluation;  ///< made by the first evaluation whose steps may be captured
+  std::unique_ptr<EvaluationSteps> evaluation;  ///< made by the first evaluation whose steps may be captured
 };
 
 }  // namespace fulgur::detail
