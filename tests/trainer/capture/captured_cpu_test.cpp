@@ -110,7 +110,7 @@ TEST_CASE("a refusal names the module whose function called the operation") {
 struct Lengths : OnCpu {
   StepOutput training_step(const Batch& batch, int64_t) override {
     ++calls;
-    const Tensor loss = forward(batch[0]).mean({0, 1}).square().sum();
+    const Tensor loss = forward(batch[0]).mean(at::IntArrayRef({0, 1})).square().sum();
     log("train_loss", loss, {.on_epoch = true});
     return loss;
   }

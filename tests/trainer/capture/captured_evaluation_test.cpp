@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <random>
 
@@ -86,7 +87,7 @@ Trainer trainer_of(const TemporaryFolder& folder, bool captures, const std::shar
   TrainerComponents components;
   components.seed = 5;
   if (keeping) components.add(keeping);
-  return {options, components};
+  return Trainer(options, components);
 }
 
 template <class M>

@@ -49,8 +49,10 @@ CapturedEvaluation::CapturedEvaluation(RunState& run, Services& services, Runnin
       stage_(stage),
       step_name_(evaluation_step(stage)),
       graph_(run.strategy->make_graph_capture()) {
-  if (const auto reason = cannot_capture_evaluation(run, stage, graph_.get())) return give_up(*reason);
-  graph_->set_place([this] { return place_of_operation(run_); });
+  if (const auto reason = cannot_capture_evaluation(run, stage, graph_.get()))
+    give_up(*reason);
+  else
+    graph_->set_place([this] { return place_of_operation(run_); });
 }
 
 CapturedEvaluation::~CapturedEvaluation() = default;
