@@ -1,7 +1,10 @@
 #include "fulgur/capture/step_capture.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <stdexcept>
 
@@ -74,6 +77,34 @@ TEST_CASE("what is refused or throws leaves everything as it was; another record
   capture->replay();
   another->replay();
   CHECK(at::equal(weight, at::full({3}, 11.F)));
+}
+
+TEST_CASE("steps without gradients are recorded, in inference mode too") {
+  const bool inference = GENERATE(true, false);
+  const Tensor weight = at::randn({4, 3}).set_requires_grad(true), state = at::zeros({});
+  const c10::InferenceMode mode(inference);
+  const at::NoGradGuard no_grad;
+  const auto capture = fulgur::make_step_capture();
+  const Tensor x = at::randn({2, 4});
+  Tensor out;
+  const auto step = [&] {
+    out = at::relu(x.matmul(weight));
+    state.add_(out.sum());
+  };
+  step();
+  const Tensor once = state.clone();
+  capture->record(step);
+  capture->replay();
+  CHECK(state.equal(once + once));
+  x.copy_(at::randn({2, 4}));
+  const Tensor expected = at::relu(x.matmul(weight)), sum = state + expected.sum();
+  capture->record(step);
+  capture->replay();
+  CHECK(out.equal(expected));
+  CHECK(state.equal(sum));
+  x.copy_(at::randn({2, 4}));
+  capture->replay();
+  CHECK(out.equal(at::relu(x.matmul(weight))));
 }
 
 }  // namespace step_capture_test
