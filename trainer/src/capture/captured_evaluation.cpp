@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -41,6 +42,11 @@ struct CapturedEvaluation::Shape {
   BatchKind kind;
   int64_t pass = 0;  // in which it was seen last
   std::optional<Recording> recording = {};
+};
+
+struct CapturedEvaluation::Problem {
+  std::string text;
+  bool executed;  // the step must not be done again
 };
 
 CapturedEvaluation::CapturedEvaluation(RunState& run, Services& services, RunningStage stage)
@@ -105,51 +111,64 @@ std::optional<Outputs> CapturedEvaluation::step(const Batch& batch, const Body& 
   Shape* const shape = shape_of(batch);
   if (!shape || std::exchange(shape->pass, pass_) != pass_) return std::nullopt;
   if (guards_ && (discards_ != services_.logs.discards() || guards_->changed())) start_over();
-  if (!is_ready(*shape, batch, body)) return std::nullopt;
-  return replay(*shape->recording);
+  return captured(*shape, batch, body);
 }
 
-bool CapturedEvaluation::is_ready(Shape& shape, const Batch& batch, const Body& body) {
-  if (!shape.recording) {
-    const auto recorded = std::ranges::count_if(shapes_, [](const auto& one) { return one->recording.has_value(); });
-    if (recorded >= run_.options.capture_shapes) {
-      if (!std::exchange(reported_shapes_, true))
-        log::info(cat("capture: ", step_name_, " has batches of more than ", run_.options.capture_shapes,
-                      " shapes (trainer.capture_shapes); those of other shapes run eagerly"));
-      return false;
-    }
-    Recording& made = shape.recording.emplace();
-    made.graph = graph_->another();
-    for (const auto& entry : batch) made.inputs.add(entry.first, tensor_in(entry).clone());
-    // Kernels may depend on strides. Those of a tensor with gaps are not kept by a copy.
-    if (!have_same_strides(made.inputs, batch)) {
-      give_up("a tensor of the batch is not dense, such as an expanded one; return contiguous() ones");
-      return false;
-    }
-    return record(shape, body);
+bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
+  if (shape.recording) {
+    if (!have_same_strides(shape.recording->inputs, batch)) return false;
+    auto input = shape.recording->inputs.begin();
+    for (const auto& entry : batch) std::get<Tensor>((input++)->second).copy_(tensor_in(entry));
+    return true;
   }
+  const auto recorded = std::ranges::count_if(shapes_, [](const auto& one) { return one->recording.has_value(); });
+  if (recorded >= run_.options.capture_shapes) {
+    if (!std::exchange(reported_shapes_, true))
+      log::info(cat("capture: ", step_name_, " has batches of more than ", run_.options.capture_shapes,
+                    " shapes (trainer.capture_shapes); those of other shapes run eagerly"));
+    return false;
+  }
+  Batch inputs;
+  for (const auto& entry : batch) inputs.add(entry.first, tensor_in(entry).clone());
+  if (!have_same_strides(inputs, batch)) {
+    give_up("a tensor of the batch has gaps or overlaps, as an expanded one does; return contiguous() ones");
+    return false;
+  }
+  shape.recording.emplace();
+  shape.recording->graph = graph_->another();
+  shape.recording->inputs = std::move(inputs);
+  return true;
+}
+
+std::optional<Outputs> CapturedEvaluation::captured(Shape& shape, const Batch& batch, const Body& body) {
+  if (!place(shape, batch)) return std::nullopt;
   Recording& recording = *shape.recording;
-  if (!have_same_strides(recording.inputs, batch)) return false;
-  auto input = recording.inputs.begin();
-  for (const auto& entry : batch) std::get<Tensor>((input++)->second).copy_(tensor_in(entry));
-  return !compares(recording) || record(shape, body);
+  if (compares(recording)) {
+    if (const auto problem = record(recording, body)) return leave(shape, *problem);
+    recording.pass = pass_;
+    if (!std::exchange(reported_, true)) log::info(cat("capture: ", step_name_, " is captured"));
+  }
+  recording.graph->replay();
+  ++recording.launches;
+  ++run_.captured_evaluation.batches;
+  return finish(recording);
 }
 
 bool CapturedEvaluation::compares(const Recording& recording) const {
   int64_t launches = recording.launches;
   while (launches > 1 && launches % 10 == 0) launches /= 10;
-  return launches == 1 || recording.pass != pass_;
+  return launches <= 1 || recording.pass != pass_;
 }
 
-std::optional<std::string> CapturedEvaluation::attempt(Recording& recording, const Body& body) {
+std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording& recording, const Body& body) {
+  if (!guards_) {
+    guards_.emplace(*run_.model);
+    discards_ = services_.logs.discards();
+  }
   Outputs outputs;
   std::vector<LogStore::Addition> additions;
   std::vector<MetricStore::Updates> updates;
-  const auto end_recording = [this] {
-    services_.logs.take_recording();
-    services_.logs.take_noted();
-    services_.metrics.take_recording();
-  };
+  std::optional<Problem> problem;
   try {
     recording.graph->record([&] {
       services_.logs.start_recording(run_.device(), stage_);
@@ -160,52 +179,44 @@ std::optional<std::string> CapturedEvaluation::attempt(Recording& recording, con
       updates = services_.metrics.take_recording();
     });
   } catch (const std::exception& error) {
-    end_recording();
-    return first_line(error.what());
-  } catch (...) {
-    end_recording();
-    throw;
+    problem = {first_line(error.what()), dynamic_cast<const StepNotRecorded*>(&error) != nullptr};
+    services_.logs.take_recording();
+    services_.logs.take_noted();
+    services_.metrics.take_recording();
+    if (!problem->executed) return problem;
   }
-  const bool same = recording.launches == 0 || LogStore::same_additions(recording.additions, additions);
+  if (!problem && recording.launches > 0 && !LogStore::same_additions(recording.additions, additions)) {
+    // It is this step's recording, so code of the host need not run twice.
+    recording.graph->replay();
+    problem = {"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
+  }
   recording.outputs = std::move(outputs);
   recording.additions = std::move(additions);
   recording.updates = std::move(updates);
-  if (same) return std::nullopt;
-  return "log() got other names, numbers of the host or batch sizes than in the step before; log tensors";
+  return problem;
 }
 
-bool CapturedEvaluation::record(Shape& shape, const Body& body) {
+std::optional<Outputs> CapturedEvaluation::leave(Shape& shape, const Problem& problem) {
   Recording& recording = *shape.recording;
-  if (!guards_) {
-    guards_.emplace(*run_.model);
-    discards_ = services_.logs.discards();
-  }
-  std::optional<std::string> problem = attempt(recording, body);
-  if (problem && recording.launches > 0 && recording.pass != pass_) {
-    recording.graph->forget();
-    recording.launches = 0;
-    problem = attempt(recording, body);
-  }
-  if (problem) {
-    if (recording.launches > 1)
-      throw Error(cat("[trainer.capture] a captured ", step_name_, " must do what its recording does; the step after ",
-                      recording.launches, " captured ones differs: ", *problem,
-                      ". The results of this pass may be wrong. Keep host code that changes between steps out of the "
-                      "step, or set trainer.capture to false."));
-    give_up(*problem);
-    return false;
-  }
-  recording.pass = pass_;
-  if (!std::exchange(reported_, true)) log::info(cat("capture: ", step_name_, " is captured"));
-  return true;
+  const bool is_of_pass = recording.pass == pass_;
+  if (is_of_pass && recording.launches > 1)
+    throw Error(cat("[trainer.capture] a captured ", step_name_, " must do what its recording does; the step after ",
+                    recording.launches, " captured ones differs: ", problem.text,
+                    ". The results of this pass may be wrong. Keep host code that changes between steps out of the "
+                    "step, or set trainer.capture to false."));
+  std::optional<Outputs> outputs;
+  if (problem.executed) outputs = finish(recording);
+  // Hooks between passes may have changed what steps read: the next batch is recorded again.
+  if (!is_of_pass && recording.launches > 0)
+    shape.recording.reset();
+  else
+    give_up(problem.text);
+  return outputs;
 }
 
-Outputs CapturedEvaluation::replay(Recording& recording) {
-  recording.graph->replay();
-  services_.logs.after_replay(recording.additions);
+Outputs CapturedEvaluation::finish(Recording& recording) {
+  services_.logs.after_execution(recording.additions);
   services_.metrics.after_replay(recording.updates);
-  ++recording.launches;
-  ++run_.captured_evaluation.batches;
   // Callbacks and predictions may keep outputs, which the next replay overwrites.
   Outputs outputs;
   for (const auto& [name, value] : recording.outputs) outputs.add(name, value.defined() ? value.clone() : value);

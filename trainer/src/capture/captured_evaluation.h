@@ -32,15 +32,21 @@ class CapturedEvaluation final : public EvaluationSteps {
  private:
   struct Recording;
   struct Shape;
+  struct Problem;
   Shape* shape_of(const Batch& batch);
-  bool is_ready(Shape& shape, const Batch& batch, const Body& body);
+  /// The step's outputs if it was executed, by a replay or while it was recorded.
+  std::optional<Outputs> captured(Shape& shape, const Batch& batch, const Body& body);
+  /// Puts the batch where the recording reads it. False if that changes strides, on which kernels may depend.
+  bool place(Shape& shape, const Batch& batch);
   /// Whether the recording is compared with this step.
   bool compares(const Recording& recording) const;
-  /// Records the step; throws an Error if it differs from a recording that was launched more than once in this pass.
-  bool record(Shape& shape, const Body& body);
-  /// Why the step could not be recorded, or how it differs from the recording; nullopt if it is recorded.
-  std::optional<std::string> attempt(Recording& recording, const Body& body);
-  Outputs replay(Recording& recording);
+  /// Records the step. Returns why it could not be recorded, or how it differs from the recording before.
+  std::optional<Problem> record(Recording& recording, const Body& body);
+  /// What is to be done for a step that was not recorded: its outputs, if it was executed. Throws an Error if it
+  /// differs from a recording that was launched more than once in this pass.
+  std::optional<Outputs> leave(Shape& shape, const Problem& problem);
+  /// The host's part of a step that was executed, and its outputs.
+  Outputs finish(Recording& recording);
   void start_over();
   void give_up(const std::string& reason);
 

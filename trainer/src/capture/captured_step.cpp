@@ -333,8 +333,16 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
       }
     });
   } catch (const std::exception& error) {
-    undo_step(recording.gradients_before, losses);
     std::string what = first_line(error.what());
+    const bool executed = dynamic_cast<const StepNotRecorded*>(&error) != nullptr;
+    if (executed && recording.launches <= 1 && recording.output.loss.defined()) {
+      optimizer_->set_recording(false);
+      run_.window.losses = losses;
+      executed_ = what;
+      return false;
+    }
+    if (executed) recording.graph->undo_step();
+    undo_step(recording.gradients_before, losses);
     // After one launch nothing is wrong: it was compared with an eager step.
     if (recording.launches > 1)
       throw Error(
@@ -356,6 +364,14 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
+  if ((changing_ || rate) && !replaced && recording.output.loss.defined() && recording.graph->compares_recordings() &&
+      run_.captured.batches == 0) {
+    // It is this step's recording, so code of the host need not run twice.
+    recording.graph->replay();
+    run_.window.losses = losses;
+    executed_ = rate ? *rate : changing_->why_not_captured();
+    return false;
+  }
   if (changing_ || rate || replaced || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
     if (replaced)
@@ -419,6 +435,16 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   ++run_.captured.batches;
   ++recording.launches;
   return recording.output;
+}
+
+StepOutput CapturedStep::accept(Recording& recording) {
+  services_.logs.after_execution(recording.additions);
+  services_.metrics.after_replay(recording.updates);
+  services_.finite.after_replay();
+  set_gradients(recording.gradients_after);
+  StepOutput output = recording.output;
+  give_up(*std::exchange(executed_, std::nullopt));
+  return output;
 }
 
 void CapturedStep::look_at(const HostNumbers& numbers, bool last) {
@@ -503,7 +529,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   const Batch& input = copies_ ? now_->inputs : batch;
   if (recording ? compares(*recording) && !compare(*recording, input, batch_idx)
                 : !record(recording.emplace(), input, batch_idx))
-    return std::nullopt;
+    return executed_ ? std::optional(accept(*recording)) : std::nullopt;
   return replay(*recording);
 }
 

@@ -117,6 +117,8 @@ class CapturedStep {
   /// Reverts the host's part of a step whose recording failed.
   void undo_step(const std::vector<Tensor>& gradients, int64_t losses);
   std::optional<StepOutput> replay(Recording& recording);
+  /// The output of a step that was executed while it was recorded, and cannot be replayed.
+  StepOutput accept(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
   /// Makes the batch's shape the present one. False if there is no room for it.
@@ -164,8 +166,9 @@ class CapturedStep {
   int64_t layout_ = 0, accumulation_ = 1;
   std::vector<Tensor> window_gradients_;
   std::optional<NumberChange> changing_;
-  HostNumbers numbers_;     // of the last recording
-  std::string stopped_at_;  // the operation at which a recording failed
+  HostNumbers numbers_;                  // of the last recording
+  std::string stopped_at_;               // the operation at which a recording failed
+  std::optional<std::string> executed_;  // why the step of the last recording, which was executed, cannot be replayed
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
   int64_t pool_bytes_ = 0;      // size of the recordings' pool
   int64_t batches_ = 0;         // batches of the fit so far

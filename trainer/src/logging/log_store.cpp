@@ -218,6 +218,9 @@ void LogStore::start_recording(at::Device device, RunningStage stage) {
   records_ |= stage == RunningStage::train;
   recorded_.clear();
   start_noting(device);
+  // On the CPU the step is executed while it is recorded. This write of the host is no part of it.
+  if (device.is_cpu() && watch_.device.defined() && watch_.device.is_cpu() && !watch_.device_used)
+    *watch_.device.mutable_data_ptr<double>() = 0;
 }
 
 std::vector<LogStore::Addition> LogStore::take_recording() {
@@ -254,6 +257,12 @@ void LogStore::after_replay(const std::vector<Addition>& additions) {
     }
     if (addition.watched) ++addition.to->watched;
   }
+}
+
+void LogStore::after_execution(const std::vector<Addition>& additions) {
+  for (const Addition& addition : additions)
+    if (!addition.is_of_host() && !addition.to->device_used) move_to_device(*addition.to, addition.reduce);
+  after_replay(additions);
 }
 
 bool LogStore::same_additions(const std::vector<Addition>& one, const std::vector<Addition>& other) {

@@ -72,6 +72,8 @@ class LogStore {
   /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);
   void after_replay(const std::vector<Addition>& additions);
+  /// For a step on the CPU that was executed while it was recorded, and is not replayed.
+  void after_execution(const std::vector<Addition>& additions);
   /// Whether two recordings of a step log the same names with the same weights and host numbers.
   static bool same_additions(const std::vector<Addition>& one, const std::vector<Addition>& other);
   /// How often values were discarded together with what additions of recordings refer to.
