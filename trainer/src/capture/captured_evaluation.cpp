@@ -179,7 +179,7 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
       updates = services_.metrics.take_recording();
     });
   } catch (const std::exception& error) {
-    problem = {first_line(error.what()), dynamic_cast<const StepNotRecorded*>(&error) != nullptr};
+    problem = Problem{first_line(error.what()), dynamic_cast<const StepNotRecorded*>(&error) != nullptr};
     services_.logs.take_recording();
     services_.logs.take_noted();
     services_.metrics.take_recording();
@@ -188,7 +188,7 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
   if (!problem && recording.launches > 0 && !LogStore::same_additions(recording.additions, additions)) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
-    problem = {"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
+    problem = Problem{"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
   }
   recording.outputs = std::move(outputs);
   recording.additions = std::move(additions);
