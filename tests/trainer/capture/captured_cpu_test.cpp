@@ -140,7 +140,6 @@ TEST_CASE("on the CPU each shape of batches has its recording, up to capture_sha
   options.capture_shapes = most;
   options.accumulate_grad_batches = GENERATE(1, 2);
   const auto run = [&](bool captures) {
-    TensorDataModule::Sets none;
     Outcome<Lengths> outcome;
     at::manual_seed(11);
     outcome.module = std::make_shared<Lengths>();

@@ -78,7 +78,6 @@ void check_same_outputs(const std::vector<Outputs>& a, const std::vector<Outputs
   }
 }
 
-template <class M = Evaluated>
 Trainer trainer_of(const TemporaryFolder& folder, bool captures, const std::shared_ptr<Keeping>& keeping = {},
                    const std::function<void(TrainerOptions&)>& change = {}) {
   TrainerOptions options = quiet(folder);
