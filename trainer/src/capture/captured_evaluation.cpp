@@ -188,7 +188,8 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
   if (!problem && recording.launches > 0 && !LogStore::same_additions(recording.additions, additions)) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
-    problem = Problem{"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
+    problem =
+        Problem{"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
   }
   recording.outputs = std::move(outputs);
   recording.additions = std::move(additions);
