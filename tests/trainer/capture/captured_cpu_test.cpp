@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
 
+#include "fulgur/optim/cyclic_schedules.h"
 #include "trainer/capture/captured_fit.h"
 
 namespace captured_cpu_test {
@@ -169,6 +170,23 @@ TEST_CASE("on the CPU each shape of batches has its recording, up to capture_sha
   // Each shape runs eagerly at first.
   CHECK(captured.report.captured_batches > 10);
   CHECK_FALSE(captured.report.not_captured);
+}
+
+struct CyclesMomentum : OnCpu {
+  OptimizerPlan configure_optimizers() override {
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.01, .momentum = 0.9}),
+            SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1}),
+                            .interval = ScheduleInterval::step}};
+  }
+};
+
+TEST_CASE("on the CPU a schedule of the momentum is refused, since captured steps would round otherwise") {
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto plain = fit<CyclesMomentum>(options, false, on_cpu), refused = fit<CyclesMomentum>(options, true, on_cpu);
+  CHECK(refused.report.captured_batches == 0);
+  CHECK_THAT(refused.report.not_captured.value_or(""), ContainsSubstring("the schedule changes the momentum"));
+  CHECK(same_weights(plain.weights, refused.weights));
 }
 
 // A number of the host that changes in each step.
