@@ -208,11 +208,8 @@ void FusedOptimizer::upload_rates() {
 // SGD's kernel: the foreach operations take no device scalar, or only one of the tensors' dtype.
 void FusedOptimizer::subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
                               const std::optional<Tensor>& found_inf) {
-  Tensor rate = factor.is_cpu() ? factor : factor.to(at::kFloat);
-  // As `add_` does with a number on the CPU, which it rounds to the dtype of 16-bit tensors.
-  if (factor.is_cpu() && !values.empty() && values[0].itemsize() == 2)
-    rate = factor.to(values[0].scalar_type()).to(at::kDouble);
-  detail::fused_sgd(values, others, /*buffers=*/{}, rate, {.weight_decay = own}, found_inf);
+  detail::fused_sgd(values, others, /*buffers=*/{}, /*lr=*/factor.is_cpu() ? factor : factor.to(at::kFloat),
+                    {.weight_decay = own}, found_inf);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {

@@ -65,13 +65,8 @@ void RMSprop::update(Bucket& b, const std::optional<Tensor>&) {
     else
       at::_foreach_add_(b.params, velocities, -b.group->lr);
   } else if (b.lr.defined() && b.lr.is_cpu()) {
-    // With the bits of a rate on the host: the kernel computes (-lr · gradient) / denominator, in float32 at least.
-    const Tensor factor = -b.lr;
-    for (Tensor& gradient : gradients) {
-      const bool is_short = gradient.scalar_type() == at::kBFloat16 || gradient.scalar_type() == at::kHalf;
-      gradient = (is_short ? gradient.to(at::kFloat) : gradient) * factor;
-    }
-    at::_foreach_addcdiv_(b.params, gradients, denominators, 1);
+    // With the bits of a rate on the host: the kernel computes (-lr · gradient) / denominator.
+    at::_foreach_addcdiv_(b.params, at::_foreach_mul(gradients, -b.lr), denominators, 1);
   } else if (b.lr.defined()) {
     subtract(b.params, at::_foreach_div(gradients, denominators), 0, b.lr, std::nullopt);
   } else {

@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
 
+#include "fulgur/callbacks/weight_averaging.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "trainer/capture/captured_fit.h"
 
@@ -237,6 +238,20 @@ TEST_CASE("a loss that is not finite is found in captured steps on the CPU, and 
   CHECK_THROWS_WITH(fit<Breaks>(options, true, on_cpu), ContainsSubstring("not finite"));
   options.on_nonfinite = OnNonFinite::skip;
   const auto plain = fit<Breaks>(options, false, on_cpu), captured = fit<Breaks>(options, true, on_cpu);
+  INFO(captured.told);
+  CHECK(captured.report.captured_batches == 27);
+  CHECK(same_weights(plain.weights, captured.weights));
+}
+
+TEST_CASE("on the CPU, weight averaging counts the skipped steps of captured runs") {
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.on_nonfinite = OnNonFinite::skip;
+  const auto averages = [](TrainerComponents& components) {
+    on_cpu(components);
+    components.add(std::make_shared<WeightAveraging>(WeightAveraging::Options{.decay = 0.5}));
+  };
+  const auto plain = fit<Breaks>(options, false, averages), captured = fit<Breaks>(options, true, averages);
   INFO(captured.told);
   CHECK(captured.report.captured_batches == 27);
   CHECK(same_weights(plain.weights, captured.weights));

@@ -1,5 +1,6 @@
 #include "capture/cannot_capture.h"
 
+#include <algorithm>
 #include <array>
 
 #include "fulgur/core/device/recordable_step.h"
@@ -88,6 +89,20 @@ std::optional<std::string> cannot_capture(const RunState& run) {
                "can_keep_rates_on_device() and keep_rates_on_device()");
   if (schedules_momentum(planned) && !recordable->can_keep_momentum_on_device())
     return cat("the schedule changes the momentum, which ", planned.optimizer->name(), " reads from the host");
+  return std::nullopt;
+}
+
+std::optional<std::string> cannot_keep_bits(const RunState& run) {
+  const PlannedOptimizer& planned = run.plan.optimizers.front();
+  if (schedules_momentum(planned))
+    return "the schedule changes the momentum; a captured step on the CPU would round otherwise than an eager one. Set "
+           "its cycle_momentum to false";
+  const auto is_short = [](const Tensor& parameter) { return parameter.itemsize() == 2; };
+  for (const ParamGroup& group : planned.optimizer->groups())
+    if (std::ranges::any_of(group.params, is_short) &&
+        !dynamic_cast<const RecordableStep&>(*planned.optimizer).keeps_bits_of_short_dtypes())
+      return cat("captured steps of ", planned.optimizer->name(),
+                 " on the CPU would round parameters of 16 bits otherwise than eager ones");
   return std::nullopt;
 }
 

@@ -17,6 +17,8 @@ std::optional<std::string> cannot_capture(const RunState& run);
 /// Why the steps of this stage cannot be captured on the CPU, whose recorder is `graph` or nullptr.
 std::optional<std::string> cannot_capture_evaluation(const RunState& run, RunningStage stage,
                                                      const GraphCapture* graph);
+/// Why captured steps on the CPU would not have the bits of eager ones.
+std::optional<std::string> cannot_keep_bits(const RunState& run);
 /// Whether the optimizer's schedule changes its momentum.
 bool schedules_momentum(const PlannedOptimizer& planned);
 

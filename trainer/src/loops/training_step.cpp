@@ -537,11 +537,7 @@ void TrainingStep::start_capturing() {
       reason = cat("only the CPU and a CUDA device can; this run is on ", run_.device().str());
   }
   if (!reason) reason = cannot_capture(run_);
-  if (!reason && graph->compares_recordings() && schedules_momentum(run_.plan.optimizers.front()))
-    reason =
-        "the schedule changes the momentum; a captured step on the CPU would round otherwise than an eager one. Set "
-        "its "
-        "cycle_momentum to false";
+  if (!reason && graph->compares_recordings()) reason = cannot_keep_bits(run_);
   if (graph) graph->set_place([this] { return place_of_operation(run_); });
   if (reason) {
     run_.captured.refused = *reason;
