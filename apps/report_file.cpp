@@ -34,6 +34,8 @@ Json path_of(const std::optional<std::filesystem::path>& path) {
   return path && !path->empty() ? Json(std::filesystem::absolute(*path).lexically_normal().string()) : Json(nullptr);
 }
 
+Json text_or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(nullptr); }
+
 // The contents of every fit report, also of a failed fit.
 void add_reached(Json& json, const FitReport& report) {
   json["metrics"] = metrics_of(report.metrics);
@@ -56,7 +58,9 @@ std::string report_json(const std::string& verb, const FitReport& report) {
   for (const PeakMemory& peak : report.peak_memory)
     json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
   json["captured_batches"] = report.captured_batches;
-  json["not_captured"] = report.not_captured ? Json(*report.not_captured) : Json(nullptr);
+  json["not_captured"] = text_or_null(report.not_captured);
+  json["captured_validation_batches"] = report.captured_validation_batches;
+  json["validation_not_captured"] = text_or_null(report.validation_not_captured);
   json["logger_losses"] = report.logger_losses;
   json["run_dir"] = path_of(report.run_dir);
   json["last_checkpoint"] = path_of(report.last_checkpoint);
@@ -74,6 +78,8 @@ std::string report_json(const std::string& verb, const EvalReport& report) {
   }
   json["samples"] = report.samples;
   json["seconds"] = number(report.seconds);
+  json["captured_batches"] = report.captured_batches;
+  json["not_captured"] = text_or_null(report.not_captured);
   json["run_dir"] = path_of(report.run_dir);
   json["checkpoint"] = path_of(report.checkpoint);
   return json_text(json);
@@ -84,6 +90,8 @@ std::string report_json(const std::string& verb, const PredictReport& report) {
   json["files"] = Json::array();
   for (const std::filesystem::path& file : report.files) json["files"].push_back(path_of(file));
   json["samples"] = report.samples;
+  json["captured_batches"] = report.captured_batches;
+  json["not_captured"] = text_or_null(report.not_captured);
   json["run_dir"] = path_of(report.run_dir);
   json["checkpoint"] = path_of(report.checkpoint);
   return json_text(json);

@@ -1,5 +1,6 @@
 #include "fulgur/capture/step_capture.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,18 +23,21 @@ class StepCapture final : public GraphCapture {
   void set_place(const std::function<std::string()>& place) override { place_ = place; }
 
   void record(const std::function<void()>& body) override {
+    refused_.reset();
     auto program = CapturedProgram::record(body, {.inputs = {}, .place = place_});
-    // From here on the state is that of before the step, as if nothing had been executed.
+    if (const auto problem = problem_of(*program)) {
+      refused_ = std::move(program);
+      throw StepNotRecorded(*problem);
+    }
     program->undo();
-    if (!program->refusals().empty()) throw Error(refusals_text(*program));
-    if (program_)
-      if (const auto difference = program->difference(*program_)) throw Error(*difference);
-    program->prepare();
-    if (const auto difference = program->check_replay(/*undo=*/true)) throw Error(*difference);
     program->forget_state();
     program_ = std::move(program);
   }
 
+  void undo_step() override {
+    if (refused_) refused_->undo();
+    refused_.reset();
+  }
   void replay() override { program_->replay(); }
   void forget() override { program_.reset(); }
 
@@ -44,8 +48,17 @@ class StepCapture final : public GraphCapture {
   }
 
  private:
+  // The state remains that of after the step.
+  std::optional<std::string> problem_of(CapturedProgram& program) const {
+    if (!program.refusals().empty()) return refusals_text(program);
+    if (program_)
+      if (auto difference = program.difference(*program_)) return difference;
+    program.prepare();
+    return program.check_replay();
+  }
+
   std::function<std::string()> place_;
-  std::unique_ptr<CapturedProgram> program_;
+  std::unique_ptr<CapturedProgram> program_, refused_;
 };
 
 }  // namespace

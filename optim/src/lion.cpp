@@ -35,7 +35,10 @@ void Lion::update(Bucket& b, const std::optional<Tensor>&) {
   const std::vector<Tensor> directions = at::_foreach_lerp(b.state[0], gradients, 1 - options_.betas[0]);
   at::_foreach_sign_(directions);
   if (b.lr.defined()) {
-    if (decay != 0) subtract(b.params, b.params, 0, b.lr * decay, std::nullopt);
+    if (decay != 0 && b.lr.is_cpu())
+      at::_foreach_mul_(b.params, 1 - b.lr * decay);  // with the bits of a rate on the host
+    else if (decay != 0)
+      subtract(b.params, b.params, 0, b.lr * decay, std::nullopt);
     subtract(b.params, directions, 0, b.lr, std::nullopt);
   } else {
     if (decay != 0) at::_foreach_mul_(b.params, 1 - b.group->lr * decay);

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/mm.h>
 
@@ -120,7 +121,13 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
                                                                         : 0.2 * std::sqrt(std::max(rows, columns));
     if (b.lr.defined()) {
       b.params[i].mul_(1 - b.lr * decay);
-      b.params[i].sub_(direction.to(b.params[i].scalar_type()) * (b.lr * by_shape));
+      if (b.lr.is_cpu()) {
+        // With the bits of a rate on the host, in the memory order that the kernel needs.
+        const Tensor step = at::empty_like(b.params[i]).copy_(direction);
+        subtract(b.params[i], step, 0, b.lr * by_shape, std::nullopt);
+      } else {
+        b.params[i].sub_(direction.to(b.params[i].scalar_type()) * (b.lr * by_shape));
+      }
     } else {
       b.params[i].mul_(1 - lr * decay);
       b.params[i].add_(direction, -lr * by_shape);

@@ -64,6 +64,9 @@ void RMSprop::update(Bucket& b, const std::optional<Tensor>&) {
       subtract(b.params, velocities, 0, b.lr, std::nullopt);
     else
       at::_foreach_add_(b.params, velocities, -b.group->lr);
+  } else if (b.lr.defined() && b.lr.is_cpu()) {
+    // With the bits of a rate on the host: the kernel computes (-lr · gradient) / denominator.
+    at::_foreach_addcdiv_(b.params, at::_foreach_mul(gradients, -b.lr), denominators, 1);
   } else if (b.lr.defined()) {
     subtract(b.params, at::_foreach_div(gradients, denominators), 0, b.lr, std::nullopt);
   } else {

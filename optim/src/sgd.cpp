@@ -82,11 +82,9 @@ void SGD::update_dampened(Bucket& b) {
     const Tensor part =
         b.steps[i].eq(1).to(gradient.scalar_type()).mul_(options_.dampening).add_(1 - options_.dampening);
     b.state[0][i].mul_(options_.momentum).add_(gradient.mul(part));
-    if (b.lr.defined())
-      b.params[i].sub_(b.state[0][i] * b.lr);
-    else
-      b.params[i].add_(b.state[0][i], -b.group->lr);
+    if (!b.lr.defined()) b.params[i].add_(b.state[0][i], -b.group->lr);
   }
+  if (b.lr.defined()) subtract(b.params, b.state[0], 0, b.lr, std::nullopt);
 }
 
 [[maybe_unused]] static const bool registered_sgd =

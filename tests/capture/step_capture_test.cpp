@@ -1,7 +1,10 @@
 #include "fulgur/capture/step_capture.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <stdexcept>
 
@@ -39,8 +42,12 @@ TEST_CASE("a recorded step is not executed; replays execute it, and later record
   CHECK(recorded == 2);
 
   const auto other = [&] { weight.add_(x).mul_(3); };
-  CHECK_THROWS_WITH(capture->record(other), ContainsSubstring("aten::"));
+  CHECK_THROWS_AS(capture->record(other), fulgur::StepNotRecorded);
+  CHECK(at::equal(weight, at::full({3}, 21.F)));
+  capture->undo_step();
   CHECK(at::equal(weight, at::full({3}, 6.F)));
+  CHECK_THROWS_WITH(capture->record(other), ContainsSubstring("aten::"));
+  capture->undo_step();
   capture->replay();  // the recording of before
   CHECK(at::equal(weight, at::full({3}, 14.F)));
   capture->forget();
@@ -49,13 +56,15 @@ TEST_CASE("a recorded step is not executed; replays execute it, and later record
   CHECK(at::equal(weight, at::full({3}, 45.F)));
 }
 
-TEST_CASE("what is refused or throws leaves everything as it was; another recorder has its own recording") {
+TEST_CASE("what is refused has been executed and can be undone; what throws leaves everything as it was") {
   Tensor weight = at::zeros({3});
   const auto capture = fulgur::make_step_capture();
   capture->set_place([] { return "backward"; });
   const auto another = capture->another();
   CHECK_THROWS_WITH(another->record([&] { weight.add_(weight.sum().item<double>() + 1); }),
                     ContainsSubstring("aten::_local_scalar_dense in backward: it reads"));
+  CHECK(at::equal(weight, at::ones({3})));
+  another->undo_step();
   CHECK(at::equal(weight, at::zeros({3})));
   CHECK_THROWS_AS(capture->record([&] {
     weight.add_(1);
@@ -68,12 +77,43 @@ TEST_CASE("what is refused or throws leaves everything as it was; another record
     *weight.mutable_data_ptr<float>() = 7;
   }),
                     ContainsSubstring("a replay gives other values"));
+  CHECK(weight[0].item<float>() == 7);
+  CHECK(weight[1].item<float>() == 1);
+  capture->undo_step();
   CHECK(at::equal(weight, at::zeros({3})));
   capture->record([&] { weight.add_(1); });
   another->record([&] { weight.add_(10); });
   capture->replay();
   another->replay();
   CHECK(at::equal(weight, at::full({3}, 11.F)));
+}
+
+TEST_CASE("steps without gradients are recorded, in inference mode too") {
+  const bool inference = GENERATE(true, false);
+  const Tensor weight = at::randn({4, 3}).set_requires_grad(true), state = at::zeros({});
+  const c10::InferenceMode mode(inference);
+  const at::NoGradGuard no_grad;
+  const auto capture = fulgur::make_step_capture();
+  const Tensor x = at::randn({2, 4});
+  Tensor out;
+  const auto step = [&] {
+    out = at::relu(x.matmul(weight));
+    state.add_(out.sum());
+  };
+  step();
+  const Tensor once = state.clone();
+  capture->record(step);
+  capture->replay();
+  CHECK(state.equal(once + once));
+  x.copy_(at::randn({2, 4}));
+  const Tensor expected = at::relu(x.matmul(weight)), sum = state + expected.sum();
+  capture->record(step);
+  capture->replay();
+  CHECK(out.equal(expected));
+  CHECK(state.equal(sum));
+  x.copy_(at::randn({2, 4}));
+  capture->replay();
+  CHECK(out.equal(at::relu(x.matmul(weight))));
 }
 
 }  // namespace step_capture_test

@@ -118,6 +118,9 @@ TEST_CASE("seeds: schedules follow the samples over a change of accumulation") {
 TEST_CASE("seeds: the program with SIGUSR1 before or after its training equals a quiet run, bit for bit") {
   for_all_seeds(signalled_program_equals_quiet, 40);
 }
+TEST_CASE("seeds: captured steps on the CPU equal eager ones, bit for bit") {
+  for_all_seeds(captured_equals_eager_on_cpu);
+}
 TEST_CASE("seeds: captured steps equal eager ones", "[gpu]") {
   require_gpus_of_forks(1);
   for_all_seeds(captured_equals_eager, 12);

@@ -1,5 +1,7 @@
 #include "relations.h"
 
+#include <set>
+
 #include "forked.h"
 #include "fulgur/core/text/text.h"
 #include "hand_loop.h"
@@ -66,6 +68,103 @@ Verdict metrics_equal_predictions(const Plan& given, const fs::path& folder) {
   const Ended ended = evaluate(config, folder, ranks);
   if (auto bad = trouble("evaluation", ended)) return *bad;
   return {};
+}
+
+namespace {
+
+using Kind = Verdict::Kind;
+
+// Which batch has no loss, or one that is NaN, is decided on the host, and a recording has what was decided then.
+void without_rare_branches(Plan& plan) {
+  for (const char* key : {"no_loss_every", "nan_every"}) plan["model"].erase(key);
+}
+
+Plan capture_config(const Plan& plan, const fs::path& where, const char* device, bool captures) {
+  Plan config = config_of(plan, where);
+  config["trainer"]["accelerator"] = device;
+  config["trainer"]["devices"] = 1;
+  config["trainer"]["capture"] = captures;
+  config["trainer"]["callbacks"][0]["class_path"] = "DifferentialEvents";
+  return config;
+}
+
+bool overrides_inner_hook(const Ended& ended) { return ended.text.find(" overrides ") != std::string::npos; }
+
+// In one process, or in two of which the first ends by a signal between two steps.
+Ended fit_in_parts(const Plan& config, const fs::path& where, SplitMix64& random) {
+  if (random.below(3) > 0 || value_at(config, "/trainer/callbacks/0/init_args/clock", false)) return fit(config, where);
+  Plan first = config, rest = config;
+  Plan& events = first["trainer"]["callbacks"][0]["init_args"];
+  events["kill_at"] = 1 + random.below(16);
+  events["kill_by"] = "SIGTERM";
+  const Ended cut = fit(first, where);
+  if (!ended_by(first, cut)) return cut;
+  rest["ckpt_path"] = "auto";
+  return fit(rest, where);
+}
+
+}  // namespace
+
+// Bit for bit, also if the steps, or some of them, are refused.
+Verdict captured_equals_eager_on_cpu(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  without_rare_branches(plan);
+  SplitMix64 random = random_of(given, 20);
+  const fs::path eager = folder / "eager", captured = folder / "captured";
+  if (auto bad = trouble("eager", fit(capture_config(plan, eager, "cpu", false), eager))) return *bad;
+  const Ended ended = fit_in_parts(capture_config(plan, captured, "cpu", true), captured, random);
+  if (auto bad = trouble("captured", ended)) return *bad;
+  const Verdict verdict = compared("eager and captured steps", eager, captured);
+  if (verdict.bad()) return {verdict.kind, verdict.text + tail(ended.text)};
+  if (seen_in(eager) != seen_in(captured)) return {Kind::differs, "captured steps saw other samples"};
+  return ended.text.find("capture: the step is captured") == std::string::npos ? kNoMatter : verdict;
+}
+
+Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  SplitMix64 random = random_of(given, 15);
+  without_rare_branches(plan);
+  for (const char* key : {"manual", "manual_steps"}) plan["model"].erase(key);
+  // One looks at gradients in the step, and the other decides by a loss, which rounding moves over its limit.
+  for (const char* name : {"GradientMonitor", "SpikeDetection"}) without_callback(plan, name);
+  const std::string optimizer = value_at<std::string>(plan, "/optimizer/class_path", "");
+  // Captured, Muon rounds once more.
+  if (optimizer == "LBFGS" || optimizer == "Muon")
+    plan["optimizer"] =
+        one_of(random, {Plan{{"class_path", "Lion"}, {"init_args", {{"lr", 0.01}}}},
+                        Plan{{"class_path", "RMSprop"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}}});
+  if (random.below(3) > 0 && !plan.contains("lr_scheduler_monitor")) {
+    plan["lr_scheduler"] = one_of(
+        random,
+        {Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
+         Plan{{"class_path", "CyclicLR"}, {"init_args", {{"base_lr", 0.001}, {"max_lr", 0.02}, {"step_size_up", 3}}}}});
+    plan["lr_scheduler_interval"] = "step";
+    plan.erase("lr_scheduler_frequency");
+    const bool has_momentum =
+        plan["optimizer"]["class_path"] != "Adagrad" &&
+        (plan["optimizer"]["class_path"] != "SGD" || value_at<double>(plan, "/optimizer/init_args/momentum", 0) > 0);
+    if (!has_momentum) plan["lr_scheduler"]["init_args"]["cycle_momentum"] = false;
+    if (plan["data"].contains("kind") || plan["data"].contains("second"))
+      plan["lr_scheduler"]["init_args"]["total_steps"] = 40;
+    if (plan["lr_scheduler"]["class_path"] == "CyclicLR") plan["lr_scheduler"]["init_args"].erase("total_steps");
+  }
+  plan["trainer"]["precision"] = one_of(random, {"32-true", "32-true", "bf16-mixed", "16-mixed"});
+  const fs::path eager = folder / "eager", captured = folder / "captured";
+  for (const bool captures : {false, true}) {
+    const fs::path& where = captures ? captured : eager;
+    const Ended ended = fit(capture_config(plan, where, "cuda", captures), where);
+    if (auto bad = trouble(captures ? "captured" : "eager", ended)) return *bad;
+    if (overrides_inner_hook(ended))
+      return {Kind::failed, "a hook keeps each plan's steps from being captured\n" + tail(ended.text)};
+  }
+  // Rates are float32 on the device, and small differences become signs.
+  const double tolerance = plan["optimizer"]["class_path"] == "Lion" ? 0.05 : 2e-3;
+  // The gradient of a bias before a batch norm is rounding, of which Adam makes steps.
+  std::set<std::string> without;
+  if (value_at(plan, "/model/norm", false))
+    without = {"weights.first.bias", "weights.norm.running_mean", "optimizers.0.state.first.bias"};
+  return compared("eager and captured steps", eager, captured, plan.contains("lr_scheduler") ? tolerance : 1e-5,
+                  without);
 }
 
 }  // namespace fulgur::test

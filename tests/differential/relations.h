@@ -37,6 +37,8 @@ Verdict rollback_gives_up(const Plan& plan, const std::filesystem::path& folder)
 Verdict schedules_follow_samples(const Plan& plan, const std::filesystem::path& folder);
 /// The program itself, which receives SIGUSR1 before it trains or after it has trained.
 Verdict signalled_program_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
+/// With every option of a plan; some of the captured runs are killed and resumed.
+Verdict captured_equals_eager_on_cpu(const Plan& plan, const std::filesystem::path& folder);
 /// On CUDA devices, real or simulated.
 Verdict captured_equals_eager(const Plan& plan, const std::filesystem::path& folder);
 

@@ -1,6 +1,5 @@
 #include <cmath>
 #include <map>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -139,58 +138,6 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
     rates->emplace(static_cast<int64_t>(result->numbers.at("facts.samples_seen")), result->numbers.at("facts.rates.0"));
   }
   return compared_rates(windows, epochs_before, expected, got);
-}
-
-Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
-  Plan plan = given;
-  SplitMix64 random = random_of(given, 15);
-  // Which batch has no loss, or one that is NaN, is decided on the host, and a recording has what was decided then.
-  for (const char* key : {"no_loss_every", "nan_every", "manual", "manual_steps"}) plan["model"].erase(key);
-  // One looks at gradients in the step, and the other decides by a loss, which rounding moves over its limit.
-  for (const char* name : {"GradientMonitor", "SpikeDetection"}) without_callback(plan, name);
-  const std::string optimizer = value_at<std::string>(plan, "/optimizer/class_path", "");
-  // Captured, Muon rounds once more.
-  if (optimizer == "LBFGS" || optimizer == "Muon")
-    plan["optimizer"] =
-        one_of(random, {Plan{{"class_path", "Lion"}, {"init_args", {{"lr", 0.01}}}},
-                        Plan{{"class_path", "RMSprop"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}}});
-  if (random.below(3) > 0 && !plan.contains("lr_scheduler_monitor")) {
-    plan["lr_scheduler"] = one_of(
-        random,
-        {Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
-         Plan{{"class_path", "CyclicLR"}, {"init_args", {{"base_lr", 0.001}, {"max_lr", 0.02}, {"step_size_up", 3}}}}});
-    plan["lr_scheduler_interval"] = "step";
-    plan.erase("lr_scheduler_frequency");
-    const bool has_momentum =
-        plan["optimizer"]["class_path"] != "Adagrad" &&
-        (plan["optimizer"]["class_path"] != "SGD" || value_at<double>(plan, "/optimizer/init_args/momentum", 0) > 0);
-    if (!has_momentum) plan["lr_scheduler"]["init_args"]["cycle_momentum"] = false;
-    if (plan["data"].contains("kind") || plan["data"].contains("second"))
-      plan["lr_scheduler"]["init_args"]["total_steps"] = 40;
-    if (plan["lr_scheduler"]["class_path"] == "CyclicLR") plan["lr_scheduler"]["init_args"].erase("total_steps");
-  }
-  plan["trainer"]["precision"] = one_of(random, {"32-true", "32-true", "bf16-mixed", "16-mixed"});
-  const fs::path eager = folder / "eager", captured = folder / "captured";
-  for (const bool captures : {false, true}) {
-    const fs::path& where = captures ? captured : eager;
-    Plan config = config_of(plan, where);
-    config["trainer"]["accelerator"] = "cuda";
-    config["trainer"]["devices"] = 1;
-    config["trainer"]["capture"] = captures;
-    config["trainer"]["callbacks"][0]["class_path"] = "DifferentialEvents";
-    const Ended ended = fit(config, where);
-    if (auto bad = trouble(captures ? "captured" : "eager", ended)) return *bad;
-    if (ended.text.find(" overrides ") != std::string::npos)
-      return {Kind::failed, "a hook keeps each plan's steps from being captured\n" + tail(ended.text)};
-  }
-  // Rates are float32 on the device, and small differences become signs.
-  const double tolerance = plan["optimizer"]["class_path"] == "Lion" ? 0.05 : 2e-3;
-  // The gradient of a bias before a batch norm is rounding, of which Adam makes steps.
-  std::set<std::string> without;
-  if (value_at(plan, "/model/norm", false))
-    without = {"weights.first.bias", "weights.norm.running_mean", "optimizers.0.state.first.bias"};
-  return compared("eager and captured steps", eager, captured, plan.contains("lr_scheduler") ? tolerance : 1e-5,
-                  without);
 }
 
 }  // namespace fulgur::test

@@ -60,6 +60,8 @@ Failure load_cuda() {
 
 Accelerator::~Accelerator() = default;
 GraphCapture::~GraphCapture() = default;
+StepNotRecorded::StepNotRecorded(const std::string& message) : Error(message) {}
+StepNotRecorded::~StepNotRecorded() = default;
 RecordableStep::~RecordableStep() = default;
 
 void register_accelerator(Accelerator* accelerator) {

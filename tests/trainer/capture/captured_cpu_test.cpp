@@ -1,10 +1,15 @@
 // capture: steps on the CPU, recorded as programs.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/sin.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
 
+#include "fulgur/callbacks/weight_averaging.h"
+#include "fulgur/optim/cyclic_schedules.h"
 #include "trainer/capture/captured_fit.h"
 
 namespace captured_cpu_test {
@@ -83,6 +88,108 @@ TEST_CASE(
   CHECK(same_weights(plain.weights, refused.weights));
 }
 
+// Reads a value in one of its modules.
+struct Head : torch::nn::Module {
+  [[gnu::noinline]] Tensor forward(const Tensor& x) { return x.sum().item<double>() > 1e6 ? x * 0.5 : x; }
+};
+
+struct HasHead : OnCpu {
+  HasHead() { head = register_module("head", std::make_shared<Head>()); }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return at::mse_loss(head->forward(forward(batch[0])), batch[1]);
+  }
+  std::shared_ptr<Head> head;
+};
+
+TEST_CASE("a refusal names the module whose function called the operation") {
+  const TemporaryFolder folder;
+  const auto refused = fit<HasHead>(three_epochs(folder), true, on_cpu);
+  CHECK_THAT(refused.report.not_captured.value_or(""),
+             ContainsSubstring("aten::_local_scalar_dense in training_step, module 'head' (Head): it reads"));
+}
+
+// Sequences of several lengths: the mean over the samples of a batch.
+struct Lengths : OnCpu {
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    ++calls;
+    const Tensor loss = forward(batch[0]).mean(at::IntArrayRef({0, 1})).square().sum();
+    log("train_loss", loss, {.on_epoch = true});
+    return loss;
+  }
+  int64_t calls = 0;
+};
+
+// Yields batches of shape (2, length, 4), whose lengths come again in another order.
+struct LengthStream : IterableDataset {
+  explicit LengthStream(int64_t shapes) : shapes_(shapes) {}
+  void reset(const SampleContext& context) override { at_ = 0, epoch_ = context.epoch; }
+  std::optional<Batch> next(int64_t, const SampleContext&) override {
+    if (at_ == 40) return std::nullopt;
+    const int64_t length = 1 + (at_++ * 7 + epoch_) % shapes_;
+    const Tensor x = at::arange(2 * length * 4, at::kFloat).reshape({2, length, 4});
+    return Batch{{"x", at::sin(x + static_cast<double>(at_))}};
+  }
+  StateTree state() const override { return StateTree::map({{"at", at_}}); }
+  void load_state(const StateTree& state) override { at_ = state.at("at").as_int(); }
+  int64_t shapes_, at_ = 0, epoch_ = 0;
+};
+
+TEST_CASE("on the CPU each shape of batches has its recording, up to capture_shapes") {
+  const int64_t shapes = GENERATE(3, 8, 12), most = GENERATE(1, 8);
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.max_epochs = 2;
+  options.capture_shapes = most;
+  options.accumulate_grad_batches = GENERATE(1, 2);
+  const auto run = [&](bool captures) {
+    Outcome<Lengths> outcome;
+    at::manual_seed(11);
+    outcome.module = std::make_shared<Lengths>();
+    TrainerComponents components;
+    components.seed = 5;
+    components.loggers = {outcome.logger};
+    options.capture = captures;
+    log::reset_warnings();
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &outcome.told);
+    DataSource data;
+    data.train = {std::make_shared<IterableLoader>(std::make_shared<LengthStream>(shapes),
+                                                   IterableLoaderOptions{.batch_size = 2})};
+    outcome.report = Trainer(options, components).fit(outcome.module, data);
+    log::set_sink({}, nullptr);
+    outcome.weights = weights(*outcome.module);
+    return outcome;
+  };
+  const auto plain = run(false), captured = run(true);
+  CAPTURE(shapes, most, options.accumulate_grad_batches, captured.told, captured.module->calls);
+  CHECK(same_weights(plain.weights, captured.weights));
+  CHECK(plain.logger->values("train_loss_step") == captured.logger->values("train_loss_step"));
+  CHECK(plain.logger->values("train_loss_epoch") == captured.logger->values("train_loss_epoch"));
+  CHECK((captured.told.find("more than 8 shapes") != std::string::npos) == (shapes > most && most > 1));
+  if (most == 1) return;
+  // Each shape runs eagerly at first.
+  CHECK(captured.report.captured_batches > 10);
+  CHECK_FALSE(captured.report.not_captured);
+}
+
+struct CyclesMomentum : OnCpu {
+  OptimizerPlan configure_optimizers() override {
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.01, .momentum = 0.9}),
+            SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1}),
+                            .interval = ScheduleInterval::step}};
+  }
+};
+
+TEST_CASE("on the CPU a schedule of the momentum is refused, since captured steps would round otherwise") {
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto plain = fit<CyclesMomentum>(options, false, on_cpu), refused = fit<CyclesMomentum>(options, true, on_cpu);
+  CHECK(refused.report.captured_batches == 0);
+  CHECK_THAT(refused.report.not_captured.value_or(""), ContainsSubstring("the schedule changes the momentum"));
+  CHECK(same_weights(plain.weights, refused.weights));
+}
+
 // A number of the host that changes in each step.
 struct CountsOnHost : OnCpu {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
@@ -131,6 +238,20 @@ TEST_CASE("a loss that is not finite is found in captured steps on the CPU, and 
   CHECK_THROWS_WITH(fit<Breaks>(options, true, on_cpu), ContainsSubstring("not finite"));
   options.on_nonfinite = OnNonFinite::skip;
   const auto plain = fit<Breaks>(options, false, on_cpu), captured = fit<Breaks>(options, true, on_cpu);
+  INFO(captured.told);
+  CHECK(captured.report.captured_batches == 27);
+  CHECK(same_weights(plain.weights, captured.weights));
+}
+
+TEST_CASE("on the CPU, weight averaging counts the skipped steps of captured runs") {
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.on_nonfinite = OnNonFinite::skip;
+  const auto averages = [](TrainerComponents& components) {
+    on_cpu(components);
+    components.add(std::make_shared<WeightAveraging>(WeightAveraging::Options{.decay = 0.5}));
+  };
+  const auto plain = fit<Breaks>(options, false, averages), captured = fit<Breaks>(options, true, averages);
   INFO(captured.told);
   CHECK(captured.report.captured_batches == 27);
   CHECK(same_weights(plain.weights, captured.weights));

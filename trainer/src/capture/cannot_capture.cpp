@@ -1,10 +1,12 @@
 #include "capture/cannot_capture.h"
 
+#include <algorithm>
 #include <array>
 
 #include "fulgur/core/device/recordable_step.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/ddp.h"
+#include "run/evaluation_names.h"
 #include "run/services.h"
 
 namespace fulgur::detail {
@@ -87,6 +89,32 @@ std::optional<std::string> cannot_capture(const RunState& run) {
                "can_keep_rates_on_device() and keep_rates_on_device()");
   if (schedules_momentum(planned) && !recordable->can_keep_momentum_on_device())
     return cat("the schedule changes the momentum, which ", planned.optimizer->name(), " reads from the host");
+  return std::nullopt;
+}
+
+std::optional<std::string> cannot_keep_bits(const RunState& run) {
+  const PlannedOptimizer& planned = run.plan.optimizers.front();
+  if (schedules_momentum(planned))
+    return "the schedule changes the momentum; a captured step on the CPU would round otherwise than an eager one. Set "
+           "its cycle_momentum to false";
+  const auto is_short = [](const Tensor& parameter) { return parameter.itemsize() == 2; };
+  for (const ParamGroup& group : planned.optimizer->groups())
+    if (std::ranges::any_of(group.params, is_short) &&
+        !dynamic_cast<const RecordableStep&>(*planned.optimizer).keeps_bits_of_short_dtypes())
+      return cat("captured steps of ", planned.optimizer->name(),
+                 " on the CPU would round parameters of 16 bits otherwise than eager ones");
+  return std::nullopt;
+}
+
+std::optional<std::string> cannot_capture_evaluation(const RunState& run, RunningStage stage,
+                                                     const GraphCapture* graph) {
+  if (!ComponentAccess::overridden(*run.model).exact)
+    return "the module's class is not known; pass it to the Trainer with its own type";
+  if (!graph || !graph->compares_recordings())
+    return cat("strategy ", run.strategy->name(), " has no recorder for the CPU; use one process on one device");
+  if (const char* const hook = hook_after_batches(*run.model, stage))
+    return cat("the module overrides ", hook,
+               ", for which its steps may gather values in members, as captured ones would not");
   return std::nullopt;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/device/graph_capture.h"
+#include "fulgur/core/state/stage.h"
 
 namespace fulgur::detail {
 
@@ -12,6 +14,11 @@ struct Services;
 
 /// Why the steps of this run cannot be captured, for display; nullopt if they can. Call after `start_training`.
 std::optional<std::string> cannot_capture(const RunState& run);
+/// Why the steps of this stage cannot be captured on the CPU, whose recorder is `graph` or nullptr.
+std::optional<std::string> cannot_capture_evaluation(const RunState& run, RunningStage stage,
+                                                     const GraphCapture* graph);
+/// Why captured steps on the CPU would not have the bits of eager ones.
+std::optional<std::string> cannot_keep_bits(const RunState& run);
 /// Whether the optimizer's schedule changes its momentum.
 bool schedules_momentum(const PlannedOptimizer& planned);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "capture/cannot_capture.h"
@@ -26,6 +27,9 @@ constexpr int64_t kWindowsOfRanks = 2;
 // So many in a row have replaced the kind that is recorded; fewer may end an epoch, or vary by chance.
 constexpr int64_t kBatchesOfAnotherKind = 10;
 
+// Of these, one that comes again is recorded; if there are more, one that has not come again is forgotten.
+constexpr size_t kMostTrackedShapes = 64;
+
 /// The name of an entry that is not a tensor.
 std::optional<std::string> list_of(const Batch& batch) {
   for (const auto& [name, value] : batch)
@@ -40,7 +44,9 @@ CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<Gr
       services_(services),
       optimizer_(dynamic_cast<RecordableStep*>(run.plan.optimizers.front().optimizer.get())),
       graph_(std::move(graph)),
-      body_(std::move(body)) {
+      body_(std::move(body)),
+      several_shapes_(graph_->compares_recordings() && run.options.capture_shapes > 1) {
+  now_ = shapes_.emplace_back(std::make_unique<Shape>()).get();
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   planned.optimizer->keep_rates_on_device();
   momentum_on_device_ = schedules_momentum(planned);
@@ -84,11 +90,49 @@ void CapturedStep::give_up_for_number(int64_t step) {
 void CapturedStep::start_over() {
   recorded_ = false;
   warm_ups_ = windows_ = pool_bytes_ = 0;
-  recordings_ = {};
+  for (const auto& shape : shapes_) {
+    shape->recordings = {};
+    shape->recorded = false;
+    shape->logged = {};
+  }
   window_gradients_.clear();
   held_.clear();
-  logged_ = {};
   changing_.reset();
+}
+
+bool CapturedStep::select_shape(const Batch& batch) {
+  const auto fits = [&](const std::unique_ptr<Shape>& shape) { return shape->kind.fits(batch); };
+  bool recurs = now_->kind.fits(batch);
+  if (!recurs) {
+    auto found = std::ranges::find_if(shapes_, fits);
+    if (found == shapes_.end()) {
+      BatchKind kind(batch);
+      if (!kind.fits(batch)) return false;
+      if (shapes_.size() >= kMostTrackedShapes) {
+        found = std::ranges::find_if(shapes_, [](const auto& shape) { return !shape->recorded; });
+        if (found == shapes_.end()) return false;
+        shapes_.erase(found);
+      }
+      shapes_.push_back(std::make_unique<Shape>(Shape{.kind = std::move(kind)}));
+      found = std::prev(shapes_.end());
+    }
+    now_ = found->get();
+  }
+  const int64_t epoch = run_.counters.epoch;
+  if (std::exchange(now_->epoch, epoch) == epoch) recurs = true;
+  now_->recurs = recurs;
+  return true;
+}
+
+bool CapturedStep::may_record_shape() {
+  if (!several_shapes_) return true;
+  if (!now_->recurs) return false;
+  if (std::ranges::count_if(shapes_, [](const auto& shape) { return shape->recorded; }) < run_.options.capture_shapes)
+    return true;
+  if (!std::exchange(reported_shapes_, true))
+    log::info(cat("capture: there are batches of more than ", run_.options.capture_shapes,
+                  " shapes (trainer.capture_shapes); those of other shapes run eagerly"));
+  return false;
 }
 
 void CapturedStep::note_other_kind(const Batch& batch) {
@@ -99,8 +143,8 @@ void CapturedStep::note_other_kind(const Batch& batch) {
   start_over();
   // The loader may write batches of this kind into the sets.
   copies_ = false;
-  inputs_ = Batch();
-  kind_ = other_kind_;
+  now_->inputs = Batch();
+  now_->kind = other_kind_;
   others_ = 0;
 }
 
@@ -145,12 +189,12 @@ void CapturedStep::copy_batches() {
 
 std::optional<size_t> CapturedStep::place(const Batch& batch) {
   if (!copies_) return sets_->find(batch);
-  if (!recorded_) {
-    inputs_ = Batch();
-    for (const auto& [name, value] : batch) inputs_.add(name, std::get<Tensor>(value).clone());
+  if (!now_->recorded) {
+    now_->inputs = Batch();
+    for (const auto& [name, value] : batch) now_->inputs.add(name, std::get<Tensor>(value).clone());
     return 0;
   }
-  auto input = inputs_.begin();
+  auto input = now_->inputs.begin();
   for (const auto& [name, value] : batch)
     std::get<Tensor>((input++)->second).copy_(std::get<Tensor>(value), /*non_blocking=*/true);
   return 0;
@@ -289,8 +333,16 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
       }
     });
   } catch (const std::exception& error) {
-    undo_step(recording.gradients_before, losses);
     std::string what = first_line(error.what());
+    const bool executed = dynamic_cast<const StepNotRecorded*>(&error) != nullptr;
+    if (executed && recording.launches <= 1 && recording.output.loss.defined()) {
+      optimizer_->set_recording(false);
+      run_.window.losses = losses;
+      executed_ = what;
+      return false;
+    }
+    if (executed) recording.graph->undo_step();
+    undo_step(recording.gradients_before, losses);
     // After one launch nothing is wrong: it was compared with an eager step.
     if (recording.launches > 1)
       throw Error(
@@ -312,6 +364,14 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
+  if ((changing_ || rate) && !replaced && recording.output.loss.defined() && recording.graph->compares_recordings() &&
+      run_.captured.batches == 0) {
+    // It is this step's recording, so code of the host need not run twice.
+    recording.graph->replay();
+    run_.window.losses = losses;
+    executed_ = rate ? *rate : changing_->why_not_captured();
+    return false;
+  }
   if (changing_ || rate || replaced || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
     if (replaced)
@@ -328,7 +388,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     log::info(
         cat("capture: the step is captured",
             numbers_.empty() ? "" : cat("; host numbers are logged with their current values: ", text_of(numbers_))));
-  recorded_ = true;
+  recorded_ = now_->recorded = true;
   return true;
 }
 
@@ -377,8 +437,18 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   return recording.output;
 }
 
+StepOutput CapturedStep::accept(Recording& recording) {
+  services_.logs.after_execution(recording.additions);
+  services_.metrics.after_replay(recording.updates);
+  services_.finite.after_replay();
+  set_gradients(recording.gradients_after);
+  StepOutput output = recording.output;
+  give_up(*std::exchange(executed_, std::nullopt));
+  return output;
+}
+
 void CapturedStep::look_at(const HostNumbers& numbers, bool last) {
-  std::optional<HostNumbers>& before = logged_[last];
+  std::optional<HostNumbers>& before = now_->logged[last];
   if (before && !changing_) changing_ = changing_number(*before, numbers);
   if (!before) before = numbers;
 }
@@ -402,10 +472,10 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
   };
   if (given_up_) return nullptr;
   make_room();
-  bool alike = kind_.fits(batch);
-  if (!recorded_ && !alike) {
-    kind_ = BatchKind(batch);
-    logged_ = {};
+  bool alike = now_->kind.fits(batch);
+  if (!now_->recorded && !alike) {
+    now_->kind = BatchKind(batch);
+    now_->logged = {};
     alike = true;
   }
   auto step = std::make_shared<Step>(*this, alike);
@@ -419,9 +489,10 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
 
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
   ++batches_;
+  if (given_up_) return std::nullopt;
+  if (several_shapes_ && !select_shape(batch) && now_->recorded) return std::nullopt;
   // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.
-  if (given_up_ || run_.window.length != run_.window.target || run_.window.losses != run_.window.done)
-    return std::nullopt;
+  if (run_.window.length != run_.window.target || run_.window.losses != run_.window.done) return std::nullopt;
   if (run_.captured.step_logs_media) return give_up(kMediaInStep), std::nullopt;
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
   // may make windows longer.
@@ -431,16 +502,17 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
                        " changes in each step")),
            std::nullopt;
   if (recorded_ && out_of_date()) start_over();
-  if (!recorded_) {
+  if (!now_->recorded) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;
     if (const auto name = list_of(batch))
       return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
     if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
-        !first_of_window())
+        (!recorded_ && !first_of_window()))
       return std::nullopt;
     if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
+    if (!may_record_shape()) return std::nullopt;
   }
-  if (!kind_.fits(batch)) return note_other_kind(batch), std::nullopt;
+  if (!now_->kind.fits(batch)) return note_other_kind(batch), std::nullopt;
   others_ = 0;
   std::optional<size_t> set = place(batch);
   if (!set) {
@@ -449,15 +521,15 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     set = place(batch);
   }
   std::optional<Recording>& recording =
-      recordings_[*set * 4 + (first_of_window() ? 2 : 0) + (last_of_window() ? 1 : 0)];
+      now_->recordings[*set * 4 + (first_of_window() ? 2 : 0) + (last_of_window() ? 1 : 0)];
   if (!first_of_window() && !gradients_are(recording ? recording->gradients_before : window_gradients_))
     return std::nullopt;
   if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
   run_.plan.optimizers.front().optimizer->upload_rates();
-  const Batch& input = copies_ ? inputs_ : batch;
+  const Batch& input = copies_ ? now_->inputs : batch;
   if (recording ? compares(*recording) && !compare(*recording, input, batch_idx)
                 : !record(recording.emplace(), input, batch_idx))
-    return std::nullopt;
+    return executed_ ? std::optional(accept(*recording)) : std::nullopt;
   return replay(*recording);
 }
 

@@ -17,9 +17,12 @@
 namespace fulgur::detail {
 
 /// `capture: true`: after a few eager steps, the device's work of a step (forward, backward, clipping, optimizer,
-/// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape run eagerly;
-/// in a run of one process, a new recording is made once several have come in a row. If a recording is out of date, a
-/// new one is made after a few eager steps.
+/// accumulating logged values) is recorded and from then on launched as one unit. If a recording is out of date, a new
+/// one is made after a few eager steps.
+///
+/// On the CPU, each shape of batches has its recordings, up to `capture_shapes`; further ones run eagerly. A shape is
+/// recorded when it comes again, so not that of an epoch's last batch. On a GPU, batches of another shape run eagerly;
+/// in a run of one process, a new recording is made once several have come in a row.
 ///
 /// The loader writes batches alternately into two sets of tensors (InputSets), each of which has a recording. With one
 /// set, a copy would have to wait for the previous step, whose backward reads the batch to the end. Copying on the
@@ -66,6 +69,18 @@ class CapturedStep {
   /// Indexed by the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
 
+  /// What belongs to the batches of one shape.
+  struct Shape {
+    BatchKind kind;     // before the first recording: of the last batch; then: of the recorded batches
+    Batch inputs = {};  // what batches are copied into
+    Recordings recordings = {};
+    bool recorded = false;
+    int64_t epoch = -1;   // in which such a batch came last
+    bool recurs = false;  // one has come before the last, in its epoch or directly
+    // What eager steps logged, within a window and at its end.
+    std::array<std::optional<HostNumbers>, 2> logged = {};
+  };
+
   bool first_of_window() const { return run_.window.done == 0; }
   bool last_of_window() const { return run_.window.done + 1 == run_.window.length; }
   /// Whether the loader will write batches like this one into sets from now on.
@@ -102,8 +117,14 @@ class CapturedStep {
   /// Reverts the host's part of a step whose recording failed.
   void undo_step(const std::vector<Tensor>& gradients, int64_t losses);
   std::optional<StepOutput> replay(Recording& recording);
+  /// The output of a step that was executed while it was recorded, and cannot be replayed.
+  StepOutput accept(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
+  /// Makes the batch's shape the present one. False if there is no room for it.
+  bool select_shape(const Batch& batch);
+  /// Whether the present shape, which has no recording, gets one.
+  bool may_record_shape();
   /// Batches of another kind that come again and again replace the recordings.
   void note_other_kind(const Batch& batch);
   int64_t reserved() const;
@@ -122,12 +143,12 @@ class CapturedStep {
   std::shared_ptr<InputSets> sets_;
   bool copies_ = false;  // batches are not in the sets and are copied
   bool reported_kept_ = false;
-  Batch inputs_;          // what they are copied into
-  BatchKind kind_;        // before the first recording: of the last batch; then: of all recorded batches
-  BatchKind other_kind_;  // of the last batches, of another kind than recorded
-  int64_t others_ = 0;    // how many of them have come in a row
-  Recordings recordings_;
-  bool recorded_ = false, given_up_ = false, made_room_ = false;
+  bool several_shapes_ = false;                 // on the CPU
+  std::vector<std::unique_ptr<Shape>> shapes_;  // at least one
+  Shape* now_ = nullptr;                        // the shape of the last batch, unless there is no room for it
+  BatchKind other_kind_;                        // of the last batches, of another kind than recorded
+  int64_t others_ = 0;                          // how many of them have come in a row
+  bool recorded_ = false, given_up_ = false, made_room_ = false, reported_shapes_ = false;
   // What a recording depends on besides the batch: which parameters require gradients, which layers are in training
   // mode, the optimizer's tensors, the window length.
   std::vector<std::pair<Tensor, bool>> learning_;
@@ -144,11 +165,10 @@ class CapturedStep {
   bool momentum_on_device_ = false;
   int64_t layout_ = 0, accumulation_ = 1;
   std::vector<Tensor> window_gradients_;
-  // What eager steps logged, within a window and at its end.
-  std::array<std::optional<HostNumbers>, 2> logged_;
   std::optional<NumberChange> changing_;
-  HostNumbers numbers_;     // of the last recording
-  std::string stopped_at_;  // the operation at which a recording failed
+  HostNumbers numbers_;                  // of the last recording
+  std::string stopped_at_;               // the operation at which a recording failed
+  std::optional<std::string> executed_;  // why the step of the last recording, which was executed, cannot be replayed
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
   int64_t pool_bytes_ = 0;      // size of the recordings' pool
   int64_t batches_ = 0;         // batches of the fit so far

@@ -46,7 +46,7 @@ void roll_back(RunState& run, Services& services) {
   if (run.device().is_cuda())
     services.rows.begin(RunningStage::train);
   else
-    services.logs.forget_watched();
+    services.logs.discard_watched();
   services.rows.forgive();
   run.rewind_point.reset();
   for (const RegisteredJudge& judge : run.judges) judge.judge->on_rollback(services.context, content.state);

@@ -266,7 +266,12 @@ void TrainerOptions::fields(Fields& f) {
   f(capture, "capture",
     "Records the work of a training step after 3 steps and replays it: as a CUDA graph on a GPU (one per process), as "
     "a list of kernels without autograd on the CPU. For batches of the same shape; results are equal to the bit on "
-    "the CPU. If a step cannot be captured, the run says why and continues with eager steps.");
+    "the CPU, where steps of validation, test and predict are captured too. If a step cannot be captured, the run says "
+    "why and continues with eager steps.");
+  f(capture_shapes, "capture_shapes",
+    "With capture on the CPU: the number of shapes of batches that have their own recording (in an evaluation, also "
+    "for each loader); batches of further shapes run eagerly. On a GPU there is one.")
+      .at_least(1);
   f(float32_matmul_precision, "float32_matmul_precision",
     "Precision of float32 matrix products: highest; high (TF32 on CUDA); medium (bfloat16 internally, if the device "
     "supports it); null: the process's setting.")

@@ -127,6 +127,7 @@ StateTree LogStore::published_state() const {
 }
 
 void LogStore::load_state(const StateTree& state) {
+  ++discards_;
   asked_.clear();
   shown_.clear();
   slots_.clear();

@@ -6,6 +6,8 @@
 #include <ATen/ops/minimum.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <limits>
 
 #include "fulgur/core/state/cpu_scalar.h"
@@ -193,6 +195,12 @@ void LogStore::forget_watched() {
   for (auto& s : slots_) s->step.watched = 0;
 }
 
+void LogStore::discard_watched() {
+  for (auto& s : slots_)
+    if (s->step.watched > 0) restart(s->step, s->options.reduce_fx);
+  forget_watched();
+}
+
 void LogStore::start_noting(at::Device device) {
   noting_on_ = device;
   noted_.clear();
@@ -205,11 +213,14 @@ HostNumbers LogStore::take_noted() {
   return std::exchange(noted_, {});
 }
 
-void LogStore::start_recording(at::Device device) {
+void LogStore::start_recording(at::Device device, RunningStage stage) {
   recording_on_ = device;
-  records_ = true;
+  records_ |= stage == RunningStage::train;
   recorded_.clear();
   start_noting(device);
+  // On the CPU the step is executed while it is recorded. This write of the host is no part of it.
+  if (device.is_cpu() && watch_.device.defined() && watch_.device.is_cpu() && !watch_.device_used)
+    *watch_.device.mutable_data_ptr<double>() = 0;
 }
 
 std::vector<LogStore::Addition> LogStore::take_recording() {
@@ -221,7 +232,7 @@ void LogStore::before_replay(const std::vector<Addition>& additions) {
   at::NoGradGuard no_grad;
   std::vector<Tensor> zero;
   for (const Addition& addition : additions) {
-    if (addition.number) continue;
+    if (addition.is_of_host()) continue;
     Accumulator& to = *addition.to;
     if (to.device_used) {
       if (const double factor = std::exchange(to.device_factor, 1); factor != 1) to.device.mul_(factor);
@@ -236,15 +247,30 @@ void LogStore::before_replay(const std::vector<Addition>& additions) {
 
 void LogStore::after_replay(const std::vector<Addition>& additions) {
   for (const Addition& addition : additions) {
-    if (addition.number) {
-      add(*addition.to, *addition.number, addition.weight, addition.reduce);
-      continue;
+    if (addition.is_of_host()) {
+      const double value = addition.number ? *addition.number : cpu_scalar(addition.value);
+      add(*addition.to, value, addition.weight, addition.reduce);
+    } else {
+      if (addition.reduce == Reduce::last) addition.to->device_weight = 0;
+      addition.to->device_weight += addition.weight;
+      ++addition.to->count;
     }
-    if (addition.reduce == Reduce::last) addition.to->device_weight = 0;
-    addition.to->device_weight += addition.weight;
-    ++addition.to->count;
     if (addition.watched) ++addition.to->watched;
   }
+}
+
+void LogStore::after_execution(const std::vector<Addition>& additions) {
+  for (const Addition& addition : additions)
+    if (!addition.is_of_host() && !addition.to->device_used) move_to_device(*addition.to, addition.reduce);
+  after_replay(additions);
+}
+
+bool LogStore::same_additions(const std::vector<Addition>& one, const std::vector<Addition>& other) {
+  return std::ranges::equal(one, other, [](const Addition& a, const Addition& b) {
+    return a.to == b.to && a.weight == b.weight && a.reduce == b.reduce && a.value.defined() == b.value.defined() &&
+           a.number.has_value() == b.number.has_value() &&
+           std::bit_cast<uint64_t>(a.number.value_or(0)) == std::bit_cast<uint64_t>(b.number.value_or(0));
+  });
 }
 
 void LogStore::fold(Accumulator& a, Reduce reduce, double value) {
@@ -289,30 +315,30 @@ void LogStore::add_number(Slot& s, double value, double weight) {
 void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, const Tensor& value, double weight,
                    const LogOptions& options) {
   check_scalar(name, value);
-  const bool device_is_cpu = noting_on_ && noting_on_->is_cpu();
-  if (value.is_cpu() && !device_is_cpu) return log(name, scope, stage, cpu_scalar(value), weight, options);
+  const bool of_cpu_step = value.is_cpu() && noting_on_ && noting_on_->is_cpu();
+  if (value.is_cpu() && !of_cpu_step) return log(name, scope, stage, cpu_scalar(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
   s.has_steps |= s.on_step;
-  if (value.is_cpu() && !recording_on_) {
-    // Its step may be recorded next, and what a recording allocates has no values before each replay.
-    const auto reserve = [&](Accumulator& to, bool epoch) {
-      if (!to.device.defined()) to.device = scalars(stage, epoch).add(value.device(), to.place);
-    };
-    if (s.on_step) reserve(s.step, /*epoch=*/false);
-    if (s.on_step && s.monitored) reserve(s.latest.value, /*epoch=*/false);
-    if (s.on_epoch) reserve(s.epoch, /*epoch=*/true);
-    return add_number(s, cpu_scalar(value), weight);
-  }
+  if (of_cpu_step && !recording_on_) return add_number(s, cpu_scalar(value), weight);
+  const at::NoGradGuard no_grad;
+  // The step may write to the tensor later on.
+  const Tensor copied = of_cpu_step ? value.detach().clone() : Tensor();
+  const auto add_to = [&](Accumulator& to, bool epoch, Reduce reduce) {
+    if (of_cpu_step)
+      recorded_.push_back({.to = &to, .weight = weight, .reduce = reduce, .value = copied});
+    else
+      add_device(to, scalars(stage, epoch), value, weight, reduce);
+  };
   if (s.on_step) {
-    add_device(s.step, scalars(stage, /*epoch=*/false), value, weight, options.reduce_fx);
+    add_to(s.step, /*epoch=*/false, options.reduce_fx);
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;
     if (sums && stage == RunningStage::train) remember(value, s.step);
   }
   if (s.on_step && s.monitored) {
     const auto [latest, reduce] = latest_in_batch(s);
-    add_device(latest, scalars(stage, /*epoch=*/false), value, weight, reduce);
+    add_to(latest, /*epoch=*/false, reduce);
   }
-  if (s.on_epoch) add_device(s.epoch, scalars(stage, /*epoch=*/true), value, weight, options.reduce_fx);
+  if (s.on_epoch) add_to(s.epoch, /*epoch=*/true, options.reduce_fx);
 }
 
 void LogStore::publish(const std::string& name, double value, RunningStage stage) {
@@ -326,6 +352,7 @@ void LogStore::publish(const std::string& name, double value, RunningStage stage
 }
 
 void LogStore::reset(RunningStage stage) {
+  ++discards_;
   asked_.clear();
   if (stage == RunningStage::validate) taken_.validated.clear();
   std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });

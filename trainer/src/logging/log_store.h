@@ -52,6 +52,8 @@ class LogStore {
   bool watched_is_finite();
   /// Forgets what the current window has watched.
   void forget_watched();
+  /// The same, and discards the values of step windows that stood for watched ones.
+  void discard_watched();
   /// From here on, host numbers are recorded as they are logged; in a run on the CPU, a tensor does not count as one.
   void start_noting(at::Device device);
   HostNumbers take_noted();
@@ -62,13 +64,20 @@ class LogStore {
   /// One accumulation in a recorded step.
   struct Addition;
   /// From here on, only device accumulations are executed; the host's counting is returned by `take_recording`, to be
-  /// repeated for each launch of the recorded step. Host numbers are included with their current values, and are also
-  /// recorded as by `start_noting`.
-  void start_recording(at::Device device);
+  /// repeated for each launch of the recorded step of `stage`. Host numbers are included with their current values, and
+  /// are also recorded as by `start_noting`. On the CPU the recorded step only copies its values, and the host
+  /// accumulates them after each launch with the bits of an eager step.
+  void start_recording(at::Device device, RunningStage stage = RunningStage::train);
   std::vector<Addition> take_recording();
   /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);
   void after_replay(const std::vector<Addition>& additions);
+  /// For a step on the CPU that was executed while it was recorded, and is not replayed.
+  void after_execution(const std::vector<Addition>& additions);
+  /// Whether two recordings of a step log the same names with the same weights and host numbers.
+  static bool same_additions(const std::vector<Addition>& one, const std::vector<Addition>& other);
+  /// How often values were discarded together with what additions of recordings refer to.
+  int64_t discards() const { return discards_; }
 
   /// A closed window of values, which may still be in transfer from a device.
   class Window;
@@ -226,7 +235,7 @@ class LogStore {
   /// The current windows of `stage`; waits for the device.
   void read_running(RunningStage stage);
 
-  int64_t batch_ = 0;
+  int64_t batch_ = 0, discards_ = 0;
   bool records_ = false;  // steps of this run are recorded
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
@@ -281,7 +290,9 @@ struct LogStore::Addition {
   double weight;
   Reduce reduce;
   std::optional<double> number = {};  // for host values; nullopt if the device accumulates
+  Tensor value = {};                  // on the CPU: each launch writes it, and the host adds it
   bool watched = false;
+  bool is_of_host() const { return number || value.defined(); }
 };
 
 }  // namespace fulgur::detail

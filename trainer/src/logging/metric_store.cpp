@@ -169,10 +169,10 @@ bool MetricStore::may_log(std::string_view final_name) const {
   return std::ranges::any_of(entries_, [&](const Entry& entry) { return final_name.starts_with(entry.name); });
 }
 
-void MetricStore::start_recording() {
+void MetricStore::start_recording(RunningStage stage) {
   updates_before_.clear();
   for (const Entry& entry : entries_) {
-    if (entry.stage != RunningStage::train) continue;
+    if (entry.stage != stage) continue;
     if (entry.metric->keeps_lists()) refuse_lists(entry.name);
     updates_before_.emplace(entry.metric, entry.metric->updates());
   }

@@ -37,9 +37,9 @@ class MetricStore {
 
   /// Updates in one recorded step.
   struct Updates;
-  /// From here on, objects are updated by a step that is recorded. Throws if one of them keeps lists, to which a launch
-  /// could not append.
-  void start_recording();
+  /// From here on, objects are updated by a step of `stage` that is recorded. Throws if one of them keeps lists, to
+  /// which a launch could not append.
+  void start_recording(RunningStage stage = RunningStage::train);
   /// The updates since then, which do not count: they are to be counted after each launch.
   std::vector<Updates> take_recording();
   void after_replay(const std::vector<Updates>& recorded);

@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 
+#include "capture/captured_evaluation.h"
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
@@ -20,6 +21,7 @@
 #include "predictions/predictions.h"
 #include "process/signals.h"
 #include "run/batch_transfer.h"
+#include "run/evaluation_names.h"
 
 namespace fulgur::detail {
 namespace {
@@ -149,12 +151,6 @@ class FailureGuard {
   int exceptions_;
 };
 
-const char* step_of(RunningStage stage) {
-  return stage == RunningStage::validate ? "validation_step"
-         : stage == RunningStage::test   ? "test_step"
-                                         : "predict_step";
-}
-
 // Disables gradients. Also enters inference mode, except in a fit, whose training could not use its tensors, or if the
 // options switch it off.
 class NoGradients {
@@ -203,19 +199,9 @@ class Rounds {
   std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
 };
 
-// Whether the module evaluates all batches together at the end, for which its steps may have gathered values in
-// members. On other devices they would be members of the module's copies.
+// On other devices, members in which steps gather values for a hook at the end would be those of the module's copies.
 bool keeps_members(const RunState& run, RunningStage stage) {
-  if (run.replicas.empty()) return false;
-  const HookMask& overridden = ComponentAccess::overridden(*run.model);
-  switch (stage) {
-    case RunningStage::test:
-      return overridden.has(Hook::on_test_epoch_end) || overridden.has(Hook::on_test_end);
-    case RunningStage::predict:
-      return overridden.has(Hook::on_predict_epoch_end) || overridden.has(Hook::on_predict_end);
-    default:
-      return overridden.has(Hook::on_validation_epoch_end) || overridden.has(Hook::on_validation_end);
-  }
+  return !run.replicas.empty() && hook_after_batches(*run.model, stage) != nullptr;
 }
 
 // One pass over all loaders of a stage.
@@ -234,6 +220,7 @@ class EvaluationPass {
         step_scope_(stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_step),
         epoch_scope_(stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_epoch),
         splits_(!keeps_members(run, stage)),
+        captured_(captured_evaluation(run, services, stage)),
         on_outputs_(std::move(on_outputs)) {}
 
   // Returns the number of samples of this rank.
@@ -241,6 +228,7 @@ class EvaluationPass {
     const FailureGuard noted(run_);
     services_.consensus.change_pace();
     call_start_hooks();
+    if (captured_) captured_->begin_pass();
     const nn::LoraWeights adapted(run_.lora_layers);  // after hooks that exchange weights
     const StageLoaders& loaders = run_.stages[stage_];
     run_.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
@@ -250,6 +238,7 @@ class EvaluationPass {
       run_loader(l, *loaders.loaders[l], limit);
       batch_.clear();
     }
+    if (captured_) captured_->end_pass();
     // Pending agreements are read before other exchanges; the clock is read at the end.
     if (run_.fn != TrainerFn::fit) services_.consensus.settle();
     run_.position.evaluated = nullptr;
@@ -321,7 +310,7 @@ class EvaluationPass {
     });
     ScopeGuard scope(run_, step_scope_);
     (module_.*hooks_.module_batch_start)(batch_, batch_idx, loader_idx);
-    run_.position.doing = step_of(stage_);
+    run_.position.doing = evaluation_step(stage_);
     Outputs outputs = timed_step(batch_idx);
     if (prefetcher) {
       run_.position.reading = batch_idx + 1;
@@ -349,8 +338,12 @@ class EvaluationPass {
     const std::vector<MicroBatch> parts =
         splits_ ? run_.strategy->split(module_, batch_, stage_) : std::vector<MicroBatch>();
     if (parts.empty()) {
-      const auto guard = run_.strategy->precision().forward_guard();
-      return (module_.*hooks_.module_step)(batch_, batch_idx, run_.position.loader_idx);
+      const auto eager = [&](const Batch& batch) {
+        const auto guard = run_.strategy->precision().forward_guard();
+        return (module_.*hooks_.module_step)(batch, batch_idx, run_.position.loader_idx);
+      };
+      std::optional<Outputs> outputs = captured_ ? captured_->step(batch_, eager) : std::nullopt;
+      return outputs ? std::move(*outputs) : eager(batch_);
     }
     std::vector<Outputs> of_parts(parts.size());
     run_parts(run_, parts, [&](const MicroBatch& part, size_t index) {
@@ -366,6 +359,7 @@ class EvaluationPass {
   LightningModule& module_;
   const LogScope step_scope_, epoch_scope_;
   const bool splits_;
+  EvaluationSteps* const captured_;  // nullptr: there are none
   const OnOutputs on_outputs_;
   HeldBatch held_;
   Batch& batch_ = held_.get();
@@ -415,6 +409,8 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   send_metrics(run, values, row_place(run));
   send_matrices(run, matrices, row_place(run));
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
+  report.captured_batches = run.captured_evaluation.batches;
+  report.not_captured = run.captured_evaluation.refused;
   // The values are known, so the validation counts as complete in the hooks of its end.
   if (stage == RunningStage::validate && run.fn == TrainerFn::fit && !run.position.sanity_checking)
     ++run.counters.validations;
@@ -473,6 +469,8 @@ PredictReport predict(RunState& run, Services& services) {
     if (keeps) collected[loader].add(outputs, count, *run.position.evaluated);
   };
   report.samples = EvaluationPass(run, services, RunningStage::predict, collect).run(std::nullopt);
+  report.captured_batches = run.captured_evaluation.batches;
+  report.not_captured = run.captured_evaluation.refused;
   run.each_callback(LogScope::forbidden, "on_predict_end", [&](Callback& c) { c.on_predict_end(services.context); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "capture/cannot_capture.h"
+#include "capture/place_of_operation.h"
 #include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/contracts/monitor.h"
 #include "fulgur/core/contracts/step_judge.h"
@@ -536,7 +537,8 @@ void TrainingStep::start_capturing() {
       reason = cat("only the CPU and a CUDA device can; this run is on ", run_.device().str());
   }
   if (!reason) reason = cannot_capture(run_);
-  if (graph) graph->set_place([this] { return std::string(run_.position.doing ? run_.position.doing : ""); });
+  if (!reason && graph->compares_recordings()) reason = cannot_keep_bits(run_);
+  if (graph) graph->set_place([this] { return place_of_operation(run_); });
   if (reason) {
     run_.captured.refused = *reason;
     return log::warn("trainer.not_captured",

@@ -285,8 +285,9 @@ struct RunState {
   ValidationState validation;
   RunTimes times;
   Actions actions;
-  CapturedCounts captured;
-  int64_t logged_step = 0;  ///< global step of the last step row
+  CapturedCounts captured;             ///< of training
+  CapturedCounts captured_evaluation;  ///< of validation, test or predict
+  int64_t logged_step = 0;             ///< global step of the last step row
   /// Most samples of a rank that a training step computes at once, with auto_micro_batch; 0: the whole batch.
   int64_t micro_batch_samples = 0;
   LogScope scope = LogScope::forbidden;

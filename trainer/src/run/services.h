@@ -1,10 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "logging/log_store.h"
 #include "logging/metric_store.h"
+#include "run/evaluation_steps.h"
 #include "run/rank_checks.h"
 #include "run/run_state.h"
 #include "run/step_rows.h"
@@ -37,6 +39,7 @@ struct Services {
   RankChecks rank_checks;
   StepRows rows;
   CheckpointStore& checkpoints;
+  std::unique_ptr<EvaluationSteps> evaluation;  ///< made by the first evaluation whose steps may be captured
 };
 
 }  // namespace fulgur::detail

@@ -206,7 +206,7 @@ void NonFinitePolicy::count_skips(const Tensor& found_inf) {
 void NonFinitePolicy::before_recording() {
   const bool counts = settings_.policy == OnNonFinite::skip || settings_.precision->loss_scale();
   if (!run_.device().is_cpu() || !counts || skipped_on_device_.defined()) return;
-  skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), at::kFloat);
+  skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), at::kDouble);
 }
 
 // Seen by the host, on the CPU. Captured steps have been counted by operations.

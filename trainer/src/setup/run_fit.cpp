@@ -26,6 +26,8 @@ void FitResult::fill_own(const RunState& run, Services& services) {
   report.metrics = services.logs.published();
   report.captured_batches = run.captured.batches;
   report.not_captured = run.captured.refused;
+  report.captured_validation_batches = run.captured_evaluation.batches;
+  report.validation_not_captured = run.captured_evaluation.refused;
   report.run_dir = run.run_dir;
   report.last_checkpoint = services.context.last_checkpoint();
   report.best_checkpoint = services.context.best_checkpoint();

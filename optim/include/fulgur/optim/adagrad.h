@@ -27,6 +27,8 @@ class FULGUR_API Adagrad final : public FusedOptimizer {
     return group.weight_decay.value_or(options_.weight_decay);
   }
 
+  bool keeps_bits_of_short_dtypes() const override { return true; }
+
  protected:
   std::vector<std::string> state_names(const Tensor&) const override { return {"sum"}; }
   double initial_state() const override { return options_.initial_accumulator_value; }

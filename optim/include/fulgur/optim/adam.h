@@ -29,6 +29,8 @@ class FULGUR_API Adam : public FusedOptimizer {
   std::optional<double> momentum() const override { return options_.betas[0]; }
   void set_momentum(double momentum) override { options_.betas[0] = momentum; }
 
+  bool keeps_bits_of_short_dtypes() const override { return true; }
+
  protected:
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;

@@ -30,6 +30,8 @@ class FULGUR_API SGD final : public FusedOptimizer {
   std::optional<double> momentum() const override;
   void set_momentum(double momentum) override;
 
+  bool keeps_bits_of_short_dtypes() const override { return !is_dampened_; }
+
  protected:
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   bool counts_steps(const Tensor& parameter) const override;

@@ -34,11 +34,14 @@ struct FULGUR_API FitReport {
   /// Peaks in rank order: for each rank that of the CPU and then those of its devices, if any. If the kernel does not
   /// let a process reset its peak, the CPU's peak is that of the whole process.
   std::vector<PeakMemory> peak_memory;
-  /// Number of batches that were launched as CUDA graphs in this process.
+  /// Number of training batches in this process whose steps were launched as CUDA graphs, or replayed on the CPU.
   int64_t captured_batches = 0;
   /// Why the batches, or those after some batch, were not captured although `capture` is true. Nullopt if
   /// all batches after the warm-up were, or if `capture` is false.
   std::optional<std::string> not_captured;
+  /// The same of validation batches, which are captured on the CPU.
+  int64_t captured_validation_batches = 0;
+  std::optional<std::string> validation_not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
   /// For each logger that could not send everything, such as to a server that was away, what is lost. Empty in the
@@ -56,6 +59,9 @@ struct FULGUR_API EvalReport {
   std::vector<Metrics> loaders;
   int64_t samples = 0;
   double seconds = 0;
+  /// Number of batches in this process whose steps were replayed, and why others were not, as in a FitReport.
+  int64_t captured_batches = 0;
+  std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
 
@@ -74,6 +80,9 @@ struct FULGUR_API PredictReport {
   /// `predictions.safetensors` and `predictions.jsonl`, on rank 0: all samples of all ranks.
   std::vector<std::filesystem::path> files;
   int64_t samples = 0;  ///< number of samples of all ranks
+  /// Number of batches in this process whose steps were replayed, and why others were not, as in a FitReport.
+  int64_t captured_batches = 0;
+  std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
 };

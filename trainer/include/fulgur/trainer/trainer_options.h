@@ -169,6 +169,7 @@ struct FULGUR_API TrainerOptions {
   DeterministicChoice deterministic;
   std::optional<bool> benchmark;
   bool capture = false;
+  int64_t capture_shapes = 8;
   std::optional<std::string> float32_matmul_precision;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   AllocatorOptions allocator;

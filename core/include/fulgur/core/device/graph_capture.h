@@ -5,8 +5,17 @@
 #include <string>
 
 #include "fulgur/core/export.h"
+#include "fulgur/core/text/errors.h"
 
 namespace fulgur {
+
+/// Thrown by `GraphCapture::record` for work that has been executed as it would be without a recorder, but that cannot
+/// be replayed, or that differs from the recording before.
+class FULGUR_API StepNotRecorded : public Error {
+ public:
+  explicit StepNotRecorded(const std::string& message);
+  ~StepNotRecorded() override;
+};
 
 /// Work of a device, recorded once and launched repeatedly as one unit (a CUDA graph, or a program on the CPU). Used by
 /// one thread.
@@ -19,8 +28,11 @@ class FULGUR_API GraphCapture {
   virtual std::shared_ptr<void> enter_stream() { return nullptr; }
   /// Runs `body` on the host; what it launches on the device is recorded, not executed. The previous recording is freed
   /// first. Rethrows what `body` throws, and throws an Error if the device cannot record it; the device is then as if
-  /// nothing had been recorded.
+  /// nothing had been recorded. If the host can execute the work while it records it, and finds afterwards that it
+  /// cannot be replayed, it throws StepNotRecorded: then the work need not, and must not, be done again.
   virtual void record(const std::function<void()>& body) = 0;
+  /// After StepNotRecorded: gives tensors and generators that the work used the values of before it.
+  virtual void undo_step() {}
   /// Launches the recording on the current stream; does not wait for it.
   virtual void replay() = 0;
   /// Frees the recording and its memory.

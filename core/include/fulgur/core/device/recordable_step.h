@@ -16,6 +16,9 @@ class FULGUR_API RecordableStep {
   virtual int64_t layout() const = 0;
   /// While true, a step throws an Error instead of creating state: a recording would create it again at each launch.
   virtual void set_recording(bool recording) = 0;
+  /// On the CPU: whether steps whose rates are tensors (`Optimizer::keep_rates_on_device`) have the bits of those whose
+  /// rates are numbers for parameters of 16-bit dtypes, too. With wider dtypes they must have them.
+  virtual bool keeps_bits_of_short_dtypes() const { return false; }
   /// Whether `keep_momentum_on_device` has an effect.
   virtual bool can_keep_momentum_on_device() const { return false; }
   /// From now on each step reads the momentum (the first beta) from the parameters' device, where

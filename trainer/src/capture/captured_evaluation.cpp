@@ -1,0 +1,234 @@
+#include "capture/captured_evaluation.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+#include <variant>
+
+#include "capture/cannot_capture.h"
+#include "capture/place_of_operation.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+#include "run/evaluation_names.h"
+
+namespace fulgur::detail {
+namespace {
+
+// More shapes than this are not told apart.
+constexpr size_t kMostKnownShapes = 256;
+
+const Tensor& tensor_in(const Batch::Entry& entry) { return std::get<Tensor>(entry.second); }
+
+bool have_same_strides(const Batch& one, const Batch& other) {
+  return std::ranges::equal(one, other, [](const Batch::Entry& a, const Batch::Entry& b) {
+    return tensor_in(a).strides() == tensor_in(b).strides();
+  });
+}
+
+}  // namespace
+
+struct CapturedEvaluation::Recording {
+  std::unique_ptr<GraphCapture> graph;
+  Batch inputs;     // the recording reads them
+  Outputs outputs;  // the recording writes them
+  std::vector<LogStore::Addition> additions;
+  std::vector<MetricStore::Updates> updates;
+  int64_t launches = 0, pass = 0;  // since it was recorded for the first time; the pass of the last recording
+};
+
+struct CapturedEvaluation::Shape {
+  int64_t loader;
+  BatchKind kind;
+  int64_t pass = 0;  // in which it was seen last
+  std::optional<Recording> recording = {};
+};
+
+struct CapturedEvaluation::Problem {
+  std::string text;
+  bool executed;  // the step must not be done again
+};
+
+CapturedEvaluation::CapturedEvaluation(RunState& run, Services& services, RunningStage stage)
+    : run_(run),
+      services_(services),
+      stage_(stage),
+      step_name_(evaluation_step(stage)),
+      graph_(run.strategy->make_graph_capture()) {
+  if (const auto reason = cannot_capture_evaluation(run, stage, graph_.get()))
+    give_up(*reason);
+  else
+    graph_->set_place([this] { return place_of_operation(run_); });
+}
+
+CapturedEvaluation::~CapturedEvaluation() = default;
+
+void CapturedEvaluation::begin_pass() {
+  ++pass_;
+  // Their weights with adapters are other tensors in each pass, which the module does not have as parameters.
+  if (!run_.lora_layers.empty()) start_over();
+}
+
+void CapturedEvaluation::end_pass() {
+  if (given_up_) return;
+  CapturedCounts& counts = run_.captured_evaluation;
+  counts.refused = std::nullopt;
+  if (counts.batches == 0)
+    counts.refused = "no loader has had two batches of the same shape in a pass, and the first of a shape runs eagerly";
+}
+
+void CapturedEvaluation::start_over() {
+  for (const auto& shape : shapes_) shape->recording.reset();
+  guards_.reset();
+}
+
+void CapturedEvaluation::give_up(const std::string& reason) {
+  given_up_ = true;
+  run_.captured_evaluation.refused = reason;
+  log::warn("trainer.evaluation_not_captured",
+            cat("capture: ", step_name_, " is not captured: ", reason, ". Its steps run eagerly"));
+  start_over();
+}
+
+CapturedEvaluation::Shape* CapturedEvaluation::shape_of(const Batch& batch) {
+  const int64_t loader = run_.position.loader_idx;
+  for (const auto& shape : shapes_)
+    if (shape->loader == loader && shape->kind.fits(batch)) return shape.get();
+  for (const auto& [name, value] : batch)
+    if (!std::holds_alternative<Tensor>(value)) {
+      give_up(cat("'", escape_controls(name), "' of the batch is not a tensor"));
+      return nullptr;
+    }
+  BatchKind kind(batch);
+  // Such as one with sparse tensors.
+  if (!kind.fits(batch) || shapes_.size() >= kMostKnownShapes) return nullptr;
+  shapes_.push_back(std::make_unique<Shape>(Shape{.loader = loader, .kind = std::move(kind)}));
+  return shapes_.back().get();
+}
+
+std::optional<Outputs> CapturedEvaluation::step(const Batch& batch, const Body& body) {
+  if (given_up_) return std::nullopt;
+  Shape* const shape = shape_of(batch);
+  if (!shape || std::exchange(shape->pass, pass_) != pass_) return std::nullopt;
+  if (guards_ && (discards_ != services_.logs.discards() || guards_->changed())) start_over();
+  return captured(*shape, batch, body);
+}
+
+bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
+  if (shape.recording) {
+    if (!have_same_strides(shape.recording->inputs, batch)) return false;
+    auto input = shape.recording->inputs.begin();
+    for (const auto& entry : batch) std::get<Tensor>((input++)->second).copy_(tensor_in(entry));
+    return true;
+  }
+  const auto recorded = std::ranges::count_if(shapes_, [](const auto& one) { return one->recording.has_value(); });
+  if (recorded >= run_.options.capture_shapes) {
+    if (!std::exchange(reported_shapes_, true))
+      log::info(cat("capture: ", step_name_, " has batches of more than ", run_.options.capture_shapes,
+                    " shapes (trainer.capture_shapes); those of other shapes run eagerly"));
+    return false;
+  }
+  Batch inputs;
+  for (const auto& entry : batch) inputs.add(entry.first, tensor_in(entry).clone());
+  if (!have_same_strides(inputs, batch)) {
+    give_up("a tensor of the batch has gaps or overlaps, as an expanded one does; return contiguous() ones");
+    return false;
+  }
+  shape.recording.emplace();
+  shape.recording->graph = graph_->another();
+  shape.recording->inputs = std::move(inputs);
+  return true;
+}
+
+std::optional<Outputs> CapturedEvaluation::captured(Shape& shape, const Batch& batch, const Body& body) {
+  if (!place(shape, batch)) return std::nullopt;
+  Recording& recording = *shape.recording;
+  if (compares(recording)) {
+    if (const auto problem = record(recording, body)) return leave(shape, *problem);
+    recording.pass = pass_;
+    if (!std::exchange(reported_, true)) log::info(cat("capture: ", step_name_, " is captured"));
+  }
+  recording.graph->replay();
+  ++recording.launches;
+  ++run_.captured_evaluation.batches;
+  return finish(recording);
+}
+
+bool CapturedEvaluation::compares(const Recording& recording) const {
+  int64_t launches = recording.launches;
+  while (launches > 1 && launches % 10 == 0) launches /= 10;
+  return launches <= 1 || recording.pass != pass_;
+}
+
+std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording& recording, const Body& body) {
+  if (!guards_) {
+    guards_.emplace(*run_.model);
+    discards_ = services_.logs.discards();
+  }
+  Outputs outputs;
+  std::vector<LogStore::Addition> additions;
+  std::vector<MetricStore::Updates> updates;
+  std::optional<Problem> problem;
+  try {
+    recording.graph->record([&] {
+      services_.logs.start_recording(run_.device(), stage_);
+      services_.metrics.start_recording(stage_);
+      outputs = body(recording.inputs);
+      additions = services_.logs.take_recording();
+      services_.logs.take_noted();
+      updates = services_.metrics.take_recording();
+    });
+  } catch (const std::exception& error) {
+    problem = Problem{first_line(error.what()), dynamic_cast<const StepNotRecorded*>(&error) != nullptr};
+    services_.logs.take_recording();
+    services_.logs.take_noted();
+    services_.metrics.take_recording();
+    if (!problem->executed) return problem;
+  }
+  if (!problem && recording.launches > 0 && !LogStore::same_additions(recording.additions, additions)) {
+    // It is this step's recording, so code of the host need not run twice.
+    recording.graph->replay();
+    problem =
+        Problem{"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
+  }
+  recording.outputs = std::move(outputs);
+  recording.additions = std::move(additions);
+  recording.updates = std::move(updates);
+  return problem;
+}
+
+std::optional<Outputs> CapturedEvaluation::leave(Shape& shape, const Problem& problem) {
+  Recording& recording = *shape.recording;
+  const bool is_of_pass = recording.pass == pass_;
+  if (is_of_pass && recording.launches > 1)
+    throw Error(cat("[trainer.capture] a captured ", step_name_, " must do what its recording does; the step after ",
+                    recording.launches, " captured ones differs: ", problem.text,
+                    ". The results of this pass may be wrong. Keep host code that changes between steps out of the "
+                    "step, or set trainer.capture to false."));
+  std::optional<Outputs> outputs;
+  if (problem.executed) outputs = finish(recording);
+  // Hooks between passes may have changed what steps read: the next batch is recorded again.
+  if (!is_of_pass && recording.launches > 0)
+    shape.recording.reset();
+  else
+    give_up(problem.text);
+  return outputs;
+}
+
+Outputs CapturedEvaluation::finish(Recording& recording) {
+  services_.logs.after_execution(recording.additions);
+  services_.metrics.after_replay(recording.updates);
+  // Callbacks and predictions may keep outputs, which the next replay overwrites.
+  Outputs outputs;
+  for (const auto& [name, value] : recording.outputs) outputs.add(name, value.defined() ? value.clone() : value);
+  return outputs;
+}
+
+EvaluationSteps* captured_evaluation(RunState& run, Services& services, RunningStage stage) {
+  // What a sanity check logs is discarded after it.
+  if (!run.options.capture || !run.device().is_cpu() || run.position.sanity_checking) return nullptr;
+  if (!services.evaluation) services.evaluation = std::make_unique<CapturedEvaluation>(run, services, stage);
+  return services.evaluation.get();
+}
+
+}  // namespace fulgur::detail
