@@ -154,7 +154,6 @@ CheckedSweep check_sweep(const CommandLine& command) {
   checked.state.trials.resize(checked.plan.trials.size());
   checked.state.environment = environment_values(written);
   checked.state.environment.merge(environment_values(node));
-  for (const fs::path& plugin : command.plugins) checked.state.plugins.push_back(plugin.string());
   std::error_code error;
   fs::create_directories(checked.folder, error);
   if (error)
