@@ -1,0 +1,37 @@
+# Packs a folder with CPack. scripts/package.sh calls it, since a package is made of an installation that relocate.py has
+# changed, not of the build:
+#
+#   cpack -G TGZ|DEB --config packaging/CPackConfig.cmake -D NAME=… -D VERSION=… -D ROOT=… -D STAGE=… -D OUTPUT=… [-D DEPENDS=…]
+set(CPACK_PACKAGE_NAME "${NAME}")
+set(CPACK_PACKAGE_VERSION "${VERSION}")
+set(CPACK_PACKAGE_VENDOR "Fulgur")
+set(CPACK_PACKAGE_CONTACT "The developers of Fulgur <fulgur@example.org>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Training orchestrator for C++ on LibTorch")
+set(CPACK_PACKAGE_DIRECTORY "${OUTPUT}")
+set(CPACK_INSTALLED_DIRECTORIES "${STAGE};/")
+set(CPACK_INSTALL_CMAKE_PROJECTS "")
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_THREADS 0)
+
+if(CPACK_GENERATOR STREQUAL "TGZ")
+  set(CPACK_PACKAGE_FILE_NAME "${NAME}-${VERSION}-linux-${MACHINE}")
+  set(CPACK_INCLUDE_TOPLEVEL_DIRECTORY ON)
+else()
+  # The folder has usr/ in it.
+  set(CPACK_PACKAGING_INSTALL_PREFIX "/")
+  set(CPACK_SET_DESTDIR OFF)
+  set(CPACK_DEBIAN_PACKAGE_NAME "${NAME}")
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "${DEPENDS}")
+  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "${RECOMMENDS}")
+  set(CPACK_DEBIAN_PACKAGE_PROVIDES "${PROVIDES}")
+  set(CPACK_DEBIAN_PACKAGE_SECTION "${SECTION}")
+  set(CPACK_DEBIAN_PACKAGE_PRIORITY "optional")
+  set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "${DESCRIPTION}")
+  # scripts/package.sh has asked dpkg-shlibdeps, which must not look for LibTorch in a package.
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS OFF)
+  set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS OFF)
+  if(CONTROL_EXTRA)
+    set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA "${CONTROL_EXTRA}")
+  endif()
+endif()
