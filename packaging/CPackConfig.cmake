@@ -1,20 +1,21 @@
-# Packs a folder with CPack. scripts/package.sh calls it, since a package is made of an installation that relocate.py has
-# changed, not of the build:
-#
-#   cpack -G TGZ|DEB --config packaging/CPackConfig.cmake -D NAME=… -D VERSION=… -D ROOT=… -D STAGE=… -D OUTPUT=… [-D DEPENDS=…]
+# Packs a folder with CPack. scripts/package.sh includes it after it has set KIND (tarball or deb), NAME, VERSION, MACHINE, STAGE (the
+# folder), OUTPUT and, for Debian packages, DEPENDS, SECTION, DESCRIPTION and more. A package is made of an installation that relocate.py
+# has changed, so CPack's own installation of a build is not used.
 set(CPACK_PACKAGE_NAME "${NAME}")
 set(CPACK_PACKAGE_VERSION "${VERSION}")
 set(CPACK_PACKAGE_VENDOR "Fulgur")
 set(CPACK_PACKAGE_CONTACT "The developers of Fulgur <fulgur@example.org>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Training orchestrator for C++ on LibTorch")
+set(CPACK_PACKAGE_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}")
 set(CPACK_PACKAGE_DIRECTORY "${OUTPUT}")
 set(CPACK_INSTALLED_DIRECTORIES "${STAGE};/")
 set(CPACK_INSTALL_CMAKE_PROJECTS "")
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_THREADS 0)
 
-if(CPACK_GENERATOR STREQUAL "TGZ")
-  set(CPACK_PACKAGE_FILE_NAME "${NAME}-${VERSION}-linux-${MACHINE}")
+set(CPACK_PACKAGE_FILE_NAME "${NAME}-${VERSION}-linux-${MACHINE}")
+
+if(KIND STREQUAL "tarball")
   set(CPACK_INCLUDE_TOPLEVEL_DIRECTORY ON)
 else()
   # The folder has usr/ in it.

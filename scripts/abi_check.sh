@@ -4,7 +4,7 @@
 #   scripts/abi_check.sh OLD NEW            files libfulgur.so, or folders in which one is (unpacked packages, prefixes)
 #   scripts/abi_check.sh --symbols OLD NEW  compares only the names of exported functions and data
 #
-# Exits with 0 if they may, or if the SONAMEs differ, so that both versions can be installed side by side; with 1 if
+# Exits with 0 if they may, or if the SONAMEs differ, so that what was built with OLD does not start with NEW; with 1 if
 # something that OLD exports is missing or differs in NEW, which it lists. Uses abidiff of libabigail (Debian's package
 # abigail-tools), which also compares types if the libraries have debug information (preset dev); without abidiff it
 # compares the names, as with --symbols, and says so.
@@ -58,7 +58,7 @@ fi
 if [ $compatible = 1 ]; then
   say "compatible: what was built with $old runs with $new"
 elif [ "$old_soname" != "$new_soname" ]; then
-  say "the ABI differs, and so does the SONAME ($old_soname, $new_soname): both can be installed"
+  say "the ABI differs, and so does the SONAME ($old_soname, $new_soname): what was built with one does not start with the other"
 else
   die 1 "abi_check.sh: the ABI differs with the same SONAME, $new_soname. Keep what is missing, or raise the minor version."
 fi

@@ -82,11 +82,13 @@ fi
 mkdir -p "$output"
 pack() { # GENERATOR KEY=VALUE…
   local generator="$1" value
-  local arguments=()
   shift
-  for value in "$@"; do arguments+=(-D "$value"); done
-  (cd "$work" && cpack -G "$generator" --config "$root/packaging/CPackConfig.cmake" -D "VERSION=$version" -D "MACHINE=$(uname -m)" -D "OUTPUT=$work/out" \
-    "${arguments[@]}" >"$work/cpack.log" 2>&1) || { cat "$work/cpack.log" >&2; die 1 "package.sh: cpack failed"; }
+  # cpack reads its configuration before the definitions of the command line.
+  for value in "KIND=$kind" "VERSION=$version" "MACHINE=$(uname -m)" "OUTPUT=$work/out" "$@"; do
+    printf 'set(%s [==[%s]==])\n' "${value%%=*}" "${value#*=}"
+  done >"$work/cpack.cmake"
+  printf 'include([==[%s/packaging/CPackConfig.cmake]==])\n' "$root" >>"$work/cpack.cmake"
+  (cd "$work" && cpack -G "$generator" --config "$work/cpack.cmake" >"$work/cpack.log" 2>&1) || { cat "$work/cpack.log" >&2; die 1 "package.sh: cpack failed"; }
 }
 
 # The packages that the ELF files in folder $1 need, for Depends.
@@ -95,10 +97,13 @@ needs() {
   while IFS= read -r -d '' file; do
     if [ "$(head -c 4 "$file" | tail -c 3)" = ELF ]; then files+=("-e$file"); fi
   done < <(find "$1" -type f -print0)
-  mkdir -p "$work/shlibdeps/debian"
+  mkdir -p "$work/shlibdeps/debian" "$1/DEBIAN"  # the second one is how dpkg-shlibdeps knows the root of a package
   printf 'Source: fulgur\n\nPackage: fulgur\nArchitecture: any\n' >"$work/shlibdeps/debian/control"
   # libfulgur.so is in another package of this script, and LibTorch in none.
-  (cd "$work/shlibdeps" && dpkg-shlibdeps -O --warnings=0 --ignore-missing-info "-l$torch/lib" "-l$stage/lib" "${files[@]}") | sed -n 's/^shlibs:Depends=//p'
+  (cd "$work/shlibdeps" && dpkg-shlibdeps -O --ignore-missing-info "-l$torch/lib" "-l$stage/lib" "${files[@]}" >out 2>err) ||
+    { cat "$work/shlibdeps/err" >&2; die 1 "package.sh: dpkg-shlibdeps failed"; }
+  rmdir "$1/DEBIAN"
+  sed -n 's/^shlibs:Depends=//p' "$work/shlibdeps/out"
 }
 
 # Moves paths of the installation into the package $1.
@@ -125,7 +130,7 @@ make_debs() {
   # dpkg-shlibdeps finds the library here.
   stage="$work/libfulgur/usr"
   printf 'activate-noawait ldconfig\n' >"$work/triggers"
-  pack DEB NAME=libfulgur "STAGE=$work/libfulgur" SECTION=libs "DEPENDS=$(needs "$work/libfulgur")" "PROVIDES=lib${soname/.so./}" "CONTROL_EXTRA=$work/triggers" \
+  pack DEB NAME=libfulgur "STAGE=$work/libfulgur" SECTION=libs "DEPENDS=$(needs "$work/libfulgur")" "PROVIDES=${soname/.so./} (= $version)" "CONTROL_EXTRA=$work/triggers" \
     "DESCRIPTION=Training orchestrator for C++ on LibTorch: the library
  It needs LibTorch $TORCH_VERSION, which no package of Debian contains."
   pack DEB NAME=libfulgur-dev "STAGE=$work/libfulgur-dev" SECTION=libdevel "DEPENDS=libfulgur (= $version)" "RECOMMENDS=cmake, g++" \
