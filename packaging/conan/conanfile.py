@@ -38,12 +38,15 @@ class FulgurConan(ConanFile):
         for pattern in ("CMakeLists.txt", "LICENSE", "*/CMakeLists.txt", "*.cmake", "*.cmake.in", "*.h", "*.cpp", "configs/*.yaml",
                         "benchmarks/*.py", "scripts/*.sh", "simulated_cuda/*.py", "examples/template_project/*"):
             copy(self, pattern, self._root, self.export_sources_folder, excludes=("build/*", "packaging/*", "tests/*", ".git/*"))
+        copy(self, "tests/support/host_waits.*", self._root, self.export_sources_folder)  # a benchmark counts with it
 
     def requirements(self):
-        for reference in ("yaml-cpp/0.8.0", "spdlog/1.15.1", "nlohmann_json/3.11.3", "cli11/2.4.2", "zlib/1.3.1", "libzip/1.11.3", "libarchive/3.7.9",
-                          "libpng/1.6.47", "libjpeg-turbo/3.0.4", "libwebp/1.5.0", "utf8proc/2.9.0", "libcurl/8.12.1", "xxhash/0.8.3", "protozero/1.7.1"):
+        # From the versions of Debian 12 on.
+        for reference in ("yaml-cpp/[>=0.7 <1]", "spdlog/[>=1.10 <2]", "nlohmann_json/[>=3.11 <4]", "cli11/[>=2.3 <3]", "zlib/[>=1.2.13 <2]",
+                          "libzip/[>=1.7.3 <2]", "libarchive/[>=3.6.2 <4]", "libpng/[>=1.6.39 <2]", "libjpeg-turbo/[>=2.1.5 <4]", "libwebp/[>=1.2.4 <2]",
+                          "utf8proc/[>=2.8 <3]", "libcurl/[>=7.88 <9]", "xxhash/[>=0.8.1 <1]", "protozero/[>=1.7.1 <2]"):
             self.requires(reference)
-        self.requires("boost/1.86.0", options={"header_only": True})
+        self.requires("boost/[>=1.74 <2]", options={"header_only": True})
 
     def layout(self):
         cmake_layout(self)

@@ -45,7 +45,7 @@ class Recipes(unittest.TestCase):
     def test_conan(self):
         text = (ROOT / "packaging/conan/conanfile.py").read_text()
         ast.parse(text)
-        references = re.findall(r'"([a-z0-9_-]+)/[0-9.]+"', text)
+        references = re.findall(r'"([a-z0-9_-]+)/\[>=[0-9. <]+\]"', text)
         self.assertEqual(sorted(references), sorted(conan for _, conan in NEEDS.values() if conan))
         self.options_exist(text)
         if shutil.which("conan"):
