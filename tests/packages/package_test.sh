@@ -84,6 +84,11 @@ check_launcher() { # PREFIX
   mkdir -p "$work/venv/lib/python3.11/site-packages"
   ln -sfn "$torch" "$work/venv/lib/python3.11/site-packages/torch"
   clean VIRTUAL_ENV="$work/venv" "$trainer" --version | grep -q '^fulgur [0-9]' || fail "VIRTUAL_ENV is not used"
+  local cached="$work/home/.cache/fulgur/torch-2.11.0-cpu"
+  mkdir -p "$cached/lib/python3.11/site-packages"
+  ln -sfn "$torch" "$cached/lib/python3.11/site-packages/torch"
+  touch "$cached/.complete"
+  clean HOME="$work/home" "$trainer" --version | grep -q '^fulgur [0-9]' || fail "the cache folder of setup.sh is not used"
   ln -sfn "$torch" "$1/torch"
   trains clean "$trainer"
 }

@@ -9,6 +9,7 @@
 #include "config/weights_config.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/plugins.h"
 
 namespace fulgur {
 
@@ -213,7 +214,25 @@ ConfigNode merge_sources(const ConfigSources& sources, Problems& problems, const
   return root;
 }
 
+ConfigNode merge_with_plugins(const ConfigSources& sources, Problems& problems) {
+  return merge_sources(sources, problems, [&](ConfigNode& root) {
+    const size_t before = problems.items().size();
+    config::load_plugins(root, sources, problems);
+    // Without the classes of a plug-in, most of the config would be wrong.
+    if (problems.items().size() != before) problems.throw_if_any();
+  });
+}
+
 }  // namespace
+
+namespace detail {
+
+void load_plugins_of(const ConfigSources& sources) {
+  Problems problems;
+  merge_with_plugins(sources, problems);
+}
+
+}  // namespace detail
 
 ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
   return merge_sources(sources, problems, [](ConfigNode&) {});
@@ -221,13 +240,7 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
 
 Config load_config(const ConfigSources& sources) {
   Problems problems;
-  const auto load = [&](ConfigNode& root) {
-    const size_t before = problems.items().size();
-    config::load_plugins(root, sources, problems);
-    // Without the classes of a plug-in, most of the config would be wrong.
-    if (problems.items().size() != before) problems.throw_if_any();
-  };
-  const ConfigNode root = merge_sources(sources, problems, load);
+  const ConfigNode root = merge_with_plugins(sources, problems);
   // A file that could not be read would only cause further errors about its missing keys.
   const bool unreadable =
       std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
