@@ -159,8 +159,9 @@ TEST_CASE("plugin: an export of a model that a plug-in registers names the plug-
 TEST_CASE("plugin: the trials of a sweep have the plug-ins of the config, and so has the config of the best one") {
   const Place place;
   write_text(place.folder / "configs/c.yaml", "plugin: [lib/probe.so]\n" + kProbe);
-  write_text(place.folder / "s.yaml", "method: grid\nmetric: train_loss\nspace: {model.hidden: [5]}\n");
-  const Finished sweep = place.run({"sweep", "-c", "configs/c.yaml", "--model.dropout", "0.1", "--sweep", "s.yaml"});
+  write_text(place.folder / "s.yaml", "method: grid\nmetric: val_loss\nspace: {model.hidden: [5]}\n");
+  const Finished sweep = place.run(
+      {"sweep", "-c", "configs/c.yaml", "--model.dropout", "0.1", "--trainer.max_steps", "8", "--sweep", "s.yaml"});
   INFO(sweep.out << sweep.err);
   REQUIRE(sweep.exit_code == 0);
   const std::string best = read_text(place.folder / "sweeps/s/best.yaml");

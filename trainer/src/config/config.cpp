@@ -229,7 +229,7 @@ namespace detail {
 
 void load_plugins_of(const ConfigSources& sources) {
   Problems problems;
-  merge_with_plugins(sources, problems);
+  static_cast<void>(merge_with_plugins(sources, problems));
 }
 
 }  // namespace detail
