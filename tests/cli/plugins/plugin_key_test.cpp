@@ -149,7 +149,8 @@ TEST_CASE("plugin: an export of a model that a plug-in registers names the plug-
   write_text(place.folder / "c.yaml", kProbe);
   const std::string plugin = place.plugin.string();
   REQUIRE(place.run({"fit", "-c", "c.yaml", "--plugin", plugin}).exit_code == 0);
-  const Finished refused = place.run({"export", "fulgur_logs/version_0/checkpoints/last.ckpt", "--format", "torchscript"});
+  const Finished refused =
+      place.run({"export", "fulgur_logs/version_0/checkpoints/last.ckpt", "--format", "torchscript"});
   INFO(refused.err);
   CHECK(refused.exit_code == 2);
   CHECK(says(refused.err, "unknown model 'ProbeNet'"));

@@ -138,8 +138,9 @@ std::string hint_of_plugins(const ConfigNode& root, const Problems& problems) {
   std::vector<std::string> files;
   for (const ConfigNode& file : plugins->items())
     if (file.is_scalar()) files.push_back(shell_word(file.text()));
-  return cat("\nThe run of this config loaded plug-ins, which a checkpoint does not load. If you trust them, add --plugin ",
-             escape_controls(join(files, " --plugin ")));
+  return cat(
+      "\nThe run of this config loaded plug-ins, which a checkpoint does not load. If you trust them, add --plugin ",
+      escape_controls(join(files, " --plugin ")));
 }
 
 // The class of the data module; empty if none is chosen.

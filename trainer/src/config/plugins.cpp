@@ -110,7 +110,8 @@ void load_plugins(ConfigNode& root, const ConfigSources& sources, Problems& prob
     const std::string file = absolute_path({}, plugin.string());
     if (has(file)) continue;
     if (const auto why = detail::load_plugin(file)) {
-      problems.add({.source = "--plugin"}, "", cat("the plug-in '", escape_controls(file), "' ", escape_controls(*why)));
+      problems.add({.source = "--plugin"}, "",
+                   cat("the plug-in '", escape_controls(file), "' ", escape_controls(*why)));
       continue;
     }
     items.push_back(ConfigNode::string(file));

@@ -98,7 +98,7 @@ struct FULGUR_API ConfigSources {
   std::vector<std::pair<std::string, std::string>>
       overrides;  ///< values by key, such as `3` for `trainer.max_epochs`, in order; a key may end in `+`
   std::vector<std::pair<std::string, std::string>> environment;  ///< values by name; only `FULGUR_…__…` are read
-  std::map<std::string, Location> places = {};  ///< of overrides that a file contains, by key, for messages
+  std::map<std::string, Location> places = {};      ///< of overrides that a file contains, by key, for messages
   std::vector<std::filesystem::path> plugins = {};  ///< files of `--plugin`, added to those of the key `plugin`
 };
 
