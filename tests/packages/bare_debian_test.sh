@@ -36,7 +36,8 @@ mkdir -p "$bare/opt/torch"
 cp -al "$site/." "$bare/opt/torch/" 2>/dev/null || cp -a "$site/." "$bare/opt/torch/"
 mounted=0
 if mount -t proc proc "$bare/proc" 2>/dev/null || mount --rbind /proc "$bare/proc" 2>/dev/null; then mounted=1; fi
-finish() { [ $mounted = 0 ] || umount -l "$bare/proc"; rm -rf "$work"; }
+# With /proc in it, the folder must not be removed.
+finish() { { [ $mounted = 0 ] || umount -l "$bare/proc"; } && rm -rf "$work"; }
 trap finish EXIT
 
 # A command in the bare system, without the variables of this one.
