@@ -31,7 +31,7 @@ timeout 300 debootstrap --variant=minbase --include=ca-certificates,python3,pyth
 cp /etc/resolv.conf "$bare/etc/resolv.conf"
 cp /etc/apt/apt.conf.d/*proxy* "$bare/etc/apt/apt.conf.d/" 2>/dev/null || true
 mv "$work/packages" "$bare/packages"
-mkdir -p "$bare/opt/torch" "$bare/home/tester"
+mkdir -p "$bare/opt/torch" "$bare/runs"
 # Links, since LibTorch has gigabytes; a copy on another file system.
 cp -al "$site/." "$bare/opt/torch/" 2>/dev/null || cp -a "$site/." "$bare/opt/torch/"
 mounted=0
@@ -41,7 +41,7 @@ finish() { { [ $mounted = 0 ] || umount -l "$bare/proc"; } && rm -rf "$work"; }
 trap finish EXIT
 
 # A command in the bare system, without the variables of this one.
-inside() { env -i HOME=/home/tester PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} chroot "$bare" "$@"; }
+inside() { env -i HOME=/runs PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} chroot "$bare" "$@"; }
 trains() {
   local fit=(fit --model MlpClassifier --model.in_features 4 --model.num_classes 3 --data SyntheticDataModule --data.num_classes 3 --data.shape '[4]'
     --optimizer SGD --seed_everything 1 --trainer.max_steps 20 --trainer.accelerator cpu --trainer.default_root_dir "/runs/$1")
