@@ -99,7 +99,9 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
   const std::unique_ptr<Fields> trainer = FieldTraits<TrainerOptions>::type().object();
   std::vector<std::string> rest;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
+    std::string argument = arguments[i];
+    // It adds to the list of the config in any case.
+    if (argument == "--plugin+" || argument.starts_with("--plugin+=")) argument.erase(argument.find('+'), 1);
     if (argument == "-c" && i + 1 < arguments.size()) {
       rest.push_back(argument);
       rest.push_back(arguments[++i]);
@@ -441,7 +443,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
       ->type_name("FILE")
       ->expected(1)
       ->take_all();
-  app.add_option("--plugin", values.plugins, "Shared library with custom components")
+  app.add_option("--plugin", values.plugins, "Shared library with custom components; adds to `plugin` of the config")
       ->type_name("FILE.so")
       ->expected(1)
       ->take_all();
@@ -555,7 +557,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
                           "'. Use tune lr or tune batch_size."));
   out.argument = values.argument;
   out.sources.files.assign(values.files.begin(), values.files.end());
-  out.plugins.assign(values.plugins.begin(), values.plugins.end());
+  out.sources.plugins.assign(values.plugins.begin(), values.plugins.end());
   out.report = values.report;
   // CLI11's ranges accept NaN.
   for (const auto& [option, value] : {std::pair("--grace", out.sweep.grace_s), std::pair("--every", out.every_s)})

@@ -23,7 +23,6 @@ struct CommandLine {
   std::optional<std::string> argument;  ///< of list, describe, export, import, inspect, tune, completion and new
   ConfigSources sources;
   std::optional<std::filesystem::path> report;
-  std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
   std::optional<std::string> format;            ///< of export: `safetensors`, `pt` or `torchscript`
   std::optional<std::filesystem::path> output;  ///< of export, import, report, tune and tokenize

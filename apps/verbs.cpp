@@ -57,12 +57,6 @@ void report_differences(const std::vector<ConfigDifference>& differences, const 
                 "checkpoint with --ckpt_path"));
 }
 
-std::vector<std::string> names_of_plugins(const CommandLine& command) {
-  std::vector<std::string> names;
-  for (const std::filesystem::path& plugin : command.plugins) names.push_back(plugin.string());
-  return names;
-}
-
 // The sources without what `--resume` adds to them.
 ConfigSources without_resume(ConfigSources sources) {
   std::erase_if(sources.overrides, [](const auto& item) { return item.first == "ckpt_path" && item.second == "auto"; });
@@ -93,7 +87,6 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   resolve_start(config);
   report_differences(differences, config);
   config.profile_steps = command.profile_steps;
-  config.plugins = names_of_plugins(command);
   if (config.profile_steps == 0)
     if (const ExitCode code = run_finders(config, place && place->world_size > 1); code != ExitCode::ok) return code;
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
@@ -220,7 +213,6 @@ ExitCode run_trainer(const CommandLine& command, const std::string& program,
   bool launches = false;
   try {
     Config config = load_config(command.sources);
-    config.plugins = names_of_plugins(command);
     if (const auto plan = config.trainer.strategy.create()->launch_plan()) {
       place = place_of_process(*plan);
       launches = !place;
@@ -252,7 +244,7 @@ ExitCode sweep(const CommandLine& command, const std::string& program) {
 }  // namespace
 
 ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
-  for (const std::filesystem::path& plugin : command.plugins) load_plugin(plugin);
+  for (const std::filesystem::path& plugin : command.sources.plugins) load_plugin(plugin);
   throw_if_registration_failed();
   if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
   if (command.verb == "describe") return print(describe_component(*command.argument)), ExitCode::ok;

@@ -54,7 +54,7 @@ if(NOT TARGET fulgur::torch)
   add_library(fulgur::torch INTERFACE IMPORTED GLOBAL)
   # After all other folders: the wheel ships an include/fmt newer than the one that spdlog was built with.
   target_compile_options(fulgur::torch INTERFACE
-    "SHELL:-idirafter ${_torch_root}/include" "SHELL:-idirafter ${_torch_root}/include/torch/csrc/api/include")
+    "SHELL:-idirafter \"${_torch_root}/include\"" "SHELL:-idirafter \"${_torch_root}/include/torch/csrc/api/include\"")
   # LibTorch's wheel is built with g++; from version 18 on, clang mangles the names of constrained templates
   # differently.
   target_compile_options(fulgur::torch INTERFACE
@@ -112,9 +112,9 @@ if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/l
     endif()
     if(NOT TARGET fulgur::torch_cuda)
       add_library(fulgur::torch_cuda INTERFACE IMPORTED GLOBAL)
-      target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter ${_cuda_include}")
+      target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter \"${_cuda_include}\"")
       if(FULGUR_WITH_NCCL)
-        target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter ${_site}/nvidia/nccl/include")
+        target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter \"${_site}/nvidia/nccl/include\"")
       endif()
       target_link_libraries(fulgur::torch_cuda INTERFACE fulgur::torch
         "-Wl,--no-as-needed" "${_torch_root}/lib/libtorch_cuda.so" "${_torch_root}/lib/libc10_cuda.so" "${_cudart}" "-Wl,--as-needed")

@@ -5,7 +5,8 @@
 #   scripts/release.sh --check 0.2.0     only says what is missing
 #   scripts/release.sh 0.2.0
 #
-# The commit changes the version in CMakeLists.txt and turns [Unreleased] of CHANGELOG.md into a section of the version.
+# The commit changes the version in CMakeLists.txt and the recipe of vcpkg, and turns [Unreleased] of CHANGELOG.md into a section
+# of the version.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -41,6 +42,8 @@ say "$present → $version, with $unreleased changes"
 
 sed -i "s/^project(fulgur VERSION [0-9.]*/project(fulgur VERSION $version/" CMakeLists.txt
 sed -i "s/^## \[Unreleased\]$/## [Unreleased]\n\n## [$version] - $(date -u +%Y-%m-%d)/" CHANGELOG.md
-git commit --quiet -m "Release $version" -- CMakeLists.txt CHANGELOG.md
+recipe=packaging/vcpkg/fulgur/vcpkg.json
+sed -i "s/\"version-semver\": \"[0-9.]*\"/\"version-semver\": \"$version\"/" "$recipe"
+git commit --quiet -m "Release $version" -- CMakeLists.txt CHANGELOG.md "$recipe"
 git tag --annotate "v$version" -m "Fulgur $version"
 say "committed and tagged v$version; continue with docs/releasing.md, then: git push --follow-tags"

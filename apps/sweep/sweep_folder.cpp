@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "fulgur/checkpoint/new_file.h"
-#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/text.h"
@@ -57,14 +56,12 @@ void show_results(const std::filesystem::path& folder, const history::SweepPlan&
   const auto best = history::best_trial(plan, trials);
   const std::filesystem::path best_yaml = folder / "best.yaml";
   const std::optional<std::string> config = best ? config_of(folder, plan, state, *best) : std::nullopt;
-  std::string command = cat(shell_word(program_name()), " fit --config ", shell_word(best_yaml.string()));
-  const std::string plugins = run_layout::plugin_arguments(state.plugins);
-  if (!plugins.empty()) command += cat(" --plugin ", plugins);
+  const std::string command = cat(shell_word(program_name()), " fit --config ", shell_word(best_yaml.string()));
   write_report(folder / "sweep.csv", history::sweep_csv(plan, trials));
   write_report(folder / "sweep.html", history::sweep_page(plan, trials, folder, config, command));
   std::error_code ignored;
   if (config)
-    write_report(best_yaml, state.plugins.empty() ? *config : cat(run_layout::kPluginsLine, plugins, "\n", *config));
+    write_report(best_yaml, *config);
   else
     std::filesystem::remove(best_yaml, ignored);  // that of an earlier call
   std::string text = history::sweep_table(plan, trials, style_of_stdout());

@@ -11,6 +11,7 @@
 #include "fulgur/history/sweep_schedule.h"
 #include "fulgur/history/sweep_state.h"
 #include "fulgur/trainer/config.h"
+#include "fulgur/trainer/plugins.h"
 #include "sweep/environment_values.h"
 #include "sweep/sweep_folder.h"
 #include "sweep/sweep_runner.h"
@@ -138,6 +139,7 @@ CheckedSweep check_sweep(const CommandLine& command) {
   const ConfigNode node = sweep_nodes(file);
   const history::SweepSpec spec = history::read_sweep(node);
   Problems problems;
+  detail::load_plugins_of(command.sources);
   const ConfigNode written = merge_config(command.sources, problems);
   problems.throw_if_any();
   check_set_by_sweep(spec, written, command.sources);
@@ -154,7 +156,6 @@ CheckedSweep check_sweep(const CommandLine& command) {
   checked.state.trials.resize(checked.plan.trials.size());
   checked.state.environment = environment_values(written);
   checked.state.environment.merge(environment_values(node));
-  for (const fs::path& plugin : command.plugins) checked.state.plugins.push_back(plugin.string());
   std::error_code error;
   fs::create_directories(checked.folder, error);
   if (error)

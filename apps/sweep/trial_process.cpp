@@ -42,7 +42,7 @@ std::vector<std::string> arguments_of_trial(const CommandLine& command, const hi
                                             std::optional<int64_t> rung) {
   std::vector<std::string> arguments{"fit", "--resume"};
   for (const auto& file : command.sources.files) arguments.push_back(cat("--config=", file));
-  for (const auto& plugin : command.plugins) arguments.push_back(cat("--plugin=", plugin));
+  for (const auto& plugin : command.sources.plugins) arguments.push_back(cat("--plugin=", plugin));
   const auto set = [&](const std::string& key, const std::string& value) {
     arguments.push_back(cat("--", key, "=", value));
   };

@@ -405,17 +405,6 @@ TEST_CASE("a plug-in that cannot be loaded exits 2 with the reason") {
   CHECK(trainer({"--plugin", "missing.so", "list"}).exit_code == 2);
 }
 
-TEST_CASE("a saved config that needs a plug-in says so if one of its classes is unknown") {
-  const std::string saved = "# verb: fit\n# needs --plugin: build/my.so\n";
-  const Finished unknown = check(saved + "model: MyOwnModel\n");
-  INFO(unknown.err);
-  CHECK(unknown.exit_code == 2);
-  CHECK(says(unknown.err, "unknown model 'MyOwnModel'"));
-  CHECK(says(unknown.err, "c.yaml was saved by a run with --plugin build/my.so\n"));
-  CHECK_FALSE(says(check(saved + "trainer: {max_epoch: 3}\n").err, "was saved by"));
-  CHECK_FALSE(says(check("model: MyOwnModel\n").err, "was saved by"));
-}
-
 TEST_CASE("list, describe and schema") {
   const Finished all = trainer({"list"});
   CHECK(all.exit_code == 0);

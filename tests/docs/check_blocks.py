@@ -62,7 +62,7 @@ MESSAGES = ("error:", "warning:", "[")
 # Programs before a command of `trainer`, which they start.
 LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 # Programs of the system and of other projects, whose arguments are not checked.
-OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo"}
+OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo", "tar", "ln", "docker", "conan", "vcpkg"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
 BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier", "two_layers"}
 # Verbs that are run, and pages whose runs are others (with adapters).
@@ -231,6 +231,11 @@ class Checker:
             text = FRAGMENTS[keys[0]] + "".join(f"    {line[margin:]}\n" for line in text.split("\n"))
         (self.folder / "base.yaml").write_text(BASE, "utf-8")
         (self.folder / "block.yaml").write_text(text, "utf-8")
+        for name in re.findall(r"^plugin: \[([\w./-]+)\]", text, re.MULTILINE):  # that of the test takes its place
+            file = self.folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if self.trainer.plugin and not file.exists():
+                file.symlink_to(self.trainer.plugin[1])
         said = self.trainer.refusal("fit", "--config", "base.yaml", "--config", "block.yaml")
         if said:
             self.report(block.page, block.line, "trainer refuses this config: " + said[:400])

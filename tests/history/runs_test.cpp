@@ -180,7 +180,7 @@ TEST_CASE("a folder of another verb than fit is finished if it has the values or
   CHECK(read_run(test.folder).verb == "test");
   CHECK(read_run(test.folder).status == RunStatus::finished);
   CHECK(read_run(test.folder).status_text() == "test, finished");
-  predict.config("# verb: predict\n# needs --plugin: a.so\ntrainer: {max_epochs: 2}\n");
+  predict.config("# verb: predict\ntrainer: {max_epochs: 2}\nplugin: [a.so]\n");
   CHECK(read_run(predict.folder).status_text() == "predict, interrupted");
   predict.put("predictions.jsonl", "{}\n");
   CHECK(read_run(predict.folder).status_text() == "predict, finished");

@@ -49,7 +49,6 @@ TEST_CASE("sweep state: written and read back, with numbers to the bit") {
   state.trials[0].at_rungs = {0.1, std::nullopt};
   state.trials[0].target = 2;
   state.threads = 3;
-  state.plugins = {"a.so", "b c.so"};
   state.trials[0].run = "trial_0000/fulgur_logs/version_0";
   const SweepState read = parse_sweep_json(sweep_json(state), "sweep.json");
   CHECK(sweep_json(read) == sweep_json(state));
@@ -57,7 +56,6 @@ TEST_CASE("sweep state: written and read back, with numbers to the bit") {
   CHECK(read.trials[0].at_rungs == std::vector<std::optional<double>>{0.1, std::nullopt});
   CHECK(read.trials[0].target == 2);
   CHECK(read.threads == 3);
-  CHECK(read.plugins == state.plugins);
   CHECK(read.trials[1].reason == state.trials[1].reason);
   CHECK(read.trials[2].status == TrialStatus::pending);
 }

@@ -36,6 +36,10 @@ class Release(unittest.TestCase):
         # The script finds the version in the project's own file.
         self.assertRegex(cmake, r"(?m)^project\(fulgur VERSION [0-9]+\.[0-9]+\.[0-9]+ ")
         (self.root / "CMakeLists.txt").write_text(re.sub(r"(?m)^project\(fulgur VERSION \S+", "project(fulgur VERSION 0.1.0", cmake))
+        recipe = ROOT / "packaging/vcpkg/fulgur/vcpkg.json"
+        self.recipe = self.root / recipe.relative_to(ROOT)
+        self.recipe.parent.mkdir(parents=True)
+        self.recipe.write_text(re.sub(r'"version-semver": "[0-9.]+"', '"version-semver": "0.1.0"', recipe.read_text()))
         (self.root / "CHANGELOG.md").write_text(CHANGELOG)
         self.git("init", "--quiet")
         self.git("config", "user.name", "Tester")
@@ -61,6 +65,7 @@ class Release(unittest.TestCase):
         self.assertIn("project(fulgur VERSION 0.2.0 ", (self.root / "CMakeLists.txt").read_text())
         changes = (self.root / "CHANGELOG.md").read_text()
         self.assertRegex(changes, r"## \[Unreleased\]\n\n## \[0\.2\.0\] - \d{4}-\d\d-\d\d\n\n### Added\n\n- One thing\.")
+        self.assertIn('"version-semver": "0.2.0"', self.recipe.read_text())
         self.assertEqual(self.git("log", "-1", "--format=%s"), "Release 0.2.0")
         self.assertEqual(self.git("describe"), "v0.2.0")
         self.assertEqual(self.git("status", "--porcelain"), "")

@@ -109,7 +109,6 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
   components.verified_checkpoint = config.verified_checkpoint;
   components.begins_again = config.begins_again;
   components.profile_steps = config.profile_steps;
-  components.plugins = config.plugins;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
   components.lr_scheduler_config = {.scheduler = nullptr,

@@ -116,7 +116,6 @@ std::string sweep_json(const SweepState& state) {
                    {"config", state.config},
                    {"length", state.length ? OrderedJson(*state.length) : OrderedJson(nullptr)},
                    {"threads", state.threads ? OrderedJson(*state.threads) : OrderedJson(nullptr)},
-                   {"plugins", state.plugins},
                    {"environment", state.environment},
                    {"trials", OrderedJson::array()}};
   for (const TrialRecord& record : state.trials) json["trials"].push_back(json_of_record(record));
@@ -135,7 +134,6 @@ SweepState parse_sweep_json(std::string_view text, const std::filesystem::path& 
     if (!json.at("length").is_null()) state.length = json.at("length").get<int64_t>();
     if (const auto threads = json.find("threads"); threads != json.end() && !threads->is_null())
       state.threads = threads->get<int64_t>();
-    state.plugins = json.value("plugins", std::vector<std::string>());  // older files do not have them
     state.environment = json.value("environment", std::map<std::string, std::string>());  // older files lack it
     if (state.threads.value_or(1) < 1) throw DataError("the number of threads is below 1");
     for (const SavedJson& record : json.at("trials")) state.trials.push_back(record_of(record));

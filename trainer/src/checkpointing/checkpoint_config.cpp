@@ -29,6 +29,8 @@ Side side_of(std::string_view key) {
   const auto below = [&](std::string_view parent) { return is_at_or_below(key, parent); };
   if (below("ckpt_path") || below("load") || below("pretrained") || below("silence") || below("link"))
     return Side::ignored;
+  // A checkpoint names no code to load, and the same plug-in may be elsewhere now.
+  if (below("plugin")) return Side::ignored;
   if (below("adapters.path")) return Side::ignored;
   if (below("model") || below("adapters")) return Side::model;
   if (below("optimizer") || key.starts_with("lr_scheduler") || below("seed_everything")) return Side::checkpoint;

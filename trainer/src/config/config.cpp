@@ -1,15 +1,15 @@
 #include "fulgur/trainer/config.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "config/config_tree.h"
 #include "config/links.h"
+#include "config/plugins.h"
 #include "config/renamed_options.h"
 #include "config/weights_config.h"
-#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/plugins.h"
 
 namespace fulgur {
 
@@ -61,6 +61,9 @@ void Config::fields(Fields& f) {
     "Low-rank adapters of linear layers (LoRA): only they are trained, and the other parameters are frozen.");
   f(link, "link", "Maps target options to values of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings to silence.");
+  f(plugin, "plugin",
+    "Plug-ins: libraries that register classes, loaded before the rest of the config is read. A relative path begins "
+    "at the folder of the config file.");
   f.hint_for_unknown = config::hint_for_top_key;
 }
 
@@ -124,25 +127,20 @@ Config read_typed(ConfigNode node, Problems& problems) {
   return config;
 }
 
-// The plug-ins that saved configs name in a comment, if a class is unknown; empty otherwise.
-std::string hint_of_plugins(const ConfigSources& sources, const Problems& problems) {
-  if (std::ranges::none_of(problems.items(), [](const Problem& problem) {
+// Checkpoints load no code, so classes of the plug-ins of their run may be unknown.
+std::string hint_of_plugins(const ConfigNode& root, const Problems& problems) {
+  const ConfigNode* const plugins = root.find("plugin");
+  if (plugins == nullptr || !plugins->is_list() || plugins->items().empty() ||
+      std::ranges::none_of(problems.items(), [](const Problem& problem) {
         return problem.message.starts_with("unknown ") && !problem.message.starts_with("unknown key");
       }))
     return "";
-  std::string hint;
-  constexpr int kLines = 2;  // of comments before the config
-  for (const std::filesystem::path& path : sources.files) {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) continue;  // a pipe can be read only once
-    std::ifstream file(path);
-    std::string line;
-    for (int i = 0; i < kLines && std::getline(file, line); ++i)
-      if (line.starts_with(run_layout::kPluginsLine))
-        hint += cat("\n", path, " was saved by a run with --plugin ",
-                    escape_controls(line.substr(std::string_view(run_layout::kPluginsLine).size())));
-  }
-  return hint;
+  std::vector<std::string> files;
+  for (const ConfigNode& file : plugins->items())
+    if (file.is_scalar()) files.push_back(shell_word(file.text()));
+  return cat(
+      "\nThe run of this config loaded plug-ins, which a checkpoint does not load. If you trust them, add --plugin ",
+      escape_controls(join(files, " --plugin ")));
 }
 
 // The class of the data module; empty if none is chosen.
@@ -152,9 +150,41 @@ std::string data_class_of(const ConfigNode& root) {
   return node != nullptr && node->is_scalar() ? node->text() : std::string();
 }
 
-}  // namespace
+// A value of the environment or the command line.
+struct Setting {
+  std::string key, value;
+  Location where;
+};
 
-ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
+// In the order in which they win.
+std::vector<Setting> settings_of(const ConfigSources& sources, Problems& problems) {
+  std::vector<Setting> settings;
+  for (const auto& [name, value] : sorted_variables(sources)) {
+    const Location where{"environment variable " + name, 0, 0};
+    if (!is_utf8(value))
+      problems.add(where, "", "is not valid UTF-8");
+    else
+      settings.push_back({*config::key_of_variable(name), value, where});
+  }
+  int number = 0;
+  for (const auto& [key, value] : sources.overrides) {
+    const auto place = sources.places.find(key);
+    if (place != sources.places.end()) {
+      settings.push_back({key, value, place->second});
+      continue;
+    }
+    Location where{.source = "command line", .argument = ++number};
+    problems.keep_argument(number, cat("--", key, " ", value));
+    where.column = config::value_column(key);
+    settings.push_back({key, value, where});
+  }
+  return settings;
+}
+
+// Merges the sources; `load` is called with what the sources say about plug-ins, before the other settings are applied:
+// what a setting means depends on the class that it concerns.
+template <class Load>
+ConfigNode merge_sources(const ConfigSources& sources, Problems& problems, const Load& load) {
   ConfigNode root = ConfigNode::map();
   for (const std::filesystem::path& file : sources.files) {
     ConfigNode node = load_yaml_file(file, problems);
@@ -171,43 +201,53 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
   }
   const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
   config::Overrider overrider(*schema, problems);
-  const auto apply = [&](const std::string& key, const std::string& value, const Location& where) {
+  const std::vector<Setting> settings = settings_of(sources, problems);
+  for (const Setting& setting : settings)
+    if (config::chooses_plugins(setting.key)) overrider.apply(root, setting.key, setting.value, setting.where);
+  load(root);
+  for (const Setting& setting : settings) {
+    if (config::chooses_plugins(setting.key)) continue;
     const std::string before = data_class_of(root);
-    overrider.apply(root, key, value, where);
+    overrider.apply(root, setting.key, setting.value, setting.where);
     config::replace_earlier_links(root);
     if (!before.empty() && data_class_of(root) != before) config::make_links_optional(root);
-  };
-  for (const auto& [name, value] : sorted_variables(sources)) {
-    const Location where{"environment variable " + name, 0, 0};
-    if (!is_utf8(value))
-      problems.add(where, "", "is not valid UTF-8");
-    else
-      apply(*config::key_of_variable(name), value, where);
-  }
-  int number = 0;
-  for (const auto& [key, value] : sources.overrides) {
-    const auto place = sources.places.find(key);
-    if (place != sources.places.end()) {
-      apply(key, value, place->second);
-      continue;
-    }
-    Location where{.source = "command line", .argument = ++number};
-    problems.keep_argument(number, cat("--", key, " ", value));
-    where.column = config::value_column(key);
-    apply(key, value, where);
   }
   return root;
 }
 
+ConfigNode merge_with_plugins(const ConfigSources& sources, Problems& problems) {
+  return merge_sources(sources, problems, [&](ConfigNode& root) {
+    const size_t before = problems.items().size();
+    config::load_plugins(root, sources, problems);
+    // Without the classes of a plug-in, most of the config would be wrong.
+    if (problems.items().size() != before) problems.throw_if_any();
+  });
+}
+
+}  // namespace
+
+namespace detail {
+
+void load_plugins_of(const ConfigSources& sources) {
+  Problems problems;
+  static_cast<void>(merge_with_plugins(sources, problems));
+}
+
+}  // namespace detail
+
+ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
+  return merge_sources(sources, problems, [](ConfigNode&) {});
+}
+
 Config load_config(const ConfigSources& sources) {
   Problems problems;
-  const ConfigNode root = merge_config(sources, problems);
+  const ConfigNode root = merge_with_plugins(sources, problems);
   // A file that could not be read would only cause further errors about its missing keys.
   const bool unreadable =
       std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
-  if (!problems.empty()) problems.throw_if_any(hint_of_plugins(sources, problems));
+  problems.throw_if_any();
   warn_of_ignored_variables(sources, config);
   if (!sources.files.empty()) {
     config.folder = sources.files.back().parent_path();
@@ -219,7 +259,7 @@ Config load_config(const ConfigSources& sources) {
 Config config_from_node(const ConfigNode& node) {
   Problems problems;
   Config config = read_typed(node, problems);
-  problems.throw_if_any();
+  if (!problems.empty()) problems.throw_if_any(hint_of_plugins(node, problems));
   return config;
 }
 

@@ -9,6 +9,7 @@ set(FULGUR_CONFIG_SOURCES
   src/config/links.cpp
   src/config/merge.cpp
   src/config/overrides.cpp
+  src/config/plugins.cpp
   src/config/pretrained_weights.cpp
   src/config/renamed_options.cpp
   src/config/trainer_options.cpp

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "fulgur/core/text/text.h"
-
 /// The names of what a run folder contains.
 namespace fulgur::run_layout {
 
@@ -13,13 +8,7 @@ inline constexpr const char* kExtension = ".ckpt";          ///< of a checkpoint
 inline constexpr const char* kLast = "last.ckpt";           ///< link to the newest checkpoint
 inline constexpr const char* kBest = "best.ckpt";           ///< link to the best one
 inline constexpr const char* kConfig = "config.yaml";       ///< the resolved config
-/// Comments at the start of the config: the verb of the run, and the plug-ins that it needs.
-inline constexpr const char *kVerbLine = "# verb: ", *kPluginsLine = "# needs --plugin: ";
-/// What follows `--plugin` in a command, and `kPluginsLine` in the comment: `a.so --plugin 'my b.so'`.
-inline std::string plugin_arguments(std::vector<std::string> plugins) {
-  for (std::string& plugin : plugins) plugin = shell_word(plugin);
-  return join(plugins, " --plugin ");
-}
+inline constexpr const char* kVerbLine = "# verb: ";  ///< a comment at the start of the config: the verb of the run
 
 inline constexpr const char* kFinished = "finished.json";  ///< only in the folder of a run that is finished
 inline constexpr const char* kFailed = "failed.json";      ///< only in the folder of a fit that an exception has ended

@@ -44,8 +44,7 @@ struct SweepState {
   std::string sweep, config;      ///< as YAML
   std::optional<int64_t> length;  ///< of the whole run, for halving
   std::vector<TrialRecord> trials;
-  std::optional<int64_t> threads = {};    ///< of each trial, since the first start; unknown before it
-  std::vector<std::string> plugins = {};  ///< with which the config can be read
+  std::optional<int64_t> threads = {};  ///< of each trial, since the first start; unknown before it
   /// Hashes of the environment variables to which the config refers, by name; empty in files of earlier versions.
   std::map<std::string, std::string> environment = {};
 };

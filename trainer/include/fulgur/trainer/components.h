@@ -78,8 +78,6 @@ struct FULGUR_API TrainerComponents {
   /// what bounds it (`trainer fit --profile N`). It neither validates nor leaves any file. It measures by itself:
   /// `profiler` and `trainer.profiler` are not used. The other verbs do not depend on it.
   int64_t profile_steps = 0;
-  /// The libraries that registered classes of the config, which the saved config names in a comment.
-  std::vector<std::string> plugins = {};
 };
 
 /// The source of the data: a DataModule, or plain loaders.

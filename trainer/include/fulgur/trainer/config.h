@@ -64,6 +64,8 @@ struct FULGUR_API Config {
   /// after setup.
   std::map<std::string, std::string> link;
   std::vector<std::string> silence;  ///< warning ids to silence
+  /// Files of plug-ins, with absolute paths; `load_config` has loaded them.
+  std::vector<std::string> plugin;
 
   /// Folder of the last `--config` file. It is not an option; `load_config` sets it.
   std::filesystem::path folder;
@@ -85,9 +87,6 @@ struct FULGUR_API Config {
   /// Not an option: `TrainerComponents::profile_steps`.
   int64_t profile_steps = 0;
 
-  /// Not an option: `TrainerComponents::plugins`.
-  std::vector<std::string> plugins = {};
-
   /// The start of the run, if a resume has replaced it in this config; not an option. The run saves this one, so that
   /// the saved config describes the whole run.
   std::optional<WrittenStart> written_start;
@@ -99,15 +98,18 @@ struct FULGUR_API ConfigSources {
   std::vector<std::pair<std::string, std::string>>
       overrides;  ///< values by key, such as `3` for `trainer.max_epochs`, in order; a key may end in `+`
   std::vector<std::pair<std::string, std::string>> environment;  ///< values by name; only `FULGUR_…__…` are read
-  std::map<std::string, Location> places = {};  ///< of overrides that a file contains, by key, for messages
+  std::map<std::string, Location> places = {};      ///< of overrides that a file contains, by key, for messages
+  std::vector<std::filesystem::path> plugins = {};  ///< files of `--plugin`, added to those of the key `plugin`
 };
 
 /// Merges files, environment and command line in this order (later wins) and resolves short forms and `+=`; `${…}` is
 /// kept.
 FULGUR_API ConfigNode merge_config(const ConfigSources& sources, Problems& problems);
-/// Returns the typed config, or throws a ConfigError that lists all errors.
+/// Returns the typed config, or throws a ConfigError that lists all errors. Before it reads the options of components,
+/// it loads the plug-ins that the sources name, which runs their code.
 FULGUR_API Config load_config(const ConfigSources& sources);
-/// Returns the typed config from one node, with `${…}` resolved, or throws the same errors.
+/// Returns the typed config from one node, with `${…}` resolved, or throws the same errors. It loads no plug-in, since
+/// the node may be that of a checkpoint.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
 /// Writes `facts`, the values of the data module, into the options named by `link`; throws a ConfigError for an invalid

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "fulgur/core/export.h"
+#include "fulgur/trainer/config.h"
+
+namespace fulgur::detail {
+
+/// Loads a library that registers components, until the process ends; it runs code of that library. Returns nullopt, or
+/// why it cannot be loaded, as a sentence without its subject. Loading a library again has no effect.
+FULGUR_API std::optional<std::string> load_plugin(const std::filesystem::path& path);
+
+/// Loads the plug-ins that the sources name, as `load_config` does, for functions that then call `merge_config`. Throws
+/// a ConfigError if one cannot be loaded; other mistakes in the sources are not reported.
+FULGUR_API void load_plugins_of(const ConfigSources& sources);
+
+}  // namespace fulgur::detail
