@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/errors.h"
 #include "operator_rules.h"
 
@@ -179,6 +180,7 @@ class ActiveRecorder {
 
  private:
   c10::impl::IncludeDispatchKeyGuard include_;
+  RecordingCpuStep recording_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -62,9 +63,9 @@ Tensor probabilities(const Tensor& prediction, Task task) {
   return at::where(outside, converted, prediction);
 }
 
-// On the host only: on a device, asking would wait for it.
+// On the host only: on a device, asking would wait for it. A captured step must not ask either.
 void check_classes(const Tensor& classes, int64_t count) {
-  if (!classes.is_cpu() || classes.numel() == 0) return;
+  if (!classes.is_cpu() || classes.numel() == 0 || is_recording_cpu_step()) return;
   const auto [least, most] = classes.aminmax();
   const int64_t low = least.item<int64_t>(), high = most.item<int64_t>();
   if (low >= 0 && high < count) return;
@@ -108,8 +109,8 @@ Samples samples_of(const Classification& options, const Tensor& given, const Ten
 
 Tensor count(const Tensor& index, int64_t bins) {
   const Tensor flat = index.reshape({-1});
-  if (flat.is_cpu()) return at::bincount(flat, {}, bins);
-  // bincount would wait for the device.
+  if (flat.is_cpu() && !is_recording_cpu_step()) return at::bincount(flat, {}, bins);
+  // The size of bincount's result depends on the values, so it would wait for the device.
   Tensor counts = at::zeros({bins}, flat.options().dtype(at::kLong));
   return counts.scatter_add_(0, flat, at::ones_like(flat, at::kLong));
 }
