@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages on a bare Debian 12, a folder that debootstrap makes, and trains with each.
 #   bare_debian_test.sh BUILD_DIR WORK_DIR
-# Needs root's rights, debootstrap, dpkg-dev and the network; exits with 4 (skipped) if one of them is missing. With FULGUR_REQUIRE_PACKAGES=1
-# it must work.
+# Runs only with FULGUR_REQUIRE_PACKAGES=1, since it downloads a system and mounts /proc in it; otherwise it exits with 4 (skipped). Needs
+# root's rights, debootstrap, dpkg-dev and the network.
 set -euo pipefail
 build="$1" work="$2"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -12,6 +12,7 @@ skip() {
   [ -z "${FULGUR_REQUIRE_PACKAGES:-}" ] || fail "FULGUR_REQUIRE_PACKAGES is set"
   exit 4
 }
+[ -n "${FULGUR_REQUIRE_PACKAGES:-}" ] || skip "FULGUR_REQUIRE_PACKAGES is not set"
 [ "$(id -u)" = 0 ] || skip "debootstrap needs root's rights"
 PATH="$PATH:/usr/sbin:/sbin"
 command -v debootstrap >/dev/null || skip "debootstrap is missing"
