@@ -10,6 +10,7 @@
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "momentum_operators.h"
 
 namespace fulgur {
 
@@ -97,7 +98,16 @@ void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
       launch([](auto&&... arguments) { at::_fused_adam_(arguments...); });
   };
   const double decay = *weight_decay(*b.group);
-  if (b.momentum.defined()) {
+  if (b.momentum.defined() && b.momentum.is_cpu()) {
+    detail::adam_with_beta(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.lr, b.momentum,
+                           {.beta2 = options_.betas[1],
+                            .weight_decay = decay,
+                            .eps = options_.eps,
+                            .amsgrad = options_.amsgrad,
+                            .maximize = options_.maximize,
+                            .decays_apart = decays_apart()},
+                           found_inf);
+  } else if (b.momentum.defined()) {
     const Moved moved = move_beta(b, found_inf);
     step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
   } else {

@@ -7,6 +7,7 @@
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "fused_sgd.h"
+#include "momentum_operators.h"
 
 namespace fulgur {
 
@@ -45,6 +46,11 @@ bool SGD::counts_steps(const Tensor&) const { return is_dampened_; }
 
 void SGD::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (is_dampened_) return update_dampened(b);
+  if (b.momentum.defined() && b.momentum.is_cpu())
+    return detail::sgd_with_momentum(
+        b.params, b.grads, b.state[0], b.lr, b.momentum,
+        {.weight_decay = *weight_decay(*b.group), .nesterov = options_.nesterov, .maximize = options_.maximize},
+        found_inf);
   if (b.momentum.defined()) return update_moved(b, found_inf);
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
   const at::TensorList buffers = has_momentum_ ? at::TensorList(b.state[0]) : at::TensorList();

@@ -57,16 +57,20 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// Parameters after a few steps with changing rates.
-std::vector<Tensor> stepped(const Case& one, at::ScalarType dtype, bool keeps_rates) {
+// Parameters after a few steps with changing rates, and a changing momentum if the optimizer can keep it in a tensor.
+std::vector<Tensor> stepped(const Case& one, at::ScalarType dtype, bool keeps_rates, bool changes_momentum = false) {
   at::manual_seed(1);
   std::vector<Tensor> params{at::randn({37, 11}).to(dtype), at::randn({11, 37}).to(dtype), at::randn({53}).to(dtype)};
   const auto optimizer = one.make();
   optimizer->attach({{.name = "", .params = params, .names = {"wide", "tall", "bias"}}});
+  auto& recordable = dynamic_cast<RecordableStep&>(*optimizer);
+  changes_momentum = changes_momentum && recordable.can_keep_momentum_on_device();
   if (keeps_rates) optimizer->keep_rates_on_device();
+  if (keeps_rates && changes_momentum) recordable.keep_momentum_on_device();
   for (int i = 0; i < 4; ++i) {
     for (Tensor& param : params) param.mutable_grad() = at::randn(param.sizes()).to(dtype);
     for (ParamGroup& group : optimizer->groups()) group.lr = 0.013 / (1 + i);
+    if (changes_momentum) optimizer->set_momentum(0.95 - 0.03 * i);
     optimizer->step();
   }
   return params;
@@ -82,8 +86,11 @@ TEST_CASE("on the CPU, steps whose rates are tensors have the bits of those whos
       CHECK(optimizer->can_keep_rates_on_device());
       if (dtype == at::kBFloat16 && !dynamic_cast<const RecordableStep&>(*optimizer).keeps_bits_of_short_dtypes())
         continue;
-      const auto expected = stepped(one, dtype, false), found = stepped(one, dtype, true);
-      for (size_t i = 0; i < expected.size(); ++i) CHECK(expected[i].equal(found[i]));
+      for (const bool changes_momentum : {false, true}) {
+        const auto expected = stepped(one, dtype, false, changes_momentum);
+        const auto found = stepped(one, dtype, true, changes_momentum);
+        for (size_t i = 0; i < expected.size(); ++i) CHECK(expected[i].equal(found[i]));
+      }
     }
 }
 

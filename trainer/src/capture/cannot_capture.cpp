@@ -94,9 +94,6 @@ std::optional<std::string> cannot_capture(const RunState& run) {
 
 std::optional<std::string> cannot_keep_bits(const RunState& run) {
   const PlannedOptimizer& planned = run.plan.optimizers.front();
-  if (schedules_momentum(planned))
-    return "the schedule changes the momentum; a captured step on the CPU would round otherwise than an eager one. Set "
-           "its cycle_momentum to false";
   const auto is_short = [](const Tensor& parameter) { return parameter.itemsize() == 2; };
   for (const ParamGroup& group : planned.optimizer->groups())
     if (std::ranges::any_of(group.params, is_short) &&
