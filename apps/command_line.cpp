@@ -250,6 +250,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
           "of the run's data; may be given several times")
       ->type_name("SHAPE")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   CLI::App* imports = app.add_subcommand("import", "Create a checkpoint from a Python state dict")->fallthrough();
   imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")
@@ -265,6 +266,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
                    "Prefix of names in the file = its replacement in the module; may be given several times")
       ->type_name("OLD=NEW")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   CLI::App* inspect =
       app.add_subcommand("inspect", "Show the contents of a checkpoint, or of a file of weights")->fallthrough();
@@ -442,10 +444,12 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   app.add_option("-c,--config", values.files, "YAML file; may be given several times, later ones win")
       ->type_name("FILE")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_option("--plugin", values.plugins, "Shared library with custom components; adds to `plugin` of the config")
       ->type_name("FILE.so")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_option("--report", values.report, "Write metrics, counts, paths and times as JSON")
       ->type_name("FILE")
@@ -510,6 +514,18 @@ bool is_built_in_verb(const std::string& name) {
   return std::ranges::any_of(verbs, [&](const CLI::App* verb) { return verb->get_name() == name; });
 }
 
+namespace {
+
+/// The first argument is a verb or an option: what follows an unknown verb would be reported as wrong options.
+void check_verb(const std::vector<std::string>& arguments, const CLI::App& app) {
+  if (arguments.empty() || arguments.front().starts_with('-') || is_built_in_verb(arguments.front())) return;
+  const std::string verb = escape_controls(arguments.front().substr(0, 200));
+  throw ConfigError(cat("[cli] there is no verb '", verb, "'", hint_for_extra(verb, app),
+                        ". `--help` lists the verbs; those of a plug-in need --plugin FILE.so."));
+}
+
+}  // namespace
+
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   CommandLine out;
   for (const std::string& variable : environment) {
@@ -517,10 +533,11 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     if (equals != std::string::npos)
       out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
   }
-  std::vector<std::string> rest = take_overrides(arguments, out);
   CLI::App app(kDescription, program_name());
   Values values;
   declare(app, out, values);
+  check_verb(arguments, app);
+  std::vector<std::string> rest = take_overrides(arguments, out);
   try {
     std::reverse(rest.begin(), rest.end());
     app.parse(rest);

@@ -154,7 +154,8 @@ std::optional<int> Fabric::launch(int argc, char** argv) {
   const int64_t processes = count_processes(options);
   if (processes * options.num_nodes == 1) return std::nullopt;
   const LaunchReport report = fulgur::launch(launch_options(options, *plan, processes), {argv, argv + argc});
-  if (!report.message.empty()) log::error(report.message);
+  if (!report.message.empty())
+    for (const std::string& line : split_text(report.message, '\n')) log::error(line);
   return report.exit_code;
 }
 

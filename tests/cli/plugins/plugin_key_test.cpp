@@ -171,4 +171,39 @@ TEST_CASE("plugin: the trials of a sweep have the plug-ins of the config, and so
   CHECK(says(best, "dropout: 0.1"));
 }
 
+TEST_CASE("plugin: an option takes one value, so names of components and files may come after it") {
+  const Place place;
+  const std::string plugin = place.plugin.string();
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"list", "--plugin", plugin, "model"},
+                                                    {"describe", "--plugin=" + plugin, "ProbeNet"}}) {
+    const Finished shown = place.run(arguments);
+    INFO(shown.err);
+    CHECK(shown.exit_code == 0);
+    CHECK(says(shown.out, "ProbeNet"));
+  }
+  write_text(place.folder / "c.yaml", kBuiltIn);
+  write_text(place.folder / "more.yaml", kBuiltIn);
+  const Finished extra = place.run({"config", "-c", "c.yaml", "more.yaml"});
+  CHECK(extra.exit_code == 2);
+  CHECK(says(extra.err, "more.yaml"));
+}
+
+TEST_CASE("plugin: a library that registers no component is named in a warning") {
+  const Place place;
+  const Finished finished = place.run({"list", "model", "--plugin", "libm.so.6"});
+  // Not in this folder.
+  CHECK(finished.exit_code == 2);
+  const Finished warned = place.run({"list", "model", "--plugin", FULGUR_FAKE_DRIVER "/libcuda.so.1"});
+  CHECK(warned.exit_code == 0);
+  CHECK(says(warned.err, "registers no component"));
+  CHECK_FALSE(says(place.run({"list", "model", "--plugin", place.plugin.string()}).err, "registers no component"));
+}
+
+TEST_CASE("an unknown verb is named, whatever options follow it") {
+  const Finished finished = trainer({"greet", "--name", "x"});
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, "there is no verb 'greet'"));
+  CHECK(says(finished.err, "--plugin"));
+}
+
 }  // namespace plugin_key_test

@@ -77,8 +77,9 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
     run.print(cat("weights: ", report.converted.size(), " of another dtype were converted, such as ",
                   report.converted.front()));
   if (!report.differences.empty())
-    log::warn("trainer.weights_left_out", cat("from ", checkpoint, ", ", report.loaded.size(),
-                                              " weights were loaded; the rest do not fit:\n", report.differences));
+    log::warn("trainer.weights_left_out",
+              cat("from ", checkpoint, ", ", report.loaded.size(),
+                  " weights were loaded; the rest do not fit: ", join(split_text(report.differences, '\n'), "; ")));
 }
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include "config/config_tree.h"
 #include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/plugins.h"
 
@@ -29,6 +30,12 @@ std::string libtorch_of_plugin(std::string_view message) {
   std::string version(rest.substr(0, rest.find_first_not_of("0123456789_")));
   std::ranges::replace(version, '_', '.');
   return version;
+}
+
+size_t registered_components() {
+  size_t count = 0;
+  for (const std::string& kind : registry_kinds()) count += component_registry(kind).names().size();
+  return count;
 }
 
 // The folder at which a relative path begins that was written at this place.
@@ -55,7 +62,15 @@ namespace detail {
 std::optional<std::string> load_plugin(const std::filesystem::path& path) {
   // A name without a slash would be searched for only in the system's folders.
   const std::string file = path.has_parent_path() ? path.string() : "./" + path.string();
-  if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return std::nullopt;
+  const bool was_loaded = ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
+  const size_t before = registered_components();
+  if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+    if (!was_loaded && registered_components() == before)
+      log::warn("config.empty_plugin", cat("the plug-in ", file,
+                                           " registers no component. Is FULGUR_REGISTER missing, or is this another "
+                                           "library?"));
+    return std::nullopt;
+  }
   const char* why = ::dlerror();
   const std::string reason = why != nullptr ? why : "unknown reason";
   if (const std::string other = libtorch_of_plugin(reason); !other.empty())

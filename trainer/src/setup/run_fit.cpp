@@ -107,7 +107,8 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
         load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
     if (!loaded.differences.empty())
       log::warn("trainer.weights_left_out",
-                cat("the weights of ", checkpoint, " were not all loaded; the rest do not fit:\n", loaded.differences));
+                cat("the weights of ", checkpoint,
+                    " were not all loaded; the rest do not fit: ", join(split_text(loaded.differences, '\n'), "; ")));
   } catch (const CheckpointError& error) {
     log::warn("trainer.weights_left_out", cat("the module keeps its weights: ", error.what()));
   }
