@@ -44,7 +44,13 @@ class Recorder {
     save_state(call);
     const size_t calls_before = result.calls.size(), refusals_before = result.refusals.size();
     const bool open = options_.open_composites && may_be_composite(op) && all_plain(call);
-    open ? opened() : whole();
+    if (open) {
+      ++opened_;
+      opened();
+      --opened_;
+    } else {
+      whole();
+    }
     for (size_t i = 0; i < results; ++i) call.results.push_back(frozen((*stack)[stack->size() - results + i]));
     each_result(call, [this](const Tensor& tensor) {
       if (tensor.has_storage()) made_.try_emplace(storage_of(tensor), tensor.storage());
@@ -61,7 +67,8 @@ class Recorder {
   }
 
   void refuse(const std::string& operation, const std::string& reason) {
-    const std::string place = options_.place ? options_.place() : std::string();
+    // What is refused inside of a composite operation is dropped with it, and a place takes long to find.
+    const std::string place = options_.place && opened_ == 0 ? options_.place() : std::string();
     const bool known = std::ranges::any_of(result.refusals, [&](const CaptureRefusal& one) {
       return one.operation == operation && one.reason == reason && one.place == place;
     });
@@ -139,6 +146,7 @@ class Recorder {
   }
 
   const RecordOptions& options_;
+  int opened_ = 0;  // composite operations whose calls are being seen
   // Held, since a storage that is freed inside the step could be followed by another one at its address.
   std::unordered_map<c10::StorageImpl*, c10::Storage> made_;
 };

@@ -181,4 +181,19 @@ TEST_CASE("a recording inside another one is an error") {
   CHECK(program->refusals().empty());
 }
 
+TEST_CASE("no place is looked for if nothing is refused, though convolutions prepare memory inside") {
+  RecordOptions options;
+  int asked = 0;
+  options.place = [&asked] {
+    ++asked;
+    return "here";
+  };
+  // Of layers of two dimensions, oneDNN's convolution resizes its result.
+  const Tensor input = at::randn({2, 3, 8, 8}), weight = at::randn({4, 3, 3, 3});
+  const Tensor output = at::zeros({2, 4, 8, 8});
+  const auto program = CapturedProgram::record([&] { output.copy_(at::conv2d(input, weight, {}, 1, 1)); }, options);
+  CHECK(program->refusals().empty());
+  CHECK(asked == 0);
+}
+
 }  // namespace refusals_test

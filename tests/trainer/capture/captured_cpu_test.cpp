@@ -257,6 +257,15 @@ TEST_CASE("a loss that is not finite is found in captured steps on the CPU, and 
   CHECK(same_weights(plain.weights, captured.weights));
 }
 
+TEST_CASE("on the CPU, policies that would act at another batch are refused") {
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.on_nonfinite = GENERATE(OnNonFinite::stop, OnNonFinite::rollback);
+  const auto refused = fit<OnCpu>(options, true, on_cpu);
+  CHECK(refused.report.captured_batches == 0);
+  CHECK_THAT(refused.report.not_captured.value_or(""), ContainsSubstring("on_nonfinite is "));
+}
+
 TEST_CASE("on the CPU, weight averaging counts the skipped steps of captured runs") {
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs(folder);

@@ -93,6 +93,10 @@ std::optional<std::string> cannot_capture(const RunState& run) {
 }
 
 std::optional<std::string> cannot_keep_bits(const RunState& run) {
+  const OnNonFinite policy = run.options.on_nonfinite;
+  if (policy == OnNonFinite::rollback || policy == OnNonFinite::stop)
+    return cat("on_nonfinite is ", enum_text(policy),
+               ", and a captured step would act some batches later than an eager one; use raise, skip or off");
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   const auto is_short = [](const Tensor& parameter) { return parameter.itemsize() == 2; };
   for (const ParamGroup& group : planned.optimizer->groups())
