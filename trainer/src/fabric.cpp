@@ -317,6 +317,10 @@ Fabric::Evaluation Fabric::evaluation() {
 
 std::filesystem::path Fabric::save(const std::filesystem::path& folder, const StateTree& state) {
   impl_->need_module();
+  if (folder.extension() != ".ckpt")
+    throw ConfigError(
+        cat("[trainer.fabric] the name of a checkpoint must end in .ckpt, by which list_checkpoints finds it; got '",
+            escape_controls(folder.string()), "'."));
   Collectives& collectives = impl_->strategy->collectives();
   CheckpointContent content;
   content.module = module_state(*impl_->own);

@@ -223,6 +223,8 @@ TEST_CASE("Fabric: an optimizer that evaluates its loss several times gets a clo
 TEST_CASE("Fabric refuses what it cannot do") {
   const TemporaryFolder folder;
   Loop loop;
+  // list_checkpoints would not find it.
+  CHECK_THROWS_WITH(loop.fabric.save(folder / "a"), ContainsSubstring("must end in .ckpt"));
   const auto saved = loop.fabric.save(folder / "a.ckpt");
   CHECK_THROWS_WITH(loop.fabric.setup(loop.net), ContainsSubstring("setup takes one module, once"));
   AdamW stranger{AdamW::Options()};

@@ -159,7 +159,8 @@ class FULGUR_API Fabric {
 
   /// Writes a checkpoint folder (`NAME.ckpt`): module, optimizers, precision, positions of the loaders, random numbers
   /// of all ranks, and `state`, which is the loop's own. It is complete or absent. Returns its path on all ranks, with
-  /// `-v1` if the name is taken. Throws a CheckpointError on all ranks if it cannot be written.
+  /// `-v1` if the name is taken. Throws a ConfigError if the name does not end in .ckpt, and a CheckpointError on all
+  /// ranks if it cannot be written.
   std::filesystem::path save(const std::filesystem::path& folder, const StateTree& state = {});
   /// Loads a checkpoint into everything that is set up, and returns the loop's own state: the loop then continues to
   /// the bit. Call it after `setup` and `setup_loader`, before the first `forward`. Throws a CheckpointError for
