@@ -9,7 +9,7 @@ TORCH = "@TORCH_SERIES@"
 
 
 def torch_folder():
-    """The folder of the package torch. Ends the program with 2 if there is none, or one of another version."""
+    """The folder of the package torch. Ends the program with 2 if torch is not installed, or has another version."""
     spec = importlib.util.find_spec("torch")
     places = list(spec.submodule_search_locations or []) if spec else []
     folder = next((pathlib.Path(one) for one in places if (pathlib.Path(one) / "lib" / "libtorch_cpu.so").exists()), None)

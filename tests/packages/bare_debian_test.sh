@@ -7,17 +7,11 @@ set -euo pipefail
 build="$1" work="$2"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-skip() {
-  echo "skipped: $*"
-  [ -z "${FULGUR_REQUIRE_PACKAGES:-}" ] || fail "FULGUR_REQUIRE_PACKAGES is set"
-  exit 4
-}
-[ -n "${FULGUR_REQUIRE_PACKAGES:-}" ] || skip "FULGUR_REQUIRE_PACKAGES is not set"
-[ "$(id -u)" = 0 ] || skip "debootstrap needs root's rights"
+[ -n "${FULGUR_REQUIRE_PACKAGES:-}" ] || { echo "skipped: FULGUR_REQUIRE_PACKAGES is not set"; exit 4; }
+[ "$(id -u)" = 0 ] || fail "debootstrap needs root's rights"
 PATH="$PATH:/usr/sbin:/sbin"
-command -v debootstrap >/dev/null || skip "debootstrap is missing"
-[ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = bookworm ] || skip "the packages of this build are not those of Debian 12"
-[ -n "${FULGUR_REQUIRE_PACKAGES:-}" ] || export FULGUR_PACKAGE_NO_INSTALL=1
+command -v debootstrap >/dev/null || fail "debootstrap is missing"
+[ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = bookworm ] || fail "the packages of this build are not those of Debian 12"
 
 torch="$(sed -n 's/^FULGUR_TORCH_ROOT:[A-Z]*=//p' "$build/CMakeCache.txt")"
 site="$(dirname "$torch")"
@@ -25,10 +19,10 @@ bare="$work/bare"
 rm -rf "$work"
 mkdir -p "$bare"
 for kind in tarball deb wheel; do
-  "$root/scripts/package.sh" "$kind" --build "$build" --output "$work/packages" || { code=$?; [ $code != 4 ] || skip "a tool of scripts/package.sh is missing"; exit $code; }
+  "$root/scripts/package.sh" "$kind" --build "$build" --output "$work/packages" || { code=$?; [ $code != 4 ] || fail "a tool of scripts/package.sh is missing"; exit $code; }
 done
 timeout 300 debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$bare" >"$work/debootstrap.log" 2>&1 ||
-  { tail -n 5 "$work/debootstrap.log"; skip "debootstrap cannot make a Debian 12 here"; }
+  { tail -n 5 "$work/debootstrap.log"; fail "debootstrap cannot make a Debian 12 here"; }
 cp /etc/resolv.conf "$bare/etc/resolv.conf"
 cp /etc/apt/apt.conf.d/*proxy* "$bare/etc/apt/apt.conf.d/" 2>/dev/null || true
 mv "$work/packages" "$bare/packages"

@@ -110,11 +110,11 @@ check_tarball() {
 
 check_deb() {
   command -v dpkg-deb >/dev/null || skip "dpkg-deb is missing"
-  local package name prefix="$work/root/usr"
+  local package name prefix="$work/system/usr"
   for name in libfulgur libfulgur-dev fulgur-tools; do
     package=("$work/out/${name}_"*.deb)
     [ -e "${package[0]}" ] || fail "there is no package $name"
-    dpkg-deb -x "${package[0]}" "$work/root"
+    dpkg-deb -x "${package[0]}" "$work/system"
     [ -n "$(dpkg-deb -f "${package[0]}" Description)" ] || fail "$name has no description"
     # A package that exists on the system of the build; those of this version are checked below.
     dpkg-deb -f "${package[0]}" Depends | tr ',|' '\n\n' | sed 's/(.*//; s/ //g' | while read -r needed; do
@@ -123,7 +123,7 @@ check_deb() {
   done
   dpkg-deb -f "$work"/out/libfulgur_*.deb Depends | grep -q 'libyaml-cpp' || fail "libfulgur does not depend on libyaml-cpp"
   dpkg-deb -f "$work"/out/libfulgur-dev_*.deb Depends | grep -qE '^libfulgur \(= [0-9.]+\)' || fail "libfulgur-dev does not depend on libfulgur of its version"
-  no_paths_of_this_machine "$work/root"
+  no_paths_of_this_machine "$work/system"
   check_launcher "$prefix"
   builds -DCMAKE_PREFIX_PATH="$prefix" -DTorch_DIR="$torch/share/cmake/Torch"
   # With root's rights and on a machine that may be changed, apt itself installs them.

@@ -122,7 +122,7 @@ Tensor& sum_in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scala
   return self;
 }
 
-// LibTorch warns once of a kernel that replaces one of LibTorch.
+// LibTorch warns once of a kernel that replaces one of LibTorch's.
 struct SilentHandler : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
