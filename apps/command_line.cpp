@@ -505,26 +505,28 @@ void with_declared_options(const std::function<void(const CLI::App&)>& use) {
   use(app);
 }
 
-bool is_built_in_verb(const std::string& name) {
-  CommandLine unused;
-  Values values;
-  CLI::App app;
-  declare(app, unused, values);
-  const std::vector<CLI::App*> verbs = app.get_subcommands([](const CLI::App*) { return true; });
+namespace {
+
+bool has_verb(const CLI::App& app, const std::string& name) {
+  const std::vector<const CLI::App*> verbs = app.get_subcommands([](const CLI::App*) { return true; });
   return std::ranges::any_of(verbs, [&](const CLI::App* verb) { return verb->get_name() == name; });
 }
 
-namespace {
-
 /// The first argument is a verb or an option: what follows an unknown verb would be reported as wrong options.
 void check_verb(const std::vector<std::string>& arguments, const CLI::App& app) {
-  if (arguments.empty() || arguments.front().starts_with('-') || is_built_in_verb(arguments.front())) return;
+  if (arguments.empty() || arguments.front().starts_with('-') || has_verb(app, arguments.front())) return;
   const std::string verb = escape_controls(arguments.front().substr(0, 200));
   throw ConfigError(cat("[cli] there is no verb '", verb, "'", hint_for_extra(verb, app),
                         ". `--help` lists the verbs; those of a plug-in need --plugin FILE.so."));
 }
 
 }  // namespace
+
+bool is_built_in_verb(const std::string& name) {
+  bool found = false;
+  with_declared_options([&](const CLI::App& app) { found = has_verb(app, name); });
+  return found;
+}
 
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   CommandLine out;

@@ -3,13 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_neg.h>
-#include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/pow.h>
 
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "fused_adam.h"
 #include "momentum_operators.h"
 
 namespace fulgur {
@@ -86,32 +85,28 @@ Adam::Moved Adam::move_beta(Bucket& b, const std::optional<Tensor>& found_inf) c
 
 void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
-  const auto step = [&](const std::vector<Tensor>& gradients, const auto& lr, double beta, double decay,
-                        bool maximize) {
-    const auto launch = [&](auto kernel) {
-      kernel(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, beta, options_.betas[1], decay,
-             options_.eps, options_.amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
-    };
-    if (decays_apart())
-      launch([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
-    else
-      launch([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  const detail::FusedAdamOptions options{.beta1 = options_.betas[0],
+                                         .beta2 = options_.betas[1],
+                                         .weight_decay = *weight_decay(*b.group),
+                                         .eps = options_.eps,
+                                         .amsgrad = options_.amsgrad,
+                                         .maximize = options_.maximize,
+                                         .decays_apart = decays_apart()};
+  const auto step = [&](const std::vector<Tensor>& gradients, const auto& lr, const detail::FusedAdamOptions& o) {
+    detail::fused_adam(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, o, found_inf);
   };
-  const double decay = *weight_decay(*b.group);
   if (b.momentum.defined() && b.momentum.is_cpu()) {
-    detail::adam_with_beta(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.lr, b.momentum,
-                           {.beta2 = options_.betas[1],
-                            .weight_decay = decay,
-                            .eps = options_.eps,
-                            .amsgrad = options_.amsgrad,
-                            .maximize = options_.maximize,
-                            .decays_apart = decays_apart()},
+    detail::adam_with_beta(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.lr, b.momentum, options,
                            found_inf);
   } else if (b.momentum.defined()) {
     const Moved moved = move_beta(b, found_inf);
-    step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
+    detail::FusedAdamOptions rest = options;
+    rest.beta1 = moved.beta;
+    rest.weight_decay = 0;
+    rest.maximize = false;
+    step(moved.gradients, moved.lr, rest);
   } else {
-    b.with_rate([&](const auto& lr) { step(b.grads, lr, options_.betas[0], decay, options_.maximize); });
+    b.with_rate([&](const auto& lr) { step(b.grads, lr, options); });
   }
 }
 

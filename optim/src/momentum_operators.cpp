@@ -2,8 +2,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_adamw.h>
 #include <torch/library.h>
 
 namespace fulgur::detail {
@@ -13,14 +11,15 @@ void adam_on_cpu(at::TensorList params, at::TensorList grads, at::TensorList ave
                  at::TensorList maximum, at::TensorList steps, const at::Tensor& lr, const at::Tensor& beta1,
                  double beta2, double weight_decay, double eps, bool amsgrad, bool maximize, bool decays_apart,
                  const std::optional<at::Tensor>& found_inf) {
-  const auto launch = [&](auto kernel) {
-    kernel(params, grads, averages, squares, maximum, steps, lr.item<double>(), beta1.item<double>(), beta2,
-           weight_decay, eps, amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
-  };
-  if (decays_apart)
-    launch([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
-  else
-    launch([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  fused_adam(params, grads, averages, squares, maximum, steps, lr.item<double>(),
+             {.beta1 = beta1.item<double>(),
+              .beta2 = beta2,
+              .weight_decay = weight_decay,
+              .eps = eps,
+              .amsgrad = amsgrad,
+              .maximize = maximize,
+              .decays_apart = decays_apart},
+             found_inf);
 }
 
 void sgd_on_cpu(at::TensorList params, at::TensorList grads, at::TensorList buffers, const at::Tensor& lr,
