@@ -6,13 +6,11 @@
 FOLDER has the four files of Fashion-MNIST; by default it is that of Debian's package.
 """
 
-import gzip
 import sys
 import time
-from pathlib import Path
 
-import numpy as np
 import torch
+from fashion_data import FOLDER, channels_last, images_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -37,24 +35,10 @@ class Net(nn.Module):
         return self.head(F.max_pool2d(self.norm1(self.conv1(x)), 2).relu_().flatten(1))
 
 
-def read(folder, name, header):
-    with gzip.open(folder / name) as file:
-        return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=header).copy())
-
-
-def images_of(folder, part):
-    pixels = read(folder, f"{part}-images-idx3-ubyte.gz", 16).view(-1, 1, 28, 28).float() / 255
-    return pixels, read(folder, f"{part}-labels-idx1-ubyte.gz", 8).long()
-
-
-def channels_last(x):
-    return x.as_strided(x.shape, (28 * 28, 1, 28, 1))
-
-
 def main():
     recipe = RECIPES[sys.argv[1]]
     torch.manual_seed(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
-    folder = Path(sys.argv[3] if len(sys.argv) > 3 else "/usr/share/datasets/fashion-mnist")
+    folder = sys.argv[3] if len(sys.argv) > 3 else FOLDER
     begin = time.process_time()
     (x, y), (test_x, test_y) = images_of(folder, "train"), images_of(folder, "t10k")
     mean, std = x.mean(), x.std()

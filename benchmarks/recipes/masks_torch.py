@@ -16,38 +16,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "parity"))
+from twins.unet import UNet  # noqa: E402
+
 BATCH, RATE, EPOCHS, CLASSES = 16, 3e-3, 16, 3
 
 
-class DoubleConvolution(nn.Sequential):
-    def __init__(self, a, b):
-        parts = [[nn.Conv2d(i, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()] for i in (a, b)]
-        super().__init__(*parts[0], *parts[1])
-
-
-class UNet(nn.Module):
-    def __init__(self, channels=1, width=8, depth=3):
-        super().__init__()
-        widths = [width << i for i in range(depth + 1)]
-        back = widths[::-1]
-        self.down = nn.ModuleList(DoubleConvolution(a, b) for a, b in zip([channels, *widths], widths[:-1]))
-        self.middle = DoubleConvolution(widths[-2], widths[-1])
-        self.upsample = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in zip(back, back[1:]))
-        self.up = nn.ModuleList(DoubleConvolution(a, b) for a, b in zip(back, back[1:]))
-        self.head = nn.Conv2d(width, CLASSES, 1)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, x):
-        beside = []
-        for block in self.down:
-            beside.append(block(x))
-            x = F.max_pool2d(beside[-1], 2)
-        x = self.middle(x)
-        for upsample, block in zip(self.upsample, self.up):
-            x = block(torch.cat([beside.pop(), upsample(x)], 1))
-        return self.head(x)
+def network():
+    """That of benchmarks/parity, with the first weights of the config's model."""
+    net = UNet(channels=1, classes=CLASSES, width=8, depth=3)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net.to(memory_format=torch.channels_last)
 
 
 def iou_of(net, x, y):
@@ -72,7 +53,7 @@ def main():
     x, test_x = (pixels.float().div(255).contiguous(memory_format=torch.channels_last) for pixels in (x, test_x))
     order = torch.randperm(len(x))
     held, chosen = order[: len(x) // 10], order[len(x) // 10 :]
-    net = UNet().to(memory_format=torch.channels_last)
+    net = network()
     optimizer = torch.optim.AdamW(net.parameters(), RATE, weight_decay=0.01, fused=True)
     steps = EPOCHS * -(-len(chosen) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)

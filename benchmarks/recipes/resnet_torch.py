@@ -7,17 +7,19 @@ images and averaged weights, no logs; needs torchvision for CutMix.
 FOLDER has the four files of Fashion-MNIST; by default it is that of Debian's package.
 """
 
-import gzip
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
+from fashion_data import FOLDER, channels_last, images_of
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 from torchvision.transforms.v2 import CutMix
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "parity"))
+from twins.images import CifarBlock  # noqa: E402
 
 RECIPES = {
     "94": {"width": 24, "rate": 0.2, "epochs": 12, "smoothing": 0.05, "cutmix": True, "validation": 1000, "average": True},
@@ -26,25 +28,12 @@ RECIPES = {
 BATCH = 128
 
 
-class Block(nn.Module):
-    def __init__(self, channels, width, stride):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-        self.stride, self.more = stride, width - channels
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        x = x[:, :, :: self.stride, :: self.stride]
-        return F.relu(F.pad(x, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)) + y)
-
-
 def network(width):
     """CIFAR's residual network of 20 layers (He et al. 2016, section 4.2) for one channel."""
     layers, channels = [nn.Conv2d(1, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()], width
     for stage in range(3):
         for i in range(3):
-            layers.append(Block(channels, width << stage, 2 if stage > 0 and i == 0 else 1))
+            layers.append(CifarBlock(channels, width << stage, 2 if stage > 0 and i == 0 else 1))
             channels = width << stage
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
     for value in net.parameters():
@@ -53,24 +42,10 @@ def network(width):
     return net.to(memory_format=torch.channels_last)
 
 
-def read(folder, name, header):
-    with gzip.open(folder / name) as file:
-        return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=header).copy())
-
-
-def images_of(folder, part):
-    pixels = read(folder, f"{part}-images-idx3-ubyte.gz", 16).view(-1, 1, 28, 28).float() / 255
-    return pixels, read(folder, f"{part}-labels-idx1-ubyte.gz", 8).long()
-
-
-def channels_last(x):
-    return x.as_strided(x.shape, (28 * 28, 1, 28, 1))
-
-
 def main():
     recipe = RECIPES[sys.argv[1]]
     torch.manual_seed(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
-    folder = Path(sys.argv[3] if len(sys.argv) > 3 else "/usr/share/datasets/fashion-mnist")
+    folder = sys.argv[3] if len(sys.argv) > 3 else FOLDER
     begin = time.process_time()
     (x, y), (test_x, test_y) = images_of(folder, "train"), images_of(folder, "t10k")
     mean, std = x.mean(), x.std()

@@ -8,13 +8,11 @@ bound of an image in nats (Kingma and Welling 2014), of the epoch with the best 
 """
 
 import copy
-import gzip
 import sys
 import time
-from pathlib import Path
 
-import numpy as np
 import torch
+from fashion_data import FOLDER, images_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,12 +22,6 @@ BATCH, RATE, EPOCHS, CODE = 128, 1e-3, 20, 20
 def stack(*widths):
     layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
-
-
-def images_of(folder, part):
-    with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as file:
-        pixels = np.frombuffer(file.read(), np.uint8, offset=16).copy()
-    return torch.from_numpy(pixels).view(-1, 28 * 28).float() / 255
 
 
 def loss_of(net, x):
@@ -46,9 +38,9 @@ def mean_loss(net, x):
 
 def main():
     torch.manual_seed(int(sys.argv[1]) if len(sys.argv) > 1 else 42)
-    folder = Path(sys.argv[2] if len(sys.argv) > 2 else "/usr/share/datasets/fashion-mnist")
+    folder = sys.argv[2] if len(sys.argv) > 2 else FOLDER
     begin = time.process_time()
-    x, test_x = images_of(folder, "train"), images_of(folder, "t10k")
+    x, test_x = (images_of(folder, part)[0].flatten(1) for part in ("train", "t10k"))
     order = torch.randperm(len(x))
     held, chosen = order[:5000], order[5000:]
     net = nn.Sequential(stack(784, 512, 256, 2 * CODE), stack(CODE, 256, 512, 784))
