@@ -71,6 +71,9 @@ class Loop:
         self.way = way
 
     def eager(self, x, y):
+        if self.way == "compile":
+            # The optimizer's graph is of the same step: the loss is read after it.
+            torch.compiler.cudagraph_mark_step_begin()
         with self.autocast():
             loss = self.loss(self.net, x, y)
         if self.scaler:
