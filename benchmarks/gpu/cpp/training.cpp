@@ -172,6 +172,11 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   // A step that cannot be captured is made as it is, with a warning: that is no figure of capture.
   std::string printed;
   fulgur::log::reset_warnings();
+  // What earlier cases of this process left in the allocator is not this one's; the peers begin in the same way.
+  if (const auto device = work.device(); device.is_cuda()) {
+    fulgur::release_cached_memory(device);
+    fulgur::reset_peak_memory(device);
+  }
   fulgur::log::set_sink(
       [](fulgur::log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
       &printed);
