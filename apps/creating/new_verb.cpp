@@ -181,11 +181,11 @@ constexpr std::string_view kUserPresets = "CMakeUserPresets.json";
 
 // How to build and train, with the commands as they are.
 std::string next_steps(const fs::path& folder, const std::string& name, const CMakeFolders& folders) {
-  std::string out =
-      cat(escape_controls(folder.string()), ": a module, a data module, a callback, a config and tests. Build and train:\n",
-          "  cd ", shell_word(folder.string()), "\n  cmake --preset local",
-          folders.fulgur.empty() ? " -DCMAKE_PREFIX_PATH=PREFIX" : "", " && cmake --build --preset local\n  build/", name,
-          " fit --config configs/train.yaml\n");
+  std::string out = cat(escape_controls(folder.string()),
+                        ": a module, a data module, a callback, a config and tests. Build and train:\n", "  cd ",
+                        shell_word(folder.string()), "\n  cmake --preset local",
+                        folders.fulgur.empty() ? " -DCMAKE_PREFIX_PATH=PREFIX" : "",
+                        " && cmake --build --preset local\n  build/", name, " fit --config configs/train.yaml\n");
   if (folders.fulgur.empty())
     out += "PREFIX is the folder in which Fulgur is installed (cmake --install BUILD --prefix PREFIX).\n";
   if (folders.fulgur.empty() && folders.torch.empty()) return out;

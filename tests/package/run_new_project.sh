@@ -5,6 +5,7 @@
 set -euo pipefail
 cmake="$1" ctest="$(dirname "$1")/ctest" prefix="$2" source="$3" work="$4"
 shift 4
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
@@ -32,19 +33,4 @@ grep -q "100% tests passed" ../tests.log || fail "the project's tests"
 
 # Enough epochs that a process can be killed in between.
 fit=(fit --config configs/train.yaml --trainer.max_epochs 200 --trainer.enable_progress_bar false)
-build/rings "${fit[@]}" --trainer.default_root_dir whole >whole.log 2>&1 || { cat whole.log; fail "fit"; }
-build/rings "${fit[@]}" --trainer.default_root_dir killed >killed.log 2>&1 &
-pid=$!
-last=killed/fulgur_logs/version_0/checkpoints/last.ckpt
-for _ in $(seq 3000); do
-  [ ! -e "$last" ] || break
-  sleep 0.02
-done
-kill -KILL $pid || fail "the fit ended before it could be killed"
-code=0
-wait $pid || code=$?
-[ $code = 137 ] || fail "the fit was not killed; it ended with $code"
-build/rings "${fit[@]}" --trainer.default_root_dir killed --resume >resumed.log 2>&1 || { cat resumed.log; fail "resume"; }
-for file in model.safetensors optimizer.safetensors; do
-  cmp "whole/fulgur_logs/version_0/checkpoints/last.ckpt/$file" "$last/$file" || fail "the resumed run ends with another $file"
-done
+bash "$here/kill_and_resume.sh" build/rings "${fit[@]}"
