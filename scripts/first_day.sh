@@ -81,7 +81,7 @@ stage() {
   (set -euo pipefail; "$@") >"$work/log" 2>&1
   code=$?
   set -e
-  rows+=("$(printf '%-58s %8s %12s %9s' "$name" "$(awk "BEGIN {printf \"%.1f\", ($(date +%s) - $begin) / 60}")" \
+  rows+=("$(printf '%-58s %8s %12s %9s' "$name" "$(awk "BEGIN {printf \"%.2f\", ($(date +%s) - $begin) / 60}")" \
     $((($(received) - bytes) / 1000000)) $((($(occupied) - kib) * 1024 / 1000000)))")
   [ $code = 0 ] && return
   tail -n 60 "$work/log" >&2

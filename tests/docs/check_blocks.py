@@ -62,7 +62,7 @@ MESSAGES = ("error:", "warning:", "[")
 # Programs before a command of `trainer`, which they start.
 LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 # Programs of the system and of other projects, whose arguments are not checked.
-OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo", "tar", "ln", "docker", "conan", "vcpkg"}
+OTHERS = {"git", "pip", "apt-get", "dnf", "export", "source", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo", "tar", "ln", "docker", "conan", "vcpkg"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
 BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier", "two_layers"}
 # Verbs that are run, and pages whose runs are others (with adapters).
