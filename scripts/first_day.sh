@@ -10,7 +10,7 @@
 #
 # The first part that needs a build makes it by scripts/setup.sh and the preset release. That stays, as do the packages of the
 # system; Fulgur's own packages are removed at the end, and so is the temporary folder (in TMPDIR). Needs the network, and
-# about 14 GB of disk with all parts. Exits with 1 if a stage fails, and with 2 for wrong arguments.
+# about 10 GB of disk with all parts. Exits with 1 if a stage fails, and with 2 for wrong arguments.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
