@@ -59,11 +59,12 @@ trap finish EXIT
 
 # Bytes that this machine has received.
 received() { awk -F'[: ]+' '{sub(/^ +/, "")} /:/ && $1 != "lo" {sum += $2} END {printf "%.0f", sum}' /proc/net/dev; }
-# KiB of the system's packages, of the build, of LibTorch and other caches, and of the temporary folder.
+# KiB of the system's packages, of the build, of LibTorch and the compiler's cache, and of the temporary folder.
 occupied() {
   local packages
   packages="$(dpkg-query -W -f '${Installed-Size}\n' 2>/dev/null | awk '{sum += $1} END {printf "%.0f", sum}' || echo 0)"
-  { echo "${packages:-0}"; du -sk "$root/build" "${XDG_CACHE_HOME:-$HOME/.cache}/fulgur" "$work" 2>/dev/null || true; } | awk '{sum += $1} END {printf "%.0f", sum}'
+  local cache="${XDG_CACHE_HOME:-$HOME/.cache}"
+  { echo "${packages:-0}"; du -sk "$root/build" "$cache/fulgur" "$cache/ccache" "$work" 2>/dev/null || true; } | awk '{sum += $1} END {printf "%.0f", sum}'
 }
 
 rows=()
