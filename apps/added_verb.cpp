@@ -23,6 +23,18 @@ const ComponentRegistry* added_verbs() {
   return std::ranges::find(kinds, Verb::kRegistryKind) == kinds.end() ? nullptr : &Registry<Verb>::instance();
 }
 
+// The verbs that this program contains; `load_plugin` checks those of plug-ins.
+void check_names(bool (*is_built_in_verb)(const std::string&)) {
+  const ComponentRegistry* const verbs = added_verbs();
+  if (verbs == nullptr) return;
+  for (const std::string& name : verbs->names()) {
+    if (!is_built_in_verb(name)) continue;
+    const ComponentInfo& verb = verbs->get(name);
+    throw ConfigError(cat("[cli] an added verb must not have the name of a built-in one; '", name,
+                          "' is registered at ", verb.file, ":", verb.line, ". Register it under another name."));
+  }
+}
+
 // Removes `--plugin FILE` from the arguments.
 std::vector<std::filesystem::path> take_plugins(std::vector<std::string>& arguments) {
   constexpr std::string_view kOption = "--plugin", kOptionEquals = "--plugin=";
@@ -66,22 +78,20 @@ ConfigNode init_args_of_verb(const std::string& verb, const std::vector<std::str
 
 std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments,
                                        bool (*is_built_in_verb)(const std::string&)) {
+  detail::reserve_verbs(is_built_in_verb);
+  check_names(is_built_in_verb);
   std::vector<std::string> rest = arguments;
   const std::vector<std::filesystem::path> plugins = take_plugins(rest);
   if (rest.empty() || rest.front().starts_with('-')) return std::nullopt;
   if (plugins.empty() && added_verbs() == nullptr) return std::nullopt;
   const std::string& name = rest.front();
-  const bool is_built_in = is_built_in_verb(name);
-  // A plug-in is code: that of another verb is loaded where that verb is carried out.
-  if (!is_built_in)
-    for (const std::filesystem::path& plugin : plugins) load_plugin(plugin);
+  // A plug-in is code: that of a built-in verb is loaded where that verb is carried out.
+  if (is_built_in_verb(name)) return std::nullopt;
+  for (const std::filesystem::path& plugin : plugins) load_plugin(plugin);
   const ComponentRegistry* const verbs = added_verbs();
   const ComponentInfo* const found = verbs == nullptr ? nullptr : verbs->find(name);
   if (found == nullptr) return std::nullopt;
   throw_if_registration_failed();
-  if (is_built_in)
-    throw ConfigError(cat("[cli] an added verb must not have the name of a built-in one; '", name,
-                          "' is registered at ", found->file, ":", found->line, ". Register it under another name."));
   if (std::ranges::any_of(rest, [](const std::string& argument) { return argument == "--help" || argument == "-h"; }))
     return print(describe_component(name)), ExitCode::ok;
   Spec<Verb> spec;

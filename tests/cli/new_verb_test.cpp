@@ -1,5 +1,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
@@ -31,13 +32,13 @@ TEST_CASE("new makes the files of the template, with the project's name") {
   INFO(made.err);
   REQUIRE(made.exit_code == 0);
   CHECK(says(made.out, "cd deep/my_project\n"));
-  CHECK(says(made.out, "cmake --preset default"));
+  CHECK(says(made.out, "cmake --preset local"));
   CHECK(says(made.out, "build/my_project fit --config configs/train.yaml\n"));
   const fs::path project = folder / "deep/my_project";
   CHECK(entries_of(folder / "deep") == 1);
   std::set<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(project)) {
-    if (!entry.is_regular_file()) continue;
+    if (!entry.is_regular_file() || entry.path().filename() == "CMakeUserPresets.json") continue;
     const std::string name = fs::relative(entry.path(), project).string();
     files.insert(name);
     CAPTURE(name);
@@ -54,6 +55,28 @@ TEST_CASE("new makes the files of the template, with the project's name") {
     CAPTURE(name);
     CHECK((read_text(folder / "template_project" / name) == read_text(kTemplate / name)));
   }
+}
+
+TEST_CASE("new names the LibTorch that the program runs with, in a preset of this machine and on the terminal") {
+  const TemporaryFolder folder;
+  const Finished made = make(folder, {"my_project"});
+  REQUIRE(made.exit_code == 0);
+  const auto presets = nlohmann::json::parse(read_text(folder / "my_project/CMakeUserPresets.json"));
+  const auto& local = presets["configurePresets"][0];
+  CHECK(local["name"] == "local");
+  CHECK(local["inherits"] == "default");
+  const std::string torch = local["cacheVariables"]["Torch_DIR"];
+  CHECK(fs::exists(fs::path(torch) / "../../../lib/libtorch_cpu.so"));
+  CHECK(says(made.out, "Torch_DIR   " + torch + "\n"));
+  // This program is in a build tree, which is no package.
+  CHECK_FALSE(local["cacheVariables"].contains("fulgur_DIR"));
+  CHECK(says(made.out, "cmake --preset local -DCMAKE_PREFIX_PATH=PREFIX && cmake --build --preset local\n"));
+  for (const char* kind : {"configurePresets", "buildPresets", "testPresets"}) {
+    CAPTURE(kind);
+    CHECK(presets[kind].size() == 2);
+    CHECK(presets[kind][1]["name"] == "local-debug");
+  }
+  CHECK(says(read_text(folder / "my_project/.gitignore"), "CMakeUserPresets.json"));
 }
 
 TEST_CASE("new refuses names and folders, and leaves nothing") {

@@ -397,6 +397,56 @@ TEST_CASE("a finished run says so and exits 0; a second process in its folder is
   CHECK(says(second.err, "pid"));
 }
 
+TEST_CASE("with another model, the folder of a finished run is an error that names what differs") {
+  const Stopped run;
+  const auto fit = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"fit", "-c", "c.yaml", "--resume"});
+    return trainer(more, {.folder = run.folder.path()});
+  };
+  const auto refused = [&](const std::vector<std::string>& more, const std::vector<std::string>& texts) {
+    const Finished end = fit(more);
+    INFO(end.err);
+    CHECK(end.exit_code == 2);
+    CHECK(says(end.err, "is finished, so there is nothing to resume, and the config describes a different model:"));
+    CHECK(says(end.err, "Omit --resume to train this config in a new run"));
+    for (const std::string& text : texts) CHECK(says(end.err, text));
+    CHECK(end.out.empty());
+  };
+  refused({"--model.hidden", "[16]", "--model.dropout", "0.5"},
+          {"model.init_args.hidden: [8] in the checkpoint, [16] in the config",
+           "model.init_args.dropout: 0.0 in the checkpoint, 0.5 in the config"});
+  refused({"--model", "CnnClassifier"}, {"model: MlpClassifier in the checkpoint, CnnClassifier in the config"});
+  // The same comparison as that of a resume: an option that changes no shape may be accepted, another class may not.
+  CHECK(says(fit({"--model.dropout", "0.5", "--allow-config-change"}).err,
+             "there is nothing to resume. Raise the limit"));
+  refused({"--model", "CnnClassifier", "--allow-config-change"}, {"model: MlpClassifier in the checkpoint"});
+  // What is no part of the model makes no other model, and a new run asks nothing.
+  const Finished same = fit({"--optimizer.lr", "0.2"});
+  CHECK(same.exit_code == 0);
+  CHECK(same.out == run.out);
+  CHECK(trainer({"fit", "-c", "c.yaml", "--model.hidden", "[16]"}, {.folder = run.folder.path()}).exit_code == 0);
+  CHECK(fit({"--model.hidden", "[16]"}).exit_code == 0);
+}
+
+TEST_CASE("a finished run without checkpoints is compared by its config.yaml") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto fit = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"fit", "-c", "c.yaml", "--resume", "--trainer.enable_checkpointing", "false"});
+    return trainer(more, {.folder = folder.path()});
+  };
+  REQUIRE(fit({}).exit_code == 0);
+  REQUIRE(fs::exists(folder / "fulgur_logs/version_0/finished.json"));
+  const Finished same = fit({});
+  INFO(same.err);
+  CHECK(same.exit_code == 0);
+  CHECK(says(same.err, "nothing to resume"));
+  const Finished other = fit({"--model.hidden", "[16]"});
+  INFO(other.err);
+  CHECK(other.exit_code == 2);
+  CHECK(says(other.err, "model.init_args.hidden: [8] in the checkpoint, [16] in the config"));
+}
+
 TEST_CASE("a fit from a checkpoint at the end of its run says that there is nothing to train") {
   const Stopped run;
   const auto fit = [&](const std::vector<std::string>& more) {

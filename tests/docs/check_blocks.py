@@ -62,9 +62,11 @@ MESSAGES = ("error:", "warning:", "[")
 # Programs before a command of `trainer`, which they start.
 LAUNCHERS = ("srun", "torchrun", "mpirun", "nsys", "vtune")
 # Programs of the system and of other projects, whose arguments are not checked.
-OTHERS = {"git", "pip", "apt-get", "dnf", "export", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo", "tar", "ln", "docker", "conan", "vcpkg"}
+OTHERS = {"git", "pip", "apt-get", "dnf", "export", "source", "sbatch", "grep", "python3", "nsys", "vtune", "sudo", "echo", "tar", "ln", "docker", "conan", "vcpkg"}
 # Programs that a reader builds from a block or an example; tests/package runs them.
 BUILT = {"softmax", "custom_module", "inference", "gpu_test", "classifier", "two_layers"}
+# `trainer new` writes them into CMakeUserPresets.json (tests/package/run_new_project.sh).
+PRESETS_OF_NEW = {"local", "local-debug"}
 # Verbs that are run, and pages whose runs are others (with adapters).
 RUN_VERBS = ("export", "inspect", "runs", "compare", "report", "watch", "list", "describe", "schema")
 OTHER_RUNS = ("docs/adapters.md",)
@@ -162,7 +164,7 @@ class Checker:
         self.pages, self.breaches, self.counts = pages, [], {}
         self.presets = {one["name"] for kind in ("configurePresets", "buildPresets", "testPresets", "workflowPresets")
                         for path in (root / "CMakePresets.json", *root.glob("examples/*/CMakePresets.json"))
-                        for one in json.loads(path.read_text("utf-8")).get(kind, [])}
+                        for one in json.loads(path.read_text("utf-8")).get(kind, [])} | PRESETS_OF_NEW
         lists = [path for depth in ("", "*/", "*/*/") for path in root.glob(depth + "CMakeLists.txt") if path.relative_to(root).parts[0] != "build"]
         self.targets = "\n".join(path.read_text("utf-8") for path in lists)
         self.own_cmake = sorted({name for path in root.glob("cmake/*.cmake") for name in re.findall(r"^(?:function|macro)\((\w+)", path.read_text("utf-8"), re.MULTILINE)})

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains with the classes of docs/extending.md, which are in a plug-in, and looks at what each of them did.
-#   run_extensions.sh TRAINER PLUGIN FOLDER
+#   run_extensions.sh TRAINER PLUGIN FOLDER PLUGIN_WITH_A_VERB_NAMED_LIST
 set -euo pipefail
-trainer="$1" plugin="$2" folder="$3"
+trainer="$1" plugin="$2" folder="$3" taken="$4"
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
@@ -49,6 +49,15 @@ refused 3 "cannot be read" --file absent
 code=0
 "$trainer" count_empty --file lines 2>stderr || code=$?
 [ $code = 2 ] || fail "an unknown verb must end with exit code 2; got $code"
+
+# A verb with the name of a built-in one would never run: the plug-in is refused by each verb that loads it.
+printf 'plugin: [%s]\n' "$taken" >taken.yaml
+for with in "list --plugin $taken" "list model --plugin $taken" "config --plugin $taken" "fit -c taken.yaml" "config -c taken.yaml" "count_empty --plugin $taken"; do
+  code=0
+  "$trainer" $with >/dev/null 2>stderr || code=$?
+  { [ $code = 2 ] && grep -qF "$taken" stderr && grep -q "it registers a verb 'list' at .*taken_verb.cpp:[0-9]*, and the program has a verb of this name" stderr &&
+    grep -q "Register it under another name" stderr; } || { cat stderr; fail "a verb with the name of a built-in one, $with: $code"; }
+done
 
 code=0
 "${fit[@]}" --trainer.strategy ddp --trainer.strategy.cluster_environment JobScheduler >job.txt 2>&1 || code=$?

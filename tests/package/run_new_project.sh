@@ -5,6 +5,7 @@
 set -euo pipefail
 cmake="$1" ctest="$(dirname "$1")/ctest" prefix="$2" source="$3" work="$4"
 shift 4
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
@@ -12,35 +13,24 @@ rm -rf "$work"
 mkdir -p "$work"
 cd "$work"
 "$prefix/bin/trainer" new template_project >said || fail "new"
-diff -r "$source/examples/template_project" template_project || fail "new does not make the files of examples/template_project"
+diff -r --exclude=CMakeUserPresets.json "$source/examples/template_project" template_project || fail "new does not make the files of examples/template_project"
 "$prefix/bin/trainer" new rings >said || fail "new"
-# The program knows its package, if it is not in a folder where CMake looks by itself.
-grep -qF "cmake --preset default -Dfulgur_DIR=$(cd "$prefix" && pwd -P)/" said || { cat said; fail "the folder of the package is not said"; }
+# The program knows its package and its LibTorch: its commands are complete.
+grep -qF "fulgur_DIR  $(cd "$prefix" && pwd -P)/" said || { cat said; fail "the folder of the package is not said"; }
+grep -q "^  Torch_DIR   /.*/share/cmake/Torch$" said || { cat said; fail "the folder of LibTorch is not said"; }
+grep -qx "  cmake --preset local && cmake --build --preset local" said || { cat said; fail "the commands are not complete"; }
 cd rings
-# What it says, without optimization.
-configure="$(sed -n 's/^  \(cmake --preset default.*\) && .*/\1/p' ../said)"
-eval "\"$cmake\" ${configure#cmake } \"\$@\"" || fail "configure"
-"$cmake" --build --preset default || fail "build"
+# Without optimization. No folder but those of the preset may be found.
+"$cmake" --preset local "$@" || fail "configure"
+grep -q "^fulgur_DIR:.*=$(cd "$prefix" && pwd -P)/lib" build/CMakeCache.txt || fail "the preset names another package"
+"$cmake" --build --preset local || fail "build"
+"$cmake" --preset local-debug "$@" >debug.log || { cat debug.log; fail "the preset local-debug"; }
+grep -q "^CMAKE_BUILD_TYPE:.*=Debug" build/debug/CMakeCache.txt || fail "local-debug is no debug build"
 grep -q PointClassifier build/config.schema.json || fail "the schema lacks the project's own module"
 [ -s build/compile_commands.json ] || fail "no compile_commands.json"
-"$ctest" --preset default | tee ../tests.log
+"$ctest" --preset local | tee ../tests.log
 grep -q "100% tests passed" ../tests.log || fail "the project's tests"
 
 # Enough epochs that a process can be killed in between.
 fit=(fit --config configs/train.yaml --trainer.max_epochs 200 --trainer.enable_progress_bar false)
-build/rings "${fit[@]}" --trainer.default_root_dir whole >whole.log 2>&1 || { cat whole.log; fail "fit"; }
-build/rings "${fit[@]}" --trainer.default_root_dir killed >killed.log 2>&1 &
-pid=$!
-last=killed/fulgur_logs/version_0/checkpoints/last.ckpt
-for _ in $(seq 3000); do
-  [ ! -e "$last" ] || break
-  sleep 0.02
-done
-kill -KILL $pid || fail "the fit ended before it could be killed"
-code=0
-wait $pid || code=$?
-[ $code = 137 ] || fail "the fit was not killed; it ended with $code"
-build/rings "${fit[@]}" --trainer.default_root_dir killed --resume >resumed.log 2>&1 || { cat resumed.log; fail "resume"; }
-for file in model.safetensors optimizer.safetensors; do
-  cmp "whole/fulgur_logs/version_0/checkpoints/last.ckpt/$file" "$last/$file" || fail "the resumed run ends with another $file"
-done
+bash "$here/kill_and_resume.sh" build/rings "${fit[@]}"

@@ -161,9 +161,9 @@ bool is_decided_auto(const ConfigNode& decided, const std::string& key, const Co
   return value && value->same_as(*present);
 }
 
-// What the checkpoint that a fit will load says about the config of its run.
+// What a checkpoint says about the config of its run.
 struct SavedConfig {
-  std::filesystem::path checkpoint;
+  std::filesystem::path source;  // the checkpoint, or the file
   ConfigNode written;
   ConfigNode decided;  // the same with what the run has decided
 };
@@ -188,6 +188,34 @@ StateTree chosen_state(const Config& config) {
                                                                  : read_checkpoint_state(path);
 }
 
+// The configs in the state of a checkpoint; nullopt if its run had none.
+std::optional<SavedConfig> saved_config_in(const StateTree& state, const std::filesystem::path& path) {
+  if (!state.is_map() || !state.contains(detail::checkpoint_keys::kConfigWritten)) return std::nullopt;
+  Problems problems;
+  ConfigNode written =
+      parse_yaml(state.at(detail::checkpoint_keys::kConfigWritten).as_string(), path.string(), problems);
+  if (!problems.empty() || !written.is_map() || written.entries().empty()) return std::nullopt;
+  return SavedConfig{path, std::move(written), decided_config(state, path)};
+}
+
+// The config of a finished run: that in its last checkpoint, as of a run that is resumed, or else its config.yaml.
+// Nullopt if both are missing.
+std::optional<SavedConfig> config_of_finished(const detail::FinishedRun& finished) {
+  try {
+    if (finished.last_checkpoint)
+      if (auto saved = saved_config_in(read_checkpoint_state(*finished.last_checkpoint), *finished.last_checkpoint))
+        return saved;
+  } catch (const CheckpointError&) {
+    // The report of the finished run names the damage.
+  }
+  const std::filesystem::path file = finished.run_dir / run_layout::kConfig;
+  const auto text = read_regular_file(file);
+  Problems problems;
+  ConfigNode saved = text ? parse_yaml(*text, file.string(), problems) : ConfigNode();
+  if (!problems.empty() || !saved.is_map() || saved.entries().empty()) return std::nullopt;
+  return SavedConfig{file, saved, saved};
+}
+
 // Nullopt if the fit starts from the beginning or has nothing to do, or if the checkpoint's run had no config. Replaces
 // `auto` by the path of the checkpoint.
 std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
@@ -208,12 +236,7 @@ std::optional<SavedConfig> read_saved_config(Config& config, bool locks) {
   if (resolved.content)
     config.verified_checkpoint =
         std::make_shared<detail::VerifiedCheckpoint>(detail::VerifiedCheckpoint{path, std::move(resolved.content)});
-  if (!state.is_map() || !state.contains(detail::checkpoint_keys::kConfigWritten)) return std::nullopt;
-  Problems problems;
-  ConfigNode written =
-      parse_yaml(state.at(detail::checkpoint_keys::kConfigWritten).as_string(), path.string(), problems);
-  if (!problems.empty() || !written.is_map() || written.entries().empty()) return std::nullopt;
-  return SavedConfig{path, std::move(written), decided_config(state, path)};
+  return saved_config_in(state, path);
 }
 
 // The config that a resumed run follows, and how it came about.
@@ -274,6 +297,18 @@ struct Agreement {
     differences.push_back(std::move(difference));
   }
 
+  // The same comparison for a run that is not resumed, since it has finished.
+  void throw_if_other_model(const std::filesystem::path& run_dir) const {
+    if (refused.empty()) return;
+    throw ConfigError(cat(
+        "[trainer.fit] the run in ", run_dir,
+        " is finished, so there is nothing to resume, and the config describes a "
+        "different model:\n  ",
+        join(refused, "\n  "),
+        "\nOmit --resume to train this config in a new run, choose another trainer.default_root_dir, or use the config "
+        "of the finished run."));
+  }
+
   void throw_if_refused(const std::filesystem::path& checkpoint) const {
     if (refused.empty()) return;
     throw CheckpointError(
@@ -288,6 +323,17 @@ struct Agreement {
   }
 };
 
+Agreement compare_with(const SavedConfig& saved, const Config& config) {
+  const ConfigNode present = config.write();
+  Comparison comparison;
+  comparison.compare("", &saved.written, &present);
+  Agreement agreement{
+      .config = present, .rate_was_searched = any_found_by(saved.written, "LearningRateFinder"), .differences = {}};
+  for (const Comparison::Item& item : comparison.items)
+    if (!is_decided_auto(saved.decided, item.key, item.saved, item.present)) agreement.add(item, config);
+  return agreement;
+}
+
 }  // namespace
 
 std::string ConfigDifference::describe() const {
@@ -300,14 +346,8 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   if (!config.ckpt_path || !config.load.loads_loops()) return {};
   const auto saved = read_saved_config(config, locks);
   if (!saved) return {};
-  const ConfigNode present = config.write();
-  Comparison comparison;
-  comparison.compare("", &saved->written, &present);
-  Agreement agreement{
-      .config = present, .rate_was_searched = any_found_by(saved->written, "LearningRateFinder"), .differences = {}};
-  for (const Comparison::Item& item : comparison.items)
-    if (!is_decided_auto(saved->decided, item.key, item.saved, item.present)) agreement.add(item, config);
-  agreement.throw_if_refused(saved->checkpoint);
+  const Agreement agreement = compare_with(*saved, config);
+  agreement.throw_if_refused(saved->source);
   if (agreement.changed) {
     Config next = config_from_node(agreement.config);
     next.folder = config.folder;
@@ -337,6 +377,14 @@ std::optional<StateTree> data_state_in_checkpoint(const Config& config) {
 
 bool run_has_finished(const Config& config) {
   return detail::find_finished_run(config.trainer, components_for_search(config)).has_value();
+}
+
+void check_finished_run(const Config& config) {
+  if (config.ckpt_path != "auto") return;
+  const auto finished = detail::find_finished_run(config.trainer, components_for_search(config));
+  if (!finished) return;
+  if (const auto saved = config_of_finished(*finished))
+    compare_with(*saved, config).throw_if_other_model(finished->run_dir);
 }
 
 bool starts_at_first_step(const Config& config) {

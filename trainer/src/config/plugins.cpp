@@ -4,11 +4,13 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <atomic>
 #include <system_error>
 #include <utility>
 
 #include "config/config_tree.h"
 #include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/contracts/verb.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/plugins.h"
@@ -38,6 +40,29 @@ size_t registered_components() {
   return count;
 }
 
+std::atomic<bool (*)(const std::string&)> verb_is_taken = nullptr;
+
+// A registry is created by its first use, and `list` shows each: a program without added verbs has none.
+std::vector<std::string> registered_verbs() {
+  const std::vector<std::string> kinds = registry_kinds();
+  return std::ranges::find(kinds, Verb::kRegistryKind) == kinds.end() ? std::vector<std::string>()
+                                                                      : Registry<Verb>::instance().names();
+}
+
+// Why a plug-in cannot be used that has added verbs to those `before` it; nullopt if it can.
+std::optional<std::string> taken_verb_of_plugin(const std::vector<std::string>& before) {
+  const auto is_taken = verb_is_taken.load();
+  if (is_taken == nullptr) return std::nullopt;
+  for (const std::string& name : registered_verbs()) {
+    if (std::ranges::find(before, name) != before.end() || !is_taken(name)) continue;
+    const ComponentInfo& verb = Registry<Verb>::instance().get(name);
+    return cat("cannot be used: it registers a verb '", name, "' at ", verb.file, ":", verb.line,
+               ", and the program has a verb of this name, which would hide it. Register it under another name, and "
+               "build the plug-in again.");
+  }
+  return std::nullopt;
+}
+
 // The folder at which a relative path begins that was written at this place.
 fs::path folder_of_place(const Location& where, const ConfigSources& sources) {
   std::error_code error;
@@ -64,12 +89,13 @@ std::optional<std::string> load_plugin(const std::filesystem::path& path) {
   const std::string file = path.has_parent_path() ? path.string() : "./" + path.string();
   const bool was_loaded = ::dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
   const size_t before = registered_components();
+  const std::vector<std::string> verbs_before = registered_verbs();
   if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
     if (!was_loaded && registered_components() == before)
       log::warn("config.empty_plugin", cat("the plug-in ", file,
                                            " registers no component. Is FULGUR_REGISTER missing, or is this another "
                                            "library?"));
-    return std::nullopt;
+    return taken_verb_of_plugin(verbs_before);
   }
   const char* why = ::dlerror();
   const std::string reason = why != nullptr ? why : "unknown reason";
@@ -78,6 +104,8 @@ std::optional<std::string> load_plugin(const std::filesystem::path& path) {
                TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ". Build it against the Fulgur of this program.");
   return cat("cannot be loaded: ", reason);
 }
+
+void reserve_verbs(bool (*is_taken)(const std::string& name)) { verb_is_taken = is_taken; }
 
 }  // namespace detail
 

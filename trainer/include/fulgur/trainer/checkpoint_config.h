@@ -38,6 +38,11 @@ FULGUR_API std::optional<StateTree> data_state_in_checkpoint(const Config& confi
 /// Whether the run that `ckpt_path: auto` finds has finished, so that there is nothing to resume.
 FULGUR_API bool run_has_finished(const Config& config);
 
+/// If `ckpt_path: auto` finds a finished run, compares its model with that of the config as `agree_with_checkpoint`
+/// does for a run that is resumed. Throws a ConfigError listing all differences: the result of the finished run is not
+/// that of this config. With `load.allow_config_change`, only another class is refused.
+FULGUR_API void check_finished_run(const Config& config);
+
 /// Whether a fit of `config` begins at its first step: it has nothing to resume, loads only parts of a checkpoint, or
 /// weights that were imported. False if `ckpt_path: auto` finds a finished run. Call `agree_with_checkpoint` first.
 /// Throws a CheckpointError if there is no such checkpoint.
