@@ -1,5 +1,6 @@
 #include "fulgur/nn/parallel_apply.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
 
@@ -27,6 +28,9 @@ class Worker {
     const NoSignals no_signals;
     std::thread([this] { run(); }).detach();
   }
+
+  /// How many operations of autograd its thread had made when it was given back.
+  uint64_t operations = 0;
 
   void start(std::function<void()> job) {
     {
@@ -117,6 +121,12 @@ class AutocastOfCaller {
   bool cache_, inside_;
 };
 
+// Autograd numbers operations by thread, and the backward pass runs those with greater numbers first. The sum of the
+// gradients of a tensor that several threads use has the same order in each run only if its threads count alike.
+void count_operations_to(uint64_t number) {
+  while (at::sequence_number::peek() < number) at::sequence_number::get_and_increment();
+}
+
 }  // namespace
 
 void parallel_apply(size_t count, const std::function<void(size_t)>& work) {
@@ -135,20 +145,27 @@ void parallel_apply(size_t count, const std::function<void(size_t)>& work) {
   const bool recomputing = in_recompute();
   Pool& pool = Pool::instance();
   const std::vector<Worker*> workers = take_workers(count - 1);
+  uint64_t operations = at::sequence_number::peek();
+  for (const Worker* worker : workers) operations = std::max(operations, worker->operations);
   std::latch ended(static_cast<std::ptrdiff_t>(count - 1));
+  std::vector<uint64_t> made(count - 1);
   const auto job = [&](size_t index) {
     {
       const at::ThreadLocalStateGuard as_the_caller(state);
       const RecomputeMark mark(recomputing);
+      count_operations_to(operations);
       autocast.apply([&] { guarded(index); });
     }
+    made[index - 1] = workers[index - 1]->operations = at::sequence_number::peek();
     pool.give_back(*workers[index - 1]);
     ended.count_down();
   };
   // Two words, which std::function stores without an allocation: nothing may fail once a worker runs.
   for (size_t i = 1; i < count; ++i) workers[i - 1]->start([&job, i] { job(i); });
+  count_operations_to(operations);
   guarded(0);
   ended.wait();
+  count_operations_to(*std::max_element(made.begin(), made.end()));
   for (const std::exception_ptr& exception : thrown)
     if (exception) std::rethrow_exception(exception);
 }

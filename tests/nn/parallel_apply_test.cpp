@@ -2,8 +2,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -217,6 +219,26 @@ TEST_CASE("parallel_apply within a checkpoint: its threads know of the recompute
   const at::NoGradGuard no_grad;
   sum_of_parts(x);
   CHECK((recomputes.back() == std::vector<bool>(3, false)));
+}
+
+TEST_CASE("parallel_apply: gradients of a shared tensor have the same bits, whatever its threads did before") {
+  const Tensor values = at::linspace(0.1, 2, 256);
+  const auto gradient = [&] {
+    const Tensor x = values.clone().set_requires_grad(true);
+    std::vector<Tensor> parts(4);
+    parallel_apply(4, [&](size_t i) { parts[i] = (x * (0.7 + static_cast<double>(i))).sin().exp(); });
+    at::stack(parts).sum().backward();
+    return x.grad();
+  };
+  const Tensor expected = gradient();
+  for (size_t busy = 0; busy < 24; ++busy) {
+    parallel_apply(4, [&](size_t i) {
+      Tensor y = values.clone().set_requires_grad(true);
+      for (size_t n = 0; n < (i == busy % 4 ? 1 + busy : 0); ++n) y = y * 2;
+    });
+    CAPTURE(busy);
+    CHECK((gradient().equal(expected)));
+  }
 }
 
 TEST_CASE("parallel_apply is differentiable: gradients flow through what other threads made") {
