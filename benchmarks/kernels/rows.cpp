@@ -160,7 +160,7 @@ void add_convolution(std::vector<KernelRow>& rows, int64_t batch, int64_t in, in
   };
   const double of_x = product(batch, in, size, size), of_y = product(batch, out, side, side), of_w = product(out, in, 9);
   const double flops = 2 * product(of_y, in, 9);
-  const std::string shape = cat(in, " -> ", out, ", ", size, " x ", size, stride == 1 ? "" : ", stride 2");
+  const std::string shape = cat(in, " → ", out, ", ", size, " x ", size, stride == 1 ? "" : ", stride 2");
   rows.push_back({.name = cat("convolution ", shape),
                   .bytes = kFloat * (of_x + of_w + of_y),
                   .flops = flops,
@@ -300,7 +300,7 @@ void add_cross_entropy(std::vector<KernelRow>& rows, int64_t m, int64_t classes)
                     const Tensor of_logs = at::nll_loss_backward(g, logs, labels, {}, 1, -100, count);
                     at::_log_softmax_backward_data(of_logs, logs, 1, at::kFloat);
                   },
-                  .others = {{"softmax minus one at the label, by exp_, index_put_ and mul_", [=] {
+                  .others = {{"softmax minus one at the label, by three operations", [=] {
                                 Tensor dx = logs.exp();
                                 dx.scatter_add_(1, labels.unsqueeze(1), at::ones({m, 1}).neg_());
                                 dx.mul_(1.0 / static_cast<double>(m));
