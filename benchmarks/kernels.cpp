@@ -48,9 +48,11 @@ class Limits {
     }
     for (const auto& [flops, work] : bench::large_products()) flops_ = std::max(flops_, flops / least_seconds(work));
     call_ = least_seconds(bench::smallest_call());
-    std::printf("\nmatrix products: %.0f GFLOP/s; the smallest call of a kernel: %.2f µs\n", flops_ * 1e-9, call_ * 1e6);
+    std::printf("\nmatrix products: %.0f GFLOP/s; the smallest call of a kernel: %.2f µs\n", flops_ * 1e-9,
+                call_ * 1e6);
   }
-  /// Seconds that the work takes at least. Between two sizes, the rate of a copy changes with the logarithm of the size.
+  /// Seconds that the work takes at least. Between two sizes, the rate of a copy changes with the logarithm of the
+  /// size.
   double seconds(const KernelRow& row) const { return std::max(row.bytes / rate(row.bytes), row.flops / flops_); }
   bool is_bound_by_flops(const KernelRow& row) const { return row.flops / flops_ > row.bytes / rate(row.bytes); }
   nlohmann::json report() const { return {{"copies", rates_}, {"flops", flops_}, {"call_s", call_}}; }

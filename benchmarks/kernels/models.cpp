@@ -32,8 +32,7 @@ Rows cnn() {
   add_linear(rows, kBatch, 3136, 128, true);
   add_linear(rows, kBatch, 128, 10, true);
   add_cross_entropy(rows, kBatch, 10);
-  add_adamw(rows,
-            {{32, 1, 3, 3}, {32}, {32}, {64, 32, 3, 3}, {64}, {64}, {128, 3136}, {128}, {10, 128}, {10}});
+  add_adamw(rows, {{32, 1, 3, 3}, {32}, {32}, {64, 32, 3, 3}, {64}, {64}, {128, 3136}, {128}, {10, 128}, {10}});
   return rows;
 }
 
@@ -53,8 +52,7 @@ Rows resnet20() {
     add_batch_norm(rows, kBatch, width, size);
     add_relu(rows, {kBatch, width, size, size});
     add_sum(rows, kBatch * width, size * size);
-    for (int i = stage > 0 ? 1 : 0; i < 6; ++i)
-      shapes.insert(shapes.end(), {{width, width, 3, 3}, {width}, {width}});
+    for (int i = stage > 0 ? 1 : 0; i < 6; ++i) shapes.insert(shapes.end(), {{width, width, 3, 3}, {width}, {width}});
     width *= 2;
     size /= 2;
   }
@@ -87,7 +85,8 @@ Rows gpt(const GptShape& shape) {
   add_cross_entropy(rows, m, shape.vocabulary);
   Shapes shapes{{shape.vocabulary, width}, {shape.length, width}, {width}};
   for (int64_t i = 0; i < shape.layers; ++i)
-    for (const auto& of_block : Shapes{{width}, {3 * width, width}, {width, width}, {width}, {4 * width, width}, {width, 4 * width}})
+    for (const auto& of_block :
+         Shapes{{width}, {3 * width, width}, {width, width}, {width}, {4 * width, width}, {width, 4 * width}})
       shapes.push_back(of_block);
   add_clipping(rows, shapes);
   add_adamw(rows, shapes);
@@ -103,11 +102,13 @@ std::vector<KernelModel> kernel_models() {
       {"ResNet-20, 32 x 32, batch 128", resnet20},
       {"GPT of shakespeare_char, 12 x 64 tokens",
        [] {
-         return gpt({.samples = 12, .length = 64, .vocabulary = 65, .layers = 4, .heads = 4, .width = 128, .bias = false});
+         return gpt(
+             {.samples = 12, .length = 64, .vocabulary = 65, .layers = 4, .heads = 4, .width = 128, .bias = false});
        }},
       {"GPT of C9, 8 x 256 tokens",
        [] {
-         return gpt({.samples = 8, .length = 256, .vocabulary = 256, .layers = 6, .heads = 6, .width = 384, .bias = true});
+         return gpt(
+             {.samples = 8, .length = 256, .vocabulary = 256, .layers = 6, .heads = 6, .width = 384, .bias = true});
        }},
   };
 }

@@ -145,8 +145,8 @@ void add_linear(std::vector<KernelRow>& rows, int64_t m, int64_t k, int64_t n, b
                     .others = {{"matrix product with ones", [=, ones = at::ones({1, m})] { at::mm(ones, g); }}}});
 }
 
-void add_convolution(std::vector<KernelRow>& rows, int64_t batch, int64_t in, int64_t out, int64_t size,
-                     int64_t stride, bool of_data) {
+void add_convolution(std::vector<KernelRow>& rows, int64_t batch, int64_t in, int64_t out, int64_t size, int64_t stride,
+                     bool of_data) {
   const int64_t side = size / stride;
   const Tensor x = images(batch, in, size), g = images(batch, out, side), w = channels_last(at::randn({out, in, 3, 3}));
   const auto forward = [=](const Tensor& input, const Tensor& weight) {
@@ -158,7 +158,8 @@ void add_convolution(std::vector<KernelRow>& rows, int64_t batch, int64_t in, in
                                1, {!of_data, true, false});
     };
   };
-  const double of_x = product(batch, in, size, size), of_y = product(batch, out, side, side), of_w = product(out, in, 9);
+  const double of_x = product(batch, in, size, size), of_y = product(batch, out, side, side),
+               of_w = product(out, in, 9);
   const double flops = 2 * product(of_y, in, 9);
   const std::string shape = cat(in, " → ", out, ", ", size, " x ", size, stride == 1 ? "" : ", stride 2");
   rows.push_back({.name = cat("convolution ", shape),
@@ -181,9 +182,7 @@ void add_batch_norm(std::vector<KernelRow>& rows, int64_t batch, int64_t channel
     return [=] { at::native_batch_norm(input, w, b, mean, var, true, 0.1, 1e-5); };
   };
   const auto backward = [=](const Tensor& gradient, const Tensor& input) {
-    return [=] {
-      at::native_batch_norm_backward(gradient, input, w, mean, var, b, w, true, 1e-5, {true, true, true});
-    };
+    return [=] { at::native_batch_norm_backward(gradient, input, w, mean, var, b, w, true, 1e-5, {true, true, true}); };
   };
   const double values = product(batch, channels, size, size);
   const std::string shape = cat(channels, " channels, ", size, " x ", size);
@@ -209,16 +208,17 @@ void add_max_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels,
   const double values = product(batch, channels, size, size), bytes = values * (kFloat + (kFloat + kLong) / 4);
   const std::string shape = cat("max pool ", channels, " channels, ", size, " x ", size);
   const Tensor quarters = x.unflatten(2, {size / 2, 2}).unflatten(4, {size / 2, 2});
-  rows.push_back(
-      {.name = shape,
-       .bytes = bytes,
-       .flops = values,
-       .work = [=] { at::max_pool2d_with_indices(x, 2); },
-       .others = {{"channels first", [=] { at::max_pool2d_with_indices(first, 2); }},
-                  {"maximum of the four views, no indices", [=] {
-                     const auto view = [&](int64_t i, int64_t j) { return quarters.select(5, j).select(3, i); };
-                     at::maximum(at::maximum(view(0, 0), view(0, 1)), at::maximum(view(1, 0), view(1, 1)));
-                   }}}});
+  rows.push_back({.name = shape,
+                  .bytes = bytes,
+                  .flops = values,
+                  .work = [=] { at::max_pool2d_with_indices(x, 2); },
+                  .others = {{"channels first", [=] { at::max_pool2d_with_indices(first, 2); }},
+                             {"maximum of the four views, no indices", [=] {
+                                const auto view = [&](int64_t i, int64_t j) {
+                                  return quarters.select(5, j).select(3, i);
+                                };
+                                at::maximum(at::maximum(view(0, 0), view(0, 1)), at::maximum(view(1, 0), view(1, 1)));
+                              }}}});
   rows.push_back({.name = cat(shape, ", backward"),
                   .bytes = bytes,
                   .flops = 0,
@@ -233,8 +233,14 @@ void add_mean_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels
   rows.push_back({.name = shape,
                   .bytes = kFloat * values,
                   .flops = values,
-                  .work = [=] { x.mean(at::IntArrayRef{2, 3}, true); },
-                  .others = {{"channels first", [x = x.contiguous()] { x.mean(at::IntArrayRef{2, 3}, true); }},
+                  .work =
+                      [=] {
+                        x.mean(at::IntArrayRef{2, 3}, true);
+                      },
+                  .others = {{"channels first",
+                              [x = x.contiguous()] {
+                                x.mean(at::IntArrayRef{2, 3}, true);
+                              }},
                              {"avg_pool2d", [=] { at::avg_pool2d(x, size); }}}});
   rows.push_back({.name = cat(shape, ", backward"),
                   .bytes = kFloat * values,
@@ -286,7 +292,8 @@ void add_sum(std::vector<KernelRow>& rows, int64_t m, int64_t n) {
 
 void add_cross_entropy(std::vector<KernelRow>& rows, int64_t m, int64_t classes) {
   const Tensor x = at::randn({m, classes}), labels = at::randint(classes, {m}, at::kLong), g = at::ones({});
-  const Tensor logs = at::_log_softmax(x, 1, false), count = std::get<1>(at::nll_loss_forward(logs, labels, {}, 1, -100));
+  const Tensor logs = at::_log_softmax(x, 1, false),
+               count = std::get<1>(at::nll_loss_forward(logs, labels, {}, 1, -100));
   const double values = product(m, classes);
   rows.push_back({.name = cat("cross-entropy ", m, " x ", classes),
                   .bytes = 2 * kFloat * values + kLong * product(m),
@@ -296,10 +303,11 @@ void add_cross_entropy(std::vector<KernelRow>& rows, int64_t m, int64_t classes)
   rows.push_back({.name = cat("cross-entropy ", m, " x ", classes, ", backward"),
                   .bytes = 2 * kFloat * values + kLong * product(m),
                   .flops = (kExp + 2) * values,
-                  .work = [=] {
-                    const Tensor of_logs = at::nll_loss_backward(g, logs, labels, {}, 1, -100, count);
-                    at::_log_softmax_backward_data(of_logs, logs, 1, at::kFloat);
-                  },
+                  .work =
+                      [=] {
+                        const Tensor of_logs = at::nll_loss_backward(g, logs, labels, {}, 1, -100, count);
+                        at::_log_softmax_backward_data(of_logs, logs, 1, at::kFloat);
+                      },
                   .others = {{"softmax minus one at the label, by three operations", [=] {
                                 Tensor dx = logs.exp();
                                 dx.scatter_add_(1, labels.unsqueeze(1), at::ones({m, 1}).neg_());
@@ -320,9 +328,10 @@ void add_layer_norm(std::vector<KernelRow>& rows, int64_t m, int64_t width, bool
   rows.push_back({.name = cat("layer norm ", m, " x ", width, ", backward"),
                   .bytes = 3 * kFloat * values,
                   .flops = 14 * values,
-                  .work = [=, mean = mean, rstd = rstd] {
-                    at::native_layer_norm_backward(g, x, {width}, mean, rstd, w, b, {true, true, bias});
-                  },
+                  .work =
+                      [=, mean = mean, rstd = rstd] {
+                        at::native_layer_norm_backward(g, x, {width}, mean, rstd, w, b, {true, true, bias});
+                      },
                   .others = {{"of the input alone", [=, mean = mean, rstd = rstd] {
                                 at::native_layer_norm_backward(g, x, {width}, mean, rstd, w, b, {true, false, false});
                               }}}});
@@ -341,7 +350,10 @@ void add_embedding(std::vector<KernelRow>& rows, int64_t m, int64_t vocabulary, 
                   .bytes = kFloat * (values + product(vocabulary, width)) + kLong * product(m),
                   .flops = values,
                   .work = [=] { at::embedding_dense_backward(g, tokens, vocabulary, -1, false); },
-                  .others = {{"index_add_", [=] { at::zeros({vocabulary, width}).index_add_(0, tokens, g); }},
+                  .others = {{"index_add_",
+                              [=] {
+                                at::zeros({vocabulary, width}).index_add_(0, tokens, g);
+                              }},
                              {"product with a matrix of ones and zeros", [=] {
                                 Tensor where = at::zeros({m, vocabulary});
                                 where.scatter_(1, tokens.unsqueeze(1), 1);
@@ -374,9 +386,10 @@ void add_attention(std::vector<KernelRow>& rows, int64_t samples, int64_t heads,
   rows.push_back({.name = cat(shape, ", backward"),
                   .bytes = 8 * kFloat * values,
                   .flops = 5 * 2 * product(scores, size) + (kExp + 8) * scores,
-                  .work = [=, y = y, logs = logs] {
-                    at::_scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, y, logs, 0, true);
-                  },
+                  .work =
+                      [=, y = y, logs = logs] {
+                        at::_scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, y, logs, 0, true);
+                      },
                   .others = {}});
 }
 
@@ -386,10 +399,11 @@ void add_clipping(std::vector<KernelRow>& rows, const std::vector<std::vector<in
   rows.push_back({.name = cat("norm and scaling of the gradients, ", shapes.size(), " tensors"),
                   .bytes = 3 * kFloat * values_in(shapes),
                   .flops = 3 * values_in(shapes),
-                  .work = [=] {
-                    at::_foreach_norm(gradients);
-                    at::_foreach_mul_(gradients, factor);
-                  },
+                  .work =
+                      [=] {
+                        at::_foreach_norm(gradients);
+                        at::_foreach_mul_(gradients, factor);
+                      },
                   .others = {}});
 }
 
@@ -400,23 +414,23 @@ void add_adamw(std::vector<KernelRow>& rows, const std::vector<std::vector<int64
   rows.push_back({.name = cat("AdamW of ", values_in(shapes), " values, ", shapes.size(), " tensors"),
                   .bytes = 7 * kFloat * values_in(shapes),
                   .flops = 16 * values_in(shapes),
-                  .work = [=] {
-                    at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8,
-                                      false, false);
-                  },
+                  .work =
+                      [=] {
+                        at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8,
+                                          false, false);
+                      },
                   .others = {}});
 }
 
 void add_sgd(std::vector<KernelRow>& rows, const std::vector<std::vector<int64_t>>& shapes) {
   const std::vector<Tensor> parameters = tensors_of(shapes, 1), gradients = tensors_of(shapes, 1e-3),
                             momentum = tensors_of(shapes, 0);
-  rows.push_back({.name = cat("SGD of ", values_in(shapes), " values, ", shapes.size(), " tensors"),
-                  .bytes = 5 * kFloat * values_in(shapes),
-                  .flops = 8 * values_in(shapes),
-                  .work = [=] {
-                    at::_fused_sgd_(parameters, gradients, momentum, 5e-4, 0.9, 1e-4, 0, true, false, false);
-                  },
-                  .others = {}});
+  rows.push_back(
+      {.name = cat("SGD of ", values_in(shapes), " values, ", shapes.size(), " tensors"),
+       .bytes = 5 * kFloat * values_in(shapes),
+       .flops = 8 * values_in(shapes),
+       .work = [=] { at::_fused_sgd_(parameters, gradients, momentum, 5e-4, 0.9, 1e-4, 0, true, false, false); },
+       .others = {}});
 }
 
 }  // namespace bench

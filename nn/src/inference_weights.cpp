@@ -12,8 +12,9 @@
 namespace fulgur::nn {
 namespace {
 
-// docs/performance.md has the figures. Larger weights are slower with two or three rows; smaller ones gain nothing.
-constexpr int64_t kLeastValues = 1 << 14, kMostValues = 1 << 18;
+// docs/performance.md has the figures. Larger weights, and batches of two or three rows with more outputs, are slower;
+// smaller weights gain less than a microsecond.
+constexpr int64_t kLeastValues = 1 << 14, kMostValues = 1 << 19, kMostOutputs = 512;
 
 Tensor linear_weight(torch::nn::Module& module) {
   if (const auto* ours = dynamic_cast<LinearImpl*>(&module)) return ours->weight;
@@ -24,10 +25,9 @@ Tensor linear_weight(torch::nn::Module& module) {
 bool is_turned(const Tensor& weight) { return weight.stride(0) == 1 && weight.stride(1) == weight.size(0); }
 
 bool gains(const Tensor& weight) {
-  return weight.defined() && weight.is_cpu() && weight.layout() == at::kStrided &&
-         weight.scalar_type() == at::kFloat && weight.dim() == 2 && weight.numel() >= kLeastValues &&
-         weight.numel() <= kMostValues && weight.size(0) > 1 && weight.size(1) > 1 && weight.is_contiguous() &&
-         !weight.is_inference();
+  return weight.defined() && weight.is_cpu() && weight.layout() == at::kStrided && weight.scalar_type() == at::kFloat &&
+         weight.dim() == 2 && weight.numel() >= kLeastValues && weight.numel() <= kMostValues && weight.size(0) > 1 &&
+         weight.size(0) <= kMostOutputs && weight.size(1) > 1 && weight.is_contiguous() && !weight.is_inference();
 }
 
 }  // namespace

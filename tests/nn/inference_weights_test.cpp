@@ -17,7 +17,8 @@ namespace {
 struct LayersOfSizes : torch::nn::Module {
   Linear ours = register_module("ours", Linear(256, 128));
   torch::nn::Linear theirs = register_module("theirs", torch::nn::Linear(128, 130));
-  Linear small = register_module("small", Linear(100, 100)), large = register_module("large", Linear(1024, 512));
+  Linear small = register_module("small", Linear(100, 100)), large = register_module("large", Linear(4096, 512)),
+         wide = register_module("wide", Linear(64, 513));
   torch::nn::Embedding table = register_module("table", torch::nn::Embedding(200, 256));
   Linear tied = register_module("tied", Linear(LinearOptions(256, 200).bias(false)));
   LayersOfSizes() { tied->weight = tied->register_parameter("weight_of_table", table->weight); }
@@ -67,7 +68,8 @@ TEST_CASE("InferenceWeights: small, large, shared and double weights keep their 
   const InferenceWeights turned(net);
   REQUIRE(turned.weights().size() == 1);
   CHECK(turned.weights().front().is_same(net.ours->weight));
-  for (const Tensor& one : {net.small->weight, net.large->weight, net.table->weight, net.theirs->weight})
+  for (const Tensor& one :
+       {net.small->weight, net.large->weight, net.wide->weight, net.table->weight, net.theirs->weight})
     CHECK(one.is_contiguous());
 }
 

@@ -16,9 +16,9 @@ namespace fulgur::nn {
 /// the CPU, while gradients of a layer's input would be slower. The Trainer does this in `validate`, `test` and
 /// `predict` on the CPU in precision 32-true. Results with batches of fewer than 16 rows may differ in the last bits.
 ///
-/// It takes float32 weights on the CPU of 2¹⁴ to 2¹⁸ values that no other layer shares, and none on a processor without
-/// AVX-512: others were not faster. What is written into the weights meanwhile is kept. Not thread-safe; no layer may be
-/// in use while it begins or ends.
+/// It takes float32 weights on the CPU of 2¹⁴ to 2¹⁹ values for at most 512 outputs that no other layer shares, and
+/// none on a processor without AVX-512: others were not faster, or not measured. What is written into the weights
+/// meanwhile is kept. Not thread-safe; no layer may be in use while it begins or ends.
 class FULGUR_API InferenceWeights {
  public:
   explicit InferenceWeights(torch::nn::Module& module);
