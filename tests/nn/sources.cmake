@@ -1,6 +1,7 @@
 set(TEST_SOURCES
   batch_norm_test.cpp
   cuda_library_test.cpp
+  inference_weights_test.cpp
   linear_test.cpp
   lora_test.cpp
   norm_layers_test.cpp

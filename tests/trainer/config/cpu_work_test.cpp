@@ -13,7 +13,9 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/device/cpu_matmul.h"
+#include "fulgur/core/device/cpu_matmul_rule.h"
 #include "fulgur/core/system/usable_cpus.h"
+#include "fulgur/nn/linear.h"
 #include "setup/process_settings.h"
 #include "support/shown_lines.h"
 
@@ -40,6 +42,18 @@ struct LookingAtCpu : SelfPlanned {
     threads = at::get_num_threads();
   }
   void on_predict_start() override { predicts_as_libtorch = multiplies_as_libtorch(); }
+};
+
+// Notes whether its weight lies row by row in each stage.
+struct WithWideLayer : SelfPlanned {
+  nn::Linear wide = register_module("wide", nn::Linear(256, 128));
+  bool trains_in_rows = false, tests_in_rows = true, predicts_in_rows = true, fails = false;
+  void on_train_start() override { trains_in_rows = wide->weight.is_contiguous(); }
+  void on_test_start() override { tests_in_rows = wide->weight.is_contiguous(); }
+  void on_predict_start() override {
+    predicts_in_rows = wide->weight.is_contiguous();
+    if (fails) throw std::runtime_error("on purpose");
+  }
 };
 
 // The tests run with OMP_NUM_THREADS=1, which decides.
@@ -98,6 +112,34 @@ TEST_CASE("cpu_matmul applies to the run alone; the start lines and the saved co
   CHECK(module->trains_as_libtorch);
   CHECK_THAT(lines, ContainsSubstring(" · matrix products: mkl · "));
   CHECK_THAT(saved_config(other), ContainsSubstring("cpu_matmul: mkl"));
+}
+
+TEST_CASE("evaluations on the CPU transpose the weights of linear layers in memory until they end, fits do not") {
+  const bool stays = !fulgur::detail::this_cpu().avx512;
+  TemporaryFolder folder;
+  const TrainerOptions options = quiet(folder);
+  auto module = std::make_shared<WithWideLayer>();
+  const Tensor weight = module->wide->weight.detach().clone();
+  Trainer(options).predict(module, regression_data());
+  CHECK(module->predicts_in_rows == stays);
+  CHECK(module->wide->weight.is_contiguous());
+  CHECK(module->wide->weight.equal(weight));
+  Trainer(options).test(module, regression_data());
+  CHECK(module->tests_in_rows == stays);
+  CHECK(module->wide->weight.is_contiguous());
+  Trainer(options).fit(module, regression_data());
+  CHECK(module->trains_in_rows);
+
+  module->fails = true;
+  CHECK_THROWS(Trainer(options).predict(module, regression_data()));
+  CHECK(module->wide->weight.is_contiguous());
+
+  module->fails = false;
+  module->predicts_in_rows = false;
+  TrainerOptions mixed = options;
+  mixed.precision = Spec<Precision>("bf16-mixed");
+  Trainer(mixed).predict(module, regression_data());
+  CHECK(module->predicts_in_rows);
 }
 
 TEST_CASE("cpu_matmul: an exception ends the choice too") {

@@ -54,7 +54,16 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   choose_run_folder(resume);
   restore(resume);
   start_profiler(run_);
-  if (run_.fn == TrainerFn::fit) run_.strategy->start_training(*run_.model, services_.context.optimizers());
+  prepare_weights();
+}
+
+void RunSetup::prepare_weights() {
+  if (run_.fn == TrainerFn::fit) {
+    run_.strategy->start_training(*run_.model, services_.context.optimizers());
+  } else if (run_.device().is_cpu() && run_.replicas.empty() && run_.strategy->precision().name() == "32-true") {
+    // Nothing computes gradients in this run.
+    inference_weights_.emplace(*run_.model);
+  }
 }
 
 void RunSetup::load_data(ResumePlan& resume) {
@@ -372,6 +381,7 @@ void RunSetup::finish(RunStatus status) noexcept {
     log_exceptions(kWhen, [&] { run_.model->teardown(run_.fn); });
     for (const auto& [replica, context] : run_.replicas) log_exceptions(kWhen, [&] { replica->teardown(run_.fn); });
   }
+  inference_weights_.reset();
   if (run_.strategy && run_.failed_alone) run_.strategy->abandon();
   log_exceptions(kWhen, [&] { report_profile(run_); });
   if (run_.strategy) run_.strategy->teardown();

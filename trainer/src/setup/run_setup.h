@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "context/run.h"
+#include "fulgur/nn/inference_weights.h"
 #include "setup/hardware.h"
 #include "setup/process_settings.h"
 #include "setup/resume_plan.h"
@@ -52,6 +53,7 @@ class RunSetup {
   void open_run_folder(ResumePlan& resume);
   void prepare_data();
   void make_replicas();
+  void prepare_weights();
   // The resolved config and what else a checkpoint says about the run.
   void describe_run();
   void save_config();
@@ -63,6 +65,7 @@ class RunSetup {
   Services& services_;
   std::optional<Hardware> hardware_;
   std::optional<ResumePlan> resume_;
+  std::optional<nn::InferenceWeights> inference_weights_;  ///< of an evaluation on the CPU
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   bool finished_ = false;
   bool set_up_ = false;
