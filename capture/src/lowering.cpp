@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "host_writes.h"
 #include "operator_rules.h"
 #include "out_overload.h"
 
@@ -42,7 +43,10 @@ bool never_changes(const RecordedCall& call, const StorageUses& uses) {
   bool reads = false, written = false;
   each_argument(call, [&reads](const Tensor&) { reads = true; });
   for (const IValue& value : call.arguments) reads = reads || value.isGenerator();
-  each_result(call, [&](const Tensor& tensor) { written = written || uses.at(storage_of(tensor)).is_written; });
+  // Host code that writes larger results is found by the comparison of a replay, in which they are computed again.
+  each_result(call, [&](const Tensor& tensor) {
+    written = written || uses.at(storage_of(tensor)).is_written || tensor.storage().nbytes() > HostWrites::kMost;
+  });
   return !written && (!reads || only_fills(call.op));
 }
 
