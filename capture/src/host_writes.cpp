@@ -28,14 +28,10 @@ uint64_t checksum_of(const c10::StorageImpl& storage) {
   return sum;
 }
 
-namespace {
-
-bool is_compared(const c10::StorageImpl* storage) {
-  return storage && storage->device().is_cpu() && storage->nbytes() > 0 && storage->nbytes() <= HostWrites::kMost &&
-         storage->data();
+bool HostWrites::is_compared(c10::StorageImpl* storage) const {
+  if (!storage || !storage->device().is_cpu() || storage->nbytes() == 0 || !storage->data()) return false;
+  return storage->nbytes() <= kMost || (storage->nbytes() <= kMostOfConstants && constants_.contains(storage));
 }
-
-}  // namespace
 
 void HostWrites::look(c10::StorageImpl* storage) {
   if (is_compared(storage)) seen_[storage] = checksum_of(*storage);
@@ -66,6 +62,9 @@ std::vector<Tensor> HostWrites::reads_without_values(const RecordedCall& call) c
 }
 
 void HostWrites::after(const RecordedCall& call) {
+  // What a replay does not compute again (lower()).
+  if (call.kind == CallKind::makes && makes_constants(call))
+    each_result(call, [this](const Tensor& tensor) { constants_.insert(storage_of(tensor)); });
   if (call.kind != CallKind::view) {
     each_written(call, [this](const Tensor& tensor) { without_values_.erase(storage_of(tensor)); });
     each_result(call, [&](const Tensor& tensor) {

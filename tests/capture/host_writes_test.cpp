@@ -71,20 +71,26 @@ TEST_CASE("a tensor of the state that host code writes is named with its module,
 }
 
 TEST_CASE("results that host code changes are refused, although they are constants otherwise") {
-  const Tensor x = at::randn({3});
+  const Tensor x = at::randn({3}), many = at::zeros({1 << 16});
   Tensor out = at::zeros({3});
-  float number = 0;
+  float number = 1;
   RecordOptions options;
   options.place = [] { return "training_step"; };
   const char* const found = "host code in training_step: it writes the memory of a tensor of shape [3]";
   CHECK_THAT(refusal_of(
                  [&] {
-                   const Tensor factor = at::zeros({3});
+                   const Tensor factor = at::ones_like(x);
                    factor.mutable_data_ptr<float>()[0] = ++number;
                    out.add_(x * factor);
                  },
                  options),
              ContainsSubstring(found));
+  CHECK_THAT(refusal_of([&] {
+               const Tensor large = at::ones_like(many);
+               large.mutable_data_ptr<float>()[9] = ++number;
+               out.add_(large.slice(0, 9, 12));
+             }),
+             ContainsSubstring("host code: it writes the memory of a tensor of shape [65536] itself"));
   // Memory without values, which the host fills with the same bytes as before.
   const auto fills = [&] {
     const Tensor factor = at::empty({3});
@@ -113,7 +119,7 @@ TEST_CASE("memory larger than what is compared by a checksum is not folded into 
   const int64_t size = (1 << 18) + 16;
   Tensor out = at::zeros({size});
   const auto program = CapturedProgram::record([&] {
-    const Tensor factor = at::zeros({size});
+    const Tensor factor = at::ones_like(out);
     factor.mutable_data_ptr<float>()[size - 1] = 5;
     out.add_(factor);
   });
