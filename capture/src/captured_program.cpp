@@ -34,6 +34,8 @@ struct CapturedProgram::Parts {
   detail::StorageUses uses;
   detail::Lowered lowered;
   detail::MemoryPlan memory;
+  std::unordered_map<c10::StorageImpl*, std::string> names;  // of options.state
+  std::vector<at::Generator> generators;
   std::optional<SavedState> after;  // of what existed before the step, and of its results that something refers to
   bool prepared = false, has_state = true;
   torch::jit::Stack stack;
@@ -41,6 +43,7 @@ struct CapturedProgram::Parts {
   void call(ReplayCall& one);
   void keep_results();
   std::string writer_of(const std::vector<c10::StorageImpl*>& storages) const;
+  detail::KnownState known() const;
 };
 
 void CapturedProgram::Parts::call(ReplayCall& one) {
@@ -67,18 +70,34 @@ void CapturedProgram::Parts::keep_results() {
     if (use.is_shared()) after->add(use.storage, use.used_bytes);
 }
 
-// Of the storages, the one that the step uses first.
+// What a later recording keeps from its beginning.
+detail::KnownState CapturedProgram::Parts::known() const {
+  detail::KnownState known{.storages = {}, .generators = generators};
+  const int64_t copies = raw.before.is_empty() ? 0 : 1;
+  for (const auto& [storage, use] : uses)
+    if (!use.is_made && use.has_others(copies)) known.storages.push_back(use.storage);
+  return known;
+}
+
+// Of the storages, one that only host code writes, else the one that the step uses first.
 std::string CapturedProgram::Parts::writer_of(const std::vector<c10::StorageImpl*>& storages) const {
   const StorageUse* first = nullptr;
+  const auto name_or = [this](c10::StorageImpl* storage, const char* other) {
+    const auto found = names.find(storage);
+    return found == names.end() ? std::string(other) : found->second;
+  };
   for (c10::StorageImpl* const storage : storages) {
     const auto found = uses.find(storage);
-    if (found != uses.end() && (!first || found->second.number < first->number)) first = &found->second;
+    if (found == uses.end())
+      return cat(name_or(storage, "a tensor"), ", which no operation uses: host code writes its memory itself");
+    const StorageUse& use = found->second;
+    const auto order = [](const StorageUse& one) { return std::pair(!one.last_writer.empty(), one.number); };
+    if (!first || order(use) < order(*first)) first = &use;
   }
-  if (!first) return "a tensor that no operation writes";
-  const std::string shape = shape_text(first->example.sizes());
-  return first->last_writer.empty()
-             ? cat("a tensor of shape ", shape, ", which no operation writes: the step writes its memory directly")
-             : cat("a tensor of shape ", shape, ", which ", first->last_writer, " writes last");
+  const std::string what =
+      cat(name_or(first->storage.unsafeGetStorageImpl(), "a tensor"), " of shape ", shape_text(first->example.sizes()));
+  return first->last_writer.empty() ? cat(what, ", which no operation writes: host code writes its memory itself")
+                                    : cat(what, ", which ", first->last_writer, " writes last");
 }
 
 CapturedProgram::CapturedProgram(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -87,8 +106,23 @@ CapturedProgram::~CapturedProgram() = default;
 std::unique_ptr<CapturedProgram> CapturedProgram::record(const std::function<void()>& step, RecordOptions options) {
   auto parts = std::make_unique<Parts>();
   parts->options = std::move(options);
-  parts->raw = detail::record_calls(step, parts->options);
+  const detail::KnownState known =
+      parts->options.previous ? parts->options.previous->parts_->known() : detail::KnownState();
+  parts->raw = detail::record_calls(step, parts->options, known);
   parts->uses = detail::storage_uses(parts->raw.calls);
+  parts->generators = parts->raw.before.generators();
+  for (const auto& [name, tensor] : std::exchange(parts->options.state, {}))
+    if (tensor.defined() && tensor.has_storage()) parts->names.try_emplace(detail::storage_of(tensor), name);
+  parts->options.previous = nullptr;
+  for (const StorageUse* const lost : detail::forget_lost_memory(parts->raw, parts->uses)) {
+    const auto place = parts->raw.places.find(lost->storage.unsafeGetStorageImpl());
+    parts->raw.refusals.push_back({"host code",
+                                   cat("it makes a tensor of shape ", shape_text(lost->example.sizes()),
+                                       " around memory of its own in each step (from_blob); keep the values in one "
+                                       "tensor and write it in place, as "
+                                       "copy_ does"),
+                                   place == parts->raw.places.end() ? std::string() : place->second});
+  }
   return std::unique_ptr<CapturedProgram>(new CapturedProgram(std::move(parts)));
 }
 
@@ -96,7 +130,7 @@ const std::vector<CaptureRefusal>& CapturedProgram::refusals() const { return pa
 
 std::optional<std::string> CapturedProgram::difference(const CapturedProgram& previous) const {
   const auto compared = [](const Parts& parts) {
-    return detail::ComparedRecording{parts.raw.calls, parts.uses, parts.options.inputs};
+    return detail::ComparedRecording{parts.uses, parts.options.inputs, parts.raw};
   };
   return detail::difference_between(compared(*previous.parts_), compared(*parts_));
 }
@@ -121,11 +155,11 @@ std::optional<std::string> CapturedProgram::check_replay(bool undo) {
   replay();
   const SavedState replayed = SavedState::now(*p.after);
   std::optional<std::string> found;
-  if (const auto differing = p.after->differing(replayed); !differing.empty())
+  if (p.after->generators_differ_from(replayed))
+    found = "a replay draws other random numbers than the step, in which host code seeds a generator or draws itself";
+  else if (const auto differing = p.after->differing(replayed); !differing.empty())
     found = cat("a replay gives other values than the step in ", differing.size(),
                 " of the tensors that it uses; the first is ", p.writer_of(differing));
-  else if (p.after->generators_differ_from(replayed))
-    found = "a replay draws other random numbers than the step";
   p.after->restore();
   if (undo) p.raw.before.restore();
   return found;

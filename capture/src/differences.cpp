@@ -46,6 +46,8 @@ class Comparison {
  public:
   Comparison(const ComparedRecording& before, const ComparedRecording& now) : before_(before), now_(now) {}
 
+  bool is_of_host = false;  // what was found is no operation's
+
   std::optional<std::string> of_values(const IValue& one, const IValue& other) {
     std::vector<Tensor> mine, theirs;
     each_tensor(one, [&mine](const Tensor& tensor) { mine.push_back(tensor); });
@@ -81,11 +83,20 @@ class Comparison {
       return "it reads a result of the previous step, which is other memory in each step; keep such state in one "
              "tensor "
              "and write it in place, as copy_ does";
-    if (!was.is_written && !is.is_written && same_bytes(mine, theirs)) return std::nullopt;
-    return cat(
-        "the tensor of shape ", shape_text(theirs.sizes()),
-        " is other memory in each step, or has other values that the host computed; keep it in one tensor and write "
-        "it in place, as copy_ does");
+    if (!was.is_written && !is.is_written && have_same_values(mine, theirs)) return std::nullopt;
+    is_of_host = true;
+    const auto place = now_.raw.places.find(storage_of(theirs));
+    return cat("host code", place == now_.raw.places.end() || place->second.empty() ? "" : cat(" in ", place->second),
+               " gives the step a tensor of shape ", shape_text(theirs.sizes()),
+               " that is other memory in each step, or has other values that the host computed, as from_blob makes it; "
+               "keep it in one tensor and write it in place, as copy_ does");
+  }
+
+  bool have_same_values(const Tensor& mine, const Tensor& theirs) const {
+    const auto first = before_.raw.borrowed.find(storage_of(mine));
+    const auto second = now_.raw.borrowed.find(storage_of(theirs));
+    if (first == before_.raw.borrowed.end() && second == now_.raw.borrowed.end()) return same_bytes(mine, theirs);
+    return first != before_.raw.borrowed.end() && second != now_.raw.borrowed.end() && first->second == second->second;
   }
 
   bool is_input(const StorageUse& was, const StorageUse& is) const {
@@ -105,23 +116,23 @@ std::string argument_name(const RecordedCall& call, size_t i) { return call.op.s
 
 std::optional<std::string> difference_between(const ComparedRecording& before, const ComparedRecording& now) {
   Comparison comparison(before, now);
-  const size_t shared = std::min(before.calls.size(), now.calls.size());
+  const size_t shared = std::min(before.raw.calls.size(), now.raw.calls.size());
   for (size_t k = 0; k < shared; ++k) {
-    const RecordedCall &was = before.calls[k], &is = now.calls[k];
+    const RecordedCall &was = before.raw.calls[k], &is = now.raw.calls[k];
     const std::string place = cat(name_of(is.op), " (operation ", k + 1, ")");
     if (was.op.operator_name() != is.op.operator_name())
       return cat(place, " is called where the previous step called ", name_of(was.op));
     for (size_t i = 0; i < is.arguments.size(); ++i)
       if (const auto found = comparison.of_values(was.arguments[i], is.arguments[i]))
-        return cat(place, ", argument ", argument_name(is, i), ": ", *found);
+        return comparison.is_of_host ? *found : cat(place, ", argument ", argument_name(is, i), ": ", *found);
     for (size_t i = 0; i < is.results.size(); ++i)
       if (const auto found = comparison.of_values(was.results[i], is.results[i]))
         return cat(place, ", result: ", *found);
     if (was.kind != is.kind) return cat(place, ": its results share memory in another way");
   }
-  if (before.calls.size() == now.calls.size()) return std::nullopt;
-  const bool more = now.calls.size() > shared;
-  return cat(name_of((more ? now : before).calls[shared].op), " (operation ", shared + 1, ") is called only in ",
+  if (before.raw.calls.size() == now.raw.calls.size()) return std::nullopt;
+  const bool more = now.raw.calls.size() > shared;
+  return cat(name_of((more ? now : before).raw.calls[shared].op), " (operation ", shared + 1, ") is called only in ",
              more ? "this" : "the previous", " step");
 }
 

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "recorded_call.h"
+#include "recorder.h"
 
 namespace fulgur::detail {
 
 struct ComparedRecording {
-  const std::vector<RecordedCall>& calls;
   const StorageUses& uses;
   const std::vector<Tensor>& inputs;
+  const RawRecording& raw;
 };
 
 /// What differs between recordings of two steps, apart from values of tensors; see CapturedProgram::difference.

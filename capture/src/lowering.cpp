@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "host_writes.h"
 #include "operator_rules.h"
 #include "out_overload.h"
 
@@ -38,12 +39,14 @@ Made made_by(const RecordedCall& call) {
 }
 
 bool never_changes(const RecordedCall& call, const StorageUses& uses) {
-  if (call.op.hasTag(at::Tag::nondeterministic_seeded)) return false;
-  bool reads = false, written = false;
-  each_argument(call, [&reads](const Tensor&) { reads = true; });
-  for (const IValue& value : call.arguments) reads = reads || value.isGenerator();
-  each_result(call, [&](const Tensor& tensor) { written = written || uses.at(storage_of(tensor)).is_written; });
-  return !written && (!reads || only_fills(call.op));
+  if (!makes_constants(call)) return false;
+  bool is_kept = true;
+  // Host code that writes larger results is found by the comparison of a replay, in which they are computed again.
+  each_result(call, [&](const Tensor& tensor) {
+    is_kept =
+        is_kept && !uses.at(storage_of(tensor)).is_written && tensor.storage().nbytes() <= HostWrites::kMostOfConstants;
+  });
+  return is_kept;
 }
 
 // `zeros` becomes zero_, `clone` becomes copy_.

@@ -56,6 +56,14 @@ bool only_fills(const c10::OperatorHandle& op) {
   return is_among(kFill, op) && !op.operator_name().overload_name.ends_with("out");
 }
 
+bool makes_constants(const RecordedCall& call) {
+  if (call.op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  bool reads = false;
+  each_argument(call, [&reads](const Tensor&) { reads = true; });
+  for (const c10::IValue& value : call.arguments) reads = reads || value.isGenerator();
+  return !reads || only_fills(call.op);
+}
+
 bool changes_memory(const c10::OperatorHandle& op) { return is_among(kChangeMemory, op); }
 
 bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::inplace_view) && !changes_memory(op); }

@@ -11,6 +11,8 @@ namespace fulgur::detail {
 bool only_allocates(const c10::OperatorHandle& op);
 /// Results have the shape of an argument whose values are not read, or a shape given as numbers.
 bool only_fills(const c10::OperatorHandle& op);
+/// Results are the same in each step, unless something writes them: nothing is read but metadata and numbers.
+bool makes_constants(const RecordedCall& call);
 /// Changes only the metadata of its argument, as `t_` and `unsqueeze_` do.
 bool changes_metadata(const c10::OperatorHandle& op);
 /// Changes which memory its argument has, or how much.

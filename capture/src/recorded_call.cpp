@@ -40,6 +40,10 @@ c10::StorageImpl* storage_of(const Tensor& tensor) {
 
 bool is_wrapped_number(const Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
 
+bool is_borrowed(const c10::StorageImpl& storage) {
+  return storage.nbytes() > 0 && storage.device().is_cpu() && storage.data() && !storage.data_ptr().get_context();
+}
+
 bool writes_argument(const c10::OperatorHandle& op, size_t index) {
   const c10::Argument& argument = op.schema().arguments()[index];
   if (argument.alias_info() && argument.alias_info()->isWrite()) return true;

@@ -33,6 +33,8 @@ c10::IValue frozen(const c10::IValue& value);
 /// nullptr for a tensor without storage.
 c10::StorageImpl* storage_of(const Tensor& tensor);
 bool is_wrapped_number(const Tensor& tensor);
+/// Whether something else owns the memory, as for from_blob without a deleter.
+bool is_borrowed(const c10::StorageImpl& storage);
 
 /// `use` gets each defined tensor of the value.
 template <class Use>
@@ -79,7 +81,11 @@ struct StorageUse {
   std::string last_writer;     ///< the name of the last operation that wrote it
   Tensor example;              ///< the tensor with which it was first seen
   /// Whether something besides the recording refers to memory that the step made. (One reference is `storage`.)
-  bool is_shared() const { return is_made && static_cast<int64_t>(storage.use_count()) > references + 1; }
+  bool is_shared() const { return is_made && has_others(); }
+  /// Whether something besides the recording, and besides `copies` of its copies, refers to the memory.
+  bool has_others(int64_t copies = 0) const {
+    return static_cast<int64_t>(storage.use_count()) > references + 1 + copies;
+  }
 };
 
 using StorageUses = std::unordered_map<c10::StorageImpl*, StorageUse>;

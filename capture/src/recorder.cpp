@@ -13,6 +13,8 @@
 
 #include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "host_writes.h"
 #include "operator_rules.h"
 
 namespace fulgur::detail {
@@ -27,10 +29,30 @@ thread_local Recorder* active_recorder = nullptr;
 // Operations of a recorded step that run on other threads.
 std::atomic<bool> recording{false}, used_elsewhere{false};
 
+constexpr const char* kHostCode = "host code";
+// A place takes milliseconds to find.
+constexpr size_t kMostPlaces = 8;
+
+// Of these, an operation reads no value of its first argument.
+bool overwrites(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_";
+}
+
 class Recorder {
  public:
-  explicit Recorder(const RecordOptions& options) : options_(options) {
+  Recorder(const RecordOptions& options, const KnownState& known)
+      : options_(options), follows_(options.previous != nullptr) {
     result.before.add(at::globalContext().defaultGenerator(c10::Device(c10::kCPU)));
+    for (const at::Generator& generator : known.generators) result.before.add(generator);
+    for (const auto& [name, tensor] : options.state) {
+      if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu()) continue;
+      names_.try_emplace(storage_of(tensor), name);
+      begin_with(tensor.storage());
+    }
+    for (const Tensor& tensor : options.inputs)
+      if (tensor.has_storage() && tensor.device().is_cpu()) begin_with(tensor.storage());
+    for (const c10::Storage& storage : known.storages) begin_with(storage);
   }
 
   /// `whole` runs the kernel unseen, `opened` with the calls in it seen.
@@ -42,6 +64,7 @@ class Recorder {
     RecordedCall call{op, {}, {}};
     for (size_t i = 0; i < arguments; ++i) call.arguments.push_back(frozen((*stack)[stack->size() - arguments + i]));
     save_state(call);
+    find_host_writes(call);
     const size_t calls_before = result.calls.size(), refusals_before = result.refusals.size();
     const bool open = options_.open_composites && may_be_composite(op) && all_plain(call);
     if (open) {
@@ -57,18 +80,29 @@ class Recorder {
     });
     if (open && result.calls.size() > calls_before && result.refusals.size() == refusals_before &&
         do_all(calls_before, call))
-      return;
+      return host_.after(call);
     result.calls.erase(result.calls.begin() + static_cast<std::ptrdiff_t>(calls_before), result.calls.end());
     result.refusals.resize(refusals_before);
     if (const auto reason = why_refused(call)) refuse(name_of(op), *reason);
     take_final_shapes(call);
     set_kind(call);
+    for (const Tensor& tensor : host_.reads_without_values(call)) refuse_host_write(tensor);
+    host_.after(call);
     result.calls.push_back(std::move(call));
   }
 
-  void refuse(const std::string& operation, const std::string& reason) {
-    // What is refused inside of a composite operation is dropped with it, and a place takes long to find.
-    const std::string place = options_.place && opened_ == 0 ? options_.place() : std::string();
+  void refuse(const std::string& operation, const std::string& reason) { refuse(operation, reason, place()); }
+
+  /// Call after the step.
+  void end() {
+    for (const c10::StorageImpl* const storage : host_.changed_since())
+      refuse(kHostCode, written_by_host(names_.contains(storage) ? names_.at(storage) : "a tensor"), "");
+  }
+
+  RawRecording result;
+
+ private:
+  void refuse(const std::string& operation, const std::string& reason, const std::string& place) {
     const bool known = std::ranges::any_of(result.refusals, [&](const CaptureRefusal& one) {
       return one.operation == operation && one.reason == reason && one.place == place;
     });
@@ -76,12 +110,50 @@ class Recorder {
     if (!known) result.refusals.push_back({operation, reason, place});
   }
 
-  RawRecording result;
+  // What is refused inside of a composite operation is dropped with it.
+  std::string place() const { return options_.place && opened_ == 0 ? options_.place() : std::string(); }
 
- private:
+  void begin_with(const c10::Storage& storage) {
+    result.before.add(storage);
+    host_.begin_with(storage);
+  }
+
+  static std::string written_by_host(const std::string& what) {
+    return cat("it writes the memory of ", what,
+               " itself, as by data_ptr() or an accessor, which a replay does not do; write it by operations, such as "
+               "copy_ and fill_");
+  }
+
+  void refuse_host_write(const Tensor& tensor) {
+    const auto name = names_.find(storage_of(tensor));
+    refuse(kHostCode, written_by_host(cat(name == names_.end() ? "a tensor" : name->second, " of shape ",
+                                          shape_text(tensor.sizes()))));
+  }
+
+  void find_host_writes(const RecordedCall& call) {
+    for (size_t i = 0; i < call.arguments.size(); ++i) {
+      if (call.op.schema().arguments()[i].is_out() || (i == 0 && overwrites(call.op))) continue;
+      each_tensor(call.arguments[i], [this](const Tensor& tensor) {
+        if (tensor.device().is_cpu() && host_.changed(tensor)) refuse_host_write(tensor);
+      });
+    }
+  }
+
+  // A storage that may be host code's own: it is new in this step, or its memory is not owned.
+  void note_place(const Tensor& tensor) {
+    c10::StorageImpl* const storage = storage_of(tensor);
+    const bool borrowed = is_borrowed(*storage);
+    if (borrowed) result.borrowed.try_emplace(storage, checksum_of(*storage));
+    if (is_wrapped_number(tensor) || result.places.size() >= kMostPlaces) return;
+    if (follows_ || borrowed) result.places.try_emplace(storage, place());
+  }
+
   void save_state(const RecordedCall& call) {
     each_argument(call, [this](const Tensor& tensor) {
-      if (!tensor.has_storage() || !tensor.device().is_cpu() || made_.contains(storage_of(tensor))) return;
+      if (!tensor.has_storage() || !tensor.device().is_cpu() || made_.contains(storage_of(tensor)) ||
+          result.before.has(storage_of(tensor)))
+        return;
+      note_place(tensor);
       result.before.add(tensor.storage());
     });
     for (const c10::IValue& value : call.arguments)
@@ -146,7 +218,10 @@ class Recorder {
   }
 
   const RecordOptions& options_;
-  int opened_ = 0;  // composite operations whose calls are being seen
+  const bool follows_;  // another recording
+  HostWrites host_;
+  std::unordered_map<const c10::StorageImpl*, std::string> names_;  // of the state
+  int opened_ = 0;                                                  // composite operations whose calls are being seen
   // Held, since a storage that is freed inside the step could be followed by another one at its address.
   std::unordered_map<c10::StorageImpl*, c10::Storage> made_;
 };
@@ -193,18 +268,31 @@ class ActiveRecorder {
 
 }  // namespace
 
-RawRecording record_calls(const std::function<void()>& step, const RecordOptions& options) {
+std::vector<const StorageUse*> forget_lost_memory(RawRecording& recording, const StorageUses& uses) {
+  std::vector<const StorageUse*> lost;
+  for (const auto& [storage, use] : uses) {
+    if (use.is_made || !is_borrowed(*storage) || use.has_others(/*copies=*/recording.before.has(storage) ? 1 : 0))
+      continue;
+    recording.before.forget(storage);
+    lost.push_back(&use);
+  }
+  return lost;
+}
+
+RawRecording record_calls(const std::function<void()>& step, const RecordOptions& options, const KnownState& known) {
   register_once();
   if (recording.exchange(true))
     throw Error("[CapturedProgram.record] a process makes one recording at a time; another one has not ended");
-  Recorder recorder(options);
+  Recorder recorder(options, known);
   try {
     const ActiveRecorder active(recorder);
     step();
   } catch (...) {
+    forget_lost_memory(recorder.result, storage_uses(recorder.result.calls));
     recorder.result.before.restore();
     throw;
   }
+  recorder.end();
   if (used_elsewhere) recorder.refuse("the step", "it computes on other threads, whose operations are not seen");
   return std::move(recorder.result);
 }

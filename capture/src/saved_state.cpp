@@ -23,6 +23,12 @@ void SavedState::add(const at::Generator& generator) {
   generators_.emplace_back(generator, read.get_state());
 }
 
+std::vector<at::Generator> SavedState::generators() const {
+  std::vector<at::Generator> all;
+  for (const auto& [generator, state] : generators_) all.push_back(generator);
+  return all;
+}
+
 SavedState SavedState::now(const SavedState& other) {
   SavedState state;
   for (const auto& [key, copy] : other.bytes_) state.add(copy.storage, copy.size);

@@ -17,10 +17,13 @@ namespace fulgur::detail {
 /// Copies of the bytes of storages and of the states of generators.
 class SavedState {
  public:
+  bool is_empty() const { return bytes_.empty() && generators_.empty(); }
   bool has(c10::StorageImpl* storage) const { return bytes_.contains(storage); }
   /// Copies the present bytes, at most the first `most`, unless the storage was added before.
   void add(const c10::Storage& storage, size_t most = SIZE_MAX);
   void add(const at::Generator& generator);
+  void forget(c10::StorageImpl* storage) { bytes_.erase(storage); }
+  std::vector<at::Generator> generators() const;
   /// The same storages and generators as those of `other`, as they are now.
   static SavedState now(const SavedState& other);
   /// Writes the copies back. A storage that is smaller by now is left as it is.

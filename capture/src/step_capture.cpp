@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fulgur/capture/captured_program.h"
 #include "fulgur/core/text/errors.h"
@@ -21,10 +22,15 @@ class StepCapture final : public GraphCapture {
  public:
   bool compares_recordings() const override { return true; }
   void set_place(const std::function<std::string()>& place) override { place_ = place; }
+  void set_state(const std::function<std::vector<std::pair<std::string, Tensor>>()>& state) override { state_ = state; }
 
   void record(const std::function<void()>& body) override {
     refused_.reset();
-    auto program = CapturedProgram::record(body, {.inputs = {}, .place = place_});
+    auto program =
+        CapturedProgram::record(body, {.inputs = {},
+                                       .state = state_ ? state_() : std::vector<std::pair<std::string, Tensor>>(),
+                                       .previous = program_.get(),
+                                       .place = place_});
     if (const auto problem = problem_of(*program)) {
       refused_ = std::move(program);
       throw StepNotRecorded(*problem);
@@ -44,6 +50,7 @@ class StepCapture final : public GraphCapture {
   std::unique_ptr<GraphCapture> another() override {
     auto made = std::make_unique<StepCapture>();
     made->set_place(place_);
+    made->set_state(state_);
     return made;
   }
 
@@ -58,6 +65,7 @@ class StepCapture final : public GraphCapture {
   }
 
   std::function<std::string()> place_;
+  std::function<std::vector<std::pair<std::string, Tensor>>()> state_;
   std::unique_ptr<CapturedProgram> program_, refused_;
 };
 

@@ -133,19 +133,24 @@ TEST_CASE("a tensor that the host makes again with the same value is a constant"
              ContainsSubstring("values that the host computed"));
 }
 
-TEST_CASE("the comparison of a replay finds memory that the step writes directly") {
-  const Tensor x = at::randn({3});
-  Tensor out = at::zeros({3});
+TEST_CASE("the comparison of a replay finds large memory that the step writes itself") {
+  const Tensor x = at::randn({1 << 19});
+  Tensor out = at::zeros({1 << 19}), other = at::zeros({1 << 19});
+  RecordOptions options;
+  options.state = {{"buffer 'other'", other}};
   const auto step = [&] {
-    out.add_(x);
-    out.mutable_data_ptr<float>()[0] = 5;
+    other.mutable_data_ptr<float>()[7] += 1;
+    out.add_(x).add_(other);
   };
-  const auto program = CapturedProgram::record(step);
+  const auto program = CapturedProgram::record(step, options);
+  REQUIRE(program->refusals().empty());
   program->prepare();
   const auto found = program->check_replay();
   REQUIRE(found);
-  CHECK_THAT(*found, ContainsSubstring("shape [3]") && ContainsSubstring("aten::add_.Tensor"));
-  CHECK(out[0].item<float>() == 5);  // the eager step's
+  CHECK_THAT(*found, ContainsSubstring("buffer 'other' of shape [524288], which no operation writes: host code"));
+  CHECK(other[7].item<float>() == 1);  // the eager step's
+  program->undo();
+  CHECK(at::equal(other, at::zeros({1 << 19})));
 }
 
 TEST_CASE("a step that throws leaves the state of before, and the next one can be recorded") {

@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   captured_program_test.cpp
+  host_writes_test.cpp
   networks_test.cpp
   random_steps_test.cpp
   refusals_test.cpp

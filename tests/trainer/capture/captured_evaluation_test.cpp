@@ -1,6 +1,8 @@
 // capture: steps of validation, test and predict on the CPU.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
@@ -10,6 +12,7 @@
 #include <random>
 
 #include "fulgur/core/text/text.h"
+#include "fulgur/metrics/ranking.h"
 #include "fulgur/metrics/stat_scores.h"
 #include "trainer/capture/captured_fit.h"
 
@@ -117,11 +120,11 @@ TEST_CASE("a captured test has the metrics and outputs of an eager one, bit for 
   CHECK(plain.loaders[0].size() == 6);
   CHECK(plain.samples == captured.samples);
   check_same_outputs(outputs, same_outputs);
-  // 11 batches, the last with one sample. The first is eager, and the second and third are recorded.
+  // 11 batches, the last with one sample. The first is eager, and the second, third and tenth are recorded.
   CHECK(captured.captured_batches == 9);
   CHECK_FALSE(captured.not_captured);
   CHECK(calls == 11);
-  CHECK(few_calls == 4);
+  CHECK(few_calls == 5);
   CHECK(plain.captured_batches == 0);
   CHECK_FALSE(plain.not_captured);
 }
@@ -234,6 +237,37 @@ struct ChangesLate : Evaluated {
   }
 };
 
+// Changes a member after the fifth batch.
+struct ChangesMember : Evaluated {
+  Outputs test_step(const Batch& batch, int64_t, int64_t) override {
+    ++test_calls;
+    const Tensor sum = forward(batch[0]).sum();
+    log("test_sum", scale == 1 ? sum : sum * 2);
+    return {};
+  }
+  void on_test_batch_end(const Outputs&, const Batch&, int64_t batch_idx, int64_t) override {
+    if (batch_idx == 4) scale = 2;
+  }
+  double scale = 1;
+  inline static int64_t test_calls = 0;
+};
+
+// Counts its batches in a buffer by a pointer, draws, and updates a metric that a recording refuses when it is logged.
+struct BreaksOff : Evaluated {
+  Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t) override {
+    *counted.mutable_data_ptr<float>() += 1;
+    const Tensor noise = at::rand({batch.size(), 2});
+    log("test_drawn", noise.sum() + counted.sum() + forward(batch[0]).sum());
+    if (batch_idx > 0) {
+      auroc.update(noise, batch[1].argmax(1));
+      log("test_auroc", auroc);
+    }
+    return {{"noise", noise}, {"counted", counted.clone()}};
+  }
+  Tensor counted = register_buffer("counted", at::zeros({1}));
+  metrics::Auroc auroc{{.num_classes = 2}};
+};
+
 template <class M>
 std::pair<EvalReport, EvalReport> tested(std::string& told, int64_t samples = 30) {
   const TemporaryFolder folder;
@@ -279,6 +313,41 @@ TEST_CASE("an evaluation whose host code changes late ends with an error that na
   CHECK_THROWS_WITH(tested<ChangesLate>(told, 60),
                     ContainsSubstring("[trainer.capture] a captured test_step") && ContainsSubstring("aten::mul"));
   log::set_sink({}, nullptr);
+}
+
+TEST_CASE("short evaluations are compared at their last batches, too") {
+  for (const int64_t samples : {27, 30, 25}) {
+    std::string told;
+    CAPTURE(samples);
+    CHECK_THROWS_WITH(tested<ChangesLate>(told, samples), ContainsSubstring("[trainer.capture] a captured test_step"));
+    log::set_sink({}, nullptr);
+  }
+}
+
+TEST_CASE("a change of the module's members in an evaluation is found at the next batch") {
+  std::string told;
+  CHECK_THROWS_WITH(tested<ChangesMember>(told, 60), ContainsSubstring("aten::mul"));
+  log::set_sink({}, nullptr);
+  // 20 eager steps; then the first is eager, the next two are recorded, and so is the one after the change.
+  CHECK(ChangesMember::test_calls == 20 + 4);
+}
+
+TEST_CASE("an evaluation whose recording is broken off has the bits of an eager one: buffers, generators, metrics") {
+  const TemporaryFolder folder;
+  const auto run = [&](bool captures) {
+    const auto module = made<BreaksOff>();
+    const auto keeping = std::make_shared<Keeping>();
+    const EvalReport report = trainer_of(folder, captures, keeping).test(module, regression_data(8, 30, 3));
+    return std::tuple(report, keeping->kept, module->counted.item<float>());
+  };
+  const auto [plain, outputs, counted] = run(false);
+  const auto [refused, same_outputs, same_counted] = run(true);
+  CHECK(plain.loaders == refused.loaders);
+  CHECK(refused.captured_batches == 0);
+  CHECK_THAT(refused.not_captured.value_or(""), ContainsSubstring("'test_auroc' keeps all samples"));
+  check_same_outputs(outputs, same_outputs);
+  CHECK(counted == 10);
+  CHECK(same_counted == 10);
 }
 
 TEST_CASE("passes that are too short are not captured, and the report says so") {

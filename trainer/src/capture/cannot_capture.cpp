@@ -59,6 +59,21 @@ bool schedules_momentum(const PlannedOptimizer& planned) {
   return planned.scheduler && planned.scheduler->scheduler->momentum_at(0);
 }
 
+const char* hook_after_steps(const LightningModule& module) {
+  const HookMask& overridden = ComponentAccess::overridden(module);
+  if (overridden.has(Hook::on_train_batch_end)) return "on_train_batch_end";
+  if (overridden.has(Hook::on_train_epoch_end)) return "on_train_epoch_end";
+  return overridden.has(Hook::on_train_end) ? "on_train_end" : nullptr;
+}
+
+std::vector<std::pair<std::string, Tensor>> captured_state(const LightningModule& module) {
+  std::vector<std::pair<std::string, Tensor>> state;
+  for (const auto& [name, value] : unique_parameters(module)) state.emplace_back(cat("parameter '", name, "'"), value);
+  for (const auto& item : module.named_buffers())
+    if (item.value().defined()) state.emplace_back(cat("buffer '", item.key(), "'"), item.value());
+  return state;
+}
+
 std::optional<std::string> cannot_capture(const RunState& run) {
   const TrainerOptions& o = run.options;
   if (run.step.manual) return "the module uses manual optimization (automatic_optimization() is false)";

@@ -2,7 +2,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/device/graph_capture.h"
 #include "fulgur/core/state/stage.h"
@@ -19,6 +22,11 @@ std::optional<std::string> cannot_capture_evaluation(const RunState& run, Runnin
                                                      const GraphCapture* graph);
 /// Why captured steps on the CPU would not have the bits of eager ones.
 std::optional<std::string> cannot_keep_bits(const RunState& run);
+/// A hook of training that the module overrides, in which it may use what its steps have gathered in members; nullptr
+/// if there is none.
+const char* hook_after_steps(const LightningModule& module);
+/// The parameters and buffers, with names for messages.
+std::vector<std::pair<std::string, Tensor>> captured_state(const LightningModule& module);
 /// Whether the optimizer's schedule changes its momentum.
 bool schedules_momentum(const PlannedOptimizer& planned);
 

@@ -18,6 +18,11 @@ namespace {
 // More shapes than this are not told apart.
 constexpr size_t kMostKnownShapes = 256;
 
+bool is_power_of_ten(int64_t count) {
+  while (count > 1 && count % 10 == 0) count /= 10;
+  return count == 1;
+}
+
 const Tensor& tensor_in(const Batch::Entry& entry) { return std::get<Tensor>(entry.second); }
 
 bool have_same_strides(const Batch& one, const Batch& other) {
@@ -35,12 +40,14 @@ struct CapturedEvaluation::Recording {
   std::vector<LogStore::Addition> additions;
   std::vector<MetricStore::Updates> updates;
   int64_t launches = 0, pass = 0;  // since it was recorded for the first time; the pass of the last recording
+  int64_t member_changes = 0;      // until the last recording
 };
 
 struct CapturedEvaluation::Shape {
   int64_t loader;
   BatchKind kind;
-  int64_t pass = 0;  // in which it was seen last
+  int64_t pass = 0;                   // in which it was seen last
+  int64_t batches = 0, previous = 0;  // in that pass and in the one before; 0: none
   std::optional<Recording> recording = {};
 };
 
@@ -54,11 +61,14 @@ CapturedEvaluation::CapturedEvaluation(RunState& run, Services& services, Runnin
       services_(services),
       stage_(stage),
       step_name_(evaluation_step(stage)),
-      graph_(run.strategy->make_graph_capture()) {
+      graph_(run.strategy->make_graph_capture()),
+      members_(*run.model) {
   if (const auto reason = cannot_capture_evaluation(run, stage, graph_.get()))
     give_up(*reason);
-  else
+  else {
     graph_->set_place([this] { return place_of_operation(run_); });
+    graph_->set_state([this] { return captured_state(*run_.model); });
+  }
 }
 
 CapturedEvaluation::~CapturedEvaluation() = default;
@@ -106,12 +116,23 @@ CapturedEvaluation::Shape* CapturedEvaluation::shape_of(const Batch& batch) {
   return shapes_.back().get();
 }
 
-std::optional<Outputs> CapturedEvaluation::step(const Batch& batch, const Body& body) {
+std::optional<Outputs> CapturedEvaluation::step(const Batch& batch, std::optional<int64_t> left, const Body& body) {
   if (given_up_) return std::nullopt;
   Shape* const shape = shape_of(batch);
-  if (!shape || std::exchange(shape->pass, pass_) != pass_) return std::nullopt;
+  if (!shape) return std::nullopt;
+  if (std::exchange(shape->pass, pass_) != pass_) {
+    shape->previous = std::exchange(shape->batches, 1);
+    return std::nullopt;
+  }
+  ++shape->batches;
   if (guards_ && (discards_ != services_.logs.discards() || guards_->changed())) start_over();
-  return captured(*shape, batch, body);
+  return captured(*shape, batch, ends_pass(*shape, left), body);
+}
+
+bool CapturedEvaluation::ends_pass(const Shape& shape, std::optional<int64_t> left) const {
+  if (!is_power_of_ten(pass_)) return false;
+  // The last batch of a loader may be of another shape.
+  return shape.previous > 0 ? shape.batches == shape.previous : left && *left <= 1;
 }
 
 bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
@@ -140,24 +161,27 @@ bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
   return true;
 }
 
-std::optional<Outputs> CapturedEvaluation::captured(Shape& shape, const Batch& batch, const Body& body) {
+std::optional<Outputs> CapturedEvaluation::captured(Shape& shape, const Batch& batch, bool is_last, const Body& body) {
   if (!place(shape, batch)) return std::nullopt;
   Recording& recording = *shape.recording;
-  if (compares(recording)) {
+  if (members_.due()) ++member_changes_;
+  if (is_last || compares(recording)) {
     if (const auto problem = record(recording, body)) return leave(shape, *problem);
     recording.pass = pass_;
+    recording.member_changes = member_changes_;
     if (!std::exchange(reported_, true)) log::info(cat("capture: ", step_name_, " is captured"));
   }
   recording.graph->replay();
   ++recording.launches;
   ++run_.captured_evaluation.batches;
-  return finish(recording);
+  Outputs outputs = finish(recording);
+  members_.remember();
+  return outputs;
 }
 
 bool CapturedEvaluation::compares(const Recording& recording) const {
-  int64_t launches = recording.launches;
-  while (launches > 1 && launches % 10 == 0) launches /= 10;
-  return launches <= 1 || recording.pass != pass_;
+  return recording.launches == 0 || is_power_of_ten(recording.launches) || recording.pass != pass_ ||
+         recording.member_changes != member_changes_;
 }
 
 std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording& recording, const Body& body) {
@@ -169,6 +193,7 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
   std::vector<LogStore::Addition> additions;
   std::vector<MetricStore::Updates> updates;
   std::optional<Problem> problem;
+  services_.logs.before_recording(run_.device());
   try {
     recording.graph->record([&] {
       services_.logs.start_recording(run_.device(), stage_);

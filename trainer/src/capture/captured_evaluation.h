@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "capture/watched_members.h"
 #include "fulgur/capture/capture_guards.h"
 #include "fulgur/core/device/graph_capture.h"
 #include "fulgur/data/batch_kind.h"
@@ -19,7 +20,8 @@ namespace fulgur::detail {
 /// The first batch of each shape in a pass runs eagerly: it creates the slots of logged values, and modules often do
 /// something else with it, such as logging pictures. The next one is recorded or, if there is a recording of an earlier
 /// pass, compared with it; hooks between passes may have changed what steps read, and then it is recorded again. Within
-/// a pass, recordings are compared like those of training.
+/// a pass, recordings are compared like those of training. In passes 1, 10, 100, … the last batch is compared, too,
+/// since a pass may be short.
 class CapturedEvaluation final : public EvaluationSteps {
  public:
   CapturedEvaluation(RunState& run, Services& services, RunningStage stage);
@@ -27,7 +29,7 @@ class CapturedEvaluation final : public EvaluationSteps {
 
   void begin_pass() override;
   void end_pass() override;
-  std::optional<Outputs> step(const Batch& batch, const Body& body) override;
+  std::optional<Outputs> step(const Batch& batch, std::optional<int64_t> left, const Body& body) override;
 
  private:
   struct Recording;
@@ -35,7 +37,9 @@ class CapturedEvaluation final : public EvaluationSteps {
   struct Problem;
   Shape* shape_of(const Batch& batch);
   /// The step's outputs if it was executed, by a replay or while it was recorded.
-  std::optional<Outputs> captured(Shape& shape, const Batch& batch, const Body& body);
+  std::optional<Outputs> captured(Shape& shape, const Batch& batch, bool is_last, const Body& body);
+  /// Whether this may be the last batch of its shape in a pass whose last batches are compared.
+  bool ends_pass(const Shape& shape, std::optional<int64_t> left) const;
   /// Puts the batch where the recording reads it. False if that changes strides, on which kernels may depend.
   bool place(Shape& shape, const Batch& batch);
   /// Whether the recording is compared with this step.
@@ -57,7 +61,9 @@ class CapturedEvaluation final : public EvaluationSteps {
   std::unique_ptr<GraphCapture> graph_;
   std::vector<std::unique_ptr<Shape>> shapes_;
   std::optional<CaptureGuards> guards_;  // since the first recording
-  int64_t discards_ = 0;                 // of logged values, then
+  WatchedMembers members_;
+  int64_t member_changes_ = 0;  // that call for comparisons
+  int64_t discards_ = 0;        // of logged values, then
   int64_t pass_ = 0;
   bool given_up_ = false, reported_ = false, reported_shapes_ = false;
 };

@@ -10,6 +10,7 @@
 
 #include "capture/cannot_capture.h"
 #include "capture/failed_operation.h"
+#include "fulgur/core/contracts/component_access.h"
 #include "fulgur/core/device/memory_stats.h"
 #include "fulgur/core/state/clip.h"
 #include "fulgur/core/text/log.h"
@@ -45,7 +46,10 @@ CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<Gr
       optimizer_(dynamic_cast<RecordableStep*>(run.plan.optimizers.front().optimizer.get())),
       graph_(std::move(graph)),
       body_(std::move(body)),
-      several_shapes_(graph_->compares_recordings() && run.options.capture_shapes > 1) {
+      several_shapes_(graph_->compares_recordings() && run.options.capture_shapes > 1),
+      members_(*run.model),
+      hooks_between_epochs_(ComponentAccess::overridden(*run.model).has(Hook::on_train_epoch_start) ||
+                            ComponentAccess::overridden(*run.model).has(Hook::on_train_epoch_end)) {
   now_ = shapes_.emplace_back(std::make_unique<Shape>()).get();
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   planned.optimizer->keep_rates_on_device();
@@ -298,6 +302,7 @@ void CapturedStep::keep_gradients_in_place() {
 StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, int64_t batch_idx) {
   services_.logs.start_recording(run_.device());
   services_.metrics.start_recording();
+  members_.remember();
   Batch in_format = batch;
   to_memory_format(run_, in_format);
   StepOutput output = body_(in_format, batch_idx, last_of_window());
@@ -306,7 +311,25 @@ StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, i
   recording.additions = services_.logs.take_recording();
   recording.updates = services_.metrics.take_recording();
   numbers_ = services_.logs.take_noted();
+  changes_members_ = members_.changed();
   return output;
+}
+
+std::optional<std::string> CapturedStep::cannot_replay_members() const {
+  const char* const hook = hook_after_steps(*run_.model);
+  if (!changes_members_ || !hook || !graph_->compares_recordings()) return std::nullopt;
+  return cat(
+      "training_step changes members of the module, as a counter or a list of losses, which captured steps would "
+      "not do, and the module overrides ",
+      hook, ", which may use them; keep such values in buffers, or log them");
+}
+
+void CapturedStep::refuse_difference(const Recording& recording, const std::string& what) const {
+  throw Error(cat("[trainer.capture] a captured step must do what its recording does; the step after ",
+                  recording.launches, " captured ones differs: ", what,
+                  ". The weights are those before this step; the ", recording.unverified,
+                  " steps since the last comparison may be wrong. Keep host code that changes between steps out of the "
+                  "step, or set trainer.capture to false."));
 }
 
 bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batch_idx) {
@@ -320,7 +343,9 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   optimizer_->set_recording(true);
   if (!recording.graph) recording.graph = graph_->another();
   recording.epoch = run_.counters.epoch;
+  recording.member_changes = member_changes_;
   services_.finite.before_recording();
+  services_.logs.before_recording(run_.device());
   try {
     recording.graph->record([&recording, reserved_before, batch, batch_idx, this] {
       *reserved_before = reserved();
@@ -335,21 +360,18 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   } catch (const std::exception& error) {
     std::string what = first_line(error.what());
     const bool executed = dynamic_cast<const StepNotRecorded*>(&error) != nullptr;
-    if (executed && recording.launches <= 1 && recording.output.loss.defined()) {
+    // After one launch nothing is wrong: it was compared with an eager step.
+    const bool is_right = recording.launches <= 1 || recording.unverified == 0;
+    if (executed && is_right && recording.output.loss.defined()) {
       optimizer_->set_recording(false);
       run_.window.losses = losses;
       executed_ = what;
+      records_again_ = recording.launches > 1;
       return false;
     }
     if (executed) recording.graph->undo_step();
     undo_step(recording.gradients_before, losses);
-    // After one launch nothing is wrong: it was compared with an eager step.
-    if (recording.launches > 1)
-      throw Error(
-          cat("[trainer.capture] a captured step must do what its recording does; the step after ", recording.launches,
-              " captured ones differs: ", what,
-              ". The weights are those before this step; the steps since the last comparison may be wrong. Keep "
-              "host code that changes between steps out of the step, or set trainer.capture to false."));
+    if (!is_right) refuse_difference(recording, what);
     if (what.find("not permitted when stream is capturing") != what.npos)
       what +=
           ". The step synchronizes with the device there, as item(), cpu() and copies to the host do: keep values on "
@@ -364,12 +386,17 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
-  if ((changing_ || rate) && !replaced && recording.output.loss.defined() && recording.graph->compares_recordings() &&
-      run_.captured.batches == 0) {
+  const auto members = cannot_replay_members();
+  if (members && recording.launches > 1 && recording.unverified > 0) {
+    undo_step(recording.gradients_before, losses);
+    refuse_difference(recording, *members);
+  }
+  if ((members || ((changing_ || rate) && run_.captured.batches == 0)) && !replaced &&
+      recording.output.loss.defined() && recording.graph->compares_recordings()) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
     run_.window.losses = losses;
-    executed_ = rate ? *rate : changing_->why_not_captured();
+    executed_ = members ? *members : rate ? *rate : changing_->why_not_captured();
     return false;
   }
   if (changing_ || rate || replaced || !recording.output.loss.defined()) {
@@ -398,7 +425,16 @@ bool CapturedStep::compares(const Recording& recording) const {
   // The gradients that a window's first recording makes are where later ones expect them: it is made once more.
   if (launches == 2 && first_of_window() && !last_of_window()) return true;
   while (launches > 1 && launches % 10 == 0) launches /= 10;
-  return launches == 1 || recording.epoch != run_.counters.epoch;
+  return launches == 1 || recording.epoch != run_.counters.epoch || recording.member_changes != member_changes_;
+}
+
+bool CapturedStep::ends_epoch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+  if (batch_idx <= last_captured_) last_of_epoch_ = last_captured_;
+  last_captured_ = batch_idx;
+  if (!hooks_between_epochs_ || !batches_in_epoch || !graph_->compares_recordings()) return false;
+  // The last batch of an epoch may be of another shape, which runs eagerly.
+  const int64_t last = last_of_epoch_ >= 0 ? last_of_epoch_ : *batches_in_epoch - 2;
+  return batch_idx > last - run_.window.target;
 }
 
 bool CapturedStep::compare(Recording& recording, const Batch& batch, int64_t batch_idx) {
@@ -434,6 +470,7 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   run_.window.losses = losses;
   ++run_.captured.batches;
   ++recording.launches;
+  members_.remember();
   return recording.output;
 }
 
@@ -443,7 +480,13 @@ StepOutput CapturedStep::accept(Recording& recording) {
   services_.finite.after_replay();
   set_gradients(recording.gradients_after);
   StepOutput output = recording.output;
-  give_up(*std::exchange(executed_, std::nullopt));
+  const std::string why = *std::exchange(executed_, std::nullopt);
+  if (std::exchange(records_again_, false)) {
+    log::info(cat("capture: the step has changed since the last one (", why, "), so it is captured again"));
+    start_over();
+  } else {
+    give_up(why);
+  }
   return output;
 }
 
@@ -487,7 +530,8 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
   return step;
 }
 
-std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
+std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx,
+                                             std::optional<int64_t> batches_in_epoch) {
   ++batches_;
   if (given_up_) return std::nullopt;
   if (several_shapes_ && !select_shape(batch) && now_->recorded) return std::nullopt;
@@ -527,9 +571,12 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
   run_.plan.optimizers.front().optimizer->upload_rates();
   const Batch& input = copies_ ? now_->inputs : batch;
-  if (recording ? compares(*recording) && !compare(*recording, input, batch_idx)
-                : !record(recording.emplace(), input, batch_idx))
+  if (recorded_ && graph_->compares_recordings() && members_.due()) ++member_changes_;
+  const bool is_last = ends_epoch(batch_idx, batches_in_epoch);
+  const bool verifies = !recording || compares(*recording) || (is_last && recording->launches > 0);
+  if (verifies && !(recording ? compare(*recording, input, batch_idx) : record(recording.emplace(), input, batch_idx)))
     return executed_ ? std::optional(accept(*recording)) : std::nullopt;
+  recording->unverified = verifies ? 0 : recording->unverified + 1;
   return replay(*recording);
 }
 

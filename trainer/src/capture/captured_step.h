@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture/watched_members.h"
 #include "fulgur/core/device/graph_capture.h"
 #include "fulgur/core/device/recordable_step.h"
 #include "fulgur/data/device_prefetcher.h"
@@ -48,7 +49,7 @@ class CapturedStep {
   bool reads(const Batch& batch) const { return sets_ && sets_->find(batch); }
   /// The step's output if the recorded step was launched; nullopt if the step must run eagerly. In neither case is the
   /// batch counted in its window.
-  std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx);
+  std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// Call before work other than steps, such as an evaluation: frees the recordings if the device's memory cannot hold
   /// both, since nothing else can use their pool.
   void make_room();
@@ -65,6 +66,8 @@ class CapturedStep {
     // The gradients of all parameters, before a launch and after it.
     std::vector<Tensor> gradients_before, gradients_after;
     int64_t launches = 0, epoch = 0;  // the epoch of the last recording
+    int64_t member_changes = 0;       // until then
+    int64_t unverified = 0;           // launches since then
   };
   /// Indexed by the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
@@ -109,14 +112,22 @@ class CapturedStep {
   void keep_gradients_in_place();
   bool record(Recording& recording, const Batch& batch, int64_t batch_idx);
   /// Whether the recording is compared with this step, if its recorder can do so: the first two steps must agree, and
-  /// code of the host that changes rarely is found at steps 10, 100, 1,000, … and in each epoch.
+  /// code of the host that changes rarely is found at steps 10, 100, 1,000, …, in each epoch, and after changes of the
+  /// module's members.
   bool compares(const Recording& recording) const;
-  /// Records the step again. Throws an Error if it differs from a recording that was launched more than once.
+  /// Whether this step is in the last window of its epoch that is captured, as far as that is known, and hooks between
+  /// epochs may change what steps do. If it agrees, and the next epoch's first step differs, then no launch was wrong.
+  bool ends_epoch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  /// Records the step again. Throws an Error if it differs from a recording, and launches since the last comparison may
+  /// have been wrong.
   bool compare(Recording& recording, const Batch& batch, int64_t batch_idx);
   StepOutput record_body(Recording& recording, const Batch& batch, int64_t batch_idx);
   /// Reverts the host's part of a step whose recording failed.
   void undo_step(const std::vector<Tensor>& gradients, int64_t losses);
   std::optional<StepOutput> replay(Recording& recording);
+  /// Why launches of the recording that was just made would not do what the step does on the host.
+  std::optional<std::string> cannot_replay_members() const;
+  [[noreturn]] void refuse_difference(const Recording& recording, const std::string& what) const;
   /// The output of a step that was executed while it was recorded, and cannot be replayed.
   StepOutput accept(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
@@ -169,6 +180,13 @@ class CapturedStep {
   HostNumbers numbers_;                  // of the last recording
   std::string stopped_at_;               // the operation at which a recording failed
   std::optional<std::string> executed_;  // why the step of the last recording, which was executed, cannot be replayed
+  bool records_again_ = false;           // later steps may be replayed, by new recordings
+  WatchedMembers members_;
+  bool hooks_between_epochs_;     // the module has them
+  int64_t member_changes_ = 0;    // that call for comparisons
+  bool changes_members_ = false;  // the last recorded step does
+  int64_t last_of_epoch_ = -1;    // the last captured batch of the previous epoch
+  int64_t last_captured_ = -1;    // the last captured batch
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
   int64_t pool_bytes_ = 0;      // size of the recordings' pool
   int64_t batches_ = 0;         // batches of the fit so far

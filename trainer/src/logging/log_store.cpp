@@ -218,7 +218,10 @@ void LogStore::start_recording(at::Device device, RunningStage stage) {
   records_ |= stage == RunningStage::train;
   recorded_.clear();
   start_noting(device);
-  // On the CPU the step is executed while it is recorded. This write of the host is no part of it.
+}
+
+void LogStore::before_recording(at::Device device) {
+  // On the CPU the step is executed while it is recorded.
   if (device.is_cpu() && watch_.device.defined() && watch_.device.is_cpu() && !watch_.device_used)
     *watch_.device.mutable_data_ptr<double>() = 0;
 }

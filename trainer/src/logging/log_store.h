@@ -68,6 +68,8 @@ class LogStore {
   /// are also recorded as by `start_noting`. On the CPU the recorded step only copies its values, and the host
   /// accumulates them after each launch with the bits of an eager step.
   void start_recording(at::Device device, RunningStage stage = RunningStage::train);
+  /// Before a step that calls `start_recording`: what the host writes is no part of the step.
+  void before_recording(at::Device device);
   std::vector<Addition> take_recording();
   /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);

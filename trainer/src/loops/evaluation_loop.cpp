@@ -289,7 +289,8 @@ class EvaluationPass {
       if (!rounds.next(i, more)) break;
       if (more) {
         rounds.before_batch();
-        evaluate_batch(index, i, !limit || i + 1 < *limit ? prefetcher : nullptr);
+        left_ = limit ? std::optional(*limit - i - 1) : std::nullopt;
+        evaluate_batch(index, i, left_ != 0 ? prefetcher : nullptr);
       }
       rounds.end_round();
       if (run_.fn != TrainerFn::fit) run_.actions.step_done();
@@ -342,7 +343,7 @@ class EvaluationPass {
         const auto guard = run_.strategy->precision().forward_guard();
         return (module_.*hooks_.module_step)(batch, batch_idx, run_.position.loader_idx);
       };
-      std::optional<Outputs> outputs = captured_ ? captured_->step(batch_, eager) : std::nullopt;
+      std::optional<Outputs> outputs = captured_ ? captured_->step(batch_, left_, eager) : std::nullopt;
       return outputs ? std::move(*outputs) : eager(batch_);
     }
     std::vector<Outputs> of_parts(parts.size());
@@ -364,6 +365,7 @@ class EvaluationPass {
   HeldBatch held_;
   Batch& batch_ = held_.get();
   int64_t samples_ = 0;
+  std::optional<int64_t> left_;  // batches of the loader after the present one, if known
   bool abandons_ = true;
 };
 

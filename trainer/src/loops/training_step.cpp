@@ -191,7 +191,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   std::optional<StepOutput> output;
   {
     const auto timer = run_.actions.time("captured_step");
-    output = captured_->step(batch, batch_idx);
+    output = captured_->step(batch, batch_idx, batches_in_epoch);
   }
   if (output) {
     ++run_.window.losses;
@@ -538,7 +538,10 @@ void TrainingStep::start_capturing() {
   }
   if (!reason) reason = cannot_capture(run_);
   if (!reason && graph->compares_recordings()) reason = cannot_keep_bits(run_);
-  if (graph) graph->set_place([this] { return place_of_operation(run_); });
+  if (graph) {
+    graph->set_place([this] { return place_of_operation(run_); });
+    graph->set_state([this] { return captured_state(*run_.model); });
+  }
   if (reason) {
     run_.captured.refused = *reason;
     return log::warn("trainer.not_captured",

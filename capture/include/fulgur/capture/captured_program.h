@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/export.h"
@@ -12,11 +13,19 @@
 
 namespace fulgur {
 
+class CapturedProgram;
+
 /// Settings of `CapturedProgram::record`.
 struct RecordOptions {
   /// Tensors that the caller fills before each replay, such as a batch. Another recording may have others in their
   /// place.
   std::vector<Tensor> inputs;
+  /// Tensors, with their names for messages, whose values are kept from the beginning of the step, such as a module's
+  /// parameters and buffers. The values of other tensors are kept when an operation first uses them.
+  std::vector<std::pair<std::string, Tensor>> state;
+  /// The recording of an earlier step of the same kind, or nullptr: the values of the tensors and generators that it
+  /// used are kept from the beginning, too.
+  const CapturedProgram* previous = nullptr;
   /// Describes the part of the step that runs now, such as a module's name; called for each refused operation. May be
   /// empty.
   std::function<std::string()> place;
@@ -26,9 +35,9 @@ struct RecordOptions {
   bool open_composites = true, typed_calls = true, simplify = true, plan_memory = true;
 };
 
-/// Why an operation cannot be replayed.
+/// Why a step cannot be replayed.
 struct CaptureRefusal {
-  std::string operation;  ///< for example `aten::_local_scalar_dense`
+  std::string operation;  ///< for example `aten::_local_scalar_dense`; or `host code`
   std::string reason;
   std::string place;  ///< from RecordOptions::place
   FULGUR_API std::string text() const;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <typeinfo>
 #include <utility>
 
 #include "fulgur/core/contracts/hooks.h"
@@ -34,6 +37,15 @@ struct ComponentAccess {
   static void find_overridden(C& component) {
     Base& base = component;
     if (!base.overridden_.exact) base.overridden_ = hooks_of<Base, C>();
+    note_object<Base>(component);
+  }
+
+  /// Notes where the component and its members are, if C is its own class.
+  template <class Base, class C>
+  static void note_object(C& component) {
+    Base& base = component;
+    if constexpr (requires { base.whole_object_; })
+      if (const C& whole = component; typeid(whole) == typeid(C)) base.whole_object_ = {&component, sizeof(C)};
   }
 
   /// Records that a factory has made the component from `options()`, and can make another with `make_another`.
@@ -42,6 +54,7 @@ struct ComponentAccess {
     Base& base = made;  // C may have members of the same names
     if constexpr (requires { base.hparams_; }) base.hparams_ = options();
     if constexpr (requires { base.overridden_; }) base.overridden_ = hooks_of<Base, C>();
+    note_object<Base>(made);
     if constexpr (requires { base.factory_; }) base.factory_ = std::forward<Factory>(make_another);
   }
 
@@ -53,6 +66,21 @@ struct ComponentAccess {
   }
 
   // ---- of a module ----
+  /// The memory of a module with its members, and that of the part that is a LightningModule; both are empty if its
+  /// class is not known.
+  struct Object {
+    std::span<const std::byte> whole, base;
+  };
+  template <class Module>
+  static Object object_of(const Module& module) {
+    const auto& [begin, bytes] = module.whole_object_;
+    const auto* const from = static_cast<const std::byte*>(begin);
+    const auto* const own = reinterpret_cast<const std::byte*>(&module);
+    // A copy has the values of the module that it was made of.
+    if (bytes == 0 || dynamic_cast<const void*>(&module) != begin) return {};
+    return {{from, bytes}, {own, sizeof(Module)}};
+  }
+
   /// Sets the run that the module is in; nullptr when the run ends.
   template <class Module>
   static void set_run(Module& module, RunContext* run) {

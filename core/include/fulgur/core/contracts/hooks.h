@@ -21,7 +21,9 @@ namespace fulgur {
   HOOK(validation_step)             \
   HOOK(test_step)                   \
   HOOK(predict_step)                \
+  HOOK(on_train_epoch_start)        \
   HOOK(on_train_epoch_end)          \
+  HOOK(on_train_end)                \
   HOOK(on_validation_epoch_end)     \
   HOOK(on_validation_end)           \
   HOOK(on_test_epoch_end)           \

@@ -223,6 +223,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
     FULGUR_TRANSFER_HOOKS(FULGUR_LOOK)
     FULGUR_MODULE_HOOKS(FULGUR_LOOK)
     FULGUR_STEP_HOOKS(FULGUR_LOOK)
+    FULGUR_LOOK(on_train_batch_end)
 #undef FULGUR_LOOK
     mask.exact = true;
     return mask;
@@ -237,6 +238,11 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   RunContext* run_ = nullptr;
   ConfigNode hparams_;
   HookMask overridden_;
+  // This object, if the class that its factory or its user knows is its own; nothing in a copy of it.
+  struct WholeObject {
+    const void* begin = nullptr;
+    size_t bytes = 0;
+  } whole_object_;
   std::function<std::shared_ptr<LightningModule>()> factory_;
   std::vector<std::shared_ptr<PlacedModule>> placed_modules_;
 };

@@ -3,8 +3,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fulgur/core/export.h"
+#include "fulgur/core/state/tensor.h"
 #include "fulgur/core/text/errors.h"
 
 namespace fulgur {
@@ -47,6 +50,9 @@ class FULGUR_API GraphCapture {
   virtual bool compares_recordings() const { return false; }
   /// `place` describes the part of the step that runs now, for the messages of `record`.
   virtual void set_place(const std::function<std::string()>& /*place*/) {}
+  /// `state` gives tensors with their names, such as parameters and buffers: each recording keeps their values from its
+  /// beginning, so that it finds what host code writes into them, and `undo_step` restores that as well.
+  virtual void set_state(const std::function<std::vector<std::pair<std::string, Tensor>>()>& /*state*/) {}
 };
 
 }  // namespace fulgur

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fulgur/core/contracts/module.h"
+
+namespace fulgur::detail {
+
+/// The members that a module's class adds, as bytes: numbers, flags, handles, the ends of vectors; not what they point
+/// to. Host code that changes them may change what a captured step should do. If the module's class is not known,
+/// nothing is seen.
+class WatchedMembers {
+ public:
+  explicit WatchedMembers(const LightningModule& module);
+  /// Keeps the present bytes.
+  void remember();
+  bool changed() const;
+  /// Whether a change since `remember` calls for a comparison: the first, second, fourth, eighth … change of one of the
+  /// words does. So a counter that nothing depends on costs few comparisons. Takes some nanoseconds if nothing changed.
+  bool due();
+
+ private:
+  std::vector<std::span<const std::byte>> parts_;
+  std::vector<std::byte> before_;
+  std::vector<uint32_t> changes_;  // by word
+};
+
+}  // namespace fulgur::detail
