@@ -59,10 +59,26 @@ bool is_one_of(const std::string& name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+/// Options of components that are often given without the name of their component.
+struct ComponentOption {
+  const char* name;
+  const char* component;
+};
+constexpr ComponentOption kComponentOptions[] = {
+    {"lr", "optimizer"},       {"learning_rate", "optimizer"}, {"weight_decay", "optimizer"},
+    {"momentum", "optimizer"}, {"betas", "optimizer"},         {"batch_size", "data"},
+    {"num_workers", "data"},   {"data_dir", "data"},           {"hidden", "model"}};
+
 [[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
   for (const Field& field : trainer.all()) {
     if (field.name == name)
       throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
+  }
+  for (const auto& [option, component] : kComponentOptions) {
+    if (name == option)
+      throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--", component, ".",
+                            name == "learning_rate" ? "lr" : name, "'? `", program_name(),
+                            " describe CLASS` lists the options of a component."));
   }
   std::vector<std::string> known{"print_config"};
   known.insert(known.end(), std::begin(kWithValue), std::end(kWithValue));
@@ -72,8 +88,10 @@ bool is_one_of(const std::string& name, const Names& names) {
   for (std::string& option : known) option = "--" + option;
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
-  throw ConfigError(cat("[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`", program_name(),
-                        " --help` lists all."));
+  throw ConfigError(
+      cat("[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`", program_name(),
+          " VERB --help` lists those of a verb, `", program_name(),
+          " describe CLASS` those of a component, which are set as --model.NAME, --data.NAME and so on."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -516,8 +534,8 @@ bool has_verb(const CLI::App& app, const std::string& name) {
 void check_verb(const std::vector<std::string>& arguments, const CLI::App& app) {
   if (arguments.empty() || arguments.front().starts_with('-') || has_verb(app, arguments.front())) return;
   const std::string verb = escape_controls(arguments.front().substr(0, 200));
-  throw ConfigError(cat("[cli] there is no verb '", verb, "'", hint_for_extra(verb, app),
-                        ". `--help` lists the verbs; those of a plug-in need --plugin FILE.so."));
+  throw ConfigError(cat("[cli] there is no verb '", verb, "'", as_sentence(hint_for_extra(verb, app)),
+                        "`--help` lists the verbs; those of a plug-in need --plugin FILE.so."));
 }
 
 }  // namespace

@@ -56,9 +56,13 @@ TEST_CASE("last and best: the config's own run folder first, then the newest run
   CHECK(find_checkpoint("best", folder.path(), {.name = "logs"}, {}) == v2 / "checkpoints/best.ckpt");
   CHECK(find_checkpoint("last", folder.path(), {.name = "logs"}, v0) == v0 / "checkpoints/last.ckpt");
   CHECK(find_checkpoint("some/path.ckpt", folder.path(), {.name = "logs"}, v0) == "some/path.ckpt");
-  make(11, {"last.ckpt"});
+  const fs::path v11 = make(11, {"last.ckpt"});
   CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "logs"}, {}),
-                    ContainsSubstring("never logged its monitor"));
+                    ContainsSubstring("has not logged its monitor yet. Use --ckpt_path last"));
+  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "logs"}, v11),
+                    ContainsSubstring("has not logged its monitor yet. Use --ckpt_path last"));
+  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "logs"}, make(12, {})),
+                    ContainsSubstring("no checkpoint was saved there yet"));
   CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "other"}, {}), ContainsSubstring("no run under"));
   // A version that the logger names is the only one.
   CHECK(find_checkpoint("last", folder.path(), {.name = "logs", .version = 0}, {}) == v0 / "checkpoints/last.ckpt");

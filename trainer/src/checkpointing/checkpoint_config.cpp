@@ -315,7 +315,8 @@ struct Agreement {
         cat("[trainer.fit] the config describes a different model from that of ", checkpoint, ":\n  ",
             join(refused, "\n  "),
             "\nUse the config of its run, --load.weights_only true for a new run from these weights, or "
-            "--allow-config-change for options that do not change shapes.",
+            "--allow-config-change for options that do not change shapes. Neither loads the weights of another class: "
+            "for a new run without them, omit --resume and --ckpt_path.",
             has_new_option ? " An option that is not set in the checkpoint may be new in the module: continue with "
                              "--allow-config-change. The config's values then apply to all options, also those of the "
                              "optimizer, the schedule, the seed and the batch size."

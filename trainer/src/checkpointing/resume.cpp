@@ -105,6 +105,13 @@ std::optional<fs::path> last_in(const fs::path& folder) {
   }
 }
 
+// Why a folder has no last or best checkpoint, and what to do.
+std::string without_link(const fs::path& folder) {
+  if (!last_in(folder)) return ": no checkpoint was saved there yet. Give the path of a checkpoint.";
+  return ": its run has no ModelCheckpoint that keeps the best (save_top_k), or has not logged its monitor yet. Use "
+         "--ckpt_path last or a path.";
+}
+
 }  // namespace
 
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
@@ -118,18 +125,15 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
   };
   if (has_checkpoint_folder(config_folder)) {
     if (auto path = chosen_in(config_folder)) return *path;
-    throw CheckpointError(
-        cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
+    throw CheckpointError(cat("[trainer.ckpt_path] ", config_folder, " has no ", link,
+                              without_link(checkpoint_folder_of(config_folder))));
   }
   for (const fs::path& run_dir : run_folders(root, name)) {
     const fs::path folder = checkpoint_folder_of(run_dir);
     if (auto path = chosen_in(run_dir)) return *path;
     // A newer run that has checkpoints but no best one must not be skipped silently.
     if (fs::exists(folder / run_layout::kLast))
-      throw CheckpointError(
-          cat("[trainer.ckpt_path] ", folder, " has no ", link,
-              ": its run has no ModelCheckpoint that keeps the best (save_top_k), or never logged its monitor. Use "
-              "--ckpt_path last or a path."));
+      throw CheckpointError(cat("[trainer.ckpt_path] ", folder, " has no ", link, without_link(folder)));
   }
   const std::string where = name.version
                                 ? cat(newest_run_folder(root, name), " has no checkpoint '")
