@@ -1,6 +1,7 @@
 // capture: steps on the CPU, recorded as programs.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/sin.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -43,6 +44,47 @@ TEST_CASE(
   CHECK(same_weights(plain.weights, captured.weights));
   check_same_logs(plain, captured, "train_loss");
   check_same_logs(plain, captured, "grad_norm");
+}
+
+// Batches as views of other memory: with gaps; with other strides in every second batch.
+struct WithViews : OnCpu {
+  explicit WithViews(bool gaps) : has_gaps(gaps) {}
+  Batch on_after_batch_transfer(Batch batch, int64_t) override {
+    Batch views;
+    for (const auto& [name, value] : batch) {
+      const Tensor x = std::get<Tensor>(value);
+      if (has_gaps && x.dim() == 2)
+        views.add(name, at::cat({x, x}, 1).slice(1, 0, x.size(1)));
+      else if (x.dim() == 2 && ++count % 2 == 0)
+        views.add(name, x.t().contiguous().t());
+      else
+        views.add(name, x);
+    }
+    return views;
+  }
+  bool has_gaps;
+  int count = 0;
+};
+
+template <bool gaps>
+struct Views : WithViews {
+  Views() : WithViews(gaps) {}
+};
+
+TEST_CASE("batches that are views have the bits of eager steps, or are refused if a copy had other strides") {
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto plain = fit<Views<false>>(options, false, on_cpu), captured = fit<Views<false>>(options, true, on_cpu);
+  INFO(captured.told);
+  CHECK_FALSE(captured.report.not_captured);
+  CHECK(captured.report.captured_batches > 10);
+  CHECK(same_weights(plain.weights, captured.weights));
+  check_same_logs(plain, captured, "train_loss");
+  const auto gaps = fit<Views<true>>(options, false, on_cpu), refused = fit<Views<true>>(options, true, on_cpu);
+  REQUIRE(refused.report.not_captured);
+  CHECK_THAT(*refused.report.not_captured, ContainsSubstring("have gaps or are repeated in memory"));
+  CHECK(same_weights(gaps.weights, refused.weights));
+  check_same_logs(gaps, refused, "train_loss");
 }
 
 TEST_CASE("accumulation windows, captured on the CPU, have the bits of eager ones") {

@@ -31,11 +31,18 @@ constexpr int64_t kBatchesOfAnotherKind = 10;
 // Of these, one that comes again is recorded; if there are more, one that has not come again is forgotten.
 constexpr size_t kMostTrackedShapes = 64;
 
-/// The name of an entry that is not a tensor.
-std::optional<std::string> list_of(const Batch& batch) {
-  for (const auto& [name, value] : batch)
-    if (!std::holds_alternative<Tensor>(value)) return name;
-  return std::nullopt;
+/// Why no batch like this one can be read by a recording; empty if it can. A copy of a view that has gaps has other
+/// strides, for which kernels may add in another order.
+std::string why_unreadable(const Batch& batch) {
+  for (const auto& [name, value] : batch) {
+    const auto* const tensor = std::get_if<Tensor>(&value);
+    if (!tensor) return cat("'", escape_controls(name), "' of the batch is not a tensor");
+    if (tensor->defined() && tensor->layout() == at::kStrided && !tensor->is_non_overlapping_and_dense())
+      return cat("'", escape_controls(name),
+                 "' of the batch is a view whose elements have gaps or are repeated in memory; return its contiguous() "
+                 "from the transfer hook or the collate function");
+  }
+  return {};
 }
 
 }  // namespace
@@ -548,8 +555,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (recorded_ && out_of_date()) start_over();
   if (!now_->recorded) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;
-    if (const auto name = list_of(batch))
-      return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
+    if (const std::string why = why_unreadable(batch); !why.empty()) return give_up(why), std::nullopt;
     if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
         (!recorded_ && !first_of_window()))
       return std::nullopt;

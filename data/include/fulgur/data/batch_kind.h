@@ -11,8 +11,9 @@
 
 namespace fulgur {
 
-/// Names, shapes and dtypes of a batch that contains only tensors; a batch with lists matches no kind. Strides and
-/// devices are ignored.
+/// Names, shapes, strides and dtypes of a batch that contains only tensors without gaps in memory; a batch with lists,
+/// or with views that have gaps or repeat elements, matches no kind, not even its own: a copy would have other strides.
+/// Devices are ignored.
 class FULGUR_API BatchKind {
  public:
   BatchKind() = default;
@@ -22,7 +23,7 @@ class FULGUR_API BatchKind {
  private:
   struct Entry {
     std::string name;
-    std::vector<int64_t> sizes;
+    std::vector<int64_t> sizes, strides;
     at::ScalarType type;
   };
   std::vector<Entry> entries_;
