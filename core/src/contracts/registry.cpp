@@ -80,7 +80,7 @@ std::string unknown_component(const ComponentRegistry& registry, std::string_vie
     return text + cat("; did you mean '", known, "'?");
   const std::vector<std::string> names = registry.names();
   const std::string near = did_you_mean(name, names);
-  if (!near.empty()) return text + near;
+  if (!near.empty()) return cat(text, near, " If it is your own class, load its plug-in (--plugin FILE.so)");
   constexpr size_t kMostNames = 20;
   constexpr std::string_view kOwn =
       ". If it is your own class, load its plug-in (--plugin FILE.so), or link the object file that registers it into "

@@ -87,6 +87,57 @@ TEST_CASE("batches that are views have the bits of eager steps, or are refused i
   check_same_logs(gaps, refused, "train_loss");
 }
 
+// Losses that are kept until the end of the epoch.
+struct KeepsLosses : OnCpu {
+  void on_train_batch_end(const StepOutput& output, const Batch&, int64_t) override { losses.push_back(output.loss); }
+  void on_train_epoch_end() override { log("mean_loss", at::stack(losses).mean()); }
+  std::vector<Tensor> losses;
+};
+
+struct KeepsOutputs : Callback {
+  void on_train_batch_end(RunContext&, const StepOutput& output, const Batch&, int64_t) override {
+    losses.push_back(output.loss);
+    values.push_back(output.loss.item<double>());
+  }
+  std::vector<Tensor> losses;
+  std::vector<double> values;
+};
+
+TEST_CASE("losses that hooks keep have the values of their steps, captured or not") {
+  const TemporaryFolder folder;
+  const TrainerOptions options = three_epochs(folder);
+  const auto plain = fit<KeepsLosses>(options, false, on_cpu), captured = fit<KeepsLosses>(options, true, on_cpu);
+  INFO(captured.told);
+  CHECK(captured.report.captured_batches > 20);
+  check_same_logs(plain, captured, "mean_loss");
+  const auto kept = std::make_shared<KeepsOutputs>();
+  const auto other = fit<OnCpu>(options, true, [&](TrainerComponents& components) {
+    on_cpu(components);
+    components.add(kept);
+  });
+  CHECK(other.report.captured_batches > 20);
+  REQUIRE(kept->losses.size() == 33);
+  for (size_t i = 0; i < kept->losses.size(); ++i) CHECK(kept->losses[i].item<double>() == kept->values[i]);
+}
+
+// Prints in each step.
+struct Prints : OnCpu {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    print("a line of the step");
+    return OnCpu::training_step(batch, batch_idx);
+  }
+};
+
+TEST_CASE("a step that prints is not captured, so each of its lines is printed") {
+  const TemporaryFolder folder;
+  const auto result = fit<Prints>(three_epochs(folder), true, on_cpu);
+  REQUIRE(result.report.not_captured);
+  CHECK_THAT(*result.report.not_captured, ContainsSubstring("the step prints"));
+  size_t lines = 0;
+  for (size_t at = 0; (at = result.told.find("a line of the step", at)) != std::string::npos; ++at) ++lines;
+  CHECK(lines == 33);
+}
+
 TEST_CASE("accumulation windows, captured on the CPU, have the bits of eager ones") {
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs(folder);

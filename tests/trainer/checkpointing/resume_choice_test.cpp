@@ -194,6 +194,7 @@ TEST_CASE("ckpt_path auto resumes the newest run with a checkpoint, whatever oth
   REQUIRE(evaluate().run_dir == run_folder(folder, 1));
   fs::create_directories(run_folder(folder, 2) / "checkpoints");  // of a fit that ended before its first checkpoint
   write_text(run_folder(folder, 3), "a file");
+  fs::remove(run_folder(folder) / "finished.json");  // as if the run had been interrupted
   const Result second = fit(folder, "auto", 30);
   CHECK(second.report.global_step == 30);
   CHECK(second.report.run_dir == run_folder(folder));
@@ -202,8 +203,20 @@ TEST_CASE("ckpt_path auto resumes the newest run with a checkpoint, whatever oth
                  "resume: version_0; newer folders have no checkpoint of a fit: version_3, version_2, version_1"));
   CHECK(same_weights(second.weights, fit(other, {}, 30).weights));
   // A finished run is found as well.
+  fs::remove_all(run_folder(folder, 2));
   REQUIRE(evaluate().run_dir == run_folder(folder, 4));
   CHECK_THAT(fit(folder, "auto", 30).told, ContainsSubstring("is finished"));
+}
+
+TEST_CASE("ckpt_path auto does not continue a finished run if a newer fit ended before its first checkpoint") {
+  TemporaryFolder folder, other;
+  fit(folder, {}, 12);
+  fs::create_directories(run_folder(folder, 1) / "checkpoints");
+  const Result fresh = fit(folder, "auto", 30);
+  CHECK_THAT(fresh.told,
+             ContainsSubstring("no checkpoint to resume from (version_1 ended before its first checkpoint)"));
+  CHECK(fresh.report.run_dir == run_folder(folder, 2));
+  CHECK(same_weights(fresh.weights, fit(other, {}, 30).weights));
 }
 
 TEST_CASE("ckpt_path auto skips a newer fit that has finished without checkpoints, unless it has nothing left to do") {

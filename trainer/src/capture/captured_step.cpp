@@ -478,7 +478,19 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   ++run_.captured.batches;
   ++recording.launches;
   members_.remember();
-  return recording.output;
+  return output_of(recording);
+}
+
+StepOutput CapturedStep::output_of(const Recording& recording) const {
+  // On a GPU that would be one more launch in each step.
+  if (!graph_->compares_recordings()) return recording.output;
+  if (!run_.callbacks.any_overrides(Hook::on_train_batch_end) &&
+      !ComponentAccess::overridden(*run_.model).has(Hook::on_train_batch_end))
+    return recording.output;
+  const auto copy = [](const Tensor& value) { return value.defined() ? value.detach().clone() : value; };
+  StepOutput output(copy(recording.output.loss));
+  for (const auto& [name, value] : recording.output.extra) output.extra.add(name, copy(value));
+  return output;
 }
 
 StepOutput CapturedStep::accept(Recording& recording) {
@@ -486,7 +498,7 @@ StepOutput CapturedStep::accept(Recording& recording) {
   services_.metrics.after_replay(recording.updates);
   services_.finite.after_replay();
   set_gradients(recording.gradients_after);
-  StepOutput output = recording.output;
+  StepOutput output = output_of(recording);
   const std::string why = *std::exchange(executed_, std::nullopt);
   if (std::exchange(records_again_, false)) {
     log::info(cat("capture: the step has changed since the last one (", why, "), so it is captured again"));
@@ -544,7 +556,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (several_shapes_ && !select_shape(batch) && now_->recorded) return std::nullopt;
   // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.
   if (run_.window.length != run_.window.target || run_.window.losses != run_.window.done) return std::nullopt;
-  if (run_.captured.step_logs_media) return give_up(kMediaInStep), std::nullopt;
+  if (run_.captured.step_has_effects) return give_up(kEffectsInStep), std::nullopt;
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
   // may make windows longer.
   if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;

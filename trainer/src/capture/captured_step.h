@@ -125,6 +125,8 @@ class CapturedStep {
   /// Reverts the host's part of a step whose recording failed.
   void undo_step(const std::vector<Tensor>& gradients, int64_t losses);
   std::optional<StepOutput> replay(Recording& recording);
+  /// What hooks get of a step. On the CPU these are copies, which may be kept.
+  StepOutput output_of(const Recording& recording) const;
   /// Why launches of the recording that was just made would not do what the step does on the host.
   std::optional<std::string> cannot_replay_members() const;
   [[noreturn]] void refuse_difference(const Recording& recording, const std::string& what) const;

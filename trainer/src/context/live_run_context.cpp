@@ -101,16 +101,27 @@ bool LiveRunContext::sends(const char* function) const {
   return true;
 }
 
+void LiveRunContext::note_effect() {
+  if (services_.logs.is_recording()) throw Error(std::string(kEffectsInStep));
+  if (services_.logs.is_noting()) state_.captured.step_has_effects = true;
+}
+
+void LiveRunContext::print(std::string_view line) {
+  note_effect();
+  state_.print(line);
+}
+
 void LiveRunContext::log_media(const MediaRecord& record) {
   check_media(record);
   if (!sends("log_media")) return;
-  if (services_.logs.is_recording()) throw Error(std::string(kMediaInStep));
-  if (services_.logs.is_noting()) state_.captured.step_logs_media = true;
+  note_effect();
   if (!state_.log_targets.empty()) services_.rows.add_media(record);
 }
 
 void LiveRunContext::log_artifact(const std::filesystem::path& path) {
-  if (!sends("log_artifact") || !is_global_zero()) return;
+  if (!sends("log_artifact")) return;
+  note_effect();
+  if (!is_global_zero()) return;
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     throw Error(cat("[trainer.log_artifact] the file or folder must exist; ", path,

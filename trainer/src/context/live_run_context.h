@@ -88,7 +88,7 @@ class LiveRunContext final : public RunContext,
   void log(std::string_view name, Metric& metric, const LogOptions& options) override;
   void log_media(const MediaRecord& record) override;
   void log_artifact(const std::filesystem::path& path) override;
-  void print(std::string_view line) override { state_.print(line); }
+  void print(std::string_view line) override;
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return state_.active_loggers; }
   std::filesystem::path log_dir() const override { return state_.run_dir; }
   std::filesystem::path checkpoint_dir() const override { return checkpoint_folder_of(state_.run_dir); }
@@ -120,6 +120,8 @@ class LiveRunContext final : public RunContext,
   bool logs() const;
   /// Whether `function`, which passes something else to the loggers, does anything here. Throws during setup.
   bool sends(const char* function) const;
+  /// What a captured step would do only once keeps it from being captured.
+  void note_effect();
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& options);
 

@@ -88,10 +88,15 @@ std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const RunN
     if (is_of_fit(found.folder) || is_done(found.folder)) return found;
     return std::nullopt;
   }
+  bool begun = false;  // a newer fit, which ended before its first checkpoint
   for (const int64_t version : versions_in(parent)) {
     found.folder = parent / cat(kVersionPrefix, version);
+    std::error_code error;
+    // A fit that began after another one had finished is not its continuation.
+    if (begun && fs::exists(found.folder / run_layout::kFinished, error)) break;
     if (has_checkpoint(found.folder) || is_done(found.folder)) return found;
     if (has_checkpoint_folder(found.folder) && RunLock::is_held(found.folder)) return found;
+    begun = begun || has_checkpoint_folder(found.folder);
     found.passed_over.push_back(found.folder.filename().string());
   }
   return std::nullopt;

@@ -33,9 +33,9 @@ struct RunToResume {
 
 /// The newest `version_N` under `<root>/<name>` of a fit that can be resumed, since it has a checkpoint, or that has
 /// nothing left to do according to `is_done`. Folders of other verbs, or of a fit that ended before its first
-/// checkpoint, are skipped. An active fit without a checkpoint yet is also returned, so that its lock prevents the
-/// resume. With a version, only that folder is considered; it is returned if it belongs to a fit, even without a
-/// checkpoint.
+/// checkpoint, are skipped. A finished fit is not returned if such a fit began after it. An active fit without a
+/// checkpoint yet is also returned, so that its lock prevents the resume. With a version, only that folder is
+/// considered; it is returned if it belongs to a fit, even without a checkpoint.
 std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& root, const RunName& name,
                                                 const std::function<bool(const std::filesystem::path&)>& is_done);
 

@@ -153,14 +153,13 @@ class DataWait {
 struct CapturedCounts {
   int64_t batches = 0;
   std::optional<std::string> refused;
-  bool step_logs_media = false;  ///< a step that would be captured has logged media
+  bool step_has_effects = false;  ///< a step that would be captured has printed, or logged media or artifacts
 };
 
 /// Why such a step is not captured, for display.
-inline constexpr const char* kMediaInStep =
-    "the step logs media, which a captured step would do only once. Log them in on_train_batch_end, which runs in "
-    "every "
-    "step";
+inline constexpr const char* kEffectsInStep =
+    "the step prints, or logs media or artifacts, which a captured step would do only once. Do this in "
+    "on_train_batch_end, which runs in every step";
 
 /// An object that decides whether a step is made, with the callback that has registered it; nullptr if none has.
 struct RegisteredJudge {

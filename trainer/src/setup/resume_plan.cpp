@@ -20,7 +20,11 @@ void report_search(const RunState& run, const ResolvedCheckpoint& resolved, Resu
     return;
   }
   if (resolved.run_dir && run_name(run.options, run.components).version) plan.restarted_run_dir = resolved.run_dir;
-  run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
+  const fs::path newest = newest_run_folder(run.options.default_root_dir, run_name(run.options, run.components));
+  run.print(cat(
+      "resume: there is no checkpoint to resume from",
+      has_checkpoint_folder(newest) ? cat(" (", newest.filename().string(), " ended before its first checkpoint)") : "",
+      "; the run starts from its first step"));
 }
 
 // The folder of the version that a logger names, if a fit ended there before its first checkpoint.
