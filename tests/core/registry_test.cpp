@@ -79,7 +79,9 @@ TEST_CASE("a component is created from its name and options") {
 }
 
 TEST_CASE("F45 an unknown component names its kind and the nearest names") {
-  CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
+  CHECK(read_report(ConfigNode::scalar("Dgo")) ==
+        "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'? If it is your own class, load its plug-in "
+        "(--plugin FILE.so)");
   CHECK(
       read_report(ConfigNode::scalar("Zebrafish")) ==
       "pet.class_path: unknown test_animal 'Zebrafish'; the registered names are Centipede, Dog, Snake. If it is your "
