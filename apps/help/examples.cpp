@@ -21,7 +21,7 @@ std::vector<std::string> examples_of(const std::string& verb) {
       {"schema", {"schema > fulgur.schema.json"}},
       {"list", {"list", "list callback"}},
       {"describe", {"describe ModelCheckpoint", "describe trainer"}},
-      {"export", {"export fulgur_logs/version_0/checkpoints/best.ckpt --output model.safetensors"}},
+      {"export", {"export fulgur_logs/version_0/checkpoints/best.ckpt --format pt"}},
       {"import", {"import weights.pt -c config.yaml --output start.ckpt"}},
       {"inspect", {"inspect fulgur_logs/version_0/checkpoints/last.ckpt", "inspect weights.safetensors --json"}},
       {"runs", {"runs", "runs fulgur_logs --sort=-val_acc --filter 'status=finished'"}},

@@ -181,7 +181,7 @@ TEST_CASE("a program is called by its own name in help, messages and the process
   CHECK(says(trainer({"--help"}, {.program = mine, .folder = {}}).out, "Usage: mine "));
   CHECK(says(trainer({"fit", "--help"}, {.program = mine, .folder = {}}).out, "Usage: mine fit "));
   CHECK(says(trainer({"fit"}, {.program = mine, .folder = {}}).err, "`mine list model`"));
-  CHECK(says(trainer({"--fooo"}, {.program = mine, .folder = {}}).err, "`mine --help`"));
+  CHECK(says(trainer({"--fooo"}, {.program = mine, .folder = {}}).err, "`mine VERB --help`"));
   CHECK(says(trainer({"describe", "Nothing"}, {.program = mine, .folder = {}}).err, "`mine list`"));
 }
 

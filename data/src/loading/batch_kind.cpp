@@ -13,7 +13,7 @@ BatchKind::BatchKind(const Batch& batch) {
       entries_.clear();
       return;
     }
-    entries_.push_back({name, tensor->sizes().vec(), tensor->strides().vec(), tensor->scalar_type()});
+    entries_.push_back({name, tensor->sizes().vec(), tensor->strides().vec(), tensor->scalar_type(), tensor->is_cpu()});
   }
 }
 
@@ -22,7 +22,7 @@ bool BatchKind::fits(const Batch& batch) const {
     const auto* tensor = std::get_if<Tensor>(&theirs.second);
     return mine.name == theirs.first && tensor && tensor->defined() && tensor->layout() == at::kStrided &&
            tensor->scalar_type() == mine.type && tensor->sizes() == at::IntArrayRef(mine.sizes) &&
-           tensor->strides() == at::IntArrayRef(mine.strides);
+           (!mine.on_cpu || !tensor->is_cpu() || tensor->strides() == at::IntArrayRef(mine.strides));
   });
 }
 

@@ -11,7 +11,8 @@
 
 namespace fulgur {
 
-/// Names, shapes, strides and dtypes of a batch that contains only tensors without gaps in memory; a batch with lists,
+/// Names, shapes and dtypes of a batch that contains only tensors without gaps in memory, and strides of tensors of the
+/// CPU (a batch on a GPU may get another memory format there); a batch with lists,
 /// or with views that have gaps or repeat elements, matches no kind, not even its own: a copy would have other strides.
 /// Devices are ignored.
 class FULGUR_API BatchKind {
@@ -25,6 +26,7 @@ class FULGUR_API BatchKind {
     std::string name;
     std::vector<int64_t> sizes, strides;
     at::ScalarType type;
+    bool on_cpu;
   };
   std::vector<Entry> entries_;
 };
