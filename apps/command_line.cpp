@@ -59,25 +59,29 @@ bool is_one_of(const std::string& name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-/// Options of components that are often given without the name of their component.
+/// Options of components that are often given without the name of their component, and their keys.
 struct ComponentOption {
   const char* name;
-  const char* component;
+  const char* key;
 };
-constexpr ComponentOption kComponentOptions[] = {
-    {"lr", "optimizer"},       {"learning_rate", "optimizer"}, {"weight_decay", "optimizer"},
-    {"momentum", "optimizer"}, {"betas", "optimizer"},         {"batch_size", "data"},
-    {"num_workers", "data"},   {"data_dir", "data"},           {"hidden", "model"}};
+constexpr ComponentOption kComponentOptions[] = {{"lr", "optimizer.lr"},
+                                                 {"learning_rate", "optimizer.lr"},
+                                                 {"weight_decay", "optimizer.weight_decay"},
+                                                 {"momentum", "optimizer.momentum"},
+                                                 {"betas", "optimizer.betas"},
+                                                 {"batch_size", "data.batch_size"},
+                                                 {"num_workers", "data.num_workers"},
+                                                 {"data_dir", "data.data_dir"},
+                                                 {"hidden", "model.hidden"}};
 
 [[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
   for (const Field& field : trainer.all()) {
     if (field.name == name)
       throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
   }
-  for (const auto& [option, component] : kComponentOptions) {
+  for (const auto& [option, key] : kComponentOptions) {
     if (name == option)
-      throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--", component, ".",
-                            name == "learning_rate" ? "lr" : name, "'? `", program_name(),
+      throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--", key, "'? `", program_name(),
                             " describe CLASS` lists the options of a component."));
   }
   std::vector<std::string> known{"print_config"};

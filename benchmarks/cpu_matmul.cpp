@@ -36,33 +36,19 @@ namespace {
 constexpr MatmulShapes kEveryShape{.least_work = 1, .least_size = 1};
 constexpr MatmulShapes kUsual;
 constexpr int kRounds = 9;
-constexpr double kSecondsOfRound = 8e-3;
 
 struct Times {
   double libtorch = 1e9, onednn = 1e9;  // seconds a call
 };
-
-template <class Work>
-double seconds_of(Work& work) {
-  int64_t calls = 0;
-  const double began = bench::cpu_seconds();
-  double passed = 0;
-  do {
-    work();
-    ++calls;
-    passed = bench::cpu_seconds() - began;
-  } while (passed < kSecondsOfRound);
-  return passed / static_cast<double>(calls);
-}
 
 // In turn, so that both see the same machine.
 template <class Work>
 Times compare(Work work, const MatmulShapes& shapes = kEveryShape) {
   Times best;
   for (int round = 0; round <= kRounds; ++round) {
-    const double libtorch = seconds_of(work);
+    const double libtorch = bench::seconds_of(work);
     const OnednnMatmulScope scope(shapes);
-    const double onednn = seconds_of(work);
+    const double onednn = bench::seconds_of(work);
     if (round == 0) continue;  // kernels are made, memory is mapped
     best.libtorch = std::min(best.libtorch, libtorch);
     best.onednn = std::min(best.onednn, onednn);

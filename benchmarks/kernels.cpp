@@ -19,20 +19,12 @@ namespace {
 using bench::KernelRow;
 
 constexpr int kRounds = 9;
-constexpr double kSecondsOfRound = 8e-3;
 
 double least_seconds(const std::function<void()>& work, int rounds = kRounds) {
   double least = 1e9;
   for (int round = 0; round <= rounds; ++round) {
-    int64_t calls = 0;
-    const double began = bench::cpu_seconds();
-    double passed = 0;
-    do {
-      work();
-      ++calls;
-      passed = bench::cpu_seconds() - began;
-    } while (passed < kSecondsOfRound);
-    if (round > 0) least = std::min(least, passed / static_cast<double>(calls));  // the first maps memory
+    const double seconds = bench::seconds_of(work);
+    if (round > 0) least = std::min(least, seconds);  // the first maps memory
   }
   return least;
 }

@@ -25,6 +25,21 @@ inline double read_clock(clockid_t clock) {
 inline double cpu_seconds() { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
 inline double wall_seconds() { return read_clock(CLOCK_MONOTONIC); }
 
+/// CPU seconds of a call of `work`, which is repeated for a short time.
+template <class Work>
+double seconds_of(Work& work) {
+  constexpr double kShortTime = 8e-3;
+  int64_t calls = 0;
+  const double began = cpu_seconds();
+  double passed = 0;
+  do {
+    work();
+    ++calls;
+    passed = cpu_seconds() - began;
+  } while (passed < kShortTime);
+  return passed / static_cast<double>(calls);
+}
+
 /// `--name value` pairs.
 class Arguments {
  public:

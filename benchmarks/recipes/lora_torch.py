@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gpt_training import mean_loss, train
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-HEADS, BLOCK, BATCH, STEPS, WARMUP, RATE, RANK, ALPHA, DROPOUT = 4, 64, 12, 1000, 50, 2e-3, 8, 16, 0.05
+HEADS, STEPS, RATE, RANK, ALPHA, DROPOUT = 4, 1000, 2e-3, 8, 16, 0.05
 
 
 class Adapted(nn.Module):
@@ -67,37 +68,15 @@ def tokens_of(folder):
     return tokens[: about["train_tokens"]], tokens[about["train_tokens"] :]
 
 
-def rate_at(step):
-    if step < WARMUP:
-        return RATE * (0.01 + 0.99 * step / WARMUP)
-    return RATE * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP))) / 2
-
-
-def mean_loss(model, tokens):
-    count = (len(tokens) - 1) // BLOCK
-    x, y = tokens[: count * BLOCK].view(count, BLOCK), tokens[1 : count * BLOCK + 1].view(count, BLOCK)
-    model.eval()
-    with torch.no_grad():
-        return sum(model.loss(a, b).item() * len(a) for a, b in zip(x.split(64), y.split(64))) / count
-
-
 def main():
     torch.manual_seed(int(sys.argv[3]) if len(sys.argv) > 3 else 42)
-    train, val = tokens_of(sys.argv[2])
+    tokens, val = tokens_of(sys.argv[2])
     model = Gpt(load_file(sys.argv[1]))
     before = mean_loss(model, val)
     model.train()
     begin = time.process_time()
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
-    places = torch.arange(BLOCK + 1)
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step)
-        windows = train[torch.randint(len(train) - BLOCK, (BATCH, 1)) + places]
-        model.loss(windows[:, :-1], windows[:, 1:]).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+    train(model, optimizer, tokens, STEPS, warmup=50, rate=RATE, lowest_rate=0)
     trained = time.process_time() - begin
     print(f"validation loss {before:.4f} before, {mean_loss(model, val):.4f} after, {trained:.1f} s of CPU time for {STEPS} steps")
 

@@ -9,11 +9,11 @@ import sys
 import time
 
 import torch
+from gpt_training import BLOCK, mean_loss, train
 from torch import nn
 from torch.nn import functional as F
 
-LAYERS, HEADS, WIDTH, BLOCK, BATCH, STEPS, WARMUP = 4, 4, 128, 64, 12, 2000, 100
-RATE, LOWEST_RATE = 1e-3, 1e-4
+LAYERS, HEADS, WIDTH, STEPS, RATE = 4, 4, 128, 2000, 1e-3
 
 
 class Block(nn.Module):
@@ -45,40 +45,22 @@ class Gpt(nn.Module):
         return F.cross_entropy(F.linear(hidden, self.tokens.weight).flatten(0, 1), y.flatten())
 
 
-def rate_at(step):
-    if step < WARMUP:
-        return RATE * (0.01 + 0.99 * step / WARMUP)
-    return LOWEST_RATE + (RATE - LOWEST_RATE) * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP))) / 2
-
-
 def main():
     torch.manual_seed(int(sys.argv[2]) if len(sys.argv) > 2 else 1337)
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
     numbers = {c: i for i, c in enumerate(sorted(set(text)))}
     data = torch.tensor([numbers[c] for c in text])
-    train, val = data[: int(0.9 * len(data))], data[int(0.9 * len(data)) :]
+    part = int(0.9 * len(data))
     begin = time.process_time()
     model = Gpt(len(numbers))
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, RATE, betas=(0.9, 0.99), fused=True)
-    places = torch.arange(BLOCK + 1)
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step)
-        windows = train[torch.randint(len(train) - BLOCK, (BATCH, 1)) + places]
-        model.loss(windows[:, :-1], windows[:, 1:]).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+    train(model, optimizer, data[:part], STEPS, warmup=100, rate=RATE, lowest_rate=1e-4)
     trained = time.process_time() - begin
-    count = (len(val) - 1) // BLOCK
-    with torch.no_grad():
-        x, y = val[: count * BLOCK].view(count, BLOCK), val[1 : count * BLOCK + 1].view(count, BLOCK)
-        loss = sum(model.loss(a, b).item() * len(a) for a, b in zip(x.split(64), y.split(64))) / count
-    print(f"validation loss {loss:.4f}, {trained:.1f} s of CPU time for {STEPS} steps")
+    print(f"validation loss {mean_loss(model, data[part:]):.4f}, {trained:.1f} s of CPU time for {STEPS} steps")
 
 
 main()

@@ -118,7 +118,7 @@ std::unique_ptr<CapturedProgram> CapturedProgram::record(const std::function<voi
     const auto place = parts->raw.places.find(lost->storage.unsafeGetStorageImpl());
     parts->raw.refusals.push_back({"host code",
                                    cat("it makes a tensor of shape ", shape_text(lost->example.sizes()),
-                                       " around memory of its own in each step (from_blob); keep the values in one "
+                                       " around its own memory in each step (from_blob); keep the values in one "
                                        "tensor and write it in place, as "
                                        "copy_ does"),
                                    place == parts->raw.places.end() ? std::string() : place->second});

@@ -139,7 +139,7 @@ TEST_CASE("tensors around memory of the host are named by their place") {
   options.place = [] { return "training_step, module 'head' (Head)"; };
   CHECK_THAT(refusal_of(local, options),
              ContainsSubstring("host code in training_step, module 'head' (Head): it makes a tensor of shape [3] "
-                               "around memory of its own in each step (from_blob)"));
+                               "around its own memory in each step (from_blob)"));
 
   // Kept between steps.
   std::vector<float> kept = {1, 2, 3};

@@ -21,9 +21,6 @@ using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
 
-// The strategy is the default one.
-void on_cpu(TrainerComponents& components) { components.strategy = nullptr; }
-
 // Rates that float32 does not have: on the CPU they are doubles.
 struct OnCpu : BoringModule {
   OnCpu() : BoringModule(0.25) {}

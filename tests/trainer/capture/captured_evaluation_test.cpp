@@ -24,8 +24,6 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-void on_cpu(TrainerComponents& components) { components.strategy = nullptr; }
-
 metrics::Accuracy::Options two_classes() {
   metrics::Accuracy::Options options;
   options.num_classes = 2;

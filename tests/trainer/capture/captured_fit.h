@@ -115,6 +115,9 @@ struct Outcome {
   FitReport report;
 };
 
+/// A change for `fit`: the run is on the CPU, with the default strategy.
+inline void on_cpu(TrainerComponents& components) { components.strategy = nullptr; }
+
 template <class M = Captured>
 inline Outcome<M> fit(TrainerOptions options, bool captures, const std::function<void(TrainerComponents&)>& change = {},
                       const CheckpointChoice& from = {}, int64_t samples = 42,

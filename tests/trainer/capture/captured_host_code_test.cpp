@@ -15,9 +15,6 @@ using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
 
-// The strategy is the default one.
-void on_cpu(TrainerComponents& components) { components.strategy = nullptr; }
-
 struct OnCpu : BoringModule {
   OnCpu() : BoringModule(0.25) { started = 0; }
   OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.01, 4, 0.7); }
@@ -47,16 +44,8 @@ struct Head : torch::nn::Module {
     *scale.mutable_data_ptr<float>() *= 0.999F;
     return x * scale;
   }
+  static constexpr const char* kName = "head";
   Tensor scale;
-};
-
-struct HasHead : OnCpu {
-  StepOutput training_step(const Batch& batch, int64_t) override {
-    const Tensor loss = at::mse_loss(head->forward(forward(batch[0])), batch[1]);
-    log("train_loss", loss);
-    return loss;
-  }
-  std::shared_ptr<Head> head = register_module("head", std::make_shared<Head>());
 };
 
 // A tensor around a number of the host.
@@ -65,16 +54,19 @@ struct Wraps : torch::nn::Module {
     factor *= 0.999F;
     return x * at::from_blob(&factor, {1}, at::kFloat);
   }
+  static constexpr const char* kName = "wraps";
   float factor = 1;
 };
 
-struct HasWraps : OnCpu {
+// A module that ends in such a layer.
+template <class Layer>
+struct EndsIn : OnCpu {
   StepOutput training_step(const Batch& batch, int64_t) override {
-    const Tensor loss = at::mse_loss(wraps->forward(forward(batch[0])), batch[1]);
+    const Tensor loss = at::mse_loss(layer->forward(forward(batch[0])), batch[1]);
     log("train_loss", loss);
     return loss;
   }
-  std::shared_ptr<Wraps> wraps = register_module("wraps", std::make_shared<Wraps>());
+  std::shared_ptr<Layer> layer = register_module(Layer::kName, std::make_shared<Layer>());
 };
 
 // Logs a value late, which breaks a recording off after the host has written a buffer and numbers were drawn.
@@ -90,14 +82,14 @@ struct LogsLate : OnCpu {
 };
 
 TEST_CASE("a buffer that the host writes is named, with its module; the run has the bits of an eager one") {
-  const auto refused = check_refused<HasHead>("it writes the memory of buffer 'head.scale' of shape [1] itself");
+  const auto refused = check_refused<EndsIn<Head>>("it writes the memory of buffer 'head.scale' of shape [1] itself");
   CHECK(refused.report.captured_batches == 0);
   CHECK_THAT(refused.report.not_captured.value_or(""),
              ContainsSubstring("host code in training_step, module 'head' (Head)") && !ContainsSubstring("aten::"));
 }
 
 TEST_CASE("a tensor around memory of the host is described by its shape and module") {
-  const auto refused = check_refused<HasWraps>("a tensor of shape [1]");
+  const auto refused = check_refused<EndsIn<Wraps>>("a tensor of shape [1]");
   CHECK_THAT(refused.report.not_captured.value_or(""),
              ContainsSubstring("host code in training_step, module 'wraps' (Wraps)") && !ContainsSubstring("aten::"));
 }

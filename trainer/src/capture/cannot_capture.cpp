@@ -134,4 +134,16 @@ std::optional<std::string> cannot_capture_evaluation(const RunState& run, Runnin
   return std::nullopt;
 }
 
+std::string why_unreadable(const Batch& batch) {
+  for (const auto& [name, value] : batch) {
+    const auto* const tensor = std::get_if<Tensor>(&value);
+    if (!tensor) return cat("'", escape_controls(name), "' of the batch is not a tensor");
+    if (tensor->defined() && tensor->layout() == at::kStrided && !tensor->is_non_overlapping_and_dense())
+      return cat("'", escape_controls(name),
+                 "' of the batch is a view whose elements have gaps or are repeated in memory; return its contiguous() "
+                 "from the transfer hook or the collate function");
+  }
+  return {};
+}
+
 }  // namespace fulgur::detail

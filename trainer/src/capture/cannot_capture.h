@@ -8,6 +8,7 @@
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/device/graph_capture.h"
+#include "fulgur/core/state/batch.h"
 #include "fulgur/core/state/stage.h"
 
 namespace fulgur::detail {
@@ -25,6 +26,9 @@ std::optional<std::string> cannot_keep_bits(const RunState& run);
 /// A hook of training that the module overrides, in which it may use what its steps have gathered in members; nullptr
 /// if there is none.
 const char* hook_after_steps(const LightningModule& module);
+/// Why no batch like this one can be read by a recording; empty if it can. A copy of a view that has gaps has other
+/// strides, for which kernels may add in another order.
+std::string why_unreadable(const Batch& batch);
 /// The parameters and buffers, with names for messages.
 std::vector<std::pair<std::string, Tensor>> captured_state(const LightningModule& module);
 /// Whether the optimizer's schedule changes its momentum.

@@ -25,12 +25,6 @@ bool is_power_of_ten(int64_t count) {
 
 const Tensor& tensor_in(const Batch::Entry& entry) { return std::get<Tensor>(entry.second); }
 
-bool have_same_strides(const Batch& one, const Batch& other) {
-  return std::ranges::equal(one, other, [](const Batch::Entry& a, const Batch::Entry& b) {
-    return tensor_in(a).strides() == tensor_in(b).strides();
-  });
-}
-
 }  // namespace
 
 struct CapturedEvaluation::Recording {
@@ -104,11 +98,10 @@ CapturedEvaluation::Shape* CapturedEvaluation::shape_of(const Batch& batch) {
   const int64_t loader = run_.position.loader_idx;
   for (const auto& shape : shapes_)
     if (shape->loader == loader && shape->kind.fits(batch)) return shape.get();
-  for (const auto& [name, value] : batch)
-    if (!std::holds_alternative<Tensor>(value)) {
-      give_up(cat("'", escape_controls(name), "' of the batch is not a tensor"));
-      return nullptr;
-    }
+  if (std::string why = why_unreadable(batch); !why.empty()) {
+    give_up(std::move(why));
+    return nullptr;
+  }
   BatchKind kind(batch);
   // Such as one with sparse tensors.
   if (!kind.fits(batch) || shapes_.size() >= kMostKnownShapes) return nullptr;
@@ -137,7 +130,6 @@ bool CapturedEvaluation::ends_pass(const Shape& shape, std::optional<int64_t> le
 
 bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
   if (shape.recording) {
-    if (!have_same_strides(shape.recording->inputs, batch)) return false;
     auto input = shape.recording->inputs.begin();
     for (const auto& entry : batch) std::get<Tensor>((input++)->second).copy_(tensor_in(entry));
     return true;
@@ -151,10 +143,6 @@ bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
   }
   Batch inputs;
   for (const auto& entry : batch) inputs.add(entry.first, tensor_in(entry).clone());
-  if (!have_same_strides(inputs, batch)) {
-    give_up("a tensor of the batch has gaps or overlaps, as an expanded one does; return contiguous() ones");
-    return false;
-  }
   shape.recording.emplace();
   shape.recording->graph = graph_->another();
   shape.recording->inputs = std::move(inputs);

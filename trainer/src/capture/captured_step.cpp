@@ -31,20 +31,6 @@ constexpr int64_t kBatchesOfAnotherKind = 10;
 // Of these, one that comes again is recorded; if there are more, one that has not come again is forgotten.
 constexpr size_t kMostTrackedShapes = 64;
 
-/// Why no batch like this one can be read by a recording; empty if it can. A copy of a view that has gaps has other
-/// strides, for which kernels may add in another order.
-std::string why_unreadable(const Batch& batch) {
-  for (const auto& [name, value] : batch) {
-    const auto* const tensor = std::get_if<Tensor>(&value);
-    if (!tensor) return cat("'", escape_controls(name), "' of the batch is not a tensor");
-    if (tensor->defined() && tensor->layout() == at::kStrided && !tensor->is_non_overlapping_and_dense())
-      return cat("'", escape_controls(name),
-                 "' of the batch is a view whose elements have gaps or are repeated in memory; return its contiguous() "
-                 "from the transfer hook or the collate function");
-  }
-  return {};
-}
-
 }  // namespace
 
 CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<GraphCapture> graph, Body body)
