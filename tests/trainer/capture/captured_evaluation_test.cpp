@@ -1,5 +1,6 @@
 // capture: steps of validation, test and predict on the CPU.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros.h>
@@ -200,6 +201,17 @@ struct LogsIndex : Evaluated {
   }
 };
 
+struct GetsViews : Evaluated {
+  Batch on_after_batch_transfer(Batch batch, int64_t) override {
+    Batch views;
+    for (const auto& [name, value] : batch) {
+      const Tensor x = std::get<Tensor>(value);
+      views.add(name, at::cat({x, x}, 1).slice(1, 0, x.size(1)));
+    }
+    return views;
+  }
+};
+
 struct ScalesByIndex : Evaluated {
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t) override {
     log("test_scaled", forward(batch[0]).sum() * static_cast<double>(batch_idx));
@@ -296,6 +308,7 @@ TEST_CASE("steps of an evaluation that cannot be captured are refused by name, a
   expect_refused<LogsIndex>("log() got other names, numbers of the host or batch sizes");
   expect_refused<ScalesByIndex>("a number of the host has changed");
   expect_refused<KeepsState>("a result of the previous step");
+  expect_refused<GetsViews>("have gaps or are repeated in memory");
 }
 
 TEST_CASE("what a step does only with the first batch is done") {
