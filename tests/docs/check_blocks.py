@@ -308,7 +308,8 @@ class Checker:
                     self.report(name, line, f"there is no preset {value}")
                 if key == "--target" and not re.search(rf"\b{value}\b", self.targets):
                     self.report(name, line, f"there is no target {value}")
-        elif (self.root / program[0].removeprefix("./")).is_file():
+        # A compiled program is no text in which its options could be found.
+        elif not program[0].startswith("build/") and (self.root / program[0].removeprefix("./")).is_file():
             script = (self.root / program[0].removeprefix("./")).read_text("utf-8")
             for one in program[1:]:
                 option = one.split("=")[0]

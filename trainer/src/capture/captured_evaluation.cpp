@@ -98,8 +98,8 @@ CapturedEvaluation::Shape* CapturedEvaluation::shape_of(const Batch& batch) {
   const int64_t loader = run_.position.loader_idx;
   for (const auto& shape : shapes_)
     if (shape->loader == loader && shape->kind.fits(batch)) return shape.get();
-  if (std::string why = why_unreadable(batch); !why.empty()) {
-    give_up(std::move(why));
+  if (const std::string why = why_unreadable(batch); !why.empty()) {
+    give_up(why);
     return nullptr;
   }
   BatchKind kind(batch);
