@@ -2,8 +2,8 @@
 # toolkit):
 #   fulgur::torch        headers, libtorch_cpu, libc10: all that libfulgur.so links
 #   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, if they and their headers are present
-# Looked for in Torch_DIR, CMAKE_PREFIX_PATH (both as torch's own package uses them), then in the cache folder that
-# scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between the two parts of that folder.
+# It is the one in Torch_DIR, if that is set. Else it is looked for in the environment's Torch_DIR, in CMAKE_PREFIX_PATH
+# (all as torch's own package uses them), then in the cache folder that scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between the two parts of that folder.
 
 set(_cache "$ENV{XDG_CACHE_HOME}")
 if(NOT _cache)
@@ -14,13 +14,21 @@ if("$ENV{FULGUR_LIBTORCH}" STREQUAL "cpu" OR (NOT DEFINED ENV{FULGUR_LIBTORCH} A
   set(_flavours cpu cuda)
 endif()
 
-# FULGUR_TORCH_ROOT_AT_BUILD: set by the installed package.
-set(_candidates ${FULGUR_TORCH_ROOT_AT_BUILD})
-foreach(_dir "${Torch_DIR}" "$ENV{Torch_DIR}")
-  if(_dir)
-    list(APPEND _candidates "${_dir}/../../..")
+set(_candidates)
+# What the user names is used, or it is an error.
+if(Torch_DIR)
+  get_filename_component(_given "${Torch_DIR}/../../.." ABSOLUTE)
+  if(NOT EXISTS "${_given}/lib/libtorch_cpu.so" OR NOT EXISTS "${_given}/include/ATen/core/Tensor.h")
+    message(FATAL_ERROR "Torch_DIR is ${Torch_DIR}, but ${_given} contains no LibTorch (lib/libtorch_cpu.so and include/ATen). "
+      "Torch_DIR is the folder share/cmake/Torch of a LibTorch or of Python's package torch; without it, LibTorch is looked for.")
   endif()
-endforeach()
+  list(APPEND _candidates "${_given}")
+endif()
+# FULGUR_TORCH_ROOT_AT_BUILD: set by the installed package.
+list(APPEND _candidates ${FULGUR_TORCH_ROOT_AT_BUILD})
+if(NOT "$ENV{Torch_DIR}" STREQUAL "")
+  list(APPEND _candidates "$ENV{Torch_DIR}/../../..")
+endif()
 set(_prefixes ${CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" _env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
 foreach(_dir ${_prefixes} ${_env_prefixes})
@@ -44,6 +52,17 @@ if(NOT _torch_root)
   message(FATAL_ERROR
     "LibTorch was not found. Run scripts/setup.sh, which puts it into ${_cache}/fulgur, or name one that you have with "
     "-DTorch_DIR=<torch>/share/cmake/Torch or -DCMAKE_PREFIX_PATH=<torch>. Looked in: ${_candidates}")
+endif()
+# Another minor version has another ABI.
+set(_version_header "${_torch_root}/include/torch/headeronly/version.h")
+if(EXISTS "${_version_header}")
+  file(STRINGS "${_version_header}" _version_lines REGEX "^#define TORCH_VERSION_(MAJOR|MINOR) [0-9]+$")
+  string(REGEX REPLACE "[^0-9;]" "" _version "${_version_lines}")
+  string(REPLACE ";" "." _version "${_version}")
+  if(NOT _version STREQUAL "2.11")
+    message(FATAL_ERROR "Fulgur needs LibTorch 2.11; ${_torch_root} is LibTorch ${_version}. Name another one with "
+      "-DTorch_DIR=<torch>/share/cmake/Torch, or run scripts/setup.sh, which installs one.")
+  endif()
 endif()
 set(FULGUR_TORCH_ROOT "${_torch_root}" CACHE PATH "The LibTorch in use" FORCE)
 

@@ -109,14 +109,17 @@ std::string comparison_text(const Run& a, const Run& b, const TextStyle& style) 
   for (const Run* run : {&a, &b})
     if (const std::string why = why_no_log(*run); !why.empty())
       text += cat(escape_controls(run->name), ": ", escape_controls(why), "\n");
-  if (different_keys({&a.config, &b.config}).empty()) text += "The configs are the same.\n";
+  for (const Run* run : {&a, &b})
+    if (run->config.empty()) text += cat(escape_controls(run->name), ": the run has no config that could be compared\n");
+  if (!a.config.empty() && !b.config.empty() && different_keys({&a.config, &b.config}).empty())
+    text += "The configs are the same.\n";
   return text;
 }
 
 std::string comparison_json(const Run& a, const Run& b) {
   const Pair runs{&a, &b};
   OrderedJson json{{"a", json_of_run(a)}, {"b", json_of_run(b)}, {"config", OrderedJson::object()}};
-  for (const std::string& key : different_keys({&a.config, &b.config})) {
+  for (const std::string& key : different_keys_of_runs({&a.config, &b.config})) {
     OrderedJson values = OrderedJson::array();
     for (const Run* run : runs) {
       const std::string* const found = find_key(run->config, key);

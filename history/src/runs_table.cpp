@@ -142,7 +142,10 @@ std::string runs_table(const std::vector<Run>& runs, const TextStyle& style) {
   for (size_t i = 0; i < runs.size(); ++i) {
     const Run& run = runs[i];
     std::vector<std::string> notes;
-    if (!run.damage.empty()) notes.emplace_back("damaged");
+    if (!run.damage.empty())
+      notes.emplace_back("damaged");
+    else if (run.config.empty())
+      notes.emplace_back("no config");
     if (!differences[i].empty()) notes.push_back(differences[i]);
     if (run.status == RunStatus::failed) notes.push_back(escape_controls(run.reason));
     rows.push_back({escape_controls(run.name), std::string(status_name(run.status)), cat(run.epochs), cat(run.steps),
@@ -172,7 +175,7 @@ std::string runs_table(const std::vector<Run>& runs, const TextStyle& style) {
 std::string runs_json(const std::vector<Run>& runs) {
   std::vector<const ConfigKeys*> configs;
   for (const Run& run : runs) configs.push_back(&run.config);
-  const auto keys = different_keys(configs);
+  const auto keys = different_keys_of_runs(configs);
   OrderedJson all = OrderedJson::array();
   for (const Run& run : runs) {
     OrderedJson json = json_of_run(run);

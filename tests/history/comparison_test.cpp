@@ -73,6 +73,17 @@ TEST_CASE("equal configs are said to be equal, and the better run of two equal o
   CHECK_THAT(text, !ContainsSubstring("better"));
 }
 
+TEST_CASE("a run without a config is said to have none, and differs in no option") {
+  const Two two;
+  WrittenRun killed(two.path() / "killed");
+  const std::string text = comparison_text(two.a, read_run(killed.folder), {});
+  CAPTURE(text);
+  CHECK_THAT(text, ContainsSubstring("killed: the run has no config that could be compared\n"));
+  CHECK_THAT(text, !ContainsSubstring("init_args"));
+  CHECK_THAT(text, !ContainsSubstring("The configs are the same."));
+  CHECK(nlohmann::json::parse(comparison_json(two.a, read_run(killed.folder)))["config"].empty());
+}
+
 TEST_CASE("the comparison as JSON") {
   const Two two;
   const auto json = nlohmann::json::parse(comparison_json(two.a, two.b));

@@ -368,6 +368,24 @@ TEST_CASE("the table shows a component that only some runs have by its class and
   CHECK_THAT(all, !ContainsSubstring("callbacks=[]"));
 }
 
+TEST_CASE("a run that was killed before it wrote its config makes no difference") {
+  const Root root;
+  root.run("version_0").config(config_with("0.1")).csv(kTable);
+  root.run("version_1").config(config_with("0.2")).csv(kTable);
+  root.run("version_2").failed("[loss] it is NaN");
+  const auto runs = read_runs(root.path());
+  REQUIRE(runs.size() == 3);
+  const std::string text = runs_table(runs, {});
+  CAPTURE(text);
+  CHECK_THAT(text, ContainsSubstring("lr=0.2\n"));
+  CHECK_THAT(text, ContainsSubstring("no config · [loss] it is NaN\n"));
+  CHECK_THAT(text, !ContainsSubstring("MlpClassifier"));
+  CHECK_THAT(text, !ContainsSubstring("max_epochs="));
+  const auto json = nlohmann::json::parse(runs_json(runs));
+  CHECK(json[0]["differs_in"].size() == 1);
+  CHECK(json[2]["differs_in"]["optimizer.init_args.lr"].is_null());
+}
+
 TEST_CASE("control characters of a run's files do not reach the terminal") {
   const Root root;
   root.run("version_0").csv(kTable).failed("\\u001b[2J\\u0007");

@@ -40,5 +40,19 @@ for header in cuda_fp16 cusparse cublas_v2 cublasLt cusolverDn; do make "nvidia/
 expect ON OFF "NCCL is left out" "$site/nvidia/nccl/include/nccl.h" "nvidia-nccl-cu13" "process_group_backend: gloo"
 make nvidia/nccl/include/nccl.h
 expect ON ON
+# A Torch_DIR without a LibTorch is an error, although CMAKE_PREFIX_PATH has one; so is another version.
+refuse() {
+  if "$cmake" -S "$here/find_libtorch" -B "$work/build" -G Ninja --fresh "-DMODULE=$module" "-DCMAKE_CXX_COMPILER=$compiler" \
+    "-DTorch_DIR=$1" "-DCMAKE_PREFIX_PATH=$site/torch" >"$work/refused" 2>&1; then
+    cat "$work/refused"; fail "configured with $1"
+  fi
+  tr -s '\n ' ' ' <"$work/refused" | grep -qF -e "$2" || { cat "$work/refused"; fail "not said: $2"; }
+}
+refuse "$work/nowhere/share/cmake/Torch" "contains no LibTorch"
+mkdir -p "$site/torch/include/torch/headeronly"
+printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 10\n' >"$site/torch/include/torch/headeronly/version.h"
+refuse "$site/torch/share/cmake/Torch" "is LibTorch 2.10"
+printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n' >"$site/torch/include/torch/headeronly/version.h"
+expect ON ON
 if grep -q "is left out" "$work/log"; then fail "nothing is missing, yet something is reported"; fi
 rm -rf "$work"

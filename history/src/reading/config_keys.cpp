@@ -130,6 +130,11 @@ std::vector<std::string> different_keys(const std::vector<const ConfigKeys*>& co
   return keys;
 }
 
+std::vector<std::string> different_keys_of_runs(std::vector<const ConfigKeys*> configs) {
+  std::erase_if(configs, [](const ConfigKeys* config) { return config->empty(); });
+  return different_keys(configs);
+}
+
 std::vector<std::string> short_names(const std::vector<std::string>& keys) {
   std::unordered_map<std::string_view, int> ends;
   const auto each_end = [](std::string_view key, const auto& use) {

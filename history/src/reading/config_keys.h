@@ -37,6 +37,9 @@ const std::string* find_key(const ConfigKeys& config, std::string_view key);
 /// configs.
 std::vector<std::string> different_keys(const std::vector<const ConfigKeys*>& configs);
 
+/// `different_keys` of the configs that have keys: a run that ended before it wrote its config differs in nothing.
+std::vector<std::string> different_keys_of_runs(std::vector<const ConfigKeys*> configs);
+
 /// For each key the shortest end of it, from a dot on, that is not the end of another key: `lr` for
 /// `optimizer.init_args.lr`.
 std::vector<std::string> short_names(const std::vector<std::string>& keys);

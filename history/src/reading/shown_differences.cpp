@@ -48,15 +48,18 @@ std::vector<std::string> differing_components(const std::vector<ConfigKeys>& con
   std::map<std::string, std::set<std::string>> classes;
   std::map<std::string, size_t> counts;
   std::vector<std::string> order;
-  for (const ConfigKeys& config : configs)
+  size_t with_keys = 0;
+  for (const ConfigKeys& config : configs) {
+    with_keys += config.empty() ? 0 : 1;
     for (const auto& [key, text] : config) {
       if (!key.ends_with(kClass)) continue;
       const std::string place = key.substr(0, key.size() - kClass.size());
       if (++counts[place] == 1) order.push_back(place);
       classes[place].insert(text);
     }
-  std::erase_if(
-      order, [&](const std::string& place) { return classes[place].size() == 1 && counts[place] == configs.size(); });
+  }
+  std::erase_if(order,
+                [&](const std::string& place) { return classes[place].size() == 1 && counts[place] == with_keys; });
   std::vector<std::string> outermost;
   for (const std::string& place : order)
     if (std::none_of(order.begin(), order.end(), [&](const std::string& other) { return is_below(place, other); }))
@@ -104,7 +107,7 @@ ShownDifferences shown_differences(const std::vector<const ConfigKeys*>& configs
     for (const ConfigKeys& config : named) entry.texts.push_back(component_text(config, place));
     shown.entries.push_back(std::move(entry));
   };
-  for (const std::string& key : different_keys(pointers)) {
+  for (const std::string& key : different_keys_of_runs(pointers)) {
     const auto component = std::find_if(components.begin(), components.end(),
                                         [&](const std::string& place) { return key == place || is_below(key, place); });
     if (component != components.end()) {
