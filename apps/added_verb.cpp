@@ -7,6 +7,7 @@
 
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/verb.h"
+#include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/config.h"
 #include "fulgur/trainer/yaml.h"
@@ -74,6 +75,18 @@ ConfigNode init_args_of_verb(const std::string& verb, const std::vector<std::str
   return options;
 }
 
+// Throws the mistakes as those of a command line: with `--name` instead of a place in a config.
+void throw_if_wrong(const std::string& verb, const Problems& problems) {
+  const std::string prefix = cat(verb, ".init_args.");
+  Problems shown;
+  for (const Problem& problem : problems.items()) {
+    const bool is_option = problem.path.starts_with(prefix);
+    shown.add({}, is_option ? cat("--", problem.path.substr(prefix.size())) : problem.path,
+              problem.message.substr(0, problem.message.find(" `describe ")));
+  }
+  shown.throw_if_any(cat("\n`", verb, " --help` shows the options."));
+}
+
 }  // namespace
 
 std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments,
@@ -93,12 +106,14 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
   if (found == nullptr) return std::nullopt;
   throw_if_registration_failed();
   if (std::ranges::any_of(rest, [](const std::string& argument) { return argument == "--help" || argument == "-h"; }))
-    return print(describe_component(name)), ExitCode::ok;
+    return print(cat("Usage: ", program_name(), " ", name, " [--OPTION VALUE]... [--plugin FILE.so]\n\n",
+                     describe_component(name))),
+           ExitCode::ok;
   Spec<Verb> spec;
   Problems problems;
   spec.read(ConfigNode::map({{"class_path", ConfigNode::string(name)}, {"init_args", init_args_of_verb(name, rest)}}),
             problems, name);
-  problems.throw_if_any();
+  throw_if_wrong(name, problems);
   return spec.create()->run();
 }
 

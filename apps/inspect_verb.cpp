@@ -63,6 +63,11 @@ const StateTree& data_state_of(const CheckpointInspection& found) {
   return found.state.contains(keys::kData) ? found.state.at(keys::kData) : none;
 }
 
+/// What a loop passed to `Fabric::save`; nullptr if a Trainer wrote the checkpoint.
+const StateTree* loop_state_of(const CheckpointInspection& found) {
+  return found.state.contains(keys::kFabric) ? &found.state.at(keys::kFabricLoop) : nullptr;
+}
+
 /// One line for a value, a list of values, or a map of them.
 std::string state_text(const StateTree& value) {
   constexpr size_t kMostValues = 8;
@@ -125,11 +130,13 @@ uint64_t values_of(const CheckpointInspection::File& file) {
 
 std::string text_of(const CheckpointInspection& found) {
   const CheckpointOrigin& origin = found.summary.origin;
-  std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n", "epoch         ",
-                         found.summary.epoch, "\n", "global step   ", found.summary.global_step, "\n");
+  const StateTree* const loop = loop_state_of(found);
+  std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n",
+                         loop ? "loop          " : "epoch         ", loop ? state_text(*loop) : cat(found.summary.epoch),
+                         "\n", "global step   ", found.summary.global_step, "\n");
   if (found.state.contains(keys::kImported))
     text += cat("imported from ", escape_controls(found.state.at(keys::kImported).as_string()), "\n");
-  text += cat("holds         ", found.summary.weights_only ? "weights only" : "weights, optimizers and the run's state",
+  text += cat("holds         ", found.summary.weights_only ? "weights only" : loop ? "weights, optimizers and Fabric's state" : "weights, optimizers and the run's state",
               "\n");
   text += cat("origin        Fulgur ", escape_controls(origin.fulgur), ", LibTorch ", escape_controls(origin.libtorch),
               ", ", origin.device.empty() ? "device unknown" : escape_controls(origin.device), ", world size ",
@@ -175,8 +182,10 @@ Json json_of(const CheckpointInspection& found) {
   }
   for (const CheckpointProblem& problem : found.report.problems)
     problems.push_back({{"file", problem.file}, {"part", problem.part}, {"message", problem.message}});
+  const StateTree* const loop = loop_state_of(found);
   return {{"path", found.summary.path.string()},
-          {"epoch", found.summary.epoch},
+          {"epoch", loop ? Json(nullptr) : Json(found.summary.epoch)},
+          {"loop", loop ? state_json(*loop) : Json(nullptr)},
           {"global_step", found.summary.global_step},
           {"weights_only", found.summary.weights_only},
           {"imported_from",

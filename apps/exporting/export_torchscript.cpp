@@ -35,6 +35,10 @@ namespace {
 constexpr int64_t kRows = 5;  // of a batch that --input describes
 
 Config config_of(const CheckpointContent& content) {
+  if (content.state.contains(keys::kFabric))
+    throw ConfigError(
+        "[cli.export] Fabric wrote the checkpoint, which names no model. A TorchScript file needs one; export the "
+        "weights with --format safetensors or --format pt.");
   Problems problems;
   const ConfigNode node = parse_yaml(content.state.at(keys::kConfig).as_string(), "config of the checkpoint", problems);
   problems.throw_if_any();

@@ -35,14 +35,19 @@ code=0
 printf 'a\n\n\nb\n' >lines
 [ "$("$trainer" count_empty --plugin "$plugin" --file lines)" = "2 empty lines" ] || fail "the verb does not count"
 [ "$("$trainer" --plugin="$plugin" count_empty --file=lines)" = "2 empty lines" ] || fail "the verb does not count with = in its options"
-"$trainer" count_empty --plugin "$plugin" --help | grep -q "required" || fail "the verb shows no help"
+"$trainer" count_empty --plugin "$plugin" --help >help.txt
+{ grep -q "required" help.txt && grep -qF "Usage: trainer count_empty [--OPTION VALUE]" help.txt; } || { cat help.txt; fail "the verb shows no help"; }
+"$trainer" list verb --plugin "$plugin" | grep -q "count_empty  *Counts the empty lines" || fail "list verb does not show the verb"
+"$trainer" list verb | grep -q "verb: none; .*--plugin FILE.so" || fail "list verb without verbs"
 refused() {
   code=0
   "$trainer" count_empty --plugin "$plugin" "${@:3}" >/dev/null 2>stderr || code=$?
   { [ $code = "$1" ] && grep -qF -e "$2" stderr; } || { cat stderr; fail "expected exit code $1 and '$2'; got $code"; }
 }
 refused 2 "file" # required
-refused 2 "fil" --fil lines
+refused 2 "--fil: unknown key; did you mean 'file'?" --fil lines
+refused 2 '`count_empty --help` shows the options.' --fil lines
+if grep -q ":1:1" stderr; then cat stderr; fail "an option has a place in a file"; fi
 refused 2 "takes options" --file lines more
 refused 2 "needs a value" --file
 refused 3 "cannot be read" --file absent

@@ -19,6 +19,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/launcher.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "fulgur/trainer/launch_options.h"
 #include "fulgur/trainer/trainer.h"
 #include "setup/devices.h"
@@ -47,7 +48,8 @@ TrainerOptions trainer_options(const FabricOptions& options) {
   return out;
 }
 
-constexpr std::string_view kFabricState = "fabric", kFabricRanks = "ranks", kLoopState = "loop";
+constexpr std::string_view kFabricState = detail::checkpoint_keys::kFabric, kFabricRanks = detail::checkpoint_keys::kRanks,
+                           kLoopState = detail::checkpoint_keys::kFabricLoop;
 
 }  // namespace
 

@@ -249,6 +249,10 @@ TEST_CASE("Fabric refuses what it cannot do") {
   Loop other;
   CHECK_THROWS_WITH(other.fabric.load(*report.last_checkpoint), ContainsSubstring("is another one"));
 
+  // What a Trainer says about a checkpoint of Fabric.
+  CHECK_THROWS_WITH(Trainer(quiet(folder), {}).fit(std::make_shared<ForTrainer>(), DataSource(shuffled()), saved),
+                    ContainsSubstring("Fabric wrote the checkpoint") && ContainsSubstring("--load.weights_only true"));
+
   FabricOptions copies = on_cpu("32-true");
   copies.accelerator = "virtual";
   copies.devices = 2;

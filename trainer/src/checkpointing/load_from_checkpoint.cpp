@@ -23,6 +23,10 @@ std::string class_in_config(const StateTree& state) {
 }  // namespace
 
 ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& overrides) {
+  if (state.contains(checkpoint_keys::kFabric))
+    throw CheckpointError(
+        "[trainer.load_from_checkpoint] Fabric wrote the checkpoint, which does not contain the module's options. "
+        "Create the module, and load its weights with fulgur::load_module_state or Fabric::load.");
   Problems problems;
   ConfigNode hparams =
       parse_yaml(state.at(checkpoint_keys::kHparams).as_string(), "hparams of the checkpoint", problems);

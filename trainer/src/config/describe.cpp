@@ -1,10 +1,12 @@
 #include <algorithm>
 
 #include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/contracts/verb.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
+#include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/trainer/config.h"
 #include "fulgur/trainer/default_options.h"
 #include "fulgur/trainer/yaml.h"
@@ -98,6 +100,12 @@ std::string describe_component(const std::string& name) {
 
 std::string list_components(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
+  // Fulgur contains no component of these kinds: their registries exist only in programs with some.
+  for (const char* added : {Verb::kRegistryKind, ClusterEnvironment::kRegistryKind}) {
+    if (wanted == added && std::ranges::find(kinds, *wanted) == kinds.end())
+      return cat(added, ": none; a program adds its own, and so does a plug-in: `", program_name(), " list ", added,
+                 " --plugin FILE.so`\n");
+  }
   if (wanted && std::ranges::find(kinds, *wanted) == kinds.end()) {
     throw ConfigError(cat("[list] unknown kind '", *wanted, "'", as_sentence(did_you_mean(*wanted, kinds)),
                           "The kinds are ", join(kinds), "."));

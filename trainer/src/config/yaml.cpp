@@ -301,7 +301,10 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
     const Location where{source, error.mark.line + 1, error.mark.column + 1};
     const int tabbed = tab_indented_line(text, where.line);
     return refuse(where, cat("is not valid YAML: ", error.msg,
-                             tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
+                             tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces")
+                             : error.msg.ends_with("map not found") || error.msg.ends_with("sequence not found")
+                                 ? ". The keys of a map, and the items of a list, must have the same indentation"
+                                 : ""));
   }
   ConfigNode root = builder.take();
   if (!builder.seen_document() || root.is_null()) return refuse({source, 0, 0}, "is empty, or has only comments");

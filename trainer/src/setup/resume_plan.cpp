@@ -103,6 +103,11 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
                                    run.load.verify);
   // Imported weights start a new run, no matter where they are.
   if (plan.content && plan.content->state.contains(checkpoint_keys::kImported)) run.load.weights_only = true;
+  if (plan.content && run.fn == TrainerFn::fit && plan.content->state.contains(checkpoint_keys::kFabric) &&
+      (run.load.loads_optimizer() || run.load.loads_loops() || run.load.loads_rng()))
+    throw CheckpointError(
+        "[trainer.fit] Fabric wrote the checkpoint, from a loop of the user, so a Trainer cannot resume from it. "
+        "--load.weights_only true begins a new run with these weights.");
   if (plan.content && run.fn == TrainerFn::fit && run.fast_dev_run() && run.load.loads_loops()) {
     run.load.loops = false;
     run.print(cat(run.is_profile() ? "profile" : "fast_dev_run",

@@ -19,4 +19,8 @@ inline constexpr std::string_view kLoaders = "loaders";
 inline constexpr std::string_view kRng = "rng";
 inline constexpr std::string_view kRanks = "ranks";  ///< not in the table: the entries `per_rank` of the other ranks
 
+/// Only in checkpoints of `Fabric::save`, which have no config, no options of the module and no state of a Trainer.
+inline constexpr std::string_view kFabric = "fabric";
+inline constexpr std::string_view kFabricLoop = "loop";  ///< the state that the loop has passed to `save`
+
 }  // namespace fulgur::detail::checkpoint_keys
