@@ -131,12 +131,15 @@ uint64_t values_of(const CheckpointInspection::File& file) {
 std::string text_of(const CheckpointInspection& found) {
   const CheckpointOrigin& origin = found.summary.origin;
   const StateTree* const loop = loop_state_of(found);
-  std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n",
-                         loop ? "loop          " : "epoch         ", loop ? state_text(*loop) : cat(found.summary.epoch),
-                         "\n", "global step   ", found.summary.global_step, "\n");
+  std::string text = cat(
+      "checkpoint    ", escape_controls(found.summary.path.string()), "\n", loop ? "loop          " : "epoch         ",
+      loop ? state_text(*loop) : cat(found.summary.epoch), "\n", "global step   ", found.summary.global_step, "\n");
   if (found.state.contains(keys::kImported))
     text += cat("imported from ", escape_controls(found.state.at(keys::kImported).as_string()), "\n");
-  text += cat("holds         ", found.summary.weights_only ? "weights only" : loop ? "weights, optimizers and Fabric's state" : "weights, optimizers and the run's state",
+  text += cat("holds         ",
+              found.summary.weights_only ? "weights only"
+              : loop                     ? "weights, optimizers and Fabric's state"
+                                         : "weights, optimizers and the run's state",
               "\n");
   text += cat("origin        Fulgur ", escape_controls(origin.fulgur), ", LibTorch ", escape_controls(origin.libtorch),
               ", ", origin.device.empty() ? "device unknown" : escape_controls(origin.device), ", world size ",

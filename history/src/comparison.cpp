@@ -110,7 +110,8 @@ std::string comparison_text(const Run& a, const Run& b, const TextStyle& style) 
     if (const std::string why = why_no_log(*run); !why.empty())
       text += cat(escape_controls(run->name), ": ", escape_controls(why), "\n");
   for (const Run* run : {&a, &b})
-    if (run->config.empty()) text += cat(escape_controls(run->name), ": the run has no config that could be compared\n");
+    if (run->config.empty())
+      text += cat(escape_controls(run->name), ": the run has no config that could be compared\n");
   if (!a.config.empty() && !b.config.empty() && different_keys({&a.config, &b.config}).empty())
     text += "The configs are the same.\n";
   return text;

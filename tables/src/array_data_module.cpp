@@ -156,7 +156,9 @@ void ArrayDataModule::Impl::check_like_train(const Batch& set, const char* name,
                           "' of ", name, " is ", c10::toString(found.scalar_type()), " of shape ",
                           shape_text(found.sizes()), ", that of train ", c10::toString(expected.scalar_type()),
                           " of shape ", shape_text(expected.sizes()), ". Convert one of the files",
-                          entry == "input" ? ", or set float_input: true." : "."));
+                          entry == "input" && found.sizes().slice(1) == expected.sizes().slice(1)
+                              ? ", or set float_input: true."
+                              : "."));
   }
 }
 

@@ -248,6 +248,30 @@ TEST_CASE("a key map that knows no name of the file is an error, and config.json
              ContainsSubstring("does not fit") && !ContainsSubstring("says model_type"));
 }
 
+TEST_CASE("weights that do not fit name the options that config.json has with other values") {
+  const test::TemporaryFolder folder;
+  PretrainedWeights pretrained;
+  pretrained.path = folder / "model.safetensors";
+  write_weights_file(*pretrained.path,
+                     {.format = WeightsFormat::safetensors,
+                      .tensors = tensors_of(test::vision_baseline().at("hugging_face").at("gpt2").at("shapes")),
+                      .aliases = {},
+                      .left_out = {}});
+  test::write_text(folder / "config.json",
+                   R"({"model_type": "gpt2", "n_positions": 7, "vocab_size": 11, "n_layer": 2})");
+  pretrained.key_map = Spec<KeyMap>("hf_gpt2");
+  const auto model = [] {
+    return std::shared_ptr<LightningModule>(make_component<LightningModule, GPT>(
+        GPT::Options{.vocab_size = 11, .block_size = 5, .n_layer = 2, .n_head = 3, .n_embd = 12}));
+  };
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(pretrained, model()); }),
+             ContainsSubstring("does not fit") &&
+                 ContainsSubstring("says other values: model.init_args.block_size is 5 (n_positions: 7)."));
+  std::filesystem::remove(folder / "config.json");
+  CHECK_THAT(message_of<CheckpointError>([&] { run_with(pretrained, model()); }),
+             ContainsSubstring("does not fit") && !ContainsSubstring("config.json"));
+}
+
 TEST_CASE("a run applies the key map that pretrained names") {
   const test::TemporaryFolder folder;
   const auto source = small_classifier();
@@ -358,6 +382,9 @@ TEST_CASE("a config.json of another architecture with the same names of weights 
                  ContainsSubstring("use_config"));
   CHECK_THAT(message("GPT", "hf_llama", R"({"model_type": "mistral", "sliding_window": 4096})"),
              ContainsSubstring("sliding_window: 4096"));
+  CHECK_THAT(message("GPT", "hf_llama", R"({"model_type": "gpt2"})"),
+             ContainsSubstring("pretrained.key_map: is for llama, mistral") &&
+                 ContainsSubstring("Set pretrained.key_map: hf_gpt2"));
   CHECK_THAT(message("GPT", "hf_gpt2", R"({"model_type": "gpt_bigcode"})"), ContainsSubstring("computes only gpt2"));
   const std::string bert = "{class_path: BertClassifier, init_args: {num_classes: 2}}";
   CHECK_THAT(message(bert, "hf_bert", R"({"model_type": "roberta"})"), ContainsSubstring("computes only bert"));

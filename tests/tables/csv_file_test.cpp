@@ -112,6 +112,8 @@ TEST_CASE("F37: files that are no tables are named with the line and what is wro
   CHECK_THAT(error("a,b\n1,x\ry\n"), ContainsSubstring("carriage return"));
   CHECK_THAT(error(std::string_view("a,b\n1,\0\n", 8)),
              ContainsSubstring("line 2 of") && ContainsSubstring("zero byte"));
+  CHECK_THAT(error(std::string_view("PAR1\x15\0\x15", 7)),
+             ContainsSubstring("is a Parquet file") && ContainsSubstring("docs/tables.md"));
   CHECK_THAT(error("a,a\n1,2\n"), ContainsSubstring("names the column 'a' twice"));
   CHECK_THAT(error("a,\n1,2\n"), ContainsSubstring("no name for column 2"));
   CHECK_THAT(error("a,\xff\n1,2\n"), ContainsSubstring("not UTF-8"));

@@ -14,6 +14,7 @@
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
+#include "support/shown_lines.h"
 #include "support/temporary_folder.h"
 
 namespace table_data_module_test {
@@ -191,6 +192,24 @@ TEST_CASE("classes are numbered by value or by text, and each part has its share
   CHECK(rows_of(*table.made(), RunningStage::validate).target.size(0) == 20);
   CHECK_FALSE(at::equal(rows_of(*table.made(), RunningStage::validate).numbers,
                         rows_of(*stratified, RunningStage::validate).numbers));
+}
+
+TEST_CASE("numbers that are classes in large numbers are warned about") {
+  const auto warnings = [](int rows, int different, const char* text) {
+    std::string table = "a,y\n";
+    for (int i = 0; i < rows; ++i) table += std::to_string(i) + "," + std::to_string(i % different) + text + "\n";
+    Table made(table);
+    made.options.task = Task::classification;
+    made.options.split = {.val_fraction = 0, .test_fraction = 0};
+    return fulgur::test::shown_lines([&] { (void)made.made(); });
+  };
+  CHECK_THAT(warnings(60, 50, ""),
+             ContainsSubstring("the 50 different numbers of column 'y' in 60 rows are its classes") &&
+                 ContainsSubstring("data.init_args.task: regression"));
+  CHECK_THAT(warnings(100, 25, ".5"), ContainsSubstring("the 25 different numbers"));
+  CHECK(warnings(100, 25, "").empty());
+  CHECK(warnings(100, 3, ".5").empty());
+  CHECK(warnings(60, 50, "km").empty());
 }
 
 TEST_CASE("parts are disjoint, chosen by seed or fold, or have files of their own") {

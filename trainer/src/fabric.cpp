@@ -48,7 +48,8 @@ TrainerOptions trainer_options(const FabricOptions& options) {
   return out;
 }
 
-constexpr std::string_view kFabricState = detail::checkpoint_keys::kFabric, kFabricRanks = detail::checkpoint_keys::kRanks,
+constexpr std::string_view kFabricState = detail::checkpoint_keys::kFabric,
+                           kFabricRanks = detail::checkpoint_keys::kRanks,
                            kLoopState = detail::checkpoint_keys::kFabricLoop;
 
 }  // namespace

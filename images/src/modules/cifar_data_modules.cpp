@@ -49,6 +49,8 @@ class CifarSets final : public detail::ImageSets {
     return detail::read_cifar_names(file, layout_.format.classes);
   }
 
+  fs::path source_of_classes() const override { return folder() / layout_.names; }
+
   ImageDatasetOptions reading() const override { return {}; }
 
   std::shared_ptr<ImageDataset> dataset(RunningStage stage, const std::vector<std::string>&,

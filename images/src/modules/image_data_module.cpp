@@ -101,8 +101,9 @@ struct ImageDataModule::Impl {
     auto found = sets->classes();
     if (!found && loaded.empty())
       throw DataError(cat("[images.", name,
-                          "] the training data must exist, since they have the classes and no "
-                          "checkpoint with classes was loaded; they do not. Check the paths."));
+                          "] the training data must exist, since they have the classes and no checkpoint with classes "
+                          "was loaded; '",
+                          escape_controls(sets->source_of_classes().string()), "' does not exist. Check the path."));
     if (found && !loaded.empty()) check_classes(loaded, *found);
     classes = found ? std::move(*found) : loaded;
   }

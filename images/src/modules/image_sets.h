@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,8 @@ class ImageSets {
   /// Names of the classes, as the training data have them; nullopt if the training data are absent, which a run that
   /// only evaluates need not have.
   virtual std::optional<std::vector<std::string>> classes() = 0;
+  /// The file or folder that `classes` reads, for messages.
+  virtual std::filesystem::path source_of_classes() const = 0;
   /// How samples are read, without `pipeline` and `with_file`.
   virtual ImageDatasetOptions reading() const = 0;
   /// The data set of the stage, asked for once; null if the stage has no data.

@@ -43,6 +43,8 @@ class ListedSets final : public ImageSets {
     return lister_.classes();
   }
 
+  std::filesystem::path source_of_classes() const override { return lister_.train; }
+
   ImageDatasetOptions reading() const override { return reading_.dataset_options(); }
 
   std::shared_ptr<ImageDataset> dataset(RunningStage stage, const std::vector<std::string>& classes,

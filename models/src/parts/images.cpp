@@ -15,7 +15,9 @@ void check_images(const Tensor& images, int64_t channels, int64_t least, const c
                           shape_text(images.sizes()),
                           images.dim() == 4 && images.size(3) == channels
                               ? ". The channels are last: transpose the arrays, numpy.transpose(x, (0, 3, 1, 2))."
-                              : ". Set model.init_args.in_channels to match the data."));
+                          : images.dim() == 4 ? ". Set model.init_args.in_channels to match the data."
+                                              : ". Reshape the data: each sample is an image of channels, height and "
+                                                "width."));
   if (!images.is_floating_point())
     throw ConfigError(cat("[models.", component, "] images must be floating-point; got ",
                           c10::toString(images.scalar_type()),

@@ -9,6 +9,7 @@
 #include "columns/cell_text.h"
 #include "columns/read_cell.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::tables {
@@ -30,6 +31,23 @@ std::vector<std::string> sorted_classes(std::vector<std::string> texts, const st
                         escape_controls(column), "' has '", escape_controls(*same), "' and '",
                         escape_controls(*std::next(same)), "', which would be two classes. Correct the files."));
   return texts;
+}
+
+// The usual mistake: the target is a number, of which most rows have another value.
+void warn_many_numbers(const TableSurvey& survey, const std::string& column) {
+  constexpr size_t kFewClasses = 20;
+  const auto is_fraction = [](const std::string& text) {
+    const auto number = parse_number(text);
+    return number && *number != std::trunc(*number);
+  };
+  const bool many =
+      survey.classes.size() > kFewClasses && (static_cast<int64_t>(survey.classes.size()) * 2 > survey.rows ||
+                                              std::ranges::any_of(survey.classes, is_fraction));
+  if (!many || !parse_number(survey.classes.back())) return;
+  log::warn("tables.numbers_as_classes",
+            cat("task is classification, and the ", survey.classes.size(), " different numbers of column '",
+                escape_controls(column), "' in ", survey.rows,
+                " rows are its classes; to predict a number, set data.init_args.task: regression"));
 }
 
 void check_names(const TableDataModule::Options& options, const CsvFile& file) {
@@ -123,6 +141,7 @@ TableSurvey survey_table(const TableDataModule::Options& options, bool with_labe
                         escape_controls(options.target.front()), "' has only '",
                         escape_controls(classes.texts().front()), "'."));
   survey.classes = sorted_classes(classes.texts(), options.target.front());
+  warn_many_numbers(survey, options.target.front());
   std::vector<int64_t> number_of(classes.texts().size());
   for (size_t i = 0; i < survey.classes.size(); ++i)
     number_of[static_cast<size_t>(classes.find(survey.classes[i]))] = static_cast<int64_t>(i);

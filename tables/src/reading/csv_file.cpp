@@ -39,6 +39,10 @@ CsvFile::CsvFile(std::filesystem::path path, char delimiter)
                         escape_controls(path_.string()), "' ",
                         is_open ? "is not one" : cat("cannot be opened: ", std::strerror(errno)), ". Check the path."));
   fill();
+  if (std::string_view(block_).starts_with("PAR1"))
+    throw DataError(cat("[tables.csv] a table must be a CSV file; '", escape_controls(path_.string()),
+                        "' is a Parquet file, which Fulgur does not read. docs/tables.md has the lines of Python that "
+                        "convert it."));
   if (std::string_view(block_).starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
   if (!read_record())
     throw DataError(cat("[tables.csv] a table must begin with a row of column names; '",

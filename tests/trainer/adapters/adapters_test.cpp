@@ -409,6 +409,12 @@ TEST_CASE("adapters: patterns that match nothing, and layers that cannot have on
     }
   };
   CHECK_THAT(refusal<Normed>(on({"head"})), ContainsSubstring("Add \"norm.*\" to train"));
+  struct TwiceNormed : Normed {
+    torch::nn::BatchNorm1d second{nullptr};
+    TwiceNormed() { second = register_module("second", torch::nn::BatchNorm1d(4)); }
+  };
+  CHECK_THAT(refusal<TwiceNormed>(on({"head"})),
+             ContainsSubstring("statistics of 2 layers") && ContainsSubstring("Add \"norm.*\", \"second.*\" to train"));
   adapters = on({"head"});
   adapters.train = {"norm.*"};
   const TemporaryFolder folder;

@@ -54,9 +54,8 @@ struct PromptsDataModule::Impl {
     if (!options.tokenizer && !vocabulary)
       throw ConfigError(
           "[text.PromptsDataModule] tokenizer must name a tokenizer, unless the run loads a checkpoint of a model of "
-          "characters or bytes (TextDataModule), whose vocabulary is used; it is null. Set data.init_args.tokenizer, "
-          "or "
-          "name the checkpoint with --ckpt_path.");
+          "characters or bytes (TextDataModule), whose vocabulary is used; it is null. Set data.init_args.tokenizer to "
+          "the tokenizer that the model was trained with; a model of characters or bytes needs --ckpt_path.");
   }
 
   Tensor encoded(const detail::PromptLine& prompt, const Tokenizer* with) const {

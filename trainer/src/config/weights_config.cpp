@@ -57,6 +57,17 @@ fs::path config_beside(const fs::path& weights) {
   return (fs::is_directory(weights, none) ? weights : weights.parent_path()) / "config.json";
 }
 
+// The config.json beside the weights, for a message; nullopt if there is none that can be read.
+std::optional<WeightsJson> json_beside(const fs::path& weights) {
+  try {
+    const auto text = read_regular_file(config_beside(weights));
+    WeightsJson json = WeightsJson::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
+    return json.is_object() ? std::optional(std::move(json)) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 std::optional<FoundEntry> find_entry(const WeightsJson& json, const ConfigRule& rule) {
   for (const std::string& key : rule.keys) {
     const WeightsJson* value = &json;
@@ -86,6 +97,26 @@ bool same_value(const std::string& a, const std::string& b) {
   });
 }
 
+}  // namespace
+
+std::optional<std::pair<std::string, std::string>> key_map_beside(const fs::path& weights) {
+  const auto json = json_beside(weights);
+  if (!json) return std::nullopt;
+  const auto type = json->find("model_type");
+  if (type == json->end() || !type->is_string()) return std::nullopt;
+  const std::string wanted = type->get<std::string>();
+  for (const std::string& name : component_registry(KeyMap::kRegistryKind).names()) {
+    const std::shared_ptr<KeyMap> map = Spec<KeyMap>(name).create();
+    for (const ConfigRule& rule : map ? map->config_rules() : std::vector<ConfigRule>())
+      if (rule.keys == std::vector<std::string>{"model_type"} &&
+          std::ranges::any_of(rule.values, [&](const auto& value) { return value.first == wanted; }))
+        return std::pair(wanted, name);
+  }
+  return std::nullopt;
+}
+
+namespace {
+
 class WeightsConfig {
  public:
   WeightsConfig(ConfigNode& root, fs::path file, Problems& problems)
@@ -110,6 +141,13 @@ class WeightsConfig {
   void refuse(const FoundEntry& entry, const ConfigRule& rule) {
     std::vector<std::string> known;
     for (const auto& [theirs, ours] : rule.values) known.push_back(theirs);
+    // The rule of the model's type belongs to one key map; another one may know the type.
+    const bool is_type = rule.keys == std::vector<std::string>{"model_type"};
+    const auto other = is_type ? key_map_beside(file_) : std::nullopt;
+    if (other)
+      return problems_.add(place_of_path(), "pretrained.key_map",
+                           cat("is for ", join(known), ", but ", shown(), " has ", entry.key,
+                               ". Set pretrained.key_map: ", other->second));
     problems_.add(place_of_path(), "pretrained.path",
                   cat(shown(), " has ", entry.key, "; the model here computes only ", join(known),
                       ". The weights would give other numbers. To load them all the same, set pretrained.use_config: "
@@ -151,25 +189,17 @@ class WeightsConfig {
 
 }  // namespace
 
-std::optional<std::pair<std::string, std::string>> key_map_beside(const fs::path& weights) {
-  std::optional<std::string> text;
-  try {
-    text = read_regular_file(config_beside(weights));
-  } catch (const Error&) {
-    return std::nullopt;  // an error is being reported
+std::vector<std::string> options_unlike_config(const fs::path& weights, const KeyMap& map, const ConfigNode& options) {
+  std::vector<std::string> unlike;
+  const auto json = json_beside(weights);
+  if (!json || !options.is_map()) return unlike;
+  for (const ConfigRule& rule : map.config_rules()) {
+    const ConfigNode* const own = rule.option.empty() ? nullptr : options.find(rule.option);
+    const auto entry = own != nullptr && own->is_scalar() ? find_entry(*json, rule) : std::nullopt;
+    if (!entry || !rule.values.empty() || same_value(own->text(), entry->text)) continue;
+    unlike.push_back(cat("model.init_args.", rule.option, " is ", own->text(), " (", entry->key, ")"));
   }
-  const WeightsJson json = WeightsJson::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
-  const auto type = json.is_object() ? json.find("model_type") : json.end();
-  if (!json.is_object() || type == json.end() || !type->is_string()) return std::nullopt;
-  const std::string wanted = type->get<std::string>();
-  for (const std::string& name : component_registry(KeyMap::kRegistryKind).names()) {
-    const std::shared_ptr<KeyMap> map = Spec<KeyMap>(name).create();
-    for (const ConfigRule& rule : map ? map->config_rules() : std::vector<ConfigRule>())
-      if (rule.keys == std::vector<std::string>{"model_type"} &&
-          std::ranges::any_of(rule.values, [&](const auto& value) { return value.first == wanted; }))
-        return std::pair(wanted, name);
-  }
-  return std::nullopt;
+  return unlike;
 }
 
 std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problems) {

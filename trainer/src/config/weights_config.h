@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/contracts/key_map.h"
 #include "fulgur/core/options/config_node.h"
 
 namespace fulgur::config {
@@ -19,5 +20,10 @@ std::vector<std::string> take_weights_config(ConfigNode& root, Problems& problem
 /// The `model_type` in the `config.json` beside the weights, and the key map of such weights; nullopt if that file does
 /// not say it, or if no key map knows it.
 std::optional<std::pair<std::string, std::string>> key_map_beside(const std::filesystem::path& weights);
+
+/// The options of a model that have other values than the `config.json` beside the weights says, by the rules of `map`:
+/// `model.init_args.block_size is 32 (n_positions: 64)`. Links may have set them. Empty if there is no such file.
+std::vector<std::string> options_unlike_config(const std::filesystem::path& weights, const KeyMap& map,
+                                               const ConfigNode& options);
 
 }  // namespace fulgur::config

@@ -12,7 +12,8 @@ struct Hint {
 
 constexpr const char* kDtypes =
     "two inputs have different dtypes. Labels of cross entropy are int64, and inputs have the module's dtype "
-    "(trainer.precision); convert doubles in a batch with to(torch::kFloat)";
+    "(trainer.precision); convert doubles in a batch with to(torch::kFloat). Images of "
+    "bytes (Byte) become floating-point by the transform ToFloat or Normalize";
 
 constexpr std::array kHints{
     Hint{"on the same device",

@@ -171,22 +171,30 @@ std::set<std::string> adapter_tensors(const AdapterRecord& record) {
 
 // Running statistics change in training although no optimizer has them, so `train` decides about them, too.
 std::vector<std::string> trained_statistics(const RunState& run, const std::vector<std::string>& train) {
-  std::vector<std::string> names;
+  std::vector<std::string> names, unmatched;
   for (const auto& item : run.model->named_modules("", /*include_self=*/false)) {
     const auto buffers = item.value()->named_buffers(/*recurse=*/false);
     const Tensor* const mean = buffers.find("running_mean");
     if (!mean || !mean->defined()) continue;
     const std::string name = item.key() + ".running_mean";
     if (!matches_one_of(train, name)) {
-      if (run.fn != TrainerFn::fit || !item.value()->is_training()) continue;
-      throw wrong_adapters(cat("the running statistics of '", item.key(),
-                               "' change in training, so that adapters alone would not be the result; no pattern of "
-                               "train matches '",
-                               name, "'. Add \"", item.key(),
-                               ".*\" to train, or put the layer into eval mode in the module."));
+      // All of them are named in one error.
+      if (run.fn == TrainerFn::fit && item.value()->is_training()) unmatched.push_back(item.key());
+      continue;
     }
     for (const auto& buffer : buffers)
       if (buffer.value().defined()) names.push_back(cat(item.key(), ".", buffer.key()));
+  }
+  if (!unmatched.empty()) {
+    std::vector<std::string> patterns;
+    for (const std::string& layer : unmatched) patterns.push_back(cat("\"", layer, ".*\""));
+    throw wrong_adapters(cat("the running statistics of ", counted(static_cast<int64_t>(unmatched.size()), "layer"),
+                             " change in training, so that adapters alone would not be the result; no pattern of "
+                             "train matches them. Add ",
+                             join_some(std::move(patterns), kShownNames),
+                             unmatched.size() > 1 ? " to train (or a pattern for all of them)" : " to train",
+                             ", or put the ", unmatched.size() > 1 ? "layers" : "layer",
+                             " into eval mode in the module."));
   }
   return names;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/missing_data.h"
@@ -93,7 +94,11 @@ std::string advice_for_missing_data(const ConfigNode* options, RunningStage stag
   for (const std::string& prefix : prefixes)
     for (const auto& [name, value] : options ? options->entries() : std::vector<ConfigNode::Entry>())
       if (name.starts_with(prefix)) names.push_back(cat("data.init_args.", name));
-  if (names.empty()) return "Does the data module have such a loader?";
+  if (names.empty())
+    return cat(
+        "Does the data module have such a loader? --data NAME chooses another one",
+        stage == RunningStage::predict ? ", such as PromptsDataModule with texts that a language model continues" : "",
+        "; `", program_name(), " list data` shows them.");
   return cat("Set ", names.size() > 1 ? "one of " : "", join(names), ".");
 }
 

@@ -32,6 +32,13 @@ std::string key_map_hint(const PretrainedWeights& pretrained) {
              ". Set pretrained.key_map: ", beside->second, " (the differences without it follow)");
 }
 
+// A link may have set options to other values than those of the weights.
+std::string options_hint(const RunState& run, const KeyMap* map) {
+  if (map == nullptr) return {};
+  const auto unlike = config::options_unlike_config(*run.components.pretrained.path, *map, run.model->hparams());
+  return unlike.empty() ? "" : cat("\nThe config.json beside it says other values: ", join(unlike, "; "), ".");
+}
+
 std::string first_lines(const std::string& text, size_t most) {
   const auto lines = split_text(text, '\n');
   if (lines.size() <= most) return text;
@@ -79,6 +86,7 @@ void load_pretrained(RunState& run) {
         cat("[trainer.pretrained] ", shown_path, " does not fit the model",
             map_hint.empty() ? prefix_hint(*run.model, in_file, map.get(), pretrained.key_prefix) : map_hint, ":\n",
             map_hint.empty() ? report.differences : first_lines(report.differences, kFirstDifferences),
+            options_hint(run, map.get()),
             "\nGive the model the options that the weights were created with; name the key map of the program that "
             "wrote them (pretrained.key_map); list weights that shall keep their initial values in pretrained.ignore",
             pretrained.strict ? ", or load what fits with pretrained.strict: false." : "."));
