@@ -38,6 +38,7 @@ class Maker {
       if (each["class_path"] == "ModelCheckpoint" && one_in(20))
         each["init_args"]["filename"] = one_of({"last", "best"});
     callbacks_of_weights_and_steps();
+    sharding();
     return plan_;
   }
 
@@ -159,6 +160,13 @@ class Maker {
       }
       t["val_check_interval"] = std::min(t["val_check_interval"].get<int64_t>(), most);
     }
+  }
+
+  // With several ranks, by fsdp instead of ddp.
+  void sharding() {
+    const std::string name = plan_["optimizer"]["class_path"];
+    const bool has_masters = plan_["trainer"].value("precision", "") == "bf16-true";
+    if (name != "LBFGS" && name != "Muon" && !has_masters && one_in(3)) plan_["sharding"] = "optimizer";
   }
 
   void optimizer() {
@@ -412,6 +420,7 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
   const Plan events = plan.value("events", Plan::object()), callbacks = plan.value("callbacks", Plan::array());
   config.erase("events");
   config.erase("callbacks");
+  config.erase("sharding");
   Plan& t = config["trainer"];
   t["accelerator"] = "cpu";
   t["default_root_dir"] = folder.string();
@@ -421,6 +430,10 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
     t["devices"] = ranks;
     t["strategy"] = {{"class_path", "ddp"},
                      {"init_args", {{"timeout_s", 20}, {"start_timeout_s", 30}, {"check_replicas_every", 1}}}};
+    if (plan.contains("sharding")) {
+      t["strategy"]["class_path"] = "fsdp";
+      t["strategy"]["init_args"]["sharding"] = plan["sharding"];
+    }
     if (value_at(plan, "/model/norm", false)) t["sync_batchnorm"] = true;
     if (value_at(plan, "/model/unused", false)) t["strategy"]["init_args"]["find_unused_parameters"] = true;
   }

@@ -4,6 +4,7 @@ set(TEST_SOURCES
   cluster_shards_test.cpp
   ddp_baseline_test.cpp
   device_work_test.cpp
+  flat_unit_test.cpp
   grad_scaler_test.cpp
   group_of_one_test.cpp
   hostlist_test.cpp

@@ -329,7 +329,7 @@ std::filesystem::path Fabric::save(const std::filesystem::path& folder, const St
   content.module = module_state(*impl_->own);
   content.aliases = parameter_aliases(*impl_->own);
   StateTree::List optimizers, ranks;
-  for (const auto& optimizer : impl_->optimizers) optimizers.push_back(optimizer->state());
+  for (const auto& optimizer : impl_->optimizers) optimizers.push_back(impl_->strategy->optimizer_state(*optimizer));
   content.optimizers = std::move(optimizers);
   for (const std::string& packed : collectives.gather_text(pack_state(impl_->own_state())))
     ranks.push_back(unpack_state(packed));
@@ -383,7 +383,7 @@ StateTree Fabric::load(const std::filesystem::path& folder) {
   compare("optimizer", optimizers.size(), impl_->optimizers.size());
   compare("loader", loaders.size(), impl_->loaders.size());
   load_module_state(*impl_->own, content.module);
-  for (size_t i = 0; i < optimizers.size(); ++i) impl_->optimizers[i]->load_state(optimizers[i]);
+  for (size_t i = 0; i < optimizers.size(); ++i) strategy.load_optimizer_state(*impl_->optimizers[i], optimizers[i]);
   strategy.precision().load_state(saved.at("precision"));
   for (size_t i = 0; i < loaders.size(); ++i) impl_->loaders[i]->impl_->loader->load_state(loaders[i]);
   strategy.load_state(own.at("strategy"));

@@ -177,10 +177,11 @@ void GradientMonitor::name_weights(RunContext& run, Watched& of) const {
   for (const ParamGroup& group : of.optimizer->groups())
     for (size_t i = 0; i < group.params.size(); ++i) {
       ++of.parameters;
-      if (group.params[i].numel() == 0) continue;
+      const Tensor& weight = group.are_shards ? group.of_module()[i] : group.params[i];
+      if (weight.numel() == 0) continue;
       const auto found = name_of.find(group.of_module()[i].unsafeGetTensorImpl());
       of.names.push_back(found == name_of.end() ? group.names.at(i) : found->second);
-      of.weights.push_back(group.params[i]);
+      of.weights.push_back(weight);
       counts.push_back(before(of.names.back()));
     }
   if (options_.count_nonfinite) of.counts = at::tensor(counts, at::TensorOptions(at::kLong)).to(run.device());

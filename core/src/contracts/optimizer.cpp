@@ -74,6 +74,11 @@ void Optimizer::step_copies(const std::function<Tensor(const std::string&, const
   on_attached();
 }
 
+void Optimizer::step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of) {
+  for (ParamGroup& group : groups_) group.are_shards = true;
+  step_copies(shard_of);
+}
+
 void Optimizer::scale_lr(double factor) {
   for (ParamGroup& group : groups_) {
     group.lr *= factor;
@@ -90,7 +95,7 @@ void Optimizer::zero_grad() {
 std::vector<Tensor> Optimizer::gradients() const {
   std::vector<Tensor> gradients;
   for (const ParamGroup& group : groups_)
-    for (const Tensor& parameter : group.params)
+    for (const Tensor& parameter : group.are_shards ? group.of_module() : group.params)
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   return gradients;
 }

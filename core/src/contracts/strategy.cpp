@@ -35,6 +35,10 @@ void Strategy::convert_and_move(LightningModule& module) {
   module.to(device());
 }
 
+StateTree Strategy::optimizer_state(const Optimizer& optimizer) { return optimizer.state(); }
+
+void Strategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) { optimizer.load_state(state); }
+
 void Strategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
   if (closure)
     optimizer.step_closure(closure);

@@ -109,6 +109,17 @@ Tensor C10dCollectives::gather_rows(const Tensor& value) {
   return rows;
 }
 
+c10::intrusive_ptr<c10d::Work> C10dCollectives::start_gather(const Tensor& buffer) {
+  const at::NoGradGuard no_grad;
+  Tensor whole = buffer;
+  Tensor own = buffer.view({world_size(), -1})[rank()];
+  if (is_over_nccl(buffer)) return group_->_allgather_base(whole, own);
+  std::vector<std::vector<Tensor>> output{whole.view({world_size(), -1}).unbind()};
+  // Gloo reads its input while it writes the output.
+  std::vector<Tensor> inputs{own.clone()};
+  return group_->allgather(output, inputs);
+}
+
 Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
   // Gloo has no reduce-scatter.
   if (!is_over_nccl(gradients)) return all_reduce(gradients, ReduceOp::sum)[rank()];

@@ -37,6 +37,9 @@ class C10dCollectives final : public Collectives {
   void set_activity(const char* what) override;
   void set_steps_done(int64_t steps) override;
 
+  /// Starts the exchange of a buffer [ranks · part], of which each rank has its own part: afterwards all have all. All
+  /// ranks have the same dtype and size.
+  c10::intrusive_ptr<c10d::Work> start_gather(const Tensor& buffer);
   /// Rows of all ranks, whose shapes are known to match; no gradients.
   Tensor gather_rows(const Tensor& value);
   /// The gradient of this rank's row, which is the sum over the ranks.

@@ -5,7 +5,7 @@
 
 #include "fulgur/core/device/recordable_step.h"
 #include "fulgur/core/text/text.h"
-#include "fulgur/strategies/ddp.h"
+#include "fulgur/strategies/fsdp.h"
 #include "run/evaluation_names.h"
 #include "run/services.h"
 
@@ -30,6 +30,8 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
 // ddp's work in a step must run entirely on the device.
 std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
   const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
+  if (dynamic_cast<const FSDPStrategy*>(ddp))
+    return "strategy fsdp gathers the parts of the weights after each step, which is not recorded; use ddp";
   if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
   const DDPStrategy::Options& o = ddp->options();
   if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")

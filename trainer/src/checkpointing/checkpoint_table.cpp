@@ -156,7 +156,8 @@ void load_gradients(Restoring& r, const StateTree& gradients) {
 
 StateTree save_optimizers(Collecting& c) {
   StateTree::List optimizers;
-  for (const auto& planned : c.run.plan.optimizers) optimizers.push_back(planned.optimizer->state());
+  for (const auto& planned : c.run.plan.optimizers)
+    optimizers.push_back(c.run.strategy->optimizer_state(*planned.optimizer));
   return optimizers;
 }
 

@@ -33,7 +33,7 @@ void load_optimizers(Restoring& r, const StateTree& value) {
     Optimizer& optimizer = *run.plan.optimizers[i].optimizer;
     std::vector<std::pair<double, double>> rates;
     for (const ParamGroup& group : optimizer.groups()) rates.emplace_back(group.lr, group.initial_lr);
-    optimizer.load_state(optimizers[i]);
+    run.strategy->load_optimizer_state(optimizer, optimizers[i]);
     if (r.rates_scaled != 1) optimizer.scale_lr(r.rates_scaled);
     if (r.load.allow_config_change)
       for (size_t g = 0; g < rates.size(); ++g)

@@ -23,6 +23,7 @@ class FULGUR_API Adagrad final : public FusedOptimizer {
   explicit Adagrad(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {}
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Adagrad"; }
+  bool is_elementwise() const override { return true; }
   std::optional<double> weight_decay(const ParamGroup& group) const override {
     return group.weight_decay.value_or(options_.weight_decay);
   }

@@ -23,6 +23,7 @@ class FULGUR_API Adam : public FusedOptimizer {
   explicit Adam(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Adam"; }
+  bool is_elementwise() const override { return true; }
   std::optional<double> weight_decay(const ParamGroup& group) const override {
     return group.weight_decay.value_or(options_.weight_decay);
   }

@@ -26,6 +26,7 @@ class FULGUR_API RMSprop final : public FusedOptimizer {
       : FusedOptimizer(options.parameters), options_(std::move(options)), has_momentum_(options_.momentum != 0) {}
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "RMSprop"; }
+  bool is_elementwise() const override { return true; }
   std::optional<double> weight_decay(const ParamGroup& group) const override {
     return group.weight_decay.value_or(options_.weight_decay);
   }

@@ -24,6 +24,7 @@ class FULGUR_API SGD final : public FusedOptimizer {
   explicit SGD(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "SGD"; }
+  bool is_elementwise() const override { return true; }
   std::optional<double> weight_decay(const ParamGroup& group) const override {
     return group.weight_decay.value_or(options_.weight_decay);
   }

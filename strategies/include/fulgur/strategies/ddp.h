@@ -21,7 +21,7 @@ class UnsyncedGradients;
 
 /// Distributed data parallel: one process per device, each with the whole module and a share of every batch; gradients
 /// are averaged while backward still computes (LibTorch's c10d::Reducer).
-class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
+class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
  public:
   enum class Compression { none, fp16, bf16 };
   friend constexpr auto enum_names(Compression) {
@@ -88,6 +88,10 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   std::string describe() const override;
   void abandon() noexcept override;
   void teardown() noexcept override;
+
+ protected:
+  /// The connection of the ranks; null before `configure`, after `teardown`, and if the run is one process.
+  ProcessGroup* process_group() const { return group_.get(); }
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);

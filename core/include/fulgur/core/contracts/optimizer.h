@@ -21,6 +21,7 @@ struct ParamGroup {
   /// Dotted names, one per parameter, relative to the module that the group was made from (`trainable_groups`).
   std::vector<std::string> names;
   std::vector<Tensor> module_params = {};  ///< the module's own parameters if `params` are copies of them; else empty
+  bool are_shards = false;                 ///< whether `params` are parts of `module_params`
   /// The module's parameters, whose gradients backward computes.
   const std::vector<Tensor>& of_module() const { return module_params.empty() ? params : module_params; }
   double lr = 0;                            ///< current learning rate
@@ -44,6 +45,12 @@ class FULGUR_API Optimizer : public Stateful {
   /// From now on steps `copy_of(name, parameter)` in place of each parameter; the caller copies gradients to the copies
   /// and values back. Call after `attach`, before any step.
   void step_copies(const std::function<Tensor(const std::string&, const Tensor&)>& copy_of);
+  /// From now on steps `shard_of(name, parameter)`, a part of each parameter's memory as a vector, which may be empty.
+  /// The caller gives the shards their gradients for a step; `gradients` and clipping use those of the parameters. Call
+  /// after `attach`, only for an optimizer that `is_elementwise`; states must be loaded again.
+  void step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of);
+  /// Whether a step changes each element of a parameter by its own gradient, value and state only.
+  virtual bool is_elementwise() const { return false; }
   std::vector<ParamGroup>& groups() { return groups_; }
   const std::vector<ParamGroup>& groups() const { return groups_; }
   /// Learning rate from the options, for groups that do not set one.
@@ -81,7 +88,8 @@ class FULGUR_API Optimizer : public Stateful {
   virtual Tensor step_closure(const Closure& closure);
   /// Bytes of state once every parameter has had a gradient; nullopt if unknown.
   virtual std::optional<int64_t> full_state_bytes() const { return std::nullopt; }
-  /// Current gradients over all groups, without undefined ones.
+  /// Current gradients over all groups, without undefined ones: those of copies, and of the parameters if shards are
+  /// stepped.
   std::vector<Tensor> gradients() const;
 
   /// The state of each attached parameter is at `state[name]`, and the hyper-parameters are at `groups`.

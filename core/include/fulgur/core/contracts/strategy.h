@@ -124,6 +124,11 @@ class FULGUR_API Strategy {
   /// The loop calls this, which calls precision.step, which calls the optimizer. `closure` is empty except for
   /// optimizers that need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
+  /// The state of an optimizer for a checkpoint, with whole tensors. All ranks must call it, in the same order; those
+  /// that write no checkpoint may get null.
+  virtual StateTree optimizer_state(const Optimizer& optimizer);
+  /// Loads a state with whole tensors.
+  virtual void load_optimizer_state(Optimizer& optimizer, const StateTree& state);
   /// Called after each training step, eager or captured, outside any recording, when `global_step` steps are done.
   virtual void after_step(LightningModule& /*module*/, int64_t /*global_step*/) {}
   /// Records the work of `device()`; nullptr if it cannot be recorded.

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/options/field_traits.h"
+#include "fulgur/strategies/ddp.h"
+
+namespace fulgur {
+
+namespace detail {
+class OptimizerShards;
+}  // namespace detail
+
+/// Sharded data parallel: like ddp, but each rank keeps only its part of what the other ranks have too.
+///
+/// With `sharding: optimizer` (ZeRO, stage 1) this is the optimizers' state: each rank steps its part of the
+/// parameters, and the parts are exchanged after the step. Parameters and gradients are whole on each rank.
+class FULGUR_API FSDPStrategy final : public DDPStrategy {
+ public:
+  enum class Sharding { optimizer };
+  friend constexpr auto enum_names(Sharding) {
+    return std::to_array<EnumName<Sharding>>({{Sharding::optimizer, "optimizer"}});
+  }
+  struct FULGUR_API Options : DDPStrategy::Options {
+    Sharding sharding = Sharding::optimizer;
+    Auto<std::vector<std::string>> units = {};
+    void fields(Fields& f);
+  };
+
+  explicit FSDPStrategy(Options options);
+  ~FSDPStrategy() override;
+
+  std::string name() const override { return "fsdp"; }
+  /// Divides the optimizers. Throws a ConfigError for one that needs whole parameters, such as Muon or LBFGS, and for
+  /// parameters that are not dense in memory.
+  void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
+  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  StateTree optimizer_state(const Optimizer& optimizer) override;
+  void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
+  std::unique_ptr<GraphCapture> make_graph_capture() override { return nullptr; }
+  void abandon() noexcept override;
+  void teardown() noexcept override;
+
+ private:
+  Options options_;
+  std::unique_ptr<detail::OptimizerShards> shards_;  ///< null before training, and with one process
+};
+
+}  // namespace fulgur

@@ -1,0 +1,77 @@
+#include "sharding/flat_unit.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // bytes
+
+int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+Tensor in_memory_order(const Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
+
+FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t ranks)
+    : parameters_(std::move(parameters)), rank_(rank) {
+  const at::NoGradGuard no_grad;
+  const Tensor first = parameters_.front().value;
+  const int64_t step = std::max<int64_t>(kAlignment / static_cast<int64_t>(first.element_size()), 1);
+  int64_t end = 0;
+  for (const auto& [name, value] : parameters_) {
+    if (!value.is_non_overlapping_and_dense())
+      throw ConfigError(cat("[strategies.fsdp] a parameter must be dense in memory; '", escape_controls(name),
+                            "' is a view with gaps or overlaps. Make it contiguous."));
+    begins_.push_back(end);
+    end = rounded_up(end + value.numel(), step);
+  }
+  part_ = rounded_up((end + ranks - 1) / ranks, step);
+  buffer_ = at::zeros({part_ * ranks}, first.options().requires_grad(false));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor place = whole(i, buffer_);
+    place.copy_(parameters_[i].value);
+    parameters_[i].value.set_data(place);
+  }
+}
+
+FlatUnit::Range FlatUnit::own_range(size_t index) const {
+  const int64_t begin = begins_[index], numel = parameters_[index].value.numel();
+  const int64_t from = std::clamp<int64_t>(rank_ * part_ - begin, 0, numel);
+  const int64_t to = std::clamp<int64_t>((rank_ + 1) * part_ - begin, 0, numel);
+  return {from, to - from};
+}
+
+Tensor FlatUnit::own_elements(size_t index, const Tensor& buffer) const {
+  const auto [begin, count] = own_range(index);
+  return buffer.narrow(0, begins_[index] + begin, count);
+}
+
+Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {
+  const Tensor& parameter = parameters_[index].value;
+  return buffer.as_strided(parameter.sizes(), parameter.strides(), begins_[index]);
+}
+
+void FlatUnit::release() noexcept {
+  try {
+    const at::NoGradGuard no_grad;
+    for (NamedParameter& parameter : parameters_) parameter.value.set_data(parameter.value.detach().clone());
+  } catch (const std::exception& error) {
+    // They keep their values, in the memory of the buffer.
+    log::warn("strategies.shared_memory", cat("parameters keep the memory of their unit: ", error.what()));
+  }
+  buffer_ = Tensor();
+}
+
+}  // namespace fulgur::detail

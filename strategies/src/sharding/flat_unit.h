@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/state/tensor.h"
+
+namespace fulgur::detail {
+
+/// The elements of a dense tensor as a vector, in the order of their memory; shares it.
+Tensor in_memory_order(const Tensor& tensor);
+
+/// The parameters of a unit, with one dtype on one device, in one buffer. It has as many parts of equal size as there
+/// are ranks, and each rank owns one of them. Parameters begin at multiples of 64 bytes, which the kernels of
+/// optimizers use; the end is padded.
+class FlatUnit {
+ public:
+  /// Moves the parameters into the buffer: they keep their identity, values, shapes and strides. Throws a ConfigError
+  /// that names a parameter whose elements are not dense in memory.
+  FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t ranks);
+
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  /// [ranks · part] elements.
+  const Tensor& buffer() const { return buffer_; }
+  /// The part of this rank, as a view.
+  Tensor own_part() const { return own_part_of(buffer_); }
+  /// The same part of a buffer that is as long.
+  Tensor own_part_of(const Tensor& buffer) const { return buffer.narrow(0, rank_ * part_, part_); }
+  /// Elements `begin` to `begin + count` of a parameter, in the order of its memory; `count` may be 0.
+  struct Range {
+    int64_t begin, count;
+  };
+  /// Those of parameter `index` that this rank owns.
+  Range own_range(size_t index) const;
+  /// They, in a buffer that is as long: a view [count].
+  Tensor own_elements(size_t index, const Tensor& buffer) const;
+  /// All elements of parameter `index` in a buffer that is as long, with the parameter's shape and strides: a view.
+  Tensor whole(size_t index, const Tensor& buffer) const;
+  /// Gives each parameter memory that it shares with no other.
+  void release() noexcept;
+
+ private:
+  std::vector<NamedParameter> parameters_;
+  std::vector<int64_t> begins_;  // of the parameters in the buffer
+  int64_t rank_, part_ = 0;
+  Tensor buffer_;
+};
+
+}  // namespace fulgur::detail

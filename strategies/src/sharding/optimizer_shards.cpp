@@ -1,0 +1,190 @@
+#include "sharding/optimizer_shards.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "distributed/process_group_impl.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "sharding/parameter_units.h"
+
+namespace fulgur::detail {
+namespace {
+
+// Python's name of the number of steps: a scalar, which is the same on all ranks.
+constexpr std::string_view kStep = "step";
+
+void check_optimizer(const Optimizer& optimizer) {
+  if (!optimizer.is_elementwise())
+    throw ConfigError(
+        cat("[strategies.fsdp] each element of a parameter must be stepped independently of the others, "
+            "since each rank has only some of them; ",
+            optimizer.name(),
+            " needs whole parameters. Use AdamW, Adam, SGD, RMSprop, Adagrad or Lion, "
+            "or strategy: ddp."));
+  for (const ParamGroup& group : optimizer.groups())
+    if (!group.module_params.empty())
+      throw ConfigError(
+          "[strategies.fsdp] float32 copies of the weights cannot be divided among ranks yet. Use precision: "
+          "bf16-mixed or 32-true, master_weights: false, or strategy: ddp.");
+}
+
+}  // namespace
+
+OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
+                                 const std::vector<std::string>& patterns, ProcessGroup& group)
+    : group_(group) {
+  std::set<const void*> stepped;
+  for (const Optimizer* optimizer : optimizers) {
+    check_optimizer(*optimizer);
+    for (const ParamGroup& each : optimizer->groups())
+      for (const Tensor& parameter : each.params) stepped.insert(parameter.unsafeGetTensorImpl());
+  }
+  std::vector<NamedParameter> parameters = unique_parameters(module);
+  std::erase_if(parameters, [&](const auto& each) { return !stepped.contains(each.value.unsafeGetTensorImpl()); });
+  for (ParameterUnit& unit : parameter_units(module, parameters, patterns)) {
+    std::map<at::ScalarType, std::vector<NamedParameter>> of_dtype;
+    for (NamedParameter& parameter : unit.parameters)
+      of_dtype[parameter.value.scalar_type()].push_back(std::move(parameter));
+    for (auto& [dtype, members] : of_dtype) {
+      for (size_t i = 0; i < members.size(); ++i)
+        places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
+      units_.push_back(std::make_unique<FlatUnit>(std::move(members), group.place().rank, group.place().world_size));
+    }
+  }
+  for (Optimizer* optimizer : optimizers) {
+    // A run that resumes has loaded whole states.
+    const StateTree state = optimizer->state();
+    optimizer->step_shards([&](const std::string& name, const Tensor& parameter) {
+      const auto found = places_.find(parameter.unsafeGetTensorImpl());
+      if (found == places_.end())
+        throw ConfigError(cat("[strategies.fsdp] ", optimizer->name(), " steps '", escape_controls(name),
+                              "', which is not a parameter of the module. Register it, or use strategy: ddp."));
+      const FlatUnit& unit = *units_[found->second.unit];
+      return unit.own_elements(found->second.index, unit.buffer()).detach().set_requires_grad(true);
+    });
+    load_state(*optimizer, state);
+  }
+}
+
+OptimizerShards::~OptimizerShards() {
+  for (const auto& unit : units_) unit->release();
+}
+
+void OptimizerShards::take_gradients(Optimizer& optimizer) const {
+  for (ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      const Tensor& parameter = group.module_params[i];
+      Tensor gradient = parameter.grad();
+      Tensor& own = group.params[i].mutable_grad();
+      if (!gradient.defined()) {
+        own = Tensor();
+        continue;
+      }
+      if (gradient.layout() != at::kStrided)
+        throw ConfigError(cat("[strategies.fsdp] gradients must be dense; that of '", escape_controls(group.names[i]),
+                              "' is sparse. Use sparse: false in its layer, or strategy: ddp."));
+      if (gradient.strides() != parameter.strides())
+        gradient = at::empty_strided(parameter.sizes(), parameter.strides(), gradient.options()).copy_(gradient);
+      const Place& place = place_of(parameter);
+      const auto [begin, count] = units_[place.unit]->own_range(place.index);
+      own = in_memory_order(gradient).narrow(0, begin, count);
+    }
+}
+
+void OptimizerShards::drop_gradients(Optimizer& optimizer) const noexcept {
+  for (ParamGroup& group : optimizer.groups())
+    for (Tensor& shard : group.params) shard.unsafeGetTensorImpl()->mutable_grad().reset();
+}
+
+std::vector<size_t> OptimizerShards::units_of(const Optimizer& optimizer) const {
+  std::set<size_t> units;
+  for (const ParamGroup& group : optimizer.groups())
+    for (const Tensor& parameter : group.of_module()) units.insert(place_of(parameter).unit);
+  return {units.begin(), units.end()};
+}
+
+void OptimizerShards::gather_parameters(const Optimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  run_exchange(group_, "fsdp", [&] {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (const size_t unit : units_of(optimizer))
+      works.push_back(group_.impl().collectives->start_gather(units_[unit]->buffer()));
+    for (const auto& work : works) work->wait();
+  });
+  // Autograd and late copies compare versions; the shards have others than the parameters.
+  for (const ParamGroup& group : optimizer.groups())
+    for (const Tensor& parameter : group.module_params) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+StateTree OptimizerShards::state(const Optimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  StateTree state = optimizer.state();
+  // The places of the entries that are divided, by unit and name: `exp_avg` of the parameters that have one.
+  struct Entry {
+    std::string parameter;
+    size_t index;
+  };
+  std::map<std::pair<size_t, std::string>, std::vector<Entry>> divided;
+  StateTree& of_parameters = state["state"];
+  for (const ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      const Place& place = place_of(group.module_params[i]);
+      for (const auto& [name, value] : of_parameters.at(group.names[i]).as_map())
+        if (name != kStep) divided[{place.unit, name}].push_back({group.names[i], place.index});
+    }
+  for (const auto& [key, entries] : divided) {
+    const FlatUnit& unit = *units_[key.first];
+    const auto value_of = [&](const Entry& entry) { return of_parameters.at(entry.parameter).at(key.second).tensor(); };
+    const Tensor buffer = at::zeros(unit.buffer().sizes(), value_of(entries.front()).options().requires_grad(false));
+    for (const Entry& entry : entries) unit.own_elements(entry.index, buffer).copy_(value_of(entry));
+    run_exchange(group_, "fsdp", [&] { group_.impl().collectives->start_gather(buffer)->wait(); });
+    if (group_.place().rank == 0)
+      for (const Entry& entry : entries)
+        of_parameters[entry.parameter][key.second] =
+            unit.whole(entry.index, buffer).clone(at::MemoryFormat::Contiguous);
+  }
+  return group_.place().rank == 0 ? state : StateTree(nullptr);
+}
+
+StateTree OptimizerShards::divided(const Optimizer& optimizer, const StateTree& state) const {
+  StateTree own = state;
+  StateTree& of_parameters = own["state"];
+  for (const ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.names.size(); ++i) {
+      // `load_state` of the optimizer reports parameters that are missing.
+      if (!of_parameters.contains(group.names[i])) continue;
+      const Tensor& parameter = group.module_params[i];
+      const Place& place = place_of(parameter);
+      const auto [begin, count] = units_[place.unit]->own_range(place.index);
+      StateTree::Map entries = of_parameters.at(group.names[i]).as_map();
+      for (auto& [name, value] : entries) {
+        if (name == kStep || !value.is_tensor()) continue;
+        const Tensor& whole = value.tensor();
+        if (whole.sizes() != parameter.sizes())
+          throw CheckpointError(cat("[strategies.fsdp] the optimizer state does not fit the parameters: ", name,
+                                    " of '", escape_controls(group.names[i]), "' has shape ", shape_text(whole.sizes()),
+                                    " in the checkpoint, the parameter ", shape_text(parameter.sizes()), "."));
+        const Tensor ordered =
+            whole.strides() == parameter.strides()
+                ? whole
+                : at::empty_strided(parameter.sizes(), parameter.strides(), whole.options()).copy_(whole);
+        value = in_memory_order(ordered).narrow(0, begin, count).clone();
+      }
+      of_parameters[group.names[i]] = std::move(entries);
+    }
+  return own;
+}
+
+void OptimizerShards::load_state(Optimizer& optimizer, const StateTree& state) const {
+  const at::NoGradGuard no_grad;
+  optimizer.load_state(divided(optimizer, state));
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fulgur/core/contracts/module.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/strategies/process_group.h"
+#include "sharding/flat_unit.h"
+
+namespace fulgur::detail {
+
+/// Each rank steps a part of the parameters and has the optimizer states of that part only (ZeRO, stage 1: Rajbhandari
+/// et al., 2020). Gradients and parameters are whole on each rank.
+class OptimizerShards {
+ public:
+  /// Moves the parameters of the optimizers into units (`parameter_units`), and makes the optimizers step shards of
+  /// them; states that they have are divided. Throws a ConfigError for an optimizer that needs whole parameters.
+  OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
+                  const std::vector<std::string>& patterns, ProcessGroup& group);
+  /// Gives the parameters memory that they share with no other.
+  ~OptimizerShards();
+  OptimizerShards(const OptimizerShards&) = delete;
+  OptimizerShards& operator=(const OptimizerShards&) = delete;
+
+  /// Gives the shards of the optimizer their parts of the parameters' gradients, as views.
+  void take_gradients(Optimizer& optimizer) const;
+  void drop_gradients(Optimizer& optimizer) const noexcept;
+  /// Sends the shards that the optimizer has stepped to all ranks, which all call it.
+  void gather_parameters(const Optimizer& optimizer) const;
+  /// The state with whole tensors, on rank 0; null on the others. All ranks must call it.
+  StateTree state(const Optimizer& optimizer) const;
+  /// Loads the parts of this rank of a state with whole tensors.
+  void load_state(Optimizer& optimizer, const StateTree& state) const;
+
+ private:
+  struct Place {
+    size_t unit, index;
+  };
+  const Place& place_of(const Tensor& parameter) const { return places_.at(parameter.unsafeGetTensorImpl()); }
+  std::vector<size_t> units_of(const Optimizer& optimizer) const;
+  StateTree divided(const Optimizer& optimizer, const StateTree& state) const;
+
+  ProcessGroup& group_;
+  std::vector<std::unique_ptr<FlatUnit>> units_;
+  std::unordered_map<const void*, Place> places_;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,171 @@
+// fsdp with sharding: optimizer: what ddp computes, with the optimizers' state divided among the ranks.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include "fulgur/checkpoint/safetensors.h"
+#include "ranks.h"
+#include "support/gpu.h"
+
+namespace fsdp_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+namespace {
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// The arguments of `probe` with another strategy. The optimizer's name in `more` resets its options, so it comes first.
+std::vector<Finished> fit(const fs::path& folder, int world, const std::string& strategy, const Arguments& more) {
+  if (world == 1) return {trainer(probe("fit", 1, 12, more), {.folder = folder, .environment = {"OMP_NUM_THREADS=1"}})};
+  Arguments arguments = probe("fit", world, 12, more + Arguments{"--trainer.strategy.check_replicas_every", "1"});
+  if (strategy == "fsdp") {
+    *std::ranges::find(arguments, "ddp") = "fsdp";
+    arguments.insert(arguments.end(), {"--trainer.strategy.sharding", "optimizer"});
+  }
+  return run_ranks({.count = world, .folder = folder}, arguments);
+}
+
+fs::path trained(const TemporaryFolder& folder, int world, const std::string& strategy, const Arguments& more) {
+  REQUIRE(all_exit(fit(folder.path(), world, strategy, more), 0));
+  return last_checkpoint(folder.path());
+}
+
+// The bits of weights and of the optimizers' states.
+bool same_checkpoints(const fs::path& a, const fs::path& b) {
+  if (!same_bits(a, b)) return false;
+  const auto first = fulgur::read_safetensors(a / "optimizer.safetensors").tensors,
+             second = fulgur::read_safetensors(b / "optimizer.safetensors").tensors;
+  return std::ranges::equal(first, second, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.sizes() == y.second.sizes() && x.second.equal(y.second);
+  });
+}
+
+const Arguments kAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
+
+}  // namespace
+
+TEST_CASE("fsdp: the ranks compute what those of ddp do, in weights and states") {
+  const int world = GENERATE(2, 3);
+  const Arguments more = GENERATE(
+      Arguments{"--optimizer", "AdamW", "--optimizer.lr", "0.01", "--trainer.gradient_clip_val", "0.5"},
+      Arguments{"--optimizer", "Adam", "--optimizer.lr", "0.01", "--trainer.accumulate_grad_batches", "3",
+                "--trainer.strategy.units", "[first]"},
+      Arguments{"--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.9", "--model.norm", "true"},
+      Arguments{"--optimizer", "RMSprop", "--optimizer.lr", "0.01", "--trainer.precision", "bf16-mixed"},
+      Arguments{"--optimizer", "Adagrad", "--optimizer.lr", "0.01", "--trainer.precision", "64-true"},
+      Arguments{"--optimizer", "Lion", "--optimizer.lr", "0.001", "--model.dropout", "0.2"});
+  Arguments of_ddp = more;
+  if (const auto units = std::ranges::find(of_ddp, "--trainer.strategy.units"); units != of_ddp.end())
+    of_ddp.erase(units, units + 2);
+  const TemporaryFolder ddp, sharded;
+  const Arguments length{"--trainer.max_steps", "30"};
+  CHECK(same_checkpoints(trained(ddp, world, "ddp", of_ddp + length), trained(sharded, world, "fsdp", more + length)));
+}
+
+TEST_CASE("fsdp: 2 and 4 ranks reach the weights of one process on the batches of all") {
+  const int world = GENERATE(2, 4);
+  const Arguments more = kAdam + GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "3"});
+  const TemporaryFolder one, many;
+  const Arguments length{"--trainer.max_steps", "100"};
+  CHECK(difference(trained(one, 1, "", more + length), trained(many, world, "fsdp", more + length)) < 1e-6);
+}
+
+TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks, a quarter with four") {
+  const TemporaryFolder folder;
+  for (const auto& [ranks, bytes] : {std::pair{"2", "optimizer 4 = 12"}, {"4", "optimizer 2 = 10"}}) {
+    const Finished run =
+        trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
+                 "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",
+                 "--trainer.strategy.sharding", "optimizer", "--trainer.max_steps", "2"},
+                {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
+    CAPTURE(run.out, run.err);
+    CHECK(run.exit_code == 0);
+    CHECK(says(run.out + run.err, bytes));
+  }
+}
+
+TEST_CASE("fsdp: manual optimization of two parts, with the states of ddp") {
+  const Arguments pair{"--model", "ProbePair",   "--model.how", GENERATE("toggled", "inputs"), "--trainer.max_epochs",
+                       "5",       "--optimizer", "null"};
+  const TemporaryFolder one, ddp, many;
+  const auto alone = trained(one, 1, "", pair);
+  const auto sharded = trained(many, 2, "fsdp", pair);
+  CHECK(difference(alone, sharded) < 1e-6);
+  CHECK(same_checkpoints(trained(ddp, 2, "ddp", pair), sharded));
+}
+
+TEST_CASE("fsdp: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
+  const int world = GENERATE(2, 3);
+  const std::string cut_at = GENERATE("1", "7");
+  const Arguments options = kAdam + Arguments{"--trainer.accumulate_grad_batches",
+                                              "2",
+                                              "--model.dropout",
+                                              "0.2",
+                                              "--data.num_train",
+                                              "120",
+                                              "--trainer.max_epochs",
+                                              "3"};
+  const TemporaryFolder whole, parts;
+  const auto expected = trained(whole, world, "fsdp", options);
+  REQUIRE(all_exit(
+      fit(parts.path(), world, "fsdp",
+          options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                              "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
+      75));
+  const TemporaryFolder other;
+  fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  REQUIRE(all_exit(fit(parts.path(), world, "fsdp", options + Arguments{"--resume"}), 0));
+  CHECK(same_checkpoints(expected, last_checkpoint(parts.path())));
+  // ddp continues it, with the same numbers.
+  REQUIRE(all_exit(fit(other.path(), world, "ddp", options + Arguments{"--resume", "--allow-config-change"}), 0));
+  CHECK(same_checkpoints(expected, last_checkpoint(other.path())));
+}
+
+TEST_CASE("fsdp: a run of one process or of ddp is continued by other numbers of ranks") {
+  const TemporaryFolder whole, parts;
+  const Arguments options = kAdam + Arguments{"--data.num_train", "96"};
+  const auto expected = trained(whole, 1, "", options + Arguments{"--trainer.max_steps", "24"});
+  REQUIRE(all_exit(fit(parts.path(), 1, "", options + Arguments{"--trainer.max_steps", "5"}), 0));
+  for (const auto& [world, strategy, steps] :
+       {std::tuple{2, "fsdp", "10"}, {4, "ddp", "14"}, {3, "fsdp", "19"}, {1, "", "24"}}) {
+    const auto runs = fit(parts.path(), world, strategy,
+                          options + Arguments{"--trainer.max_steps", steps, "--resume", "--allow-config-change"});
+    REQUIRE(all_exit(runs, 0));
+  }
+  CHECK(difference(expected, last_checkpoint(parts.path())) < 1e-6);
+}
+
+TEST_CASE("fsdp: on two GPUs the ranks compute what those of ddp do, over NCCL", "[gpu]") {
+  require_gpus(2);
+  const Arguments more = kAdam + Arguments{"--trainer.accelerator",       "cuda", "--trainer.max_steps", "20",
+                                           "--trainer.gradient_clip_val", "0.5"};
+  const TemporaryFolder ddp, sharded;
+  const auto expected = trained(ddp, 2, "ddp", more);
+  CHECK(same_checkpoints(expected, trained(sharded, 2, "fsdp", more)));
+}
+
+TEST_CASE("fsdp: what cannot be divided is refused, with what to use instead") {
+  const TemporaryFolder folder;
+  const auto message = [&](const Arguments& more) {
+    const auto runs = fit(folder.path(), 2, "fsdp", more + Arguments{"--trainer.max_steps", "1"});
+    CHECK(all_exit(runs, 2));
+    return runs[0].err;
+  };
+  CHECK(says(message({"--optimizer", "Muon"}), "Muon needs whole parameters"));
+  CHECK(says(message({"--optimizer", "LBFGS"}), "LBFGS needs whole parameters"));
+  CHECK(says(message({"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"}),
+             "float32 copies of the weights cannot be divided"));
+  CHECK(says(message({"--trainer.strategy.units", "[frist]"}), "'frist' matches none. The modules are first"));
+  const Finished unnamed = trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer",
+                                    "SGD", "--trainer.strategy", "fsdp"},
+                                   {.folder = folder.path()});
+  CHECK(unnamed.exit_code == 2);
+  CHECK(says(unnamed.err, "trainer.strategy.init_args.sharding: required option is missing"));
+}
+
+}  // namespace fsdp_test
