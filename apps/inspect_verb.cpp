@@ -115,6 +115,8 @@ Json state_json(const StateTree& value) {
   if (value.holds<uint64_t>()) return value.as_uint();
   if (value.holds<int64_t>()) return value.as_int();
   if (value.holds<double>() && std::isfinite(value.as_double())) return value.as_double();
+  // JSON escapes texts itself.
+  if (value.holds<std::string>()) return value.as_string();
   return value.is_null() ? Json(nullptr) : Json(state_text(value));
 }
 

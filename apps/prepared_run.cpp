@@ -62,8 +62,9 @@ bool fill_links(Config& config, DataModule* data, TrainerFn fn, bool several) {
     // Data modules do not know some values without data, such as the size of images.
     if (fn == TrainerFn::fit || !data->loaders(stage_of(fn)).empty()) throw;
     const ConfigNode written = config.data.write();
+    const bool trained = config.ckpt_path.has_value();
     throw ConfigError(cat("[trainer.", name_of(fn), "] there is no ", name_of(fn), " data. ",
-                          detail::advice_for_missing_data(written.find("init_args"), stage_of(fn)),
+                          detail::advice_for_missing_data(written.find("init_args"), stage_of(fn), trained),
                           "\nWithout data, links have no value: ", error.what()));
   }
   return true;

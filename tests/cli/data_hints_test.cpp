@@ -92,15 +92,24 @@ TEST_CASE("predictions have the file and the name of the class of each image") {
   INFO(none.err);
   CHECK(none.exit_code == 2);
   CHECK(says(none.err,
-             "there is no predict data. Set one of data.init_args.predict_dir, data.init_args.test_dir, "
-             "data.init_args.test_fraction."));
-  CHECK(says(with_two({"test", "--ckpt_path", kLast}).err,
-             "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction."));
+             "there is no predict data. Set one of data.init_args.predict_dir, data.init_args.test_dir. "
+             "data.init_args.test_fraction must be set when the model is trained"));
+  CHECK(says(with_two({"test", "--ckpt_path", kLast}).err, "there is no test data. Set data.init_args.test_dir. "));
+  // Other parts of the training data are no test data.
+  const Finished leaking = with_two({"test", "--ckpt_path", kLast, "--data.test_fraction", "0.4"});
+  INFO(leaking.err);
+  CHECK(leaking.exit_code == 0);
+  CHECK(says(leaking.err, "data.init_args.test_fraction is '0.4', and was '0.0'"));
+  CHECK(says(leaking.err, "[trainer.other_parts]"));
+  CHECK(says(with_two({"validate", "--ckpt_path", kLast, "--data.split_seed", "7"}).err, "[trainer.other_parts]"));
+  CHECK_FALSE(says(with_two({"validate", "--ckpt_path", kLast}).err, "other_parts"));
+  CHECK_FALSE(says(with_two({"test", "--ckpt_path", kLast, "--data.test_dir", "train", "--data.val_fraction", "0"}).err,
+                   "other_parts"));
   // Links to values that only data have do not hide it.
   const Finished linked = with_two({"test", "--ckpt_path", kLast, "--link.model.in_features", "data.num_features"});
   INFO(linked.err);
   CHECK(linked.exit_code == 2);
-  CHECK(says(linked.err, "there is no test data. Set one of data.init_args.test_dir, data.init_args.test_fraction.\n"));
+  CHECK(says(linked.err, "there is no test data. Set data.init_args.test_dir. data.init_args.test_fraction must"));
   CHECK(says(linked.err, "provides no value 'num_features'"));
 }
 

@@ -255,6 +255,29 @@ TEST_CASE("inspect shows what is in a checkpoint, and whether it verifies") {
   CHECK_FALSE(fs::exists(run / "last.pt"));
 }
 
+TEST_CASE("inspect gives the texts of a table as they are in JSON, and escaped to a terminal") {
+  const TemporaryFolder folder;
+  std::string table = "word,number,y\n";
+  for (int i = 0; i < 8; ++i)
+    table += std::string(i % 2 ? "\"line\nbreak\"" : "a\tb") + "," + std::to_string(i) + ",1\n";
+  write_text(folder / "t.csv", table);
+  write_text(folder / "c.yaml", R"(
+model: {class_path: TabularMlp, init_args: {hidden: [4]}}
+data: {class_path: TableDataModule, init_args: {paths: [t.csv], target: [y], val_fraction: 0}}
+optimizer: {class_path: SGD, init_args: {lr: 0.01}}
+trainer: {max_steps: 1, accelerator: cpu}
+link:
+  model.init_args.num_numbers: data.num_numbers
+  model.init_args.cardinalities: data.cardinalities
+)");
+  const Finished fit = trainer({"fit", "-c", "c.yaml"}, {.folder = folder.path()});
+  INFO(fit.err);
+  REQUIRE(fit.exit_code == 0);
+  const Finished json = trainer({"inspect", kLast, "--json"}, {.folder = folder.path()});
+  CHECK(Json::parse(json.out)["data"]["columns"]["categories"][0]["values"] == Json{"a\tb", "line\nbreak"});
+  CHECK(says(trainer({"inspect", kLast}, {.folder = folder.path()}).out, "line\\nbreak"));
+}
+
 TEST_CASE("inspect shows a file of weights") {
   const std::string fixture = FULGUR_TORCH_FIXTURES "/lightning.ckpt";
   const Finished text = trainer({"inspect", fixture});

@@ -437,6 +437,12 @@ torch._inductor.aoti_compile_and_package(program, package_path=sys.path[0] + "/n
   const Finished predicted =
       folder.good({"predict", "-c", "c.yaml", "--model", "TorchExportModule", "--model.path", "net.pt2"});
   CHECK_FALSE(says(predicted.err, "newly initialized"));
+  // A package would compute wrong numbers of another dtype or shape.
+  const Finished wide = folder.run({"predict", "-c", "c.yaml", "--model", "TorchExportModule", "--model.path",
+                                    "net.pt2", "--trainer.precision", "64-true"});
+  CHECK(wide.exit_code == 1);
+  CHECK(says(wide.err, "fails for inputs Double ["));
+  CHECK(says(wide.err, "the dtypes and shapes of its export"));
 }
 
 }  // namespace python_models_cli_test

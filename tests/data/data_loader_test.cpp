@@ -357,6 +357,14 @@ TEST_CASE("F38: what drop_last leaves is counted by rank, before the first step"
   CHECK_THAT(message_of<DataError>([&] { loader.configure(0, 1, 3); }),
              ContainsSubstring("train set has 0 batches on rank 1 of 3") &&
                  ContainsSubstring("3 samples do not fill a batch of 4"));
+  // An evaluation is not in lockstep: ranks without a batch have nothing to do, but one rank must have one.
+  DataLoader evaluation(numbers(9), {.batch_size = 5, .drop_last = true, .name = "validation"});
+  evaluation.configure(0, 1, 2);
+  CHECK(evaluation.size() == 0);
+  for (const int64_t rank : {0, 1, 2})
+    CHECK_THAT(message_of<DataError>([&] { evaluation.configure(0, rank, 3); }),
+               ContainsSubstring("validation set has 0 batches on rank 0 of 3") &&
+                   ContainsSubstring("3 samples do not fill a batch of 5"));
   DataLoader one(numbers(1), {.batch_size = 1, .drop_last = true});
   CHECK(epoch_of(one, 0) == std::vector<int64_t>{0});
 }

@@ -385,6 +385,9 @@ TEST_CASE("a config.json of another architecture with the same names of weights 
   CHECK_THAT(message("GPT", "hf_llama", R"({"model_type": "gpt2"})"),
              ContainsSubstring("pretrained.key_map: is for llama, mistral") &&
                  ContainsSubstring("Set pretrained.key_map: hf_gpt2"));
+  CHECK_THAT(message("GPT", "hf_llama", R"({"model_type": "llama", "attention_bias": true})"),
+             ContainsSubstring("means both true and false (no mlp_bias) for model.init_args.bias"));
+  CHECK_NOTHROW(read("GPT", "hf_llama", R"({"model_type": "llama", "attention_bias": true, "mlp_bias": true})"));
   CHECK_THAT(message("GPT", "hf_gpt2", R"({"model_type": "gpt_bigcode"})"), ContainsSubstring("computes only gpt2"));
   const std::string bert = "{class_path: BertClassifier, init_args: {num_classes: 2}}";
   CHECK_THAT(message(bert, "hf_bert", R"({"model_type": "roberta"})"), ContainsSubstring("computes only bert"));

@@ -147,10 +147,13 @@ void DataLoader::Impl::check_options() {
 void DataLoader::Impl::check_not_empty() const {
   // Evaluation does not run in lockstep: a rank without samples has nothing to do.
   const int64_t of_one = options.batch_sampler ? options.batch_sampler->size(0, 1) : sampler->size(0, 1);
-  if (context.world_size > 1 && !evenly && of_one > 0) return;
-  const int64_t here = options.batch_sampler ? options.batch_sampler->size(context.rank, context.world_size)
-                                             : sampler->size(context.rank, context.world_size);
-  const std::string share = context.world_size == 1 ? "" : cat(" on rank ", context.rank, " of ", context.world_size);
+  const bool may_be_empty = context.world_size > 1 && !evenly && of_one > 0;
+  // But if no rank has a batch, nothing is evaluated. The first rank has the most samples.
+  const int64_t rank = may_be_empty ? 0 : context.rank;
+  if (may_be_empty && (!options.drop_last || sampler->size(rank, context.world_size) >= options.batch_size)) return;
+  const int64_t here = options.batch_sampler ? options.batch_sampler->size(rank, context.world_size)
+                                             : sampler->size(rank, context.world_size);
+  const std::string share = context.world_size == 1 ? "" : cat(" on rank ", rank, " of ", context.world_size);
   if (here == 0)
     throw DataError(cat("[data.DataLoader] ", options.name, " set has 0 batches", share, "; it has ", dataset->size(),
                         " samples. Check the data, the size of its split",

@@ -55,6 +55,7 @@ class HfLlamaKeys final : public KeyMap {
         {.keys = {"rope_theta", "rope_parameters.rope_theta"}, .option = "rope_theta", .otherwise = "10000.0"},
         {.keys = {"tie_word_embeddings"}, .option = "tie_weights", .otherwise = "false"},
         {.keys = {"attention_bias"}, .option = "bias", .otherwise = "false"},
+        {.keys = {"mlp_bias"}, .option = "bias", .otherwise = "false"},
         {.keys = {}, .option = "positions", .otherwise = "rotary"},
         {.keys = {}, .option = "norm", .otherwise = "rms"},
         {.keys = {}, .option = "mlp", .otherwise = "swiglu"},

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
@@ -32,7 +33,8 @@ std::string_view first_of_trace(const std::exception& error) {
 
 std::string shapes_of_inputs(const std::vector<Tensor>& inputs) {
   std::vector<std::string> shapes;
-  for (const Tensor& input : inputs) shapes.push_back(shape_text(input.sizes()));
+  for (const Tensor& input : inputs)
+    shapes.push_back(cat(c10::toString(input.scalar_type()), " ", shape_text(input.sizes())));
   return join(shapes);
 }
 
@@ -72,9 +74,11 @@ std::vector<at::Tensor> ExportedPackage::run(const std::vector<at::Tensor>& inpu
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(cat("[models.TorchExportModule] ", path_, " fails for inputs of shapes ", shapes_of_inputs(inputs),
-                    ". A batch size other than that of the export needs dynamic_shapes there. LibTorch says: ",
-                    first_of_trace(error)));
+    throw Error(
+        cat("[models.TorchExportModule] ", path_, " fails for inputs ", shapes_of_inputs(inputs),
+            ". A package computes with the dtypes and shapes of its export; a size that varies, such as that of "
+            "the batch, needs dynamic_shapes there. LibTorch says: ",
+            first_of_trace(error)));
   }
 }
 
@@ -88,6 +92,9 @@ void TorchExportModule::Options::fields(Fields& f) {
 TorchExportModule::TorchExportModule(const Options& options)
     : PythonModel(detail::checked_options(options, "models.TorchExportModule").task, kExportModule),
       path_(options.path) {
+  // A package reads memory by the shapes of its export, and compares those of its inputs only if this is set when it
+  // runs for the first time.
+  ::setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", /*overwrite=*/0);
   const detail::ArchiveKind kind = detail::check_archive(options.path, kExportModule);
   if (kind != detail::ArchiveKind::compiled_package)
     throw ConfigError(

@@ -168,6 +168,11 @@ class WeightsConfig {
       return;
     }
     if (!rule.exact || !own->is_scalar() || same_value(own->text(), value)) return;
+    if (std::ranges::find(taken, rule.option) != taken.end())
+      return problems_.add(place_of_path(), "pretrained.path",
+                           cat(shown(), " means both ", own->text(), " and ", value, " (", entry.key, ") for ", path,
+                               ": the model here has one value for both. To load the weights all the same, set "
+                               "pretrained.use_config: false"));
     problems_.add(
         own->where, path,
         cat("is ", own->describe(), ", but ", shown(), " says ", value, " (", entry.key,

@@ -7,11 +7,39 @@
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_keys.h"
 #include "fulgur/trainer/missing_data.h"
+#include "fulgur/trainer/yaml.h"
 #include "setup/setup_steps.h"
 
 namespace fulgur::detail {
 namespace {
+
+// Options of data modules that divide the training data into parts.
+constexpr std::array kDividing{"val_fraction", "test_fraction", "val_size", "split_seed", "fold", "stratify"};
+
+bool divides_training_data(const std::string& option) {
+  return std::ranges::find(kDividing, option) != kDividing.end();
+}
+
+// Options of data modules that say where the training data are.
+bool names_training_data(const std::string& option) {
+  return option.starts_with("train") || option == "path" || option == "paths" || option == "data_dir";
+}
+
+bool is_unset(const ConfigNode& value) {
+  return value.is_null() || (value.is_list() && value.items().empty()) || (value.is_map() && value.entries().empty()) ||
+         (value.is_scalar() && value.text().empty());
+}
+
+// An option that one of them does not have says nothing.
+bool same_option(const ConfigNode& a, const ConfigNode& b, std::string_view name) {
+  const ConfigNode *const x = a.find(name), *const y = b.find(name);
+  if (x == nullptr || y == nullptr || x->same_as(*y)) return true;
+  if (!x->is_scalar() || !y->is_scalar()) return false;
+  const auto one = parse_whole<double>(x->text()), other = parse_whole<double>(y->text());
+  return one && other && *one == *other;
+}
 
 // The options of the config's model or data module; nullptr without a config.
 const ConfigNode* options_in_config(const RunState& run, std::string_view component) {
@@ -82,24 +110,58 @@ void warn_of_unlinked_options(const RunState& run) {
                                         ". Add to the config: link: {", join(links), "}"));
 }
 
-std::string advice_for_missing_data(const RunState& run, RunningStage stage) {
-  return advice_for_missing_data(options_in_config(run, "data"), stage);
+std::string advice_for_missing_data(const RunState& run, RunningStage stage, bool trained) {
+  return advice_for_missing_data(options_in_config(run, "data"), stage, trained);
 }
 
-std::string advice_for_missing_data(const ConfigNode* options, RunningStage stage) {
+void warn_of_other_parts(const RunState& run, const StateTree& state) {
+  if (run.fn != TrainerFn::validate && run.fn != TrainerFn::test) return;
+  const ConfigNode* const now = options_in_config(run, "data");
+  if (now == nullptr || !run.is_global_zero() || !state.contains(checkpoint_keys::kConfig)) return;
+  Problems ignored;
+  const ConfigNode saved = parse_yaml(state.at(checkpoint_keys::kConfig).as_string(), "config", ignored);
+  const ConfigNode* const data = saved.is_map() ? saved.find("data") : nullptr;
+  const ConfigNode* const before = data && data->is_map() ? data->find("init_args") : nullptr;
+  if (!before || !before->is_map() || !same_option(*data, *run.components.config->find("data"), "class_path")) return;
+  // Other training files have nothing to do with the checkpoint's.
+  const std::string prefix = run.fn == TrainerFn::validate ? "val_" : "test_";
+  for (const auto& [name, value] : now->entries()) {
+    if (names_training_data(name) && !same_option(*before, *now, name)) return;
+    if (name.starts_with(prefix) && !divides_training_data(name) && !is_unset(value)) return;
+  }
+  std::vector<std::string> changed;
+  for (const char* name : kDividing)
+    if (!same_option(*before, *now, name))
+      changed.push_back(cat("data.init_args.", name, " is ", now->find(name)->describe(), ", and was ",
+                            before->find(name)->describe()));
+  if (changed.empty()) return;
+  log::warn("trainer.other_parts",
+            cat("the checkpoint was trained with other parts of the data: ", join(changed, "; "), ". The ",
+                run.fn == TrainerFn::validate ? "validation" : "test",
+                " data contain samples that it was trained on, so the values are too good. Use the values of the run "
+                "that trained it"));
+}
+
+std::string advice_for_missing_data(const ConfigNode* options, RunningStage stage, bool trained) {
   std::vector<std::string> prefixes{stage == RunningStage::validate ? "val" : std::string(name_of(stage))};
   // Most data modules predict the test data, unless they have data for predict.
   if (stage == RunningStage::predict) prefixes.emplace_back("test");
-  std::vector<std::string> names;
+  std::vector<std::string> names, dividing;
   for (const std::string& prefix : prefixes)
     for (const auto& [name, value] : options ? options->entries() : std::vector<ConfigNode::Entry>())
-      if (name.starts_with(prefix)) names.push_back(cat("data.init_args.", name));
-  if (names.empty())
+      if (name.starts_with(prefix))
+        (trained && divides_training_data(name) ? dividing : names).push_back(cat("data.init_args.", name));
+  if (names.empty() && dividing.empty())
     return cat(
         "Does the data module have such a loader? --data NAME chooses another one",
         stage == RunningStage::predict ? ", such as PromptsDataModule with texts that a language model continues" : "",
         "; `", program_name(), " list data` shows them.");
-  return cat("Set ", names.size() > 1 ? "one of " : "", join(names), ".");
+  return cat(names.empty() ? "" : cat("Set ", names.size() > 1 ? "one of " : "", join(names), "."),
+             names.empty() || dividing.empty() ? "" : " ",
+             dividing.empty() ? ""
+                              : cat(join(dividing),
+                                    " must be set when the model is trained: it divides the training "
+                                    "data, and the checkpoint was trained on all of them."));
 }
 
 }  // namespace fulgur::detail

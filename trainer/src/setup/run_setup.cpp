@@ -80,7 +80,7 @@ void RunSetup::load_data(ResumePlan& resume) {
   // Hooks that create loaders see the run as it was when the checkpoint's loaders were created.
   const Progress before = run_.counters;
   if (run_.fn == TrainerFn::fit && run_.load.loads_loops()) resume.load(LoadPhase::loaders, run_, services_);
-  set_up_loaders(run_);
+  set_up_loaders(run_, resume.content.has_value());
   run_.counters = before;
 }
 
@@ -124,7 +124,10 @@ void RunSetup::restore(ResumePlan& resume) {
   if (run_.options.enable_autolog_hparams)
     for_all_loggers(run_.log_targets.size(),
                     [&](size_t i) { run_.log_targets[i]->log_hyperparams(run_.model->hparams()); });
-  if (resume.content) log::info(cat("checkpoint: ", *resume.checkpoint));
+  if (resume.content) {
+    log::info(cat("checkpoint: ", *resume.checkpoint));
+    warn_of_other_parts(run_, resume.content->state);
+  }
   resume.content.reset();
 }
 

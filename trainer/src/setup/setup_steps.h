@@ -10,7 +10,7 @@ namespace fulgur::detail {
 
 /// Creates the loaders of the run's stages, and sets how to create them again. Throws a ConfigError or a DataError if
 /// the data, the limits and the module's steps do not fit together.
-void set_up_loaders(RunState& run);
+void set_up_loaders(RunState& run, bool from_checkpoint);
 
 // plan_optimizers.cpp
 
@@ -33,9 +33,12 @@ void warn_of_recurrent_dropout(const RunState& run);
 /// Warns of options of the config's model that have another value than the data module exports under their name, of
 /// those names for which that is a mistake that trains silently.
 void warn_of_unlinked_options(const RunState& run);
+/// Warns if a test or validation divides the training data otherwise than the run that saved `state`: then it has
+/// samples that the model was trained on.
+void warn_of_other_parts(const RunState& run, const StateTree& state);
 
 /// What to do if the data module has no data for a stage: the options of the config that give it such data.
-std::string advice_for_missing_data(const RunState& run, RunningStage stage);
+std::string advice_for_missing_data(const RunState& run, RunningStage stage, bool trained);
 
 // load_pretrained.cpp
 

@@ -272,7 +272,7 @@ void set_up_fit(RunState& run) {
 
 }  // namespace
 
-void set_up_loaders(RunState& run) {
+void set_up_loaders(RunState& run, bool from_checkpoint) {
   const StageSource& first = kSources[static_cast<size_t>(run.fn)];
   const DataSource& data = run.data;
   const bool loaders_given = std::any_of(std::begin(kSources), std::end(kSources),
@@ -290,7 +290,7 @@ void set_up_loaders(RunState& run) {
   require_step(run);
   if (run.fn != TrainerFn::fit && run.stages.begin()->second.loaders.empty())
     throw ConfigError(cat("[trainer.", name_of(run.fn), "] there is no ", name_of(run.fn), " data. ",
-                          advice_for_missing_data(run, first.stage)));
+                          advice_for_missing_data(run, first.stage, from_checkpoint)));
 }
 
 }  // namespace fulgur::detail
