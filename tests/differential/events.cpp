@@ -12,6 +12,7 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
@@ -152,7 +153,13 @@ void DifferentialEvents::on_fit_end(RunContext& run) {
   content.module = module_state(run.module());
   content.aliases = parameter_aliases(run.module());
   StateTree::List optimizers;
-  for (const Optimizer* optimizer : run.optimizers()) optimizers.push_back(optimizer->state());
+  for (const Optimizer* optimizer : run.optimizers()) {
+    // Only rank 0 gets a state that ranks share.
+    const StateTree state = run.run_weights().optimizer_state(*optimizer);
+    optimizers.push_back(run.world_size() == 1
+                             ? state
+                             : unpack_state(run.collectives().broadcast_text(pack_state(state), /*source_rank=*/0)));
+  }
   content.optimizers = std::move(optimizers);
   StateTree::Map metrics, facts;
   for (const std::string& name : run.logged_metrics().metric_names())

@@ -15,6 +15,8 @@ RunMeters::~RunMeters() = default;
 PublishedCheckpoints::~PublishedCheckpoints() = default;
 LoggedMetrics::~LoggedMetrics() = default;
 RunWeights::~RunWeights() = default;
+
+StateTree RunWeights::optimizer_state(const Optimizer& optimizer) { return optimizer.state(); }
 ManualOptimization::~ManualOptimization() = default;
 StepJudge::~StepJudge() = default;
 

@@ -10,6 +10,7 @@
 #include "fulgur/core/options/log_options.h"
 #include "fulgur/core/state/progress.h"
 #include "fulgur/core/state/stage.h"
+#include "fulgur/core/state/state_tree.h"
 #include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
@@ -98,6 +99,9 @@ class FULGUR_API RunWeights {
   /// change. With manual optimization it counts the batches in which all steps were skipped, from the first call on;
   /// only differences have a meaning. Does not wait.
   virtual Tensor skipped_steps() const = 0;
+  /// The state of an optimizer of the run with whole tensors, however the strategy divides it. All ranks must call it;
+  /// those other than rank 0 may get null.
+  virtual StateTree optimizer_state(const Optimizer& optimizer);
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
   virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
   /// Announces that `on_train_end` will call `update_batch_norm`. The run then saves its last state before
