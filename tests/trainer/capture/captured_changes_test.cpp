@@ -107,7 +107,7 @@ Outcome<M> check_evaluations(int64_t interval, const char* text, int64_t accumul
   TrainerOptions options = three_epochs(folder);
   options.val_check_interval = interval;
   options.accumulate_grad_batches = accumulate;
-  const auto data = [] { return regression_data(202, 12); };
+  const auto data = [] { return regression_data(402, 12); };
   const auto plain = fit<M>(options, false, on_cpu, {}, 0, data());
   auto captured = fit<M>(options, true, on_cpu, {}, 0, data());
   CAPTURE(interval, accumulate, captured.told);
@@ -121,16 +121,16 @@ Outcome<M> check_evaluations(int64_t interval, const char* text, int64_t accumul
 
 TEST_CASE("members that hooks of an evaluation inside an epoch change are found, and the step is captured again") {
   const int64_t accumulate = GENERATE(1, 2);
-  for (const auto& captured : {check_evaluations<ScaledByEnd>(20, "captured again", accumulate).report,
-                               check_evaluations<SwitchedByStart>(20, "captured again", accumulate).report,
-                               check_evaluations<ScaledByOther>(20, "captured again", accumulate).report}) {
+  for (const auto& captured : {check_evaluations<ScaledByEnd>(40, "captured again", accumulate).report,
+                               check_evaluations<SwitchedByStart>(40, "captured again", accumulate).report,
+                               check_evaluations<ScaledByOther>(40, "captured again", accumulate).report}) {
     CHECK_FALSE(captured.not_captured);
-    CHECK(captured.captured_batches > 60);
+    CHECK(captured.captured_batches > 200);
   }
 }
 
 TEST_CASE("the message names the class and the place of the member that an evaluation has changed") {
-  const auto captured = check_evaluations<ScaledByEnd>(20, "a member of ScaledByEnd at offset ");
+  const auto captured = check_evaluations<ScaledByEnd>(40, "a member of ScaledByEnd at offset ");
   const size_t offset = reinterpret_cast<const std::byte*>(&captured.module->scale) -
                         reinterpret_cast<const std::byte*>(captured.module.get());
   CHECK_THAT(captured.told, ContainsSubstring("at offset " + std::to_string(offset) + " "));

@@ -181,6 +181,8 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
   std::vector<LogStore::Addition> additions;
   std::vector<MetricStore::Updates> updates;
   std::optional<Problem> problem;
+  bool& has_effects = run_.captured_evaluation.step_has_effects;
+  has_effects = false;
   services_.logs.before_recording(run_.device());
   try {
     recording.graph->record([&] {
@@ -198,11 +200,16 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
     services_.metrics.take_recording();
     if (!problem->executed) return problem;
   }
-  if (!problem && recording.launches > 0 && !LogStore::same_additions(recording.additions, additions)) {
+  std::string unlike;
+  if (has_effects)
+    unlike = cat("the step prints, or logs media or artifacts, which a captured step would do only once. Do this in ",
+                 hook_after_batch(stage_), ", or with the first batch only");
+  else if (recording.launches > 0 && !LogStore::same_additions(recording.additions, additions))
+    unlike = "log() got other names, numbers of the host or batch sizes than in the step before; log tensors";
+  if (!problem && !unlike.empty()) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
-    problem =
-        Problem{"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
+    problem = Problem{unlike, true};
   }
   recording.outputs = std::move(outputs);
   recording.additions = std::move(additions);

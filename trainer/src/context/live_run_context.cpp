@@ -102,7 +102,11 @@ bool LiveRunContext::sends(const char* function) const {
 }
 
 void LiveRunContext::note_effect() {
-  if (services_.logs.is_recording()) throw Error(std::string(kEffectsInStep));
+  if (services_.logs.is_recording()) {
+    if (state_.position.stage == RunningStage::train) throw Error(std::string(kEffectsInStep));
+    // Steps of evaluations are executed while they are recorded.
+    state_.captured_evaluation.step_has_effects = true;
+  }
   if (services_.logs.is_noting()) state_.captured.step_has_effects = true;
 }
 
