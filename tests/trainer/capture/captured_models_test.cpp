@@ -98,7 +98,7 @@ namespace {
 // A program that assigns other tensors to its buffers in each forward.
 std::string written_program(const TemporaryFolder& folder) {
   torch::jit::Module program("Net");
-  program.register_parameter("weight", at::linspace(-1, 1, 8).view({4, 2}), /*is_buffer=*/false);
+  program.register_parameter("weight", at::linspace(-1, 1, 8).view({4, 2}).requires_grad_(), /*is_buffer=*/false);
   program.register_buffer("count", at::zeros({}));
   program.register_buffer("mean", at::zeros({2}));
   program.define(
