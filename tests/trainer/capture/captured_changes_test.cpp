@@ -68,6 +68,33 @@ TEST_CASE("the last step of a fit with max_steps is compared, whether the length
 
 namespace {
 
+// Batches 3 and 5 to 7 of an epoch have two samples; from batch 6 of the second epoch on, their steps change.
+struct ShortInside : Learns {
+  Batch on_after_batch_transfer(Batch batch, int64_t) override {
+    const int64_t index = run().progress().batches.started - 1;
+    if (index != 3 && (index < 5 || index > 7)) return batch;
+    Batch part;
+    for (const auto& [name, value] : batch) part.add(name, std::get<Tensor>(value).slice(0, 0, 2));
+    return part;
+  }
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    StepOutput output = Learns::training_step(batch, batch_idx);
+    if (batch.size() == 2 && run().progress().epoch == 1 && batch_idx >= 6) output.loss = output.loss * 0.5;
+    return output;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the last step of each shape in an epoch is compared, if it was the last one in the epoch before") {
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH(fit<ShortInside>(three_epochs(folder), true, on_cpu, {}, 80),
+                    ContainsSubstring("[trainer.capture]") && ContainsSubstring("aten::mul"));
+  log::set_sink({}, nullptr);
+}
+
+namespace {
+
 // Hooks of an evaluation that change what training steps do.
 struct ScaledByEnd : Learns {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
