@@ -21,19 +21,22 @@ struct Learns : BoringModule {
   OptimizerPlan configure_optimizers() override { return adamw_with_step_lr(0.01, 4, 0.7); }
 };
 
-// Begins to do something else at a step that no other comparison meets. What it depends on is no member.
-template <int64_t at_step>
+// Does something else for some steps, which no other comparison meets. What it depends on is no member.
+template <int64_t from, int64_t until>
 struct ChangesLate : Learns {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     StepOutput output = Learns::training_step(batch, batch_idx);
-    if (run().progress().global_step >= at_step) output.loss = output.loss * 0.5;
+    const int64_t step = run().progress().global_step;
+    if (step >= from && step < until) output.loss = output.loss * 0.5;
     return output;
   }
 };
 
+template <int64_t from = 8, int64_t until = 1000000>
 void check_error_at_end(const TrainerOptions& options, int64_t samples) {
   CAPTURE(samples);
-  CHECK_THROWS_WITH(fit<ChangesLate<8>>(options, true, on_cpu, {}, samples),
+  using Late = ChangesLate<from, until>;
+  CHECK_THROWS_WITH(fit<Late>(options, true, on_cpu, {}, samples),
                     ContainsSubstring("[trainer.capture]") && ContainsSubstring("aten::mul"));
   log::set_sink({}, nullptr);
 }
@@ -49,6 +52,19 @@ TEST_CASE("the last captured step of an epoch is compared, so a late change in t
   check_error_at_end(options, 44);
 }
 
+TEST_CASE("the last captured steps of long epochs, of the first, the tenth, and of the last epoch are compared") {
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  check_error_at_end<30, 33>(options, 42);
+  options.max_epochs = 11;
+  check_error_at_end<107, 110>(options, 42);
+  // The second epoch of 1,000 batches. The recording is compared at step 1,003 of the fit, too.
+  check_error_at_end<1900, 2000>(options, 4000);
+  // The last epoch of this process.
+  options.stop_after = *Interval::parse("3ep");
+  check_error_at_end<30, 33>(options, 42);
+}
+
 TEST_CASE("the last step of a fit with max_steps is compared, whether the length of an epoch is known or not") {
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs(folder);
@@ -59,7 +75,8 @@ TEST_CASE("the last step of a fit with max_steps is compared, whether the length
     options.capture = true;
     TrainerComponents components;
     components.seed = 5;
-    return Trainer(options, components).fit(std::make_shared<ChangesLate<8>>(), data);
+    using Late = ChangesLate<8, 100>;
+    return Trainer(options, components).fit(std::make_shared<Late>(), data);
   };
   DataSource stream;
   stream.train = {regression_stream(400)};
@@ -88,7 +105,9 @@ struct ShortInside : Learns {
 
 TEST_CASE("the last step of each shape in an epoch is compared, if it was the last one in the epoch before") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH(fit<ShortInside>(three_epochs(folder), true, on_cpu, {}, 80),
+  TrainerOptions options = three_epochs(folder);
+  options.max_epochs = 2;
+  CHECK_THROWS_WITH(fit<ShortInside>(options, true, on_cpu, {}, 80),
                     ContainsSubstring("[trainer.capture]") && ContainsSubstring("aten::mul"));
   log::set_sink({}, nullptr);
 }

@@ -32,8 +32,16 @@ constexpr int64_t kBatchesOfAnotherKind = 10;
 constexpr int64_t kUsefulLaunches = 30;
 constexpr int64_t kShortLives = 4;
 
+// A comparison takes as long as about ten eager steps.
+constexpr int64_t kLongSection = 500;
+
 // Of these, one that comes again is recorded; if there are more, one that has not come again is forgotten.
 constexpr size_t kMostTrackedShapes = 64;
+
+bool is_tenfold(int64_t count) {
+  while (count > 1 && count % 10 == 0) count /= 10;
+  return count == 1;
+}
 
 }  // namespace
 
@@ -44,7 +52,9 @@ CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<Gr
       graph_(std::move(graph)),
       body_(std::move(body)),
       several_shapes_(graph_->compares_recordings() && run.options.capture_shapes > 1),
-      members_(*run.model) {
+      members_(*run.model),
+      hooks_between_epochs_(ComponentAccess::overridden(*run.model).has(Hook::on_train_epoch_start) ||
+                            ComponentAccess::overridden(*run.model).has(Hook::on_train_epoch_end)) {
   now_ = shapes_.emplace_back(std::make_unique<Shape>()).get();
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   planned.optimizer->keep_rates_on_device();
@@ -369,7 +379,8 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   optimizer_->set_recording(true);
   if (!recording.graph) recording.graph = graph_->another();
   const bool is_new_section = std::exchange(recording.section, section()) != section();
-  recording.member_changes = member_changes_;
+  recording.epoch = run_.counters.epoch;
+  recording.reasons = reasons_;
   services_.finite.before_recording();
   services_.logs.before_recording(run_.device());
   try {
@@ -393,6 +404,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
       run_.window.losses = losses;
       executed_ = what;
       records_again_ = recording.launches > 1 || (recording.launches == 1 && is_new_section);
+      sections_differ_ = sections_differ_ || (records_again_ && is_new_section);
       return false;
     }
     if (executed) recording.graph->undo_step();
@@ -447,29 +459,41 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
 
 bool CapturedStep::compares(const Recording& recording) const {
   if (!recording.graph->compares_recordings()) return false;
-  int64_t launches = recording.launches;
   // The gradients that a window's first recording makes are where later ones expect them: it is made once more.
-  if (launches == 2 && first_of_window() && !last_of_window()) return true;
-  while (launches > 1 && launches % 10 == 0) launches /= 10;
-  return launches == 1 || recording.section != section() || recording.member_changes != member_changes_;
+  if (recording.launches == 2 && first_of_window() && !last_of_window()) return true;
+  return (recording.launches > 0 && is_tenfold(recording.launches)) || recording.epoch != run_.counters.epoch ||
+         recording.reasons != reasons_;
 }
 
-bool CapturedStep::ends_section(int64_t batch_idx, const ExpectedEnd& end) {
+void CapturedStep::note_changes() {
+  const bool is_due = members_.due();
+  member_change_ = members_.last_change();
+  const bool evaluated = std::exchange(evaluations_seen_, evaluations_) != evaluations_;
+  if (is_due || (evaluated && (sections_differ_ || is_tenfold(evaluations_)))) ++reasons_;
+  members_change_ = members_change_ || (evaluated && member_change_);
+}
+
+bool CapturedStep::ends_section(const Recording* recording, int64_t batch_idx, const ExpectedEnd& end) {
   if (batch_idx <= now_->last_captured) now_->last_of_epoch = now_->last_captured;
   now_->last_captured = batch_idx;
-  if (!graph_->compares_recordings()) return false;
-  const int64_t window = run_.window.target;
-  if (end.batches_to_evaluation && *end.batches_to_evaluation <= window) return true;
+  if (!recording || recording->launches == 0 || !graph_->compares_recordings()) return false;
+  const bool is_worth_it = members_change_ || sections_differ_ || recording->unverified >= kLongSection;
   // All batches of the last window: those within it have other recordings than the last one.
-  const int64_t steps = run_.counters.global_step + 1;
-  const std::optional<Interval>& stop = run_.options.stop_after;
-  if (steps == run_.options.step_limit ||
-      (stop && stop->unit == Interval::Unit::steps && static_cast<double>(steps) >= stop->value))
+  const int64_t window = run_.window.target;
+  if (end.batches_to_evaluation && *end.batches_to_evaluation <= window && (is_worth_it || is_tenfold(evaluations_ + 1)))
     return true;
+  const int64_t steps = run_.counters.global_step + 1, epochs = run_.counters.epoch + 1;
+  const std::optional<Interval>& stop = run_.options.stop_after;
+  const auto stops_at = [&stop](Interval::Unit unit, int64_t count) {
+    return stop && stop->unit == unit && static_cast<double>(count) >= stop->value;
+  };
+  if (steps == run_.options.step_limit || stops_at(Interval::Unit::steps, steps)) return true;
   if (!end.batches_in_epoch) return false;
   // The last batch of an epoch may be of another shape, which runs eagerly.
   const int64_t last = now_->last_of_epoch >= 0 ? now_->last_of_epoch : *end.batches_in_epoch - 2;
-  return batch_idx > last - window;
+  if (batch_idx <= last - window) return false;
+  return is_worth_it || hooks_between_epochs_ || is_tenfold(epochs) || epochs == run_.options.epoch_limit ||
+         stops_at(Interval::Unit::epochs, epochs);
 }
 
 bool CapturedStep::compare(Recording& recording, const Batch& batch, int64_t batch_idx) {
@@ -618,12 +642,9 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
   run_.plan.optimizers.front().optimizer->upload_rates();
   const Batch& input = copies_ ? now_->inputs : batch;
-  if (recorded_ && graph_->compares_recordings()) {
-    if (members_.due()) ++member_changes_;
-    member_change_ = members_.last_change();
-  }
-  const bool is_last = ends_section(batch_idx, end);
-  const bool verifies = !recording || compares(*recording) || (is_last && recording->launches > 0);
+  if (recorded_ && graph_->compares_recordings()) note_changes();
+  const bool is_last = ends_section(recording ? &*recording : nullptr, batch_idx, end);
+  const bool verifies = !recording || compares(*recording) || is_last;
   if (verifies && !(recording ? compare(*recording, input, batch_idx) : record(recording.emplace(), input, batch_idx)))
     return executed_ ? std::optional(accept(*recording)) : std::nullopt;
   recording->unverified = verifies ? 0 : recording->unverified + 1;

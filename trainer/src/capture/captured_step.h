@@ -70,9 +70,9 @@ class CapturedStep {
     std::vector<MetricStore::Updates> updates;
     // The gradients of all parameters, before a launch and after it.
     std::vector<Tensor> gradients_before, gradients_after;
-    int64_t launches = 0, section = 0;  // the section of the last recording
-    int64_t member_changes = 0;         // until then
-    int64_t unverified = 0;             // launches since then
+    int64_t launches = 0, epoch = 0, section = 0;  // those of the last recording
+    int64_t reasons = 0;                           // to compare it, until then
+    int64_t unverified = 0;                        // launches since then
   };
   /// Indexed by the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
@@ -120,14 +120,17 @@ class CapturedStep {
   void keep_gradients_in_place();
   bool record(Recording& recording, const Batch& batch, int64_t batch_idx);
   /// Whether the recording is compared with this step, if its recorder can do so: the first two steps must agree, and
-  /// code of the host that changes rarely is found at steps 10, 100, 1,000, …, in each epoch, and after changes of the
-  /// module's members.
+  /// code of the host that changes rarely is found at steps 10, 100, 1,000, …, in each epoch, and for other reasons.
   bool compares(const Recording& recording) const;
   /// Steps between which no epoch begins and no evaluation runs are one section.
   int64_t section() const { return run_.counters.epoch + evaluations_; }
-  /// Whether this step is in the last captured window of its section or of the fit, as far as that is known. If it
-  /// agrees, and the first step of the next section differs, then no launch was wrong.
-  bool ends_section(int64_t batch_idx, const ExpectedEnd& end);
+  /// Notes reasons to compare the next launches: changes of the module's members, and an evaluation that has run.
+  void note_changes();
+  /// Whether this step is in the last captured window of its section or of the fit, as far as that is known, and is
+  /// compared. If it agrees, and the first step of the next section differs, then no launch was wrong. In a short section
+  /// comparisons would take long, so it is compared then only if something is known to change between sections, at the
+  /// first section, the tenth, …, and at the end of the fit.
+  bool ends_section(const Recording* recording, int64_t batch_idx, const ExpectedEnd& end);
   /// Records the step again. Throws an Error if it differs from a recording, and launches since the last comparison may
   /// have been wrong.
   bool compare(Recording& recording, const Batch& batch, int64_t batch_idx);
@@ -196,10 +199,13 @@ class CapturedStep {
   std::optional<std::string> executed_;  // why the step of the last recording, which was executed, cannot be replayed
   bool records_again_ = false;           // later steps may be replayed, by new recordings
   WatchedMembers members_;
-  int64_t member_changes_ = 0;                // that call for comparisons
   std::optional<std::string> member_change_;  // since the last captured step
+  int64_t reasons_ = 0;                       // to compare recordings
+  bool hooks_between_epochs_;                 // the module has them
+  bool members_change_ = false;               // evaluations have changed members
+  bool sections_differ_ = false;              // the first step of a section has differed from the one before
   bool changes_members_ = false;              // the last recorded step does
-  int64_t evaluations_ = 0;
+  int64_t evaluations_ = 0, evaluations_seen_ = 0;
   int64_t launched_before_ = 0, short_lives_ = 0;  // launches when recordings were last discarded; how often in a row
                                                    // that was soon
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
