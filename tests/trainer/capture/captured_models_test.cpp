@@ -35,8 +35,7 @@ struct Mlp : Planned<MlpClassifier> {
 };
 
 struct SmallGpt : Planned<GPT> {
-  SmallGpt()
-      : Planned({.vocab_size = 11, .block_size = 8, .n_layer = 2, .n_head = 2, .n_embd = 16, .dropout = 0.1}) {}
+  SmallGpt() : Planned({.vocab_size = 11, .block_size = 8, .n_layer = 2, .n_head = 2, .n_embd = 16, .dropout = 0.1}) {}
 };
 
 std::shared_ptr<DataModule> data_of(Batch train, Batch val) {

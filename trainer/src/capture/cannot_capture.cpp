@@ -17,8 +17,8 @@ namespace {
 struct Inside {
   Hook hook;
   const char* name;
-  bool of_callbacks = false;   // callbacks have this hook too
-  bool is_recorded = false;    // it is part of what is recorded, so RecordableHooks may override it
+  bool of_callbacks = false;  // callbacks have this hook too
+  bool is_recorded = false;   // it is part of what is recorded, so RecordableHooks may override it
 };
 constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true, true},
                              Inside{Hook::on_after_backward, "on_after_backward", true, true},

@@ -480,7 +480,8 @@ bool CapturedStep::ends_section(const Recording* recording, int64_t batch_idx, c
   const bool is_worth_it = members_change_ || sections_differ_ || recording->unverified >= kLongSection;
   // All batches of the last window: those within it have other recordings than the last one.
   const int64_t window = run_.window.target;
-  if (end.batches_to_evaluation && *end.batches_to_evaluation <= window && (is_worth_it || is_tenfold(evaluations_ + 1)))
+  if (end.batches_to_evaluation && *end.batches_to_evaluation <= window &&
+      (is_worth_it || is_tenfold(evaluations_ + 1)))
     return true;
   const int64_t steps = run_.counters.global_step + 1, epochs = run_.counters.epoch + 1;
   const std::optional<Interval>& stop = run_.options.stop_after;

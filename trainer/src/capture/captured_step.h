@@ -83,8 +83,8 @@ class CapturedStep {
     Batch inputs = {};  // what batches are copied into
     Recordings recordings = {};
     bool recorded = false;
-    int64_t epoch = -1;   // in which such a batch came last
-    bool recurs = false;  // one has come before the last, in its epoch or directly
+    int64_t epoch = -1;                              // in which such a batch came last
+    bool recurs = false;                             // one has come before the last, in its epoch or directly
     int64_t last_captured = -1, last_of_epoch = -1;  // batches: the last captured one, and that of the previous epoch
     // What eager steps logged, within a window and at its end.
     std::array<std::optional<HostNumbers>, 2> logged = {};
@@ -127,9 +127,9 @@ class CapturedStep {
   /// Notes reasons to compare the next launches: changes of the module's members, and an evaluation that has run.
   void note_changes();
   /// Whether this step is in the last captured window of its section or of the fit, as far as that is known, and is
-  /// compared. If it agrees, and the first step of the next section differs, then no launch was wrong. In a short section
-  /// comparisons would take long, so it is compared then only if something is known to change between sections, at the
-  /// first section, the tenth, …, and at the end of the fit.
+  /// compared. If it agrees, and the first step of the next section differs, then no launch was wrong. In a short
+  /// section comparisons would take long, so it is compared then only if something is known to change between sections,
+  /// at the first section, the tenth, …, and at the end of the fit.
   bool ends_section(const Recording* recording, int64_t batch_idx, const ExpectedEnd& end);
   /// Records the step again. Throws an Error if it differs from a recording, and launches since the last comparison may
   /// have been wrong.

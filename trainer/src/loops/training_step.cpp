@@ -182,8 +182,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, c
   if (run_.window.done == 0) {
     begin_window(run_, end.batches_in_epoch);
     run_.window.length = run_.window.target;
-    if (end.batches_in_epoch)
-      run_.window.length = std::min(run_.window.target, *end.batches_in_epoch - batch_idx);
+    if (end.batches_in_epoch) run_.window.length = std::min(run_.window.target, *end.batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
