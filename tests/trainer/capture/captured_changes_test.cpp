@@ -6,6 +6,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "fulgur/metrics/ranking.h"
 #include "trainer/capture/captured_fit.h"
 
 namespace captured_changes_test {
@@ -294,6 +295,28 @@ void check_media(bool stays_captured) {
 }
 
 }  // namespace
+
+namespace {
+
+// After the media comes a metric that breaks the recording off.
+struct BrokenOff : LogsMedia<1> {
+  Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override {
+    LogsMedia::validation_step(batch, batch_idx, loader_idx);
+    auroc.update(batch[1], batch[1].argmax(1));
+    if (batch_idx > 0) log("val_auroc", auroc);
+    return {};
+  }
+  metrics::Auroc auroc{{.num_classes = 2}};
+};
+
+}  // namespace
+
+TEST_CASE("media of a validation step whose recording is broken off are logged once") {
+  const TemporaryFolder folder;
+  const auto refused = fit<BrokenOff>(quiet(folder), true, on_cpu, {}, 0, regression_data(8, 26));
+  CHECK_THAT(refused.report.validation_not_captured.value_or(""), ContainsSubstring("keeps all samples"));
+  CHECK(refused.logger->media.size() == 6);
+}
 
 TEST_CASE("a validation step that logs media or prints is executed once for each batch, and is not captured") {
   check_media<0>(false);

@@ -350,7 +350,8 @@ StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, i
   return output;
 }
 
-std::optional<std::string> CapturedStep::cannot_replay_members() const {
+std::optional<std::string> CapturedStep::cannot_replay_host_code() const {
+  if (run_.captured.effects > 0) return kEffectsInStep;
   const char* const hook = hook_after_steps(*run_.model);
   if (!changes_members_ || !hook || !graph_->compares_recordings()) return std::nullopt;
   return cat(
@@ -381,6 +382,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   const bool is_new_section = std::exchange(recording.section, section()) != section();
   recording.epoch = run_.counters.epoch;
   recording.reasons = reasons_;
+  run_.captured.effects = 0;
   services_.finite.before_recording();
   services_.logs.before_recording(run_.device());
   try {
@@ -408,6 +410,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
       return false;
     }
     if (executed) recording.graph->undo_step();
+    run_.captured.effects_done = run_.captured.effects;
     undo_step(recording.gradients_before, losses);
     if (!is_right) refuse_difference(recording, what);
     if (what.find("not permitted when stream is capturing") != what.npos)
@@ -424,21 +427,22 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
-  const auto members = cannot_replay_members();
-  if (members && recording.launches > 1 && recording.unverified > 0) {
+  const auto host_code = cannot_replay_host_code();
+  if (host_code && recording.launches > 1 && recording.unverified > 0) {
     undo_step(recording.gradients_before, losses);
-    refuse_difference(recording, *members);
+    refuse_difference(recording, *host_code);
   }
-  if ((members || ((changing_ || rate) && run_.captured.batches == 0)) && !replaced &&
+  if ((host_code || ((changing_ || rate) && run_.captured.batches == 0)) && !replaced &&
       recording.output.loss.defined() && recording.graph->compares_recordings()) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
     run_.window.losses = losses;
-    executed_ = members ? *members : rate ? *rate : changing_->why_not_captured();
+    executed_ = host_code ? *host_code : rate ? *rate : changing_->why_not_captured();
     return false;
   }
   if (changing_ || rate || replaced || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
+    run_.captured.effects_done = run_.captured.effects;
     if (replaced)
       return give_up(cat("the step replaces the memory of '", *replaced,
                          "' (set_data): write into it in place, as copy_ does")),
@@ -603,6 +607,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
 
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx, const ExpectedEnd& end) {
   ++batches_;
+  run_.captured.effects_done = 0;
   if (given_up_) return std::nullopt;
   if (several_shapes_ && !select_shape(batch) && now_->recorded) return std::nullopt;
   // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.

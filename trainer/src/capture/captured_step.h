@@ -141,7 +141,7 @@ class CapturedStep {
   /// What hooks get of a step. On the CPU these are copies, which may be kept.
   StepOutput output_of(const Recording& recording) const;
   /// Why launches of the recording that was just made would not do what the step does on the host.
-  std::optional<std::string> cannot_replay_members() const;
+  std::optional<std::string> cannot_replay_host_code() const;
   [[noreturn]] void refuse_difference(const Recording& recording, const std::string& what) const;
   /// The output of a step that was executed while it was recorded, and cannot be replayed.
   StepOutput accept(Recording& recording);
