@@ -5,9 +5,11 @@ set(TEST_SOURCES
   capture/captured_inputs_gpu_test.cpp
   capture/captured_numbers_gpu_test.cpp
   capture/captured_relation_gpu_test.cpp
+  capture/captured_changes_test.cpp
   capture/captured_cpu_test.cpp
   capture/captured_evaluation_test.cpp
   capture/captured_host_code_test.cpp
+  capture/captured_models_test.cpp
   capture/watched_members_test.cpp
   capture/captured_step_test.cpp
   saving/checkpoint_store_test.cpp

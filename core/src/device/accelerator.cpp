@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/cuda_driver.h"
+#include "fulgur/core/device/recordable_hooks.h"
 #include "fulgur/core/device/recordable_step.h"
 
 namespace fulgur {
@@ -63,6 +64,7 @@ GraphCapture::~GraphCapture() = default;
 StepNotRecorded::StepNotRecorded(const std::string& message) : Error(message) {}
 StepNotRecorded::~StepNotRecorded() = default;
 RecordableStep::~RecordableStep() = default;
+RecordableHooks::~RecordableHooks() = default;
 
 void register_accelerator(Accelerator* accelerator) {
   std::lock_guard<std::mutex> lock(accelerators().mutex);

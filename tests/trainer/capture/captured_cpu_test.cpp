@@ -321,9 +321,25 @@ struct ChangesRarely : OnCpu {
   }
 };
 
-TEST_CASE("host code that changes rarely is found in the next epoch, and ends the run with the weights of before") {
+TEST_CASE("host code that depends on the epoch is found at its first step, which is captured again") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH(fit<ChangesRarely>(three_epochs(folder), true, on_cpu),
+  const TrainerOptions options = three_epochs(folder);
+  const auto plain = fit<ChangesRarely>(options, false, on_cpu), captured = fit<ChangesRarely>(options, true, on_cpu);
+  INFO(captured.told);
+  CHECK_FALSE(captured.report.not_captured);
+  CHECK(captured.report.captured_batches > 20);
+  CHECK(same_weights(plain.weights, captured.weights));
+  check_same_logs(plain, captured, "train_loss");
+  CHECK_THAT(captured.told, ContainsSubstring("it is captured again"));
+}
+
+TEST_CASE("if the length of epochs is not known, host code that depends on the epoch ends the run") {
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.capture = true;
+  DataSource data;
+  data.train = {regression_stream(42)};
+  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<ChangesRarely>(), data),
                     ContainsSubstring("[trainer.capture]") && ContainsSubstring("aten::mul"));
 }
 

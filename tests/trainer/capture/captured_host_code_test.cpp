@@ -7,6 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "fulgur/metrics/ranking.h"
 #include "trainer/capture/captured_fit.h"
 
 namespace captured_host_code_test {
@@ -69,15 +70,21 @@ struct EndsIn : OnCpu {
   std::shared_ptr<Layer> layer = register_module(Layer::kName, std::make_shared<Layer>());
 };
 
-// Logs a value late, which breaks a recording off after the host has written a buffer and numbers were drawn.
+// Logs a metric late, which breaks a recording off after the host has written a buffer, numbers were drawn and a text
+// was logged.
 struct LogsLate : OnCpu {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     *counted.mutable_data_ptr<float>() += 1;
     StepOutput output = OnCpu::training_step(batch, batch_idx);
     output.loss = output.loss * counted.sum();
-    if (batch_idx >= 3) log_media(TextRecord{"note", "late"});
+    if (batch_idx < 3) return output;
+    log_media(TextRecord{"note", "late"});
+    print("a late line");
+    auroc.update(batch[1], batch[1].argmax(1));
+    log("auroc", auroc);
     return output;
   }
+  metrics::Auroc auroc{{.num_classes = 2}};
   Tensor counted = register_buffer("counted", at::zeros({1}));
 };
 
@@ -94,6 +101,24 @@ TEST_CASE("a tensor around memory of the host is described by its shape and modu
              ContainsSubstring("host code in training_step, module 'wraps' (Wraps)") && !ContainsSubstring("aten::"));
 }
 
+// Prints from the first recorded step on.
+struct PrintsLate : OnCpu {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    StepOutput output = OnCpu::training_step(batch, batch_idx);
+    if (run().progress().global_step >= 3) print("a late line");
+    return output;
+  }
+};
+
+TEST_CASE("a step that prints for the first time while it is recorded runs once, and is not captured") {
+  const auto refused = check_refused<PrintsLate>("the step prints");
+  CHECK(refused.report.captured_batches == 0);
+  CHECK(OnCpu::started == 33);
+  size_t lines = 0;
+  for (size_t at = 0; (at = refused.told.find("a late line", at)) != std::string::npos; ++at) ++lines;
+  CHECK(lines == 30);
+}
+
 TEST_CASE("a step whose recording is broken off is repeated from the state of before, with buffers of the host") {
   const TemporaryFolder folder;
   const TrainerOptions options = three_epochs(folder);
@@ -101,7 +126,13 @@ TEST_CASE("a step whose recording is broken off is repeated from the state of be
   INFO(refused.told);
   CHECK(refused.report.captured_batches == 0);
   CHECK(refused.report.not_captured);
+  CHECK_THAT(refused.report.not_captured.value_or(""), ContainsSubstring("'auroc' keeps all samples"));
   CHECK(plain.weights.at("counted").item<float>() == 33);
+  CHECK(plain.logger->media.size() == 24);
+  CHECK(refused.logger->media.size() == 24);
+  size_t lines = 0;
+  for (size_t at = 0; (at = refused.told.find("a late line", at)) != std::string::npos; ++at) ++lines;
+  CHECK(lines == 24);
   CHECK(same_weights(plain.weights, refused.weights));
 }
 

@@ -59,6 +59,20 @@ TEST_CASE("a counter calls for ever fewer comparisons, and another member for on
   CHECK(members.due());
 }
 
+TEST_CASE("the place of a changed member is that of offsetof") {
+  const auto module = known_as<Counting>(std::make_shared<Counting>());
+  WatchedMembers members(*module);
+  CHECK_FALSE(members.due());
+  CHECK_FALSE(members.last_change());
+  module->scale = 3;
+  CHECK(members.due());
+  const auto offset = reinterpret_cast<const std::byte*>(&module->scale) - reinterpret_cast<const std::byte*>(&*module);
+  CHECK(members.last_change() == "a member of Counting at offset " + std::to_string(offset) + " to " +
+                                     std::to_string(offset + 7) + " of the object has changed");
+  CHECK_FALSE(members.due());
+  CHECK_FALSE(members.last_change());
+}
+
 TEST_CASE("nothing is seen of a module whose class is not known, or of a copy") {
   const auto module = std::make_shared<Counting>();
   WatchedMembers unknown(*module);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "fulgur/core/device/recordable_hooks.h"
 #include "fulgur/core/device/recordable_step.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/fsdp.h"
@@ -17,13 +18,14 @@ struct Inside {
   Hook hook;
   const char* name;
   bool of_callbacks = false;  // callbacks have this hook too
+  bool is_recorded = false;   // it is part of what is recorded, so RecordableHooks may override it
 };
-constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true},
-                             Inside{Hook::on_after_backward, "on_after_backward", true},
-                             Inside{Hook::on_before_optimizer_step, "on_before_optimizer_step", true},
+constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true, true},
+                             Inside{Hook::on_after_backward, "on_after_backward", true, true},
+                             Inside{Hook::on_before_optimizer_step, "on_before_optimizer_step", true, true},
                              Inside{Hook::on_before_zero_grad, "on_before_zero_grad", true},
                              Inside{Hook::backward, "backward"},
-                             Inside{Hook::configure_gradient_clipping, "configure_gradient_clipping"},
+                             Inside{Hook::configure_gradient_clipping, "configure_gradient_clipping", false, true},
                              Inside{Hook::optimizer_step, "optimizer_step"},
                              Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
 
@@ -91,9 +93,13 @@ std::optional<std::string> cannot_capture(const RunState& run) {
     if (auto reason = cannot_capture_exchanges(run)) return reason;
   }
   if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " splits batches into parts");
-  for (const auto& [hook, name, of_callbacks] : kInside) {
-    if (ComponentAccess::overridden(*run.model).has(hook))
-      return cat("the module overrides ", name, ", which runs inside the captured step");
+  const bool has_recordable_hooks = dynamic_cast<const RecordableHooks*>(run.model.get()) != nullptr;
+  for (const auto& [hook, name, of_callbacks, is_recorded] : kInside) {
+    if (ComponentAccess::overridden(*run.model).has(hook) && !(is_recorded && has_recordable_hooks))
+      return cat("the module overrides ", name, ", which runs inside the captured step",
+                 is_recorded ? "; if the hook consists of operations on tensors, let the module also derive from "
+                               "fulgur::RecordableHooks"
+                             : "");
     for (const auto& callback : run.callbacks)
       if (of_callbacks && ComponentAccess::overridden(*callback).has(hook))
         return cat(callback->state_key(), " overrides ", name, ", which runs inside the captured step");

@@ -110,6 +110,7 @@ CapturedEvaluation::Shape* CapturedEvaluation::shape_of(const Batch& batch) {
 }
 
 std::optional<Outputs> CapturedEvaluation::step(const Batch& batch, std::optional<int64_t> left, const Body& body) {
+  run_.captured_evaluation.effects_done = 0;
   if (given_up_) return std::nullopt;
   Shape* const shape = shape_of(batch);
   if (!shape) return std::nullopt;
@@ -181,6 +182,7 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
   std::vector<LogStore::Addition> additions;
   std::vector<MetricStore::Updates> updates;
   std::optional<Problem> problem;
+  run_.captured_evaluation.effects = 0;
   services_.logs.before_recording(run_.device());
   try {
     recording.graph->record([&] {
@@ -196,13 +198,19 @@ std::optional<CapturedEvaluation::Problem> CapturedEvaluation::record(Recording&
     services_.logs.take_recording();
     services_.logs.take_noted();
     services_.metrics.take_recording();
+    run_.captured_evaluation.effects_done = problem->executed ? 0 : run_.captured_evaluation.effects;
     if (!problem->executed) return problem;
   }
-  if (!problem && recording.launches > 0 && !LogStore::same_additions(recording.additions, additions)) {
+  std::string unlike;
+  if (run_.captured_evaluation.effects > 0)
+    unlike = cat("the step prints, or logs media or artifacts, which a captured step would do only once. Do this in ",
+                 hook_after_batch(stage_), ", or with the first batch only");
+  else if (recording.launches > 0 && !LogStore::same_additions(recording.additions, additions))
+    unlike = "log() got other names, numbers of the host or batch sizes than in the step before; log tensors";
+  if (!problem && !unlike.empty()) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
-    problem =
-        Problem{"log() got other names, numbers of the host or batch sizes than in the step before; log tensors", true};
+    problem = Problem{unlike, true};
   }
   recording.outputs = std::move(outputs);
   recording.additions = std::move(additions);

@@ -28,8 +28,20 @@ constexpr int64_t kWindowsOfRanks = 2;
 // So many in a row have replaced the kind that is recorded; fewer may end an epoch, or vary by chance.
 constexpr int64_t kBatchesOfAnotherKind = 10;
 
+// Recordings of fewer steps take more time than they save. After so many of them in a row, steps become eager.
+constexpr int64_t kUsefulLaunches = 30;
+constexpr int64_t kShortLives = 4;
+
+// A comparison takes as long as about ten eager steps.
+constexpr int64_t kLongSection = 500;
+
 // Of these, one that comes again is recorded; if there are more, one that has not come again is forgotten.
 constexpr size_t kMostTrackedShapes = 64;
+
+bool is_tenfold(int64_t count) {
+  while (count > 1 && count % 10 == 0) count /= 10;
+  return count == 1;
+}
 
 }  // namespace
 
@@ -95,6 +107,16 @@ void CapturedStep::start_over() {
   window_gradients_.clear();
   held_.clear();
   changing_.reset();
+  member_change_.reset();
+}
+
+void CapturedStep::record_again(const std::string& why) {
+  const int64_t launched = run_.captured.batches - std::exchange(launched_before_, run_.captured.batches);
+  short_lives_ = launched < kUsefulLaunches ? short_lives_ + 1 : 0;
+  if (short_lives_ > kShortLives && graph_->compares_recordings())
+    return give_up(cat("recordings have served fewer than ", kUsefulLaunches, " steps ", short_lives_,
+                       " times in a row, the last time because ", why));
+  start_over();
 }
 
 bool CapturedStep::select_shape(const Batch& batch) {
@@ -148,6 +170,11 @@ void CapturedStep::note_other_kind(const Batch& batch) {
 int64_t CapturedStep::reserved() const {
   const auto memory = device_memory(run_.device());
   return memory ? memory->reserved : 0;
+}
+
+void CapturedStep::before_evaluation() {
+  ++evaluations_;
+  make_room();
 }
 
 void CapturedStep::make_room() {
@@ -245,16 +272,31 @@ bool CapturedStep::optimizer_numbers_keep_changing() {
   return number_changes_ >= kWarmUps;
 }
 
+bool CapturedStep::Held::is_replaced() const {
+  if (!tensor.has_storage()) return false;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() !=
+             memory.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ||
+         tensor.const_data_ptr() != memory.const_data_ptr() || tensor.sizes() != memory.sizes() ||
+         tensor.strides() != memory.strides() || tensor.scalar_type() != memory.scalar_type();
+}
+
 std::optional<std::string> CapturedStep::replaced_memory() const {
   const auto found = std::ranges::find_if(held_, [](const Held& held) { return held.is_replaced(); });
   return found == held_.end() ? std::nullopt : std::optional(found->name);
 }
 
-bool CapturedStep::out_of_date() const {
-  return layout_ != optimizer_->layout() || accumulation_ != run_.window.target || optimizer_numbers_changed() ||
-         replaced_memory() ||
-         std::ranges::any_of(learning_, [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
-         std::ranges::any_of(training_, [](const auto& pair) { return pair.first->is_training() != pair.second; });
+std::optional<std::string> CapturedStep::out_of_date() const {
+  if (const auto replaced = replaced_memory())
+    return cat("the memory of '", *replaced,
+               "' was replaced between steps (set_data, set_): write into it in place, as copy_ does");
+  if (layout_ != optimizer_->layout()) return "the optimizer's tensors have changed";
+  if (accumulation_ != run_.window.target) return "the number of batches in a window has changed";
+  if (optimizer_numbers_changed()) return "the weight decay or the momentum of the optimizer has changed";
+  if (std::ranges::any_of(learning_, [](const auto& pair) { return pair.first.requires_grad() != pair.second; }))
+    return "requires_grad of a parameter has changed";
+  if (std::ranges::any_of(training_, [](const auto& pair) { return pair.first->is_training() != pair.second; }))
+    return "the mode of a layer (train, eval) has changed";
+  return std::nullopt;
 }
 
 std::vector<Tensor> CapturedStep::gradients() const {
@@ -308,7 +350,8 @@ StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, i
   return output;
 }
 
-std::optional<std::string> CapturedStep::cannot_replay_members() const {
+std::optional<std::string> CapturedStep::cannot_replay_host_code() const {
+  if (run_.captured.effects > 0) return kEffectsInStep;
   const char* const hook = hook_after_steps(*run_.model);
   if (!changes_members_ || !hook || !graph_->compares_recordings()) return std::nullopt;
   return cat(
@@ -320,6 +363,7 @@ std::optional<std::string> CapturedStep::cannot_replay_members() const {
 void CapturedStep::refuse_difference(const Recording& recording, const std::string& what) const {
   throw Error(cat("[trainer.capture] a captured step must do what its recording does; the step after ",
                   recording.launches, " captured ones differs: ", what,
+                  member_change_ ? cat("; ", *member_change_) : std::string(),
                   ". The weights are those before this step; the ", recording.unverified,
                   " steps since the last comparison may be wrong. Keep host code that changes between steps out of the "
                   "step, or set trainer.capture to false."));
@@ -335,8 +379,10 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   stopped_at_.clear();
   optimizer_->set_recording(true);
   if (!recording.graph) recording.graph = graph_->another();
+  const bool is_new_section = std::exchange(recording.section, section()) != section();
   recording.epoch = run_.counters.epoch;
-  recording.member_changes = member_changes_;
+  recording.reasons = reasons_;
+  run_.captured.effects = 0;
   services_.finite.before_recording();
   services_.logs.before_recording(run_.device());
   try {
@@ -359,10 +405,12 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
       optimizer_->set_recording(false);
       run_.window.losses = losses;
       executed_ = what;
-      records_again_ = recording.launches > 1;
+      records_again_ = recording.launches > 1 || (recording.launches == 1 && is_new_section);
+      sections_differ_ = sections_differ_ || (records_again_ && is_new_section);
       return false;
     }
     if (executed) recording.graph->undo_step();
+    run_.captured.effects_done = run_.captured.effects;
     undo_step(recording.gradients_before, losses);
     if (!is_right) refuse_difference(recording, what);
     if (what.find("not permitted when stream is capturing") != what.npos)
@@ -379,21 +427,22 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   const auto replaced = replaced_memory();
-  const auto members = cannot_replay_members();
-  if (members && recording.launches > 1 && recording.unverified > 0) {
+  const auto host_code = cannot_replay_host_code();
+  if (host_code && recording.launches > 1 && recording.unverified > 0) {
     undo_step(recording.gradients_before, losses);
-    refuse_difference(recording, *members);
+    refuse_difference(recording, *host_code);
   }
-  if ((members || ((changing_ || rate) && run_.captured.batches == 0)) && !replaced &&
+  if ((host_code || ((changing_ || rate) && run_.captured.batches == 0)) && !replaced &&
       recording.output.loss.defined() && recording.graph->compares_recordings()) {
     // It is this step's recording, so code of the host need not run twice.
     recording.graph->replay();
     run_.window.losses = losses;
-    executed_ = members ? *members : rate ? *rate : changing_->why_not_captured();
+    executed_ = host_code ? *host_code : rate ? *rate : changing_->why_not_captured();
     return false;
   }
   if (changing_ || rate || replaced || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
+    run_.captured.effects_done = run_.captured.effects;
     if (replaced)
       return give_up(cat("the step replaces the memory of '", *replaced,
                          "' (set_data): write into it in place, as copy_ does")),
@@ -414,20 +463,42 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
 
 bool CapturedStep::compares(const Recording& recording) const {
   if (!recording.graph->compares_recordings()) return false;
-  int64_t launches = recording.launches;
   // The gradients that a window's first recording makes are where later ones expect them: it is made once more.
-  if (launches == 2 && first_of_window() && !last_of_window()) return true;
-  while (launches > 1 && launches % 10 == 0) launches /= 10;
-  return launches == 1 || recording.epoch != run_.counters.epoch || recording.member_changes != member_changes_;
+  if (recording.launches == 2 && first_of_window() && !last_of_window()) return true;
+  return (recording.launches > 0 && is_tenfold(recording.launches)) || recording.epoch != run_.counters.epoch ||
+         recording.reasons != reasons_;
 }
 
-bool CapturedStep::ends_epoch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
-  if (batch_idx <= last_captured_) last_of_epoch_ = last_captured_;
-  last_captured_ = batch_idx;
-  if (!hooks_between_epochs_ || !batches_in_epoch || !graph_->compares_recordings()) return false;
+void CapturedStep::note_changes() {
+  const bool is_due = members_.due();
+  member_change_ = members_.last_change();
+  const bool evaluated = std::exchange(evaluations_seen_, evaluations_) != evaluations_;
+  if (is_due || (evaluated && (sections_differ_ || is_tenfold(evaluations_)))) ++reasons_;
+  members_change_ = members_change_ || (evaluated && member_change_);
+}
+
+bool CapturedStep::ends_section(const Recording* recording, int64_t batch_idx, const ExpectedEnd& end) {
+  if (batch_idx <= now_->last_captured) now_->last_of_epoch = now_->last_captured;
+  now_->last_captured = batch_idx;
+  if (!recording || recording->launches == 0 || !graph_->compares_recordings()) return false;
+  const bool is_worth_it = members_change_ || sections_differ_ || recording->unverified >= kLongSection;
+  // All batches of the last window: those within it have other recordings than the last one.
+  const int64_t window = run_.window.target;
+  if (end.batches_to_evaluation && *end.batches_to_evaluation <= window &&
+      (is_worth_it || is_tenfold(evaluations_ + 1)))
+    return true;
+  const int64_t steps = run_.counters.global_step + 1, epochs = run_.counters.epoch + 1;
+  const std::optional<Interval>& stop = run_.options.stop_after;
+  const auto stops_at = [&stop](Interval::Unit unit, int64_t count) {
+    return stop && stop->unit == unit && static_cast<double>(count) >= stop->value;
+  };
+  if (steps == run_.options.step_limit || stops_at(Interval::Unit::steps, steps)) return true;
+  if (!end.batches_in_epoch) return false;
   // The last batch of an epoch may be of another shape, which runs eagerly.
-  const int64_t last = last_of_epoch_ >= 0 ? last_of_epoch_ : *batches_in_epoch - 2;
-  return batch_idx > last - run_.window.target;
+  const int64_t last = now_->last_of_epoch >= 0 ? now_->last_of_epoch : *end.batches_in_epoch - 2;
+  if (batch_idx <= last - window) return false;
+  return is_worth_it || hooks_between_epochs_ || is_tenfold(epochs) || epochs == run_.options.epoch_limit ||
+         stops_at(Interval::Unit::epochs, epochs);
 }
 
 bool CapturedStep::compare(Recording& recording, const Batch& batch, int64_t batch_idx) {
@@ -485,13 +556,12 @@ StepOutput CapturedStep::accept(Recording& recording) {
   services_.finite.after_replay();
   set_gradients(recording.gradients_after);
   StepOutput output = output_of(recording);
-  const std::string why = *std::exchange(executed_, std::nullopt);
-  if (std::exchange(records_again_, false)) {
+  std::string why = *std::exchange(executed_, std::nullopt);
+  if (member_change_) why += cat("; ", *member_change_);
+  if (!std::exchange(records_again_, false)) return give_up(why), output;
+  record_again(cat("the step has changed (", why, ")"));
+  if (!given_up_)
     log::info(cat("capture: the step has changed since the last one (", why, "), so it is captured again"));
-    start_over();
-  } else {
-    give_up(why);
-  }
   return output;
 }
 
@@ -535,9 +605,9 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
   return step;
 }
 
-std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx,
-                                             std::optional<int64_t> batches_in_epoch) {
+std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx, const ExpectedEnd& end) {
   ++batches_;
+  run_.captured.effects_done = 0;
   if (given_up_) return std::nullopt;
   if (several_shapes_ && !select_shape(batch) && now_->recorded) return std::nullopt;
   // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.
@@ -550,7 +620,10 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     return give_up(cat("the weight decay or the momentum of ", run_.plan.optimizers.front().optimizer->name(),
                        " changes in each step")),
            std::nullopt;
-  if (recorded_ && out_of_date()) start_over();
+  if (recorded_) {
+    if (const auto why = out_of_date()) record_again(*why);
+    if (given_up_) return std::nullopt;
+  }
   if (!now_->recorded) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;
     if (const std::string why = why_unreadable(batch); !why.empty()) return give_up(why), std::nullopt;
@@ -575,9 +648,9 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
   run_.plan.optimizers.front().optimizer->upload_rates();
   const Batch& input = copies_ ? now_->inputs : batch;
-  if (recorded_ && graph_->compares_recordings() && members_.due()) ++member_changes_;
-  const bool is_last = ends_epoch(batch_idx, batches_in_epoch);
-  const bool verifies = !recording || compares(*recording) || (is_last && recording->launches > 0);
+  if (recorded_ && graph_->compares_recordings()) note_changes();
+  const bool is_last = ends_section(recording ? &*recording : nullptr, batch_idx, end);
+  const bool verifies = !recording || compares(*recording) || is_last;
   if (verifies && !(recording ? compare(*recording, input, batch_idx) : record(recording.emplace(), input, batch_idx)))
     return executed_ ? std::optional(accept(*recording)) : std::nullopt;
   recording->unverified = verifies ? 0 : recording->unverified + 1;

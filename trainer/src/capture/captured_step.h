@@ -36,6 +36,11 @@ namespace fulgur::detail {
 /// bit-identical.
 class CapturedStep {
  public:
+  /// What is known of the batches that follow: how many the epoch has, and after how many more, this one included, an
+  /// evaluation runs inside the epoch.
+  struct ExpectedEnd {
+    std::optional<int64_t> batches_in_epoch = {}, batches_to_evaluation = {};
+  };
   /// `body` is the device's part of a step of automatic optimization: it computes the gradients, and for the last batch
   /// of a window also steps and sets the gradients to undefined.
   using Body = std::function<StepOutput(const Batch&, int64_t batch_idx, bool last_of_window)>;
@@ -49,10 +54,10 @@ class CapturedStep {
   bool reads(const Batch& batch) const { return sets_ && sets_->find(batch); }
   /// The step's output if the recorded step was launched; nullopt if the step must run eagerly. In neither case is the
   /// batch counted in its window.
-  std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
-  /// Call before work other than steps, such as an evaluation: frees the recordings if the device's memory cannot hold
-  /// both, since nothing else can use their pool.
-  void make_room();
+  std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx, const ExpectedEnd& end);
+  /// Call before an evaluation: frees the recordings if the device's memory cannot hold both, since nothing else can
+  /// use their pool.
+  void before_evaluation();
   /// Call for an eager step, and destroy the returned object after it: a step before a recording runs on the recording
   /// stream. Inspects what the step logs.
   std::shared_ptr<void> eager_step(const Batch& batch);
@@ -65,9 +70,9 @@ class CapturedStep {
     std::vector<MetricStore::Updates> updates;
     // The gradients of all parameters, before a launch and after it.
     std::vector<Tensor> gradients_before, gradients_after;
-    int64_t launches = 0, epoch = 0;  // the epoch of the last recording
-    int64_t member_changes = 0;       // until then
-    int64_t unverified = 0;           // launches since then
+    int64_t launches = 0, epoch = 0, section = 0;  // those of the last recording
+    int64_t reasons = 0;                           // to compare it, until then
+    int64_t unverified = 0;                        // launches since then
   };
   /// Indexed by the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
@@ -78,8 +83,9 @@ class CapturedStep {
     Batch inputs = {};  // what batches are copied into
     Recordings recordings = {};
     bool recorded = false;
-    int64_t epoch = -1;   // in which such a batch came last
-    bool recurs = false;  // one has come before the last, in its epoch or directly
+    int64_t epoch = -1;                              // in which such a batch came last
+    bool recurs = false;                             // one has come before the last, in its epoch or directly
+    int64_t last_captured = -1, last_of_epoch = -1;  // batches: the last captured one, and that of the previous epoch
     // What eager steps logged, within a window and at its end.
     std::array<std::optional<HostNumbers>, 2> logged = {};
   };
@@ -91,10 +97,12 @@ class CapturedStep {
   /// The set that contains the batch; without a loader that writes into sets, the batch is copied into the only one.
   std::optional<size_t> place(const Batch& batch);
   void copy_batches();
+  /// Frees the recordings if the device's memory cannot hold both them and other work.
+  void make_room();
   void remember_modes();
-  /// Whether, since the first recording, parameters were frozen or unfrozen, layers changed mode, the optimizer's
-  /// tensors or numbers, the memory of a parameter or buffer, or the window length changed.
-  bool out_of_date() const;
+  /// What has changed since the first recording, for display: parameters were frozen or unfrozen, layers changed mode,
+  /// the optimizer's tensors or numbers, the memory of a parameter or buffer, or the window length; nullopt if nothing.
+  std::optional<std::string> out_of_date() const;
   /// The optimizer's numbers that a recording contains: the weight decay of each group, and the momentum if it is not
   /// read from the device.
   template <class Use>
@@ -112,12 +120,17 @@ class CapturedStep {
   void keep_gradients_in_place();
   bool record(Recording& recording, const Batch& batch, int64_t batch_idx);
   /// Whether the recording is compared with this step, if its recorder can do so: the first two steps must agree, and
-  /// code of the host that changes rarely is found at steps 10, 100, 1,000, …, in each epoch, and after changes of the
-  /// module's members.
+  /// code of the host that changes rarely is found at steps 10, 100, 1,000, …, in each epoch, and for other reasons.
   bool compares(const Recording& recording) const;
-  /// Whether this step is in the last window of its epoch that is captured, as far as that is known, and hooks between
-  /// epochs may change what steps do. If it agrees, and the next epoch's first step differs, then no launch was wrong.
-  bool ends_epoch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  /// Steps between which no epoch begins and no evaluation runs are one section.
+  int64_t section() const { return run_.counters.epoch + evaluations_; }
+  /// Notes reasons to compare the next launches: changes of the module's members, and an evaluation that has run.
+  void note_changes();
+  /// Whether this step is in the last captured window of its section or of the fit, as far as that is known, and is
+  /// compared. If it agrees, and the first step of the next section differs, then no launch was wrong. In a short
+  /// section comparisons would take long, so it is compared then only if something is known to change between sections,
+  /// at the first section, the tenth, …, and at the end of the fit.
+  bool ends_section(const Recording* recording, int64_t batch_idx, const ExpectedEnd& end);
   /// Records the step again. Throws an Error if it differs from a recording, and launches since the last comparison may
   /// have been wrong.
   bool compare(Recording& recording, const Batch& batch, int64_t batch_idx);
@@ -128,12 +141,14 @@ class CapturedStep {
   /// What hooks get of a step. On the CPU these are copies, which may be kept.
   StepOutput output_of(const Recording& recording) const;
   /// Why launches of the recording that was just made would not do what the step does on the host.
-  std::optional<std::string> cannot_replay_members() const;
+  std::optional<std::string> cannot_replay_host_code() const;
   [[noreturn]] void refuse_difference(const Recording& recording, const std::string& what) const;
   /// The output of a step that was executed while it was recorded, and cannot be replayed.
   StepOutput accept(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
+  /// Discards the recordings, since `why`. If they were of little use several times in a row, gives up.
+  void record_again(const std::string& why);
   /// Makes the batch's shape the present one. False if there is no room for it.
   bool select_shape(const Batch& batch);
   /// Whether the present shape, which has no recording, gets one.
@@ -169,7 +184,7 @@ class CapturedStep {
   struct Held {
     std::string name;
     Tensor tensor, memory;  // `memory` refers to the memory that the recordings use
-    bool is_replaced() const { return tensor.has_storage() && tensor.const_data_ptr() != memory.const_data_ptr(); }
+    bool is_replaced() const;
   };
   std::vector<Held> held_;  // the parameters and buffers
   std::vector<std::optional<double>> optimizer_numbers_;
@@ -184,11 +199,15 @@ class CapturedStep {
   std::optional<std::string> executed_;  // why the step of the last recording, which was executed, cannot be replayed
   bool records_again_ = false;           // later steps may be replayed, by new recordings
   WatchedMembers members_;
-  bool hooks_between_epochs_;     // the module has them
-  int64_t member_changes_ = 0;    // that call for comparisons
-  bool changes_members_ = false;  // the last recorded step does
-  int64_t last_of_epoch_ = -1;    // the last captured batch of the previous epoch
-  int64_t last_captured_ = -1;    // the last captured batch
+  std::optional<std::string> member_change_;  // since the last captured step
+  int64_t reasons_ = 0;                       // to compare recordings
+  bool hooks_between_epochs_;                 // the module has them
+  bool members_change_ = false;               // evaluations have changed members
+  bool sections_differ_ = false;              // the first step of a section has differed from the one before
+  bool changes_members_ = false;              // the last recorded step does
+  int64_t evaluations_ = 0, evaluations_seen_ = 0;
+  int64_t launched_before_ = 0, short_lives_ = 0;  // launches when recordings were last discarded; how often in a row
+                                                   // that was soon
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
   int64_t pool_bytes_ = 0;      // size of the recordings' pool
   int64_t batches_ = 0;         // batches of the fit so far

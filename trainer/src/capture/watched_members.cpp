@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <typeinfo>
 
 #include "fulgur/core/contracts/component_access.h"
+#include "fulgur/core/text/class_name.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 namespace {
@@ -13,8 +16,9 @@ constexpr size_t kWord = sizeof(uint64_t);
 
 }  // namespace
 
-WatchedMembers::WatchedMembers(const LightningModule& module) {
+WatchedMembers::WatchedMembers(const LightningModule& module) : class_(class_name(typeid(module))) {
   const auto [whole, base] = ComponentAccess::object_of(module);
+  whole_ = whole.data();
   size_t size = 0;
   const auto add = [&](const std::byte* from, const std::byte* to) {
     if (from >= to) return;
@@ -48,15 +52,27 @@ bool WatchedMembers::changed() const {
 }
 
 bool WatchedMembers::due() {
+  changed_at_.reset();
   if (!changed()) return false;
   const std::vector<std::byte> before = before_;
   remember();
   bool is_due = false;
   for (size_t i = 0; i < before.size(); i += kWord) {
     if (std::memcmp(&before[i], &before_[i], std::min(kWord, before.size() - i)) == 0) continue;
+    if (!changed_at_) changed_at_ = i;
     is_due = std::has_single_bit(++changes_[i / kWord]) || is_due;
   }
   return is_due;
+}
+
+std::optional<std::string> WatchedMembers::last_change() const {
+  if (!changed_at_) return std::nullopt;
+  size_t left = *changed_at_;
+  auto part = parts_.begin();
+  while (left >= part->size()) left -= (part++)->size();
+  const std::ptrdiff_t offset = part->data() + left - whole_;
+  return cat("a member of ", class_, " at offset ", offset, " to ", offset + static_cast<std::ptrdiff_t>(kWord) - 1,
+             " of the object has changed");
 }
 
 }  // namespace fulgur::detail

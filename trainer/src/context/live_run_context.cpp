@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/all_loggers.h"
@@ -101,27 +102,33 @@ bool LiveRunContext::sends(const char* function) const {
   return true;
 }
 
-void LiveRunContext::note_effect() {
-  if (services_.logs.is_recording()) throw Error(std::string(kEffectsInStep));
+bool LiveRunContext::begin_effect() {
+  CapturedCounts& counts = state_.position.stage == RunningStage::train ? state_.captured : state_.captured_evaluation;
+  if (services_.logs.is_recording()) {
+    // On a GPU, a step that is recorded is not executed.
+    if (!is_recording_cpu_step()) throw Error(std::string(kEffectsInStep));
+    ++counts.effects;
+    return true;
+  }
   if (services_.logs.is_noting()) state_.captured.step_has_effects = true;
+  if (counts.effects_done == 0) return true;
+  --counts.effects_done;
+  return false;
 }
 
 void LiveRunContext::print(std::string_view line) {
-  note_effect();
-  state_.print(line);
+  if (begin_effect()) state_.print(line);
 }
 
 void LiveRunContext::log_media(const MediaRecord& record) {
   check_media(record);
   if (!sends("log_media")) return;
-  note_effect();
-  if (!state_.log_targets.empty()) services_.rows.add_media(record);
+  if (begin_effect() && !state_.log_targets.empty()) services_.rows.add_media(record);
 }
 
 void LiveRunContext::log_artifact(const std::filesystem::path& path) {
   if (!sends("log_artifact")) return;
-  note_effect();
-  if (!is_global_zero()) return;
+  if (!begin_effect() || !is_global_zero()) return;
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     throw Error(cat("[trainer.log_artifact] the file or folder must exist; ", path,

@@ -121,8 +121,8 @@ class LiveRunContext final : public RunContext,
   bool logs() const;
   /// Whether `function`, which passes something else to the loggers, does anything here. Throws during setup.
   bool sends(const char* function) const;
-  /// What a captured step would do only once keeps it from being captured.
-  void note_effect();
+  /// What a captured step would do only once keeps it from being captured. False if it was already done for this step.
+  bool begin_effect();
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& options);
 

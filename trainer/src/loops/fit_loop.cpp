@@ -266,7 +266,7 @@ class FitLoop {
       }
       const bool last_batch = batches && batch_idx + 1 == *batches;
       try {
-        skipped = !step_.run_batch(batch_idx, batches);
+        skipped = !step_.run_batch(batch_idx, {batches, schedule_.batches_to_next(batch_idx)});
       } catch (...) {
         note_missed_validation(batch_idx, last_batch);
         throw;

@@ -82,10 +82,10 @@ void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
 }
 
 void TrainingStep::before_evaluation() {
-  if (captured_) captured_->make_room();
+  if (captured_) captured_->before_evaluation();
 }
 
-bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+bool TrainingStep::run_batch(int64_t batch_idx, const CapturedStep::ExpectedEnd& end) {
   const auto timer = run_.actions.time("training_batch");
   begin_batch(batch_idx);
   Batch& batch = run_.position.batch;
@@ -95,7 +95,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   ScopeGuard scope(run_, LogScope::train_step);
   const bool skip_rest = run_.model->on_train_batch_start(batch, batch_idx) == -1;
   if (run_.options.capture && !std::exchange(capturing_decided_, true)) start_capturing();
-  if (!skip_rest) train_on(batch, batch_idx, batches_in_epoch);
+  if (!skip_rest) train_on(batch, batch_idx, end);
   run_.position.in_batch = false;
   // Done before the loader creates the next batch, which it may write into the same memory.
   let_go(batch);
@@ -128,7 +128,7 @@ void TrainingStep::begin_batch(int64_t batch_idx) {
   run_.position.batch_samples = static_cast<double>(batch.size());
 }
 
-void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, const CapturedStep::ExpectedEnd& end) {
   Progress& progress = run_.counters;
   ++progress.batches_total.started;
   run_.position.doing = "a wait for earlier steps";
@@ -138,7 +138,7 @@ void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional
   }
   StepOutput output;
   try {
-    output = run_.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    output = run_.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, end);
   } catch (...) {
     // A batch that fails after its step counts. One rank of several cannot save then, nor exchange counts.
     if (run_.step.progress == StepProgress::done && run_.world_size() == 1) count_samples(batch);
@@ -146,7 +146,7 @@ void TrainingStep::train_on(const Batch& batch, int64_t batch_idx, std::optional
   }
   run_ahead_.end_step();
   if (debug_) debug_->check_batch_unwritten(batch);
-  if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
+  if (!end.batches_in_epoch || batch_idx + 1 < *end.batches_in_epoch) read_ahead();
   count_samples(batch);
   ++progress.batches_total.processed;
   progress.batches.processed = batch_idx + 1;
@@ -177,13 +177,12 @@ void TrainingStep::read_ahead() {
   run_.position.reading.reset();
 }
 
-StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
-                                        std::optional<int64_t> batches_in_epoch) {
+StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, const CapturedStep::ExpectedEnd& end) {
   // A window begins here; its real length is known now if the loader's length is.
   if (run_.window.done == 0) {
-    begin_window(run_, batches_in_epoch);
+    begin_window(run_, end.batches_in_epoch);
     run_.window.length = run_.window.target;
-    if (batches_in_epoch) run_.window.length = std::min(run_.window.target, *batches_in_epoch - batch_idx);
+    if (end.batches_in_epoch) run_.window.length = std::min(run_.window.target, *end.batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
@@ -191,7 +190,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   std::optional<StepOutput> output;
   {
     const auto timer = run_.actions.time("captured_step");
-    output = captured_->step(batch, batch_idx, batches_in_epoch);
+    output = captured_->step(batch, batch_idx, end);
   }
   if (output) {
     ++run_.window.losses;

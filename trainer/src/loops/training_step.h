@@ -11,8 +11,7 @@
 
 namespace fulgur::detail {
 
-/// The one sequence of a training step, of automatic and of manual optimization. `batches_in_epoch` is nullopt for
-/// loaders of unknown length.
+/// The one sequence of a training step, of automatic and of manual optimization.
 class TrainingStep final : public StepActions {
  public:
   TrainingStep(RunState& run, Services& services);
@@ -22,11 +21,11 @@ class TrainingStep final : public StepActions {
 
   /// The loader of the batches, if it prefetches them to the device; else nullptr.
   void set_prefetcher(DevicePrefetcher* prefetcher);
-  /// Frees the memory of captured steps if the evaluation that follows needs it.
+  /// Call before an evaluation.
   void before_evaluation();
   /// Runs batch `batch_idx` of the epoch. Returns false if the module's `on_train_batch_start` skips the rest of the
   /// epoch.
-  bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  bool run_batch(int64_t batch_idx, const CapturedStep::ExpectedEnd& end);
   /// Steps a window that was cut short by the end of an unsized loader.
   void close_window();
 
@@ -37,8 +36,8 @@ class TrainingStep final : public StepActions {
   /// Notes that batch `batch_idx` begins, and brings it to the device.
   void begin_batch(int64_t batch_idx);
   /// The step of a batch that is not skipped, and the hooks after it.
-  void train_on(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
-  StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  void train_on(const Batch& batch, int64_t batch_idx, const CapturedStep::ExpectedEnd& end);
+  StepOutput automatic_step(const Batch& batch, int64_t batch_idx, const CapturedStep::ExpectedEnd& end);
   /// A step of automatic optimization that is not captured.
   StepOutput eager_step(const Batch& batch, int64_t batch_idx);
   StepOutput manual_step(const Batch& batch, int64_t batch_idx);

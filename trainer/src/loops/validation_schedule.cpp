@@ -56,6 +56,12 @@ bool ValidationSchedule::take_due(int64_t batch_idx, bool last_batch) {
   return count % *interval_ == 0;
 }
 
+std::optional<int64_t> ValidationSchedule::batches_to_next(int64_t batch_idx) const {
+  if (!may_run() || trigger_ || !interval_) return std::nullopt;
+  const int64_t done = run_.options.check_val_every_n_epoch ? batch_idx : run_.counters.batches_total.completed;
+  return *interval_ - done % *interval_;
+}
+
 bool ValidationSchedule::is_left_out(int64_t batches) const {
   return may_run() && interval_ && !trigger_ && run_.options.check_val_every_n_epoch && batches < *interval_;
 }

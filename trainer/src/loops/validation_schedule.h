@@ -26,6 +26,9 @@ class ValidationSchedule {
   bool may_run() const;
   /// Whether a validation is due after this batch. An interval of samples, tokens or time begins again then.
   bool take_due(int64_t batch_idx, bool last_batch);
+  /// How many batches from `batch_idx` on come before the next validation inside the epoch; nullopt if it is not known
+  /// in advance, or there is none.
+  std::optional<int64_t> batches_to_next(int64_t batch_idx) const;
   /// The data, whose length was unknown, ended after `batches`, before the first validation of the epoch.
   bool is_left_out(int64_t batches) const;
   /// Of this epoch, in batches; nullopt: validation is due at its end, or by another measure.

@@ -13,6 +13,13 @@ inline const char* evaluation_step(RunningStage stage) {
                                          : "predict_step";
 }
 
+/// The hook after each batch of an evaluation.
+inline const char* hook_after_batch(RunningStage stage) {
+  return stage == RunningStage::validate ? "on_validation_batch_end"
+         : stage == RunningStage::test   ? "on_test_batch_end"
+                                         : "on_predict_batch_end";
+}
+
 /// The name of a hook in which the module evaluates all batches of `stage` together at the end, for which its steps may
 /// have gathered values in members; nullptr if it overrides none.
 inline const char* hook_after_batches(const LightningModule& module, RunningStage stage) {

@@ -154,6 +154,8 @@ struct CapturedCounts {
   int64_t batches = 0;
   std::optional<std::string> refused;
   bool step_has_effects = false;  ///< a step that would be captured has printed, or logged media or artifacts
+  int64_t effects = 0;            ///< of the step that is recorded, if it is executed meanwhile
+  int64_t effects_done = 0;       ///< of the step that runs, which a recording that was broken off has begun
 };
 
 /// Why such a step is not captured, for display.

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/core/device/recordable_hooks.h"
 #include "fulgur/models/python_model.h"
 
 namespace fulgur {
@@ -19,7 +20,7 @@ class ExportedPackage;
 /// a method `training_step(inputs…, target)` or `loss(output, target)`, which returns a scalar, or a
 /// Dict[str, Tensor] with `loss` and further scalars to be logged; `validation_step` and `test_step` replace
 /// `training_step` in their stages.
-class FULGUR_API TorchScriptModule : public PythonModel {
+class FULGUR_API TorchScriptModule : public PythonModel, public RecordableHooks {
  public:
   struct Options {
     std::string path;
@@ -32,6 +33,7 @@ class FULGUR_API TorchScriptModule : public PythonModel {
 
   /// Throws a ConfigError in a fit if the network has no parameters, or the loss no method.
   void setup(TrainerFn fn) override;
+  /// Copies tensors that the program has assigned to its buffers into the registered ones.
   void on_after_backward() override;
   Outputs forward(const std::vector<Tensor>& inputs) override;
   /// The bytes of a TorchScript file of the program with its present weights, in eval mode.
