@@ -76,7 +76,8 @@ void DDPStrategy::configure(StrategySetup setup) {
   syncs_after_backward_ = setup.syncs_after_backward;
   place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
   if (place_.environment == "none" && (setup.devices.size() > 1 || setup.num_nodes > 1))
-    throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes,
+    throw DistributedError(cat("[strategies.", name(), "] ",
+                               static_cast<int64_t>(setup.devices.size()) * setup.num_nodes,
                                " processes are requested (devices × num_nodes), but this process was not started by a "
                                "launcher that sets its rank. Run it with `trainer`, which starts them itself, or with "
                                "torchrun --no-python, srun or mpirun (docs/distributed.md)."));
@@ -86,7 +87,7 @@ void DDPStrategy::configure(StrategySetup setup) {
                 nodes_are_known ? setup.num_nodes : place_.num_nodes);
   const at::Device first = setup.devices.front();
   if (!first.is_cpu() && place_.local_rank >= devices)
-    throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU: ", devices,
+    throw DistributedError(cat("[strategies.", name(), "] local rank ", place_.local_rank, " has no GPU: ", devices,
                                " are visible, but ", place_.local_world_size, " processes run on this node."));
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
@@ -119,9 +120,10 @@ void DDPStrategy::attach(LightningModule& module) {
   if (sync_batchnorm_) {
     const std::vector<std::string> fixed = nn::unsyncable_batch_norms(module);
     if (!fixed.empty())
-      throw ConfigError(cat(
-          "[strategies.ddp] sync_batchnorm: true needs layers that can be switched; these are torch::nn::BatchNorm: ",
-          join(fixed), ". Use fulgur::nn::BatchNorm1d, 2d or 3d, which take the same options and weights."));
+      throw ConfigError(
+          cat("[strategies.", name(),
+              "] sync_batchnorm: true needs layers that can be switched; these are torch::nn::BatchNorm: ", join(fixed),
+              ". Use fulgur::nn::BatchNorm1d, 2d or 3d, which take the same options and weights."));
   }
   if (!group_) return;
   if (sync_batchnorm_ && nn::sync_norms_over(module, &group_->collectives()) == 0)
@@ -134,7 +136,8 @@ void DDPStrategy::attach(LightningModule& module) {
 
 void DDPStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return;
-  run_exchange(*group_, "ddp", [&] { c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0); });
+  run_exchange(*group_, name().c_str(),
+               [&] { c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0); });
 }
 
 void DDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
@@ -158,9 +161,9 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
           const Tensor& parameter = group.of_module()[i];
           const std::string name = i < group.names.size() ? group.names[i] : std::to_string(i);
           if (!taken.insert(parameter.unsafeGetTensorImpl()).second)
-            throw ConfigError(
-                cat("[strategies.ddp] with several optimizers under ddp each parameter may be in only one; '", name,
-                    "' of ", optimizer->name(), " is in another too."));
+            throw ConfigError(cat("[strategies.", this->name(),
+                                  "] with several optimizers each parameter may be in only one; '", name, "' of ",
+                                  optimizer->name(), " is in another too."));
           if (learns(parameter)) share.push_back({name, parameter});
         }
     }
@@ -217,7 +220,7 @@ void DDPStrategy::follow_frozen_parameters(LightningModule& module) {
 void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("training_step");
-  run_exchange(*group_, "ddp", [&] {
+  run_exchange(*group_, name().c_str(), [&] {
     follow_frozen_parameters(module);
     if (sync == GradSync::now && !shares_to_reduce_.empty()) make_reducers();
     for (auto& reducer : reducers_) reducer->before_forward();
@@ -267,7 +270,7 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
                                                : reducer->holds_any_of(options.inputs);
     if (wanted) used.push_back(reducer.get());
   }
-  run_exchange(*group_, "ddp", [&] {
+  run_exchange(*group_, name().c_str(), [&] {
     if (exchange_awaited_ && !used.empty()) detail::GradientReducer::call_before_wait(loss, exchange_awaited_);
     for (auto* reducer : used) reducer->before_backward(loss);
     module.backward(loss, options);
@@ -384,13 +387,13 @@ void DDPStrategy::load_state(const StateTree& state) {
       for (const StateTree& index : bucket.as_list()) {
         indices.push_back(index.as_int());
         if (index.as_int() < 0 || index.as_int() >= count || !seen.insert(index.as_int()).second)
-          throw CheckpointError(
-              "[strategies.ddp] the buckets of the checkpoint do not contain each parameter exactly once.");
+          throw CheckpointError(cat("[strategies.", name(),
+                                    "] the buckets of the checkpoint do not contain each parameter exactly once."));
       }
     }
     if (static_cast<int64_t>(seen.size()) != count)
       throw CheckpointError(
-          "[strategies.ddp] the buckets of the checkpoint do not contain each parameter exactly once.");
+          cat("[strategies.", name(), "] the buckets of the checkpoint do not contain each parameter exactly once."));
   }
   loaded_buckets_ = std::move(all);
 }

@@ -89,6 +89,13 @@ TEST_CASE("F40 tabs that indent are refused with a hint") {
   CHECK(parse("a:\t1\n").node.find("a")->text() == "1");
 }
 
+TEST_CASE("F40 lines with another indentation than their neighbours are refused with a hint") {
+  CHECK(says(parse("a:\n   b: 1\n  c: 2\n").report, "must have the same indentation"));
+  CHECK(says(parse("a:\n  - 1\n - 2\n").report, "must have the same indentation"));
+  CHECK(says(parse("a: 1\n  b: 2\n").report, "indented more than the one above it"));
+  CHECK(says(parse("a: text: more\n").report, "needs quotes"));
+}
+
 TEST_CASE("F40 byte order mark and CRLF change nothing") {
   const Parsed parsed = parse(
       "\xEF\xBB\xBF"

@@ -73,6 +73,10 @@ std::string describe(const std::string& name) {
     out += common_table(registry, made.fields);
   }
   if (!out.empty()) return out;
+  const std::vector<std::string> kinds = registry_kinds();
+  if (std::ranges::find(kinds, name) != kinds.end())
+    throw ConfigError(cat("[describe] '", name, "' is a kind of component. `", program_name(), " list ", name,
+                          "` lists those of it, and `", program_name(), " describe NAME` the options of one."));
   throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",
                         program_name(), " list` shows all."));
 }

@@ -304,6 +304,9 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
                              tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces")
                              : error.msg.ends_with("map not found") || error.msg.ends_with("sequence not found")
                                  ? ". The keys of a map, and the items of a list, must have the same indentation"
+                             : error.msg == "illegal map value"
+                                 ? ". Is the line indented more than the one above it, or does it have a second ': '? "
+                                   "A text with ': ' needs quotes"
                                  : ""));
   }
   ConfigNode root = builder.take();
