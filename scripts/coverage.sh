@@ -29,7 +29,7 @@ status=0
 if [ $only_report = 0 ]; then
   scripts/setup.sh
   # Optimization would remove lines; the counters of threads must not be lost.
-  cmake -S . -B build/coverage -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  cmake -S . -B build/coverage -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_UNITY_BUILD=ON \
     -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O0 -g1 --coverage -fprofile-update=atomic" \
     -DCMAKE_EXE_LINKER_FLAGS=--coverage -DCMAKE_SHARED_LINKER_FLAGS=--coverage -DCMAKE_MODULE_LINKER_FLAGS=--coverage
   cmake --build build/coverage --parallel "$(parallel_jobs)"
