@@ -8,6 +8,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/module.h>
 
 #include <algorithm>
@@ -267,6 +268,27 @@ TEST_CASE("a metric that does not fit the numbers of a network says what it comp
   CHECK_THAT(message, ContainsSubstring("got [8, 6] and [8]") &&
                           ContainsSubstring("The predictions are the first output of the network") &&
                           !ContainsSubstring("labels of the classes"));
+}
+
+TEST_CASE("images of integers in a network with floating weights are named, unless the network takes them") {
+  const test::TemporaryFolder folder;
+  const auto network = [&](const std::string& input) {
+    torch::jit::Module net("Net");
+    net.register_parameter("weight", at::ones({3, 2}), /*is_buffer=*/false);
+    net.define("def forward(s, x):\n    return " + input + ".mean([2, 3]).matmul(s.weight)\n");
+    net.save((folder / "net.pt").string());
+    return TorchScriptModule({.path = (folder / "net.pt").string(), .task = {.loss = NamedLoss::cross_entropy}});
+  };
+  const Batch bytes{at::ones({4, 3, 2, 2}, at::kByte), at::zeros({4}, at::kLong)};
+  TorchScriptModule converts = network("x.float()");
+  CHECK(converts.training_step(bytes, 0).loss.item<double>() > 0);
+  TorchScriptModule needs_floats = network("x");
+  CHECK_THAT(message_of<ConfigError>([&] { needs_floats.training_step(bytes, 0); }),
+             ContainsSubstring("images must be floating-point; got Byte. Add ToFloat or Normalize to "
+                               "data.init_args.transforms and to data.init_args.eval_transforms"));
+  // Another mistake is another message.
+  CHECK_THAT(message_of<Error>([&] { converts.training_step({at::ones({4, 5, 2, 2}, at::kByte), bytes[1]}, 0); }),
+             ContainsSubstring("fails for arguments of shapes") && !ContainsSubstring("ToFloat"));
 }
 
 TEST_CASE("a loss of classes says that the output needs a column for each class") {

@@ -9,6 +9,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/models/torch_modules.h"
+#include "parts/images.h"
 #include "python/archive_check.h"
 #include "python/exported_package.h"
 
@@ -72,6 +73,10 @@ std::vector<at::Tensor> ExportedPackage::run(const std::vector<at::Tensor>& inpu
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception& error) {
+    const std::string hint = hint_for_integer_images(inputs, first_of_trace(error));
+    if (!hint.empty())
+      throw ConfigError(cat("[models.TorchExportModule] ", path_, " fails: ", hint,
+                            " LibTorch says: ", first_of_trace(error)));
     throw Error(cat("[models.TorchExportModule] ", path_, " fails for inputs of shapes ", shapes_of_inputs(inputs),
                     ". A batch size other than that of the export needs dynamic_shapes there. LibTorch says: ",
                     first_of_trace(error)));
