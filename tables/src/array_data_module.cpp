@@ -12,6 +12,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/missing_classes.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "option_bounds.h"
 
@@ -121,6 +122,8 @@ ArrayDataModule::~ArrayDataModule() = default;
 
 void ArrayDataModule::setup(TrainerFn fn) {
   if (impl_->train.empty()) impl_->read();
+  if (fn == TrainerFn::fit && !impl_->labels.empty())
+    detail::warn_missing_classes(impl_->options.train.target, impl_->labels, impl_->num_classes);
   if (impl_->uses_parts(fn)) impl_->divide();
 }
 

@@ -17,6 +17,7 @@
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
+#include "support/shown_lines.h"
 #include "support/temporary_folder.h"
 
 namespace array_data_module_test {
@@ -277,6 +278,10 @@ TEST_CASE("what arrays export follows their targets, and a missing value has a r
   CHECK_THAT(column->why_not_exported("num_classes"),
              ContainsSubstring("is Byte of shape [4, 1]") && ContainsSubstring("y.reshape(-1)"));
   CHECK_THAT(with_target("")->why_not_exported("num_classes"), ContainsSubstring("train.target is empty"));
+  // Labels that no sample has.
+  const std::string gaps = write("gaps.npy", "|u1", "4,", std::string("\1\2\5\2", 4));
+  CHECK_THAT(test::shown_lines([&] { (void)with_target(gaps); }),
+             ContainsSubstring("so there are 6 classes, but no sample has the label 0, 3, 4."));
   // Bools of one dimension are labels.
   const auto bools = with_target(write("bools.npy", "|b1", "4,", std::string("\0\1\1\0", 4)));
   CHECK(bools->exported_values().at("num_classes").as_int() == 2);
