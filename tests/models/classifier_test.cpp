@@ -276,8 +276,9 @@ TEST_CASE("inputs of integers are named, and images with the transforms that the
   const Tensor images = at::ones({2, 3, 2, 2}, at::kByte);
   const auto says_transforms = [](const std::string& name, const auto& call) {
     CHECK_THAT(message_of<ConfigError>(call),
-               ContainsSubstring("[models." + name + "] images must be floating-point; got Byte. Add ToFloat or "
-                                                     "Normalize to data.init_args.transforms"));
+               ContainsSubstring("[models." + name +
+                                 "] images must be floating-point; got Byte. Add ToFloat or "
+                                 "Normalize to data.init_args.transforms"));
   };
   says_transforms("MlpClassifier", [&] { mlp.forward(images); });
   says_transforms("CnnClassifier", [&] { cnn.forward(images); });

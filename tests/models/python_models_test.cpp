@@ -261,8 +261,8 @@ TEST_CASE("a metric that does not fit the numbers of a network says what it comp
   net.save(path);
   TensorDataModule::Sets sets;
   sets.val = Batch{{"x", batch_of(0)[0]}, {"target", batch_of(0)[1].to(at::kFloat)}};
-  const auto module = std::make_shared<TorchScriptModule>(TorchScriptModule::Options{
-      .path = path, .task = {.metrics = {Spec<PredictionMetric>("MeanAbsoluteError")}}});
+  const auto module = std::make_shared<TorchScriptModule>(
+      TorchScriptModule::Options{.path = path, .task = {.metrics = {Spec<PredictionMetric>("MeanAbsoluteError")}}});
   const auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8});
   const std::string message = message_of<Error>([&] { Trainer(test::quiet(folder)).validate(module, data); });
   CHECK_THAT(message, ContainsSubstring("got [8, 6] and [8]") &&
@@ -287,7 +287,9 @@ TEST_CASE("images of integers in a network with floating weights are named, unle
              ContainsSubstring("images must be floating-point; got Byte. Add ToFloat or Normalize to "
                                "data.init_args.transforms and to data.init_args.eval_transforms"));
   // Another mistake is another message.
-  CHECK_THAT(message_of<Error>([&] { converts.training_step({at::ones({4, 5, 2, 2}, at::kByte), bytes[1]}, 0); }),
+  CHECK_THAT(message_of<Error>([&] {
+               converts.training_step({at::ones({4, 5, 2, 2}, at::kByte), bytes[1]}, 0);
+             }),
              ContainsSubstring("fails for arguments of shapes") && !ContainsSubstring("ToFloat"));
 }
 

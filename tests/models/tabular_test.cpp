@@ -222,9 +222,8 @@ TEST_CASE("the models for tables also learn from the inputs of arrays") {
   const Batch arrays{{"input", table["numbers"].view({24, 1, 2})}, {"target", table["target"]}};
   TabularMlp mlp({.num_numbers = 2, .target = {.target_mean = {5500.0}, .target_std = {500.0}}, .hidden = {16}});
   FtTransformer transformer({.num_numbers = 2, .width = 8, .blocks = 1, .heads = 2});
-  const Batch same{{"numbers", table["numbers"]},
-                   {"categories", at::zeros({24, 0}, at::kLong)},
-                   {"target", table["target"]}};
+  const Batch same{
+      {"numbers", table["numbers"]}, {"categories", at::zeros({24, 0}, at::kLong)}, {"target", table["target"]}};
   for (TabularModel* model : {static_cast<TabularModel*>(&mlp), static_cast<TabularModel*>(&transformer)}) {
     model->eval();
     CHECK(at::equal(model->forward(arrays), model->forward(same)));
@@ -242,7 +241,9 @@ TEST_CASE("the models for tables also learn from the inputs of arrays") {
   CHECK_THAT(error(transformer, at::zeros({3, 2}, at::kByte)), ContainsSubstring("float_input: true"));
   TabularMlp with_categories({.num_numbers = 2, .cardinalities = {4}, .hidden = {3}});
   CHECK_THAT(error(with_categories, at::zeros({3, 2})), ContainsSubstring("Remove model.init_args.cardinalities"));
-  CHECK_THAT(message_of<ConfigError>([&] { mlp.forward(Batch{{"image", at::zeros({3, 2})}}); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               mlp.forward(Batch{{"image", at::zeros({3, 2})}});
+             }),
              ContainsSubstring("its entries are image"));
 }
 

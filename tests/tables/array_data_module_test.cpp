@@ -264,8 +264,9 @@ TEST_CASE("what arrays export follows their targets, and a missing value has a r
   CHECK(one->exported_values().at("num_features").as_int() == 4);
   CHECK(one->exported_values().at("num_inputs").as_int() == 2);
   CHECK_FALSE(one->exported_values().contains("num_classes"));
-  CHECK_THAT(one->why_not_exported("num_classes"), ContainsSubstring("is Float of shape [4], numbers of a regression") &&
-                                                       ContainsSubstring("y.astype('int64')"));
+  CHECK_THAT(
+      one->why_not_exported("num_classes"),
+      ContainsSubstring("is Float of shape [4], numbers of a regression") && ContainsSubstring("y.astype('int64')"));
   CHECK(one->why_not_exported("other").empty());
   const auto hot = with_target(write("hot.npy", "<f4", "4, 3", floats.substr(0, 48)));
   CHECK(hot->exported_values().at("num_outputs").as_int() == 3);

@@ -229,7 +229,8 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
     }
     given.insert(field);
     const Kind kind = field->type.kind;
-    if (value.is_null() && field->required && !field->type.nullable && kind != Kind::component && kind != Kind::any_of) {
+    if (value.is_null() && field->required && !field->type.nullable && kind != Kind::component &&
+        kind != Kind::any_of) {
       problems.add(value.where, key_path,
                    cat("expected ", type_text(field->type), "; got null; the option is required: ", field->doc));
       continue;

@@ -21,10 +21,11 @@ std::string floating_images_wanted(at::ScalarType found) {
 
 void check_floating(const Tensor& input, const char* component) {
   if (input.is_floating_point()) return;
-  if (input.dim() == 4) throw ConfigError(cat("[models.", component, "] ", floating_images_wanted(input.scalar_type())));
-  throw ConfigError(cat("[models.", component, "] inputs must be floating-point; got ",
-                        c10::toString(input.scalar_type()),
-                        ". Convert them in the data module; for ArrayDataModule, set data.init_args.float_input: true."));
+  if (input.dim() == 4)
+    throw ConfigError(cat("[models.", component, "] ", floating_images_wanted(input.scalar_type())));
+  throw ConfigError(
+      cat("[models.", component, "] inputs must be floating-point; got ", c10::toString(input.scalar_type()),
+          ". Convert them in the data module; for ArrayDataModule, set data.init_args.float_input: true."));
 }
 
 std::string hint_for_integer_images(const std::vector<Tensor>& arguments, std::string_view message) {

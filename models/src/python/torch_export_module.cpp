@@ -75,8 +75,8 @@ std::vector<at::Tensor> ExportedPackage::run(const std::vector<at::Tensor>& inpu
   } catch (const std::exception& error) {
     const std::string hint = hint_for_integer_images(inputs, first_of_trace(error));
     if (!hint.empty())
-      throw ConfigError(cat("[models.TorchExportModule] ", path_, " fails: ", hint,
-                            " LibTorch says: ", first_of_trace(error)));
+      throw ConfigError(
+          cat("[models.TorchExportModule] ", path_, " fails: ", hint, " LibTorch says: ", first_of_trace(error)));
     throw Error(cat("[models.TorchExportModule] ", path_, " fails for inputs of shapes ", shapes_of_inputs(inputs),
                     ". A batch size other than that of the export needs dynamic_shapes there. LibTorch says: ",
                     first_of_trace(error)));

@@ -55,8 +55,7 @@ TabularMlp::TabularMlp(const Options& options)
 }
 
 Tensor TabularMlp::forward(const Batch& batch) {
-  const Tensor numbers =
-      detail::table_numbers(batch, options_.num_numbers, options_.cardinalities, "TabularMlp");
+  const Tensor numbers = detail::table_numbers(batch, options_.num_numbers, options_.cardinalities, "TabularMlp");
   std::vector<Tensor> inputs;
   if (options_.num_numbers > 0) inputs.push_back(numbers);
   for (size_t i = 0; i < embeddings_.size(); ++i)

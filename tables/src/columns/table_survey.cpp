@@ -69,12 +69,13 @@ void warn_mixed_columns(const TableSurvey& survey, const std::vector<size_t>& pl
   for (size_t i = 0; i < kinds.size(); ++i)
     if (kinds[i].is_mixed())
       mixed.push_back(cat("'", escape_controls(survey.features[places[i]].first), "' has ", kinds[i].numbers,
-                          " numbers and ", kinds[i].texts, kinds[i].texts == 1 ? " other text, " : " other texts, first ",
-                          kinds[i].first_text, " in ", kinds[i].place_of_text));
+                          " numbers and ", kinds[i].texts,
+                          kinds[i].texts == 1 ? " other text, " : " other texts, first ", kinds[i].first_text, " in ",
+                          kinds[i].place_of_text));
   if (mixed.empty()) return;
   log::warn("tables.mixed_column",
             cat(mixed.size() == 1 ? "a column of numbers with other texts becomes a category: "
-                              : "columns of numbers with other texts become categories: ",
+                                  : "columns of numbers with other texts become categories: ",
                 join_some(mixed, kMostShown),
                 ". Add a text that stands for a blank to data.init_args.blank_values, correct the files, or, if a "
                 "category is right, say so: data.init_args.types: {",

@@ -263,7 +263,7 @@ Config config::read_with_links(const ConfigNode& node, Problems& problems) {
 
 void apply_links(Config& config, const StateTree& facts, const WhyNoFact& why_no_fact) {
   Problems problems;
-  for (const auto& [target_text, source] : config.link) 
+  for (const auto& [target_text, source] : config.link)
     apply_link(config, target_text, source, facts, why_no_fact, problems);
   problems.throw_if_any();
 }

@@ -24,8 +24,8 @@ struct FULGUR_API ArraySet {
 
 /// Arrays of NumPy and safetensors files. Batches have `input`, `target` (if there is one) and the entries of `more`.
 /// .npy files are mapped into memory, so that they may be larger than it. Targets whose dtype is an integer become
-/// int64 (labels, or masks batch by batch), bools of one dimension the labels 0 and 1, floating targets float32, and inputs what `float_input` and `divide_by`
-/// say; `more` keeps its dtypes.
+/// int64 (labels, or masks batch by batch), bools of one dimension the labels 0 and 1, floating targets float32, and
+/// inputs what `float_input` and `divide_by` say; `more` keeps its dtypes.
 ///
 /// Sets that are omitted are taken from `train`: see SplitOptions. Predict uses `predict`, otherwise the test part, and
 /// its batches also have `index` (N) int64, the numbers of the samples in their file, unless `more` has this entry.
