@@ -14,7 +14,7 @@ namespace {
 std::string floating_images_wanted(at::ScalarType found) {
   return cat("images must be floating-point; got ", c10::toString(found),
              ". Add ToFloat or Normalize to data.init_args.transforms and to data.init_args.eval_transforms, which is "
-             "for validation, test and predict.");
+             "for validation, test and predict. For ArrayDataModule, set data.init_args.float_input: true.");
 }
 
 }  // namespace
