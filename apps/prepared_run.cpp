@@ -57,7 +57,7 @@ bool fill_links(Config& config, DataModule* data, TrainerFn fn, bool several) {
   if (const auto state = data_state_in_checkpoint(config)) data->load_state(*state);
   data->setup(fn);
   try {
-    apply_links(config, data->exported_values());
+    apply_links(config, data->exported_values(), [&](std::string_view name) { return data->why_not_exported(name); });
   } catch (const ConfigError& error) {
     // Data modules do not know some values without data, such as the size of images.
     if (fn == TrainerFn::fit || !data->loaders(stage_of(fn)).empty()) throw;

@@ -24,12 +24,6 @@ std::optional<double> number_in(std::string_view text) {
 RunField of_text(const std::string& text) { return {text, number_in(text)}; }
 RunField of_number(double value) { return {cat(value), value}; }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
 std::optional<RunField> own_field(const Run& run, std::string_view key) {
   if (key == "name") return of_text(run.name);
   if (key == "status") return of_text(std::string(status_name(run.status)));

@@ -63,6 +63,12 @@ std::string best_text(const Run& run) {
 // What a table has no room for: where a run is, and what it shows.
 bool is_minor(std::string_view key) { return key == "trainer.default_root_dir" || key.starts_with("trainer.enable_"); }
 
+// Components in a list inside another component, such as the transforms of images, are many: a table shows their
+// classes.
+std::string shown_component(const ShownDifferences::Entry& entry, const std::string& text) {
+  return entry.key.find(".init_args.") == std::string::npos ? text : text.substr(0, text.find('('));
+}
+
 std::vector<std::string> differences_text(const std::vector<Run>& runs) {
   std::vector<const ConfigKeys*> configs;
   for (const Run& run : runs) configs.push_back(&run.config);
@@ -77,7 +83,8 @@ std::vector<std::string> differences_text(const std::vector<Run>& runs) {
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string& text = entries[i].texts[run];
       if (text == "-") continue;
-      parts.push_back(escape_controls(entries[i].is_listed ? text : cat(names[i], "=", text)));
+      parts.push_back(
+          escape_controls(entries[i].is_listed ? shown_component(entries[i], text) : cat(names[i], "=", text)));
     }
     texts.push_back(join(parts, " "));
   }

@@ -5,6 +5,7 @@
 #include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/text.h"
 #include "option_bounds.h"
+#include "parts/images.h"
 
 namespace fulgur {
 namespace {
@@ -67,6 +68,7 @@ Tensor CnnClassifier::forward(const Tensor& input) {
     throw ConfigError(cat("[models.CnnClassifier] images must be [N, ", options_.in_channels, ", ", options_.height,
                           ", ", options_.width, "]; got ", shape_text(input.sizes()),
                           ". Set in_channels, height and width of model.init_args to match the data."));
+  detail::check_floating(input, "CnnClassifier");
   Tensor x = input.is_cpu() ? channels_last(input) : input;
   for (size_t i = 0; i < convolutions_.size(); ++i) {
     x = norms_[i]->forward(convolutions_[i]->forward(x));

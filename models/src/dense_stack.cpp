@@ -4,6 +4,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "parts/images.h"
 
 namespace fulgur {
 
@@ -34,6 +35,7 @@ Tensor flatten_samples(const Tensor& batch, int64_t features, const char* compon
     throw ConfigError(cat("[models.", component, "] a sample must have ", option, " = ", features,
                           " values; got a batch of shape ", shape_text(batch.sizes()), ". Set model.init_args.", option,
                           " to match the data."));
+  detail::check_floating(batch, component);
   return batch.flatten(1);
 }
 

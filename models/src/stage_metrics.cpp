@@ -111,9 +111,8 @@ void StageMetrics::update(LightningModule& module, const std::string& stage, int
     try {
       made.metric->update(prediction, target);
     } catch (const Error& error) {
-      throw Error(cat(text(made.place, error.what()),
-                      " The predictions are the logits, the targets are the labels of the classes. Correct the options "
-                      "of the metric, or remove it from metrics."),
+      throw Error(cat(text(made.place, error.what()), " ", owner_.compared,
+                      " Correct the options of the metric, or remove it from metrics."),
                   error.code());
     }
     module.log(cat(stage, "_", name), *made.metric);

@@ -12,6 +12,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/data/data_loader.h"
+#include "fulgur/data/missing_classes.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "option_bounds.h"
 
@@ -19,7 +20,10 @@ namespace fulgur {
 namespace {
 
 bool is_whole(const Tensor& values) { return at::isIntegralType(values.scalar_type(), /*includeBool=*/false); }
-bool is_labels(const Tensor& target) { return target.dim() == 1 && is_whole(target); }
+// Bools of one dimension are the labels 0 and 1.
+bool is_labels(const Tensor& target) {
+  return target.dim() == 1 && (is_whole(target) || target.scalar_type() == at::kBool);
+}
 
 /// The arrays of a set as the entries of its batches.
 Batch read_set(const ArraySet& set, bool memory_map) {
@@ -118,6 +122,8 @@ ArrayDataModule::~ArrayDataModule() = default;
 
 void ArrayDataModule::setup(TrainerFn fn) {
   if (impl_->train.empty()) impl_->read();
+  if (fn == TrainerFn::fit && !impl_->labels.empty())
+    detail::warn_missing_classes(impl_->options.train.target, impl_->labels, impl_->num_classes);
   if (impl_->uses_parts(fn)) impl_->divide();
 }
 
@@ -248,14 +254,45 @@ std::vector<std::shared_ptr<Loader>> ArrayDataModule::loaders(RunningStage stage
 StateTree ArrayDataModule::exported_values() const {
   if (impl_->train.empty()) return {};
   const Tensor& input = impl_->train["input"];
-  StateTree values =
-      StateTree::map({{"num_features", input.numel() / input.size(0)}, {"num_classes", impl_->num_classes}});
+  StateTree values = StateTree::map({{"num_features", input.numel() / input.size(0)}});
+  if (input.dim() == 3) values["num_inputs"] = input.size(2);
+  if (impl_->train.contains("target")) {
+    const Tensor& target = impl_->train["target"];
+    if (!impl_->labels.empty()) {
+      values["task"] = "classification";
+      values["num_classes"] = impl_->num_classes;
+      values["num_outputs"] = impl_->num_classes;
+    } else if (target.is_floating_point() && target.dim() <= 3) {
+      values["task"] = "regression";
+      values["num_outputs"] = target.dim() == 1 ? 1 : target.size(-1);
+      if (target.dim() == 3) values["horizon"] = target.size(1);
+    }
+  }
   if (input.dim() == 4) {
     values["channels"] = input.size(1);
     values["height"] = input.size(2);
     values["width"] = input.size(3);
   }
   return values;
+}
+
+std::string ArrayDataModule::why_not_exported(std::string_view name) const {
+  if ((name != "num_classes" && name != "num_outputs" && name != "task") || impl_->train.empty()) return {};
+  if (!impl_->train.contains("target"))
+    return "train.target is empty, so what is predicted is not known. Set data.init_args.train.target";
+  const Tensor& target = impl_->train["target"];
+  const std::string found = cat("the target '", escape_controls(impl_->options.train.target), "' is ",
+                                c10::toString(target.scalar_type()), " of shape ", shape_text(target.sizes()));
+  if (target.is_floating_point())
+    return cat(found, ", numbers of a regression, and not labels, which are integers of one dimension. ",
+               target.dim() == 1 ? "Convert labels in NumPy: y.astype('int64')"
+                                 : "Convert one-hot rows in NumPy: y.argmax(axis=1)",
+               ". For a regression use TabularMlp and link data.num_outputs");
+  return cat(found, ", and labels of classes have one dimension. ",
+             target.dim() == 2 && target.size(1) == 1 ? "Convert them in NumPy: y.reshape(-1)"
+             : target.dim() == 2                      ? "Convert one-hot rows in NumPy: y.argmax(axis=1)"
+                                                      : "How many classes masks have is not known",
+             ", or remove the link and set the option");
 }
 
 [[maybe_unused]] static const bool registered_array_data_module =

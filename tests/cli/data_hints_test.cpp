@@ -218,4 +218,82 @@ link: {model.init_args.num_numbers: data.num_numbers, model.init_args.cardinalit
   CHECK(says(semicolon.err, "Set data.init_args.delimiter to \";\"."));
 }
 
+namespace {
+
+/// A .npy file of float32 or of another dtype with this shape, such as `20,` or `20, 3`.
+std::string npy(const std::string& dtype, const std::string& shape, const std::string& values) {
+  std::string dict = "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': (" + shape + "), }\n";
+  std::string text = "\x93NUMPY";
+  text += {'\1', '\0', static_cast<char>(dict.size() % 256), static_cast<char>(dict.size() / 256)};
+  return text + dict + values;
+}
+
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+/// 20 samples of three numbers, and targets of several kinds; `links` of the model.
+struct Arrays : DataRun {
+  explicit Arrays(const std::string& links)
+      : DataRun(R"(
+seed_everything: 1
+trainer: {max_epochs: 2, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+model: {class_path: TabularMlp, init_args: {hidden: [8]}}
+data: {class_path: ArrayDataModule, init_args: {train: {input: x.npy, target: y.npy}, val_fraction: 0.2, batch_size: 4}}
+optimizer: {class_path: SGD, init_args: {lr: 0.01}}
+link:
+  model.init_args.num_numbers: data.num_features
+)" + links) {
+    std::vector<float> x, y, hot;
+    std::string labels;
+    for (int i = 0; i < 20; ++i) {
+      for (int j = 0; j < 3; ++j) x.push_back(static_cast<float>((i * 7 + j * 3) % 10) / 10);
+      y.push_back(x[x.size() - 1] - x[x.size() - 2]);
+      for (int j = 0; j < 2; ++j) hot.push_back(i % 2 == j ? 1.0F : 0.0F);
+      labels += static_cast<char>(i % 2);
+    }
+    write_text(*this / "x.npy", npy("<f4", "20, 3", bytes_of(x)));
+    write_text(*this / "y.npy", npy("<f4", "20,", bytes_of(y)));
+    write_text(*this / "hot.npy", npy("<f4", "20, 2", bytes_of(hot)));
+    write_text(*this / "bools.npy", npy("|b1", "20,", labels));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a model of tables learns numbers and classes of arrays by the same links") {
+  const Arrays run(
+      "  model.init_args.task: data.task\n"
+      "  model.init_args.num_outputs: data.num_outputs\n");
+  const Finished numbers = run({"fit"});
+  INFO(numbers.err);
+  REQUIRE(numbers.exit_code == 0);
+  CHECK(says(numbers.out, "val_r2"));
+  const Finished predicted = run({"predict", "--ckpt_path", kLast, "--data.predict.input", "x.npy"});
+  INFO(predicted.err);
+  REQUIRE(predicted.exit_code == 0);
+  CHECK(predictions_in(run / "fulgur_logs/version_1").size() == 20);
+  const Finished classes = run({"fit", "--data.train.target", "bools.npy"});
+  INFO(classes.err);
+  CHECK(classes.exit_code == 0);
+  CHECK(says(classes.out, "val_acc"));
+}
+
+TEST_CASE("a link to the classes of targets that are no labels says what the targets are") {
+  const Arrays run("  model.init_args.num_outputs: data.num_classes\n");
+  const Finished floats = run({"fit"});
+  INFO(floats.err);
+  CHECK(floats.exit_code == 2);
+  CHECK(says(floats.err, "provides no value 'num_classes': the target 'y.npy' is Float of shape [20]"));
+  const Finished hot = run({"fit", "--data.train.target", "hot.npy"});
+  INFO(hot.err);
+  CHECK(hot.exit_code == 2);
+  CHECK(says(hot.err, "Convert one-hot rows in NumPy: y.argmax(axis=1)"));
+  // Without a target: an empty value is the empty text.
+  const Finished none = run({"fit", "--data.train.target", ""});
+  INFO(none.err);
+  CHECK(none.exit_code == 2);
+  CHECK(says(none.err, "train.target is empty, so what is predicted is not known"));
+}
+
 }  // namespace data_hints_test

@@ -33,7 +33,8 @@ size_t files_in(const std::filesystem::path& folder) {
 
 TEST_CASE("describe lists what a data module provides for links") {
   const auto shown = [](const char* name) { return trainer({"describe", name}).out; };
-  CHECK(says(shown("ArrayDataModule"), "Provides for link, as data.NAME: num_features, num_classes; channels, height"));
+  CHECK(says(shown("ArrayDataModule"),
+             "Provides for link, as data.NAME: num_features; task, num_outputs by the targets"));
   CHECK(says(shown("LabelledTextDataModule"), "max_length"));
   CHECK(says(shown("ImageFolderDataModule"), "Provides for link, as data.NAME: num_classes, classes"));
   CHECK_FALSE(says(shown("MlpClassifier"), "Provides for link"));

@@ -195,6 +195,10 @@ TEST_CASE("a missing required option is reported, unless something fills it late
   problems.allow_missing("other.data_dir");
   fields.read(ConfigNode::null(), problems, "data.init_args");
   CHECK(problems.report() == "data.init_args.data_dir: required option is missing: Folder of the data.");
+  Problems null;
+  fields.read(ConfigNode::map({{"data_dir", ConfigNode::null()}}), null, "data.init_args");
+  CHECK(null.report() ==
+        "data.init_args.data_dir: expected string; got null; the option is required: Folder of the data.");
   Problems filled;
   filled.allow_missing("data.init_args.data_dir");
   fields.read(ConfigNode::map(), filled, "data.init_args");

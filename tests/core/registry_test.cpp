@@ -117,6 +117,16 @@ TEST_CASE("options of a component are checked at once") {
   CHECK(read_report(beside) == "pet.legs: unknown key; options of a component belong under init_args: {legs: 2}");
 }
 
+TEST_CASE("a key that is nearly class_path or init_args is an unknown key with the right one") {
+  for (const char* key : {"classpath", "class_pth", "class"})
+    CHECK(read_report(ConfigNode::map({{key, ConfigNode::scalar("Dog")}})) ==
+          std::string("pet.") + key + ": unknown key; did you mean 'class_path'?");
+  CHECK(read_report(ConfigNode::map({{"class_path", ConfigNode::scalar("Dog")}, {"init_arg", ConfigNode::map()}})) ==
+        "pet.init_arg: unknown key; did you mean 'init_args'?");
+  CHECK(read_report(ConfigNode::map({{"breed", ConfigNode::scalar("Dog")}})).find("no test_animal is chosen") !=
+        std::string::npos);
+}
+
 TEST_CASE("a map without class_path needs a class that was already chosen") {
   const ConfigNode args = ConfigNode::map({{"init_args", ConfigNode::map({{"legs", ConfigNode::integer(3)}})}});
   CHECK(read_report(args).find("no test_animal is chosen") != std::string::npos);

@@ -55,6 +55,12 @@ TEST_CASE("a path is one word of a shell's command") {
   CHECK(shell_word("\xC2\x9B\xFF") == R"($'\xc2\x9b\xff')");
 }
 
+TEST_CASE("texts are trimmed of spaces and tabs") {
+  CHECK(trimmed(" \ta b\t ") == "a b");
+  CHECK(trimmed("  ").empty());
+  CHECK(trimmed("").empty());
+}
+
 TEST_CASE("UTF-8 is validated strictly") {
   CHECK(is_utf8(""));
   CHECK(is_utf8("añ→𝄞"));

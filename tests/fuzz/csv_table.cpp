@@ -6,6 +6,7 @@
 
 #include "columns/cell_text.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 #include "reading/csv_file.h"
 #include "targets.h"
 
@@ -50,7 +51,7 @@ void csv_table(std::string_view input) {
       expect(records.back().second.size() == file.header().size(), "each record has the fields of the header");
       for (const std::string& cell : records.back().second) {
         (void)tables::parse_datetime(cell);
-        (void)tables::parse_number(tables::trimmed(cell));
+        (void)tables::parse_number(trimmed(cell));
       }
     }
     for (size_t i = records.size(); i-- > 0;) {

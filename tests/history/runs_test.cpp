@@ -368,6 +368,32 @@ TEST_CASE("the table shows a component that only some runs have by its class and
   CHECK_THAT(all, !ContainsSubstring("callbacks=[]"));
 }
 
+TEST_CASE("the table shows components in a list inside another component by their classes") {
+  const Root root;
+  const std::string crop = "{class_path: CropOfAPlugIn, init_args: {size: 32, padding: 4}}";
+  const std::string flip = "{class_path: FlipOfAPlugIn, init_args: {p: 0.5}}";
+  const std::string within = "{class_path: SomeOfAPlugIn, init_args: {transforms: [" + flip + "]}}";
+  const auto data = [](const std::string& name, const std::string& transforms) {
+    return "trainer: {max_epochs: 1}\ndata: {class_path: " + name + ", init_args: {transforms: [" + transforms +
+           "], batch_size: 8}}\n";
+  };
+  root.run("version_0").config(data("DataOfAPlugIn", crop)).csv(kTable);
+  root.run("version_1").config(data("DataOfAPlugIn", crop + ", " + within)).csv(kTable);
+  root.run("version_2").config(data("OtherOfAPlugIn", crop + ", " + within + ", " + flip)).csv(kTable);
+  const auto runs = read_runs(root.path());
+  // One more transform of the same data module.
+  const std::string two = runs_table({runs[0], runs[1]}, {});
+  CAPTURE(two);
+  CHECK_THAT(two, ContainsSubstring("  SomeOfAPlugIn\n"));
+  CHECK_THAT(two, !ContainsSubstring("p=0.5"));
+  const std::string all = runs_table(runs, {});
+  CAPTURE(all);
+  CHECK_THAT(all, ContainsSubstring("  data=DataOfAPlugIn(transforms=[CropOfAPlugIn], batch_size=8)\n"));
+  CHECK_THAT(all, ContainsSubstring("data=DataOfAPlugIn(transforms=[CropOfAPlugIn, SomeOfAPlugIn], batch_size=8)\n"));
+  CHECK_THAT(all, ContainsSubstring("data=OtherOfAPlugIn(transforms=[CropOfAPlugIn, SomeOfAPlugIn, FlipOfAPlugIn], "
+                                    "batch_size=8)\n"));
+}
+
 TEST_CASE("a run that was killed before it wrote its config makes no difference") {
   const Root root;
   root.run("version_0").config(config_with("0.1")).csv(kTable);

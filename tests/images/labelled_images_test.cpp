@@ -3,6 +3,7 @@
 #include "fulgur/core/text/errors.h"
 #include "images/image_support.h"
 #include "support/expect_error.h"
+#include "support/shown_lines.h"
 
 namespace labelled_images_test {
 
@@ -68,6 +69,42 @@ TEST_CASE("integer labels are classes from 0, all others are names") {
   CHECK(names.labels == std::vector<int64_t>{0, 1, 2});
   CHECK_THAT(lists.refused("file,label\na,3\nb,-1\n"), ContainsSubstring("-1") && ContainsSubstring("line 3"));
   CHECK_THAT(lists.refused("file,label\na,1000000\n"), ContainsSubstring("1000000"));
+}
+
+TEST_CASE("spaces around a label of a CSV file do not count") {
+  const Lists lists;
+  const ImageList list = lists.read("file,label\na,cat\nb, cat\nc,dog\t\nd,\" dog \"\n");
+  CHECK(list.classes == std::vector<std::string>{"cat", "dog"});
+  CHECK(list.labels == std::vector<int64_t>{0, 0, 1, 1});
+  CHECK(lists.read("file,label\na, 1\nb,0\n").labels == std::vector<int64_t>{1, 0});
+  CHECK_THAT(lists.refused("file,label\na,  \n"), ContainsSubstring("must have a label"));
+  // Classes of a checkpoint that was made when they counted.
+  LabelledImagesOptions options;
+  options.classes = {" cat", "dog"};
+  CHECK(lists.read("file,label\na, cat\nb,dog\n", options).labels == std::vector<int64_t>{0, 1});
+}
+
+TEST_CASE("integer labels that leave numbers out are warned about") {
+  const Lists lists;
+  const auto shown = [&](std::string_view text, const LabelledImagesOptions& options = {}) {
+    return fulgur::test::shown_lines([&] { (void)lists.read(text, options); });
+  };
+  CHECK_THAT(shown("file,label\na,1\nb,2\nc,7\n"),
+             ContainsSubstring("is 7, so there are 8 classes, but no sample has the label 0, 3, 4, 5, 6.") &&
+                 ContainsSubstring("data.missing_classes"));
+  CHECK(shown("file,label\na,1\nb,2\nc,0\n").empty());
+  CHECK(shown("file,label\na,1\nb,2\nc,x\n").empty());
+  LabelledImagesOptions options;
+  options.classes = {"0", "1", "2"};
+  CHECK(shown("file,label\na,2\n", options).empty());
+}
+
+TEST_CASE("another delimiter of a list is named") {
+  const Lists lists;
+  CHECK_THAT(lists.refused("file;label\na;cat\n"),
+             ContainsSubstring("must name the column 'file'; it has file;label. Columns must be separated by commas; "
+                               "is the delimiter of this file \";\"? Save the file with commas"));
+  CHECK_THAT(lists.refused("file\tlabel\na\tcat\n"), ContainsSubstring("\"\\t\""));
 }
 
 TEST_CASE("given classes are the only labels") {

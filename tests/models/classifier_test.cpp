@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -13,8 +14,10 @@
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/metrics/stat_scores.h"
+#include "fulgur/models/autoencoder.h"
 #include "fulgur/models/cnn_classifier.h"
 #include "fulgur/models/mlp_classifier.h"
+#include "fulgur/models/variational_autoencoder.h"
 #include "fulgur/trainer/yaml.h"
 #include "models/training.h"
 #include "sample_pictures.h"
@@ -263,6 +266,26 @@ TEST_CASE("inputs of another shape are named with what was expected") {
   CHECK_THROWS_AS(cnn.forward(at::randn({4, 784})), ConfigError);
   CHECK_THAT(message_of<ConfigError>([] { CnnClassifier({.channels = {4, 4, 4, 4, 4}}); }), ContainsSubstring("28x28"));
   CHECK_THROWS_AS(MlpClassifier({.hidden = {0}}), ConfigError);
+}
+
+TEST_CASE("inputs of integers are named, and images with the transforms that they need") {
+  MlpClassifier mlp({.in_features = 12, .num_classes = 2});
+  CnnClassifier cnn({.in_channels = 3, .height = 2, .width = 2, .num_classes = 2, .channels = {4}});
+  Autoencoder autoencoder({.in_features = 12});
+  VariationalAutoencoder variational({.in_features = 12});
+  const Tensor images = at::ones({2, 3, 2, 2}, at::kByte);
+  const auto says_transforms = [](const std::string& name, const auto& call) {
+    CHECK_THAT(message_of<ConfigError>(call),
+               ContainsSubstring("[models." + name +
+                                 "] images must be floating-point; got Byte. Add ToFloat or "
+                                 "Normalize to data.init_args.transforms"));
+  };
+  says_transforms("MlpClassifier", [&] { mlp.forward(images); });
+  says_transforms("CnnClassifier", [&] { cnn.forward(images); });
+  says_transforms("Autoencoder", [&] { autoencoder.training_step(Batch{{"image", images}}, 0); });
+  says_transforms("VariationalAutoencoder", [&] { variational.training_step(Batch{{"image", images}}, 0); });
+  CHECK_THAT(message_of<ConfigError>([&] { mlp.forward(images.flatten(1)); }),
+             ContainsSubstring("inputs must be floating-point; got Byte") && ContainsSubstring("float_input: true"));
 }
 
 TEST_CASE("class weights weigh the samples of a training loss") {

@@ -8,6 +8,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/module.h>
 
 #include <algorithm>
@@ -20,11 +21,14 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/data/tensor_data_module.h"
 #include "fulgur/models/torch_modules.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"
+#include "fulgur/trainer/trainer.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
+#include "trainer/boring.h"
 
 namespace python_models_test {
 
@@ -219,6 +223,74 @@ TEST_CASE("each loss by name equals that of torch.nn.functional") {
     const double loss = named_loss(loss_named(name), values.first, values.second, 0, "X").item<double>();
     CHECK(loss == Catch::Approx(expected.at(name).get<double>()).epsilon(1e-5));
   }
+}
+
+TEST_CASE("metrics of a regression get the output in the shape of the target, as the loss does") {
+  const test::TemporaryFolder folder;
+  torch::jit::Module net("Net");
+  net.register_parameter("weight", at::full({6, 1}, 0.5), /*is_buffer=*/false);
+  net.define("def forward(s, x):\n    return x.matmul(s.weight)\n");
+  const std::string path = (folder / "net.pt").string();
+  net.save(path);
+  const auto validated = [&](const Tensor& target) {
+    TensorDataModule::Sets sets;
+    sets.val = Batch{{"x", batch_of(0)[0]}, {"target", target}};
+    const auto module = std::make_shared<TorchScriptModule>(TorchScriptModule::Options{
+        .path = path,
+        .task = {.loss = NamedLoss::mse_loss,
+                 .metrics = {Spec<PredictionMetric>("MeanSquaredError"), Spec<PredictionMetric>("R2Score")}}});
+    return Trainer(test::quiet(folder))
+        .validate(module, std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8}));
+  };
+  const Tensor wanted = at::arange(8, at::kFloat);
+  const Tensor error = batch_of(0)[0].matmul(at::full({6, 1}, 0.5)).squeeze(1) - wanted;
+  const double expected = error.to(at::kDouble).square().mean().item<double>();
+  for (const Tensor& target : {wanted, wanted.unsqueeze(1)}) {
+    const EvalReport report = validated(target);
+    CHECK(report.metric("val_loss") == Catch::Approx(expected).epsilon(1e-5));
+    CHECK(report.metric("val_mean_squared_error") == Catch::Approx(expected).epsilon(1e-5));
+    CHECK(report.metric("val_r2_score") < 1);
+  }
+}
+
+TEST_CASE("a metric that does not fit the numbers of a network says what it compares") {
+  const test::TemporaryFolder folder;
+  torch::jit::Module net("Net");
+  net.define("def loss(s, output, target):\n    return output.mean()\ndef forward(s, x):\n    return x\n");
+  const std::string path = (folder / "net.pt").string();
+  net.save(path);
+  TensorDataModule::Sets sets;
+  sets.val = Batch{{"x", batch_of(0)[0]}, {"target", batch_of(0)[1].to(at::kFloat)}};
+  const auto module = std::make_shared<TorchScriptModule>(
+      TorchScriptModule::Options{.path = path, .task = {.metrics = {Spec<PredictionMetric>("MeanAbsoluteError")}}});
+  const auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 8});
+  const std::string message = message_of<Error>([&] { Trainer(test::quiet(folder)).validate(module, data); });
+  CHECK_THAT(message, ContainsSubstring("got [8, 6] and [8]") &&
+                          ContainsSubstring("The predictions are the first output of the network") &&
+                          !ContainsSubstring("labels of the classes"));
+}
+
+TEST_CASE("images of integers in a network with floating weights are named, unless the network takes them") {
+  const test::TemporaryFolder folder;
+  const auto network = [&](const std::string& input) {
+    torch::jit::Module net("Net");
+    net.register_parameter("weight", at::ones({3, 2}), /*is_buffer=*/false);
+    net.define("def forward(s, x):\n    return " + input + ".mean([2, 3]).matmul(s.weight)\n");
+    net.save((folder / "net.pt").string());
+    return TorchScriptModule({.path = (folder / "net.pt").string(), .task = {.loss = NamedLoss::cross_entropy}});
+  };
+  const Batch bytes{at::ones({4, 3, 2, 2}, at::kByte), at::zeros({4}, at::kLong)};
+  TorchScriptModule converts = network("x.float()");
+  CHECK(converts.training_step(bytes, 0).loss.item<double>() > 0);
+  TorchScriptModule needs_floats = network("x");
+  CHECK_THAT(message_of<ConfigError>([&] { needs_floats.training_step(bytes, 0); }),
+             ContainsSubstring("images must be floating-point; got Byte. Add ToFloat or Normalize to "
+                               "data.init_args.transforms and to data.init_args.eval_transforms"));
+  // Another mistake is another message.
+  CHECK_THAT(message_of<Error>([&] {
+               converts.training_step({at::ones({4, 5, 2, 2}, at::kByte), bytes[1]}, 0);
+             }),
+             ContainsSubstring("fails for arguments of shapes") && !ContainsSubstring("ToFloat"));
 }
 
 TEST_CASE("a loss of classes says that the output needs a column for each class") {

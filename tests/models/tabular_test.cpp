@@ -216,6 +216,37 @@ TEST_CASE("the models for tables can overfit a batch of each task") {
   }
 }
 
+TEST_CASE("the models for tables also learn from the inputs of arrays") {
+  seed_everything(5);
+  const Batch table = made_table(24);
+  const Batch arrays{{"input", table["numbers"].view({24, 1, 2})}, {"target", table["target"]}};
+  TabularMlp mlp({.num_numbers = 2, .target = {.target_mean = {5500.0}, .target_std = {500.0}}, .hidden = {16}});
+  FtTransformer transformer({.num_numbers = 2, .width = 8, .blocks = 1, .heads = 2});
+  const Batch same{
+      {"numbers", table["numbers"]}, {"categories", at::zeros({24, 0}, at::kLong)}, {"target", table["target"]}};
+  for (TabularModel* model : {static_cast<TabularModel*>(&mlp), static_cast<TabularModel*>(&transformer)}) {
+    model->eval();
+    CHECK(at::equal(model->forward(arrays), model->forward(same)));
+  }
+  const auto losses = test::descend(mlp, arrays, 200, 0.05);
+  CHECK(losses.back() < 0.7 * losses.front());
+  CHECK(mlp.predict_step(arrays, 0, 0)["prediction"].sizes() == at::IntArrayRef({24}));
+
+  const auto error = [](TabularModel& model, const Tensor& input) {
+    return message_of<ConfigError>([&] { model.forward(Batch{{"input", input}}); });
+  };
+  CHECK_THAT(error(mlp, at::zeros({3, 5})),
+             ContainsSubstring("num_numbers = 2 values for each sample; got the shape [3, 5]") &&
+                 ContainsSubstring("data.num_features"));
+  CHECK_THAT(error(transformer, at::zeros({3, 2}, at::kByte)), ContainsSubstring("float_input: true"));
+  TabularMlp with_categories({.num_numbers = 2, .cardinalities = {4}, .hidden = {3}});
+  CHECK_THAT(error(with_categories, at::zeros({3, 2})), ContainsSubstring("Remove model.init_args.cardinalities"));
+  CHECK_THAT(message_of<ConfigError>([&] {
+               mlp.forward(Batch{{"image", at::zeros({3, 2})}});
+             }),
+             ContainsSubstring("its entries are image"));
+}
+
 TEST_CASE("options of the models for tables have their effects") {
   seed_everything(2);
   const Batch table = made_table(6);

@@ -17,6 +17,7 @@
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 #include "support/expect_error.h"
+#include "support/shown_lines.h"
 #include "support/temporary_folder.h"
 
 namespace array_data_module_test {
@@ -239,6 +240,55 @@ TEST_CASE("arrays are divided into parts with each label in its share") {
       at::equal(whole(*made(options), RunningStage::validate)["input"], whole(*data, RunningStage::validate)["input"]));
   options.split.fold = "1/2";
   CHECK(whole(*made(options), RunningStage::validate)["input"].size(0) == 8);
+}
+
+TEST_CASE("what arrays export follows their targets, and a missing value has a reason") {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::string& dtype, const std::string& shape,
+                         const std::string& values) {
+    write_text(folder / name,
+               npy("{'descr': '" + dtype + "', 'fortran_order': False, 'shape': (" + shape + "), }", values));
+    return (folder / name).string();
+  };
+  const std::string floats(16 * 4, '\0');
+  const std::string x = write("x.npy", "<f4", "4, 2, 2", floats);
+  const auto with_target = [&](const std::string& target) {
+    ArrayDataModule::Options options;
+    options.train = {.input = x, .target = target};
+    options.split.val_fraction = 0;
+    return made(options);
+  };
+  const auto one = with_target(write("one.npy", "<f4", "4,", floats.substr(0, 16)));
+  CHECK(one->exported_values().at("task").as_string() == "regression");
+  CHECK(one->exported_values().at("num_outputs").as_int() == 1);
+  CHECK(one->exported_values().at("num_features").as_int() == 4);
+  CHECK(one->exported_values().at("num_inputs").as_int() == 2);
+  CHECK_FALSE(one->exported_values().contains("num_classes"));
+  CHECK_THAT(
+      one->why_not_exported("num_classes"),
+      ContainsSubstring("is Float of shape [4], numbers of a regression") && ContainsSubstring("y.astype('int64')"));
+  CHECK(one->why_not_exported("other").empty());
+  const auto hot = with_target(write("hot.npy", "<f4", "4, 3", floats.substr(0, 48)));
+  CHECK(hot->exported_values().at("num_outputs").as_int() == 3);
+  CHECK_THAT(hot->why_not_exported("num_classes"), ContainsSubstring("y.argmax(axis=1)"));
+  const auto series = with_target(write("series.npy", "<f4", "4, 2, 1", floats.substr(0, 32)));
+  CHECK(series->exported_values().at("horizon").as_int() == 2);
+  CHECK(series->exported_values().at("num_outputs").as_int() == 1);
+  const auto column = with_target(write("column.npy", "|u1", "4, 1", std::string("\0\1\0\1", 4)));
+  CHECK_FALSE(column->exported_values().contains("num_classes"));
+  CHECK_THAT(column->why_not_exported("num_classes"),
+             ContainsSubstring("is Byte of shape [4, 1]") && ContainsSubstring("y.reshape(-1)"));
+  CHECK_THAT(with_target("")->why_not_exported("num_classes"), ContainsSubstring("train.target is empty"));
+  // Labels that no sample has.
+  const std::string gaps = write("gaps.npy", "|u1", "4,", std::string("\1\2\5\2", 4));
+  CHECK_THAT(test::shown_lines([&] { (void)with_target(gaps); }),
+             ContainsSubstring("so there are 6 classes, but no sample has the label 0, 3, 4."));
+  // Bools of one dimension are labels.
+  const auto bools = with_target(write("bools.npy", "|b1", "4,", std::string("\0\1\1\0", 4)));
+  CHECK(bools->exported_values().at("num_classes").as_int() == 2);
+  CHECK(bools->exported_values().at("num_outputs").as_int() == 2);
+  CHECK(bools->exported_values().at("task").as_string() == "classification");
+  CHECK(whole(*bools, RunningStage::train)["target"].scalar_type() == at::kLong);
 }
 
 TEST_CASE("arrays for training that are too few for the fractions are an error only if the verb divides them") {

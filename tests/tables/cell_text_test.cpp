@@ -7,7 +7,6 @@ namespace cell_text_test {
 
 using fulgur::tables::parse_datetime;
 using fulgur::tables::parse_number;
-using fulgur::tables::trimmed;
 
 TEST_CASE("numbers of cells are finite decimal numbers") {
   CHECK(parse_number("1") == 1.0);
@@ -18,12 +17,6 @@ TEST_CASE("numbers of cells are finite decimal numbers") {
   for (const char* const text :
        {"", "x", "1 ", " 1", "1,5", "0x10", "nan", "inf", "-inf", "1e999", "--1", "+-1", "++1", "+", "1_000"})
     CHECK_FALSE(parse_number(text).has_value());
-}
-
-TEST_CASE("spaces and tabs around a cell do not count") {
-  CHECK(trimmed(" \ta b\t ") == "a b");
-  CHECK(trimmed("  ").empty());
-  CHECK(trimmed("").empty());
 }
 
 TEST_CASE("dates are days since 1970, in UTC") {

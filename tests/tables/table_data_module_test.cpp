@@ -212,6 +212,28 @@ TEST_CASE("numbers that are classes in large numbers are warned about") {
   CHECK(warnings(60, 50, "km").empty());
 }
 
+TEST_CASE("a column of numbers that becomes a category by a few texts is warned about") {
+  const auto warnings = [](int rows, const std::set<int>& texts, const auto& change) {
+    std::string table = "a,b,y\n";
+    for (int i = 0; i < rows; ++i)
+      table += (texts.contains(i) ? "?" : std::to_string(i)) + (i == 0 ? ",," : ",red,") + std::to_string(i) + "\n";
+    Table made(table);
+    change(made.options);
+    return fulgur::test::shown_lines([&] { (void)made.made(); });
+  };
+  const auto nothing = [](auto&) {};
+  const std::string shown = warnings(20, {3, 5}, nothing);
+  CHECK_THAT(shown, ContainsSubstring("'a' has 18 numbers and 2 other texts, first '?' in line 5 of '") &&
+                        ContainsSubstring("data.init_args.blank_values") &&
+                        ContainsSubstring("data.init_args.types: {a: category}") &&
+                        ContainsSubstring("tables.mixed_column"));
+  CHECK_THAT(warnings(20, {19}, nothing), ContainsSubstring("19 numbers and 1 other text, '?' in line 21"));
+  CHECK(warnings(20, {3, 5, 7}, nothing).empty());
+  CHECK(warnings(20, {}, nothing).empty());
+  CHECK(warnings(20, {3}, [](auto& options) { options.blank_values.emplace_back("?"); }).empty());
+  CHECK(warnings(20, {3}, [](auto& options) { options.types["a"] = ColumnType::category; }).empty());
+}
+
 TEST_CASE("parts are disjoint, chosen by seed or fold, or have files of their own") {
   Table table(made_text(50));
   table.options.standardize = false;

@@ -180,6 +180,14 @@ std::string misplaced_option(const std::string& name, const std::string& key, co
   return cat("unknown key; ", where);
 }
 
+/// `; did you mean 'class_path'?` for a key of a component's map, or empty.
+std::string near_component_key(const std::string& key, const Fields& common) {
+  if (key == "class") return "; did you mean 'class_path'?";
+  std::vector<std::string> known = common.names();
+  known.insert(known.begin(), {"class_path", "init_args"});
+  return did_you_mean(key, known);
+}
+
 /// `, every, from`: what may stand beside class_path and init_args.
 std::string common_keys(const Fields& common) {
   std::string out;
@@ -232,7 +240,19 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
     return false;
   }
   const std::string chosen = name != nullptr ? name->text() : class_path_;
+  std::unique_ptr<AnyOptions> common = component_registry(kind_).make_common_options();
+  Fields common_fields;
+  if (common) common->fields(common_fields);
+  const auto place_of_key = [](const ConfigNode& value) -> const Location& {
+    return value.key_where.source.empty() ? value.where : value.key_where;
+  };
   if (chosen.empty()) {
+    for (const auto& [key, value] : node.entries()) {
+      if (key == "class_path" || key == "init_args" || common_fields.find(key) != nullptr) continue;
+      if (const std::string hint = near_component_key(key, common_fields); !hint.empty())
+        problems.add(place_of_key(value), join_path(path, key), "unknown key" + hint);
+    }
+    if (problems.items().size() != problems_before) return false;
     const bool given = node.where.source == "command line";
     problems.add(node.where, path,
                  cat("no ", kind_, " is chosen; ",
@@ -248,20 +268,20 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   // Without class_path, what the map does not name stays.
   OptionFields made(name == nullptr && options_ ? options_->clone() : info->make_options());
   made.fields.class_name = info->name;
-  std::unique_ptr<AnyOptions> common = component_registry(kind_).make_common_options();
-  Fields common_fields;
-  if (common) common->fields(common_fields);
   ConfigNode common_args = ConfigNode::map();
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
-    const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
+    const Location& where_key = place_of_key(value);
     if (made.fields.find(key) != nullptr) {
       problems.add(where_key, join_path(path, key), misplaced_option(info->name, key, value, common_fields));
     } else if (common_fields.find(key) != nullptr) {
       common_args.set(key, value);
     } else {
+      const std::string hint = near_component_key(key, common_fields);
       problems.add(where_key, join_path(path, key),
-                   cat("unknown key; a ", kind_, " has class_path, init_args", common_keys(common_fields)));
+                   hint.empty()
+                       ? cat("unknown key; a ", kind_, " has class_path, init_args", common_keys(common_fields))
+                       : "unknown key" + hint);
     }
   }
   if (common) common_fields.read(common_args, problems, path);

@@ -228,6 +228,13 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
       continue;
     }
     given.insert(field);
+    const Kind kind = field->type.kind;
+    if (value.is_null() && field->required && !field->type.nullable && kind != Kind::component &&
+        kind != Kind::any_of) {
+      problems.add(value.where, key_path,
+                   cat("expected ", type_text(field->type), "; got null; the option is required: ", field->doc));
+      continue;
+    }
     if (check_conditions(value, field->type, problems, key_path)) field->read(value, problems, key_path);
   }
   for (const Field& field : fields_) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
@@ -103,6 +104,21 @@ Batch decoded_batch(const std::vector<std::pair<const TarSample*, Sample>>& samp
       batch.add(name, at::stack(tensors));
   }
   return batch;
+}
+
+// Otherwise a missing shard would end a run when it is reached, perhaps after hours.
+void check_shards_exist(const std::vector<std::filesystem::path>& paths) {
+  std::vector<std::string> missing;
+  for (const std::filesystem::path& path : paths) {
+    std::error_code error;
+    if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
+      missing.push_back(cat("'", escape_controls(path.string()), "'"));
+  }
+  if (missing.empty()) return;
+  const size_t count = missing.size();
+  throw DataError(cat("[data.TarShards] all shards must exist; ", count, " of ", paths.size(),
+                      count == 1 ? " does not: " : " do not: ", join_some(std::move(missing), 5),
+                      ". Check the paths and the ranges in braces."));
 }
 
 }  // namespace
@@ -259,6 +275,7 @@ TarShards::TarShards(TarShardsOptions options) : impl_(std::make_unique<Impl>())
   if (impl_->paths.empty()) throw ConfigError("[data.TarShards] at least one shard is needed; got none.");
   if (options.shuffle_buffer < 1)
     throw ConfigError(cat("[data.TarShards] shuffle_buffer must be at least 1; got ", options.shuffle_buffer, "."));
+  check_shards_exist(impl_->paths);
   impl_->options = std::move(options);
   impl_->names = detail::fingerprint_of_names(impl_->paths);
 }

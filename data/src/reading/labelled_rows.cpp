@@ -14,6 +14,16 @@
 namespace fulgur::detail {
 namespace {
 
+// A header that is one name with another usual delimiter inside.
+std::string other_delimiter(const std::vector<std::string>& header) {
+  if (header.size() != 1) return {};
+  for (const auto& [delimiter, shown] : {std::pair(';', ";"), {'\t', "\\t"}, {'|', "|"}})
+    if (header.front().find(delimiter) != std::string::npos)
+      return cat(". Columns must be separated by commas; is the delimiter of this file \"", shown,
+                 "\"? Save the file with commas");
+  return {};
+}
+
 std::optional<int64_t> label_number(const std::string& label) { return parse_whole<int64_t>(label); }
 
 }  // namespace
@@ -75,15 +85,18 @@ void LabelledRows::read_csv(std::string_view text) {
     }
     if (fields.size() != header.size())
       fail(line, cat("each line must have as many columns as the header, ", header.size(), "; got ", fields.size()));
-    add(std::string(fields[value_column]), options_.reads_labels ? std::string(fields[label_column]) : "", line);
+    add(std::string(fields[value_column]), options_.reads_labels ? std::string(trimmed(fields[label_column])) : "",
+        line);
   }
 }
 
 size_t LabelledRows::column(const std::vector<std::string>& header, const std::string& name, int64_t line) const {
   const auto found = std::ranges::find(header, name);
-  if (found == header.end())
+  if (found == header.end()) {
+    const std::string delimiter = other_delimiter(header);
     fail(line, cat("the first line must name the column '", escape_controls(name), "'; it has ",
-                   escape_controls(join_some(header, 20)), did_you_mean(name, header)));
+                   escape_controls(join_some(header, 20)), delimiter.empty() ? did_you_mean(name, header) : delimiter));
+  }
   if (std::find(found + 1, header.end(), name) != header.end())
     fail(line, cat("the first line must name the column '", escape_controls(name), "' once; it does so twice"));
   return static_cast<size_t>(found - header.begin());
@@ -136,6 +149,8 @@ std::vector<int64_t> LabelledRows::labels_in(const std::vector<std::string>& cla
                                              const std::function<void(const LabelledRow&)>& refuse) const {
   std::map<std::string, int64_t, std::less<>> numbers;
   for (size_t i = 0; i < classes.size(); ++i) numbers.emplace(classes[i], static_cast<int64_t>(i));
+  // Classes of older checkpoints may have spaces around their names.
+  for (size_t i = 0; i < classes.size(); ++i) numbers.emplace(trimmed(classes[i]), static_cast<int64_t>(i));
   std::vector<int64_t> labels;
   labels.reserve(rows_.size());
   for (const LabelledRow& row : rows_) {

@@ -67,6 +67,29 @@ std::vector<std::string> differing_components(const std::vector<ConfigKeys>& con
   return outermost;
 }
 
+/// A list of components inside a component, of which only the classes are shown: their options would be too long.
+struct InnerList {
+  std::string name;
+  size_t part = 0;  // its place among the options of the component
+  std::vector<std::string> classes;
+  bool is_default = true;
+};
+
+/// `transforms[Normalize]` of `transforms[Normalize].init_args.mean`, if this is a component; empty for other options.
+std::string inner_element(const ConfigKeys& config, const std::string& begin, const std::string& option) {
+  const size_t end = option.find(']');
+  if (end == std::string::npos) return {};
+  std::string element = option.substr(0, end + 1);
+  return find_key(config, cat(begin, element, kClass)) ? element : std::string();
+}
+
+int64_t elements_of(const ConfigKeys& options, const std::string& list) {
+  return std::count_if(options.begin(), options.end(), [&](const auto& entry) {
+    const std::string& key = entry.first;
+    return key.starts_with(list + "[") && key.find(']') + 1 + kClass.size() == key.size() && key.ends_with(kClass);
+  });
+}
+
 /// `EarlyStopping(monitor=val_acc)`; the text of a value that is not a component, such as `null`; `-` if there is none.
 std::string component_text(const ConfigKeys& config, const std::string& place) {
   const std::string* const name = find_key(config, place + std::string(kClass));
@@ -77,6 +100,7 @@ std::string component_text(const ConfigKeys& config, const std::string& place) {
   const auto options = detail::default_options(*name);
   const ConfigKeys defaults = options ? named_by_class(flatten(*options)) : ConfigKeys();
   std::vector<std::string> parts;
+  std::vector<InnerList> lists;
   for (const auto& [key, text] : config) {
     if (!is_below(key, place) || key == place + std::string(kClass)) continue;
     const std::string begin = place + std::string(kArguments);
@@ -84,9 +108,23 @@ std::string component_text(const ConfigKeys& config, const std::string& place) {
     const bool is_argument = key.starts_with(begin);
     const std::string option = key.substr(is_argument ? begin.size() : place.size() + 1);
     const std::string* const usual = is_argument ? find_key(defaults, option) : nullptr;
+    if (const std::string element = is_argument ? inner_element(config, begin, option) : ""; !element.empty()) {
+      const std::string list = element.substr(0, element.find('['));
+      if (lists.empty() || lists.back().name != list) {
+        lists.push_back({.name = list, .part = parts.size(), .classes = {}});
+        parts.emplace_back();
+      }
+      if (option == element + std::string(kClass)) lists.back().classes.push_back(text);
+      if (!usual || *usual != text) lists.back().is_default = false;
+      continue;
+    }
     if (is_argument ? (usual && *usual == text) : (text == "null" || option == "init_args")) continue;
     parts.push_back(cat(option, "=", text));
   }
+  for (const InnerList& list : lists)
+    if (!list.is_default || elements_of(defaults, list.name) != static_cast<int64_t>(list.classes.size()))
+      parts[list.part] = cat(list.name, "=[", join(list.classes), "]");
+  std::erase(parts, "");
   return parts.empty() ? *name : cat(*name, "(", join(parts), ")");
 }
 

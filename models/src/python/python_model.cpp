@@ -56,7 +56,12 @@ PythonModel::PythonModel(const PythonTask& task, const char* component) : task_(
                           enum_text(task.loss), ". Leave label_smoothing out."));
   std::vector<std::string> logs{"loss"};
   if (detail::is_of_classes(task.loss) || detail::is_of_binary_classes(task.loss)) logs.emplace_back("acc");
-  metrics_.use(task.metrics, task.num_classes, {.component = component, .logs = logs});
+  StageMetrics::Owner owner{.component = component, .logs = logs};
+  if (!detail::is_of_classes(task.loss))
+    owner.compared =
+        "The predictions are the first output of the network, the targets are the entry of the batch that "
+        "model.init_args.target names.";
+  metrics_.use(task.metrics, task.num_classes, std::move(owner));
 }
 
 std::vector<Tensor> PythonModel::inputs_of(const Batch& batch) const {
@@ -121,7 +126,10 @@ void PythonModel::evaluate(const Batch& batch, const std::string& stage, int64_t
   const Tensor& output = computed.outputs.begin()->second;
   const Tensor& target = target_of(batch);
   if (of_classes) log(cat(stage, "_acc"), detail::accuracy_of(task_.loss, output, target), {.prog_bar = true});
-  metrics_.update(*this, stage, loader_idx, output, target);
+  // The loss, too, takes a target that lacks only a last dimension of 1.
+  const bool has_column =
+      !detail::is_of_classes(task_.loss) && target.dim() + 1 == output.dim() && output.size(-1) == 1;
+  metrics_.update(*this, stage, loader_idx, has_column ? output.squeeze(-1) : output, target);
 }
 
 Outputs PythonModel::validation_step(const Batch& batch, int64_t, int64_t loader_idx) {

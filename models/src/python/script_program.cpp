@@ -12,6 +12,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "parts/images.h"
 #include "python/archive_check.h"
 
 // Of LibTorch: exceptions of an operation leave the interpreter with their own type, which `auto_micro_batch` needs.
@@ -189,6 +190,9 @@ c10::IValue ScriptProgram::call(const std::string& method, std::vector<c10::IVal
   // TorchScript's optimizer measures the first calls and then rewrites the program, which changes bits.
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);
   const std::string shapes = shapes_of(arguments);
+  std::vector<Tensor> tensors;
+  for (const c10::IValue& argument : arguments)
+    if (argument.isTensor()) tensors.push_back(argument.toTensor());
   try {
     c10::IValue result = script_.get_method(method)(std::move(arguments));
     if (!at::GradMode::is_enabled()) take_back_assigned();
@@ -198,6 +202,10 @@ c10::IValue ScriptProgram::call(const std::string& method, std::vector<c10::IVal
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
+    const std::string hint = hint_for_integer_images(tensors, without_trace(error));
+    if (!hint.empty())
+      throw ConfigError(cat("[models.", component_, "] ", method, " of ", path_, " fails: ", hint,
+                            " LibTorch says: ", without_trace(error)));
     throw Error(cat("[models.", component_, "] ", method, " of ", path_, " fails for arguments of shapes ", shapes,
                     ". Do the entries of the batch fit the module? LibTorch says: ", without_trace(error)));
   }

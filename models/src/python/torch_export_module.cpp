@@ -10,6 +10,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/models/torch_modules.h"
+#include "parts/images.h"
 #include "python/archive_check.h"
 #include "python/exported_package.h"
 
@@ -74,6 +75,10 @@ std::vector<at::Tensor> ExportedPackage::run(const std::vector<at::Tensor>& inpu
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception& error) {
+    const std::string hint = hint_for_integer_images(inputs, first_of_trace(error));
+    if (!hint.empty())
+      throw ConfigError(
+          cat("[models.TorchExportModule] ", path_, " fails: ", hint, " LibTorch says: ", first_of_trace(error)));
     throw Error(
         cat("[models.TorchExportModule] ", path_, " fails for inputs ", shapes_of_inputs(inputs),
             ". A package computes with the dtypes and shapes of its export; a size that varies, such as that of "

@@ -129,8 +129,7 @@ FtTransformer::FtTransformer(const Options& options)
 }
 
 Tensor FtTransformer::forward(const Batch& batch) {
-  detail::check_table_batch(batch, options_.num_numbers, options_.cardinalities, "FtTransformer");
-  const Tensor& numbers = batch["numbers"];
+  const Tensor numbers = detail::table_numbers(batch, options_.num_numbers, options_.cardinalities, "FtTransformer");
   std::vector<Tensor> tokens = {first_token_.expand({numbers.size(0), 1, options_.width})};
   if (options_.num_numbers > 0) tokens.push_back(numbers.unsqueeze(2) * number_weight_ + number_bias_);
   if (!embeddings_.empty()) {

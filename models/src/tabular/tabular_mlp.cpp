@@ -55,9 +55,9 @@ TabularMlp::TabularMlp(const Options& options)
 }
 
 Tensor TabularMlp::forward(const Batch& batch) {
-  detail::check_table_batch(batch, options_.num_numbers, options_.cardinalities, "TabularMlp");
+  const Tensor numbers = detail::table_numbers(batch, options_.num_numbers, options_.cardinalities, "TabularMlp");
   std::vector<Tensor> inputs;
-  if (options_.num_numbers > 0) inputs.push_back(batch["numbers"]);
+  if (options_.num_numbers > 0) inputs.push_back(numbers);
   for (size_t i = 0; i < embeddings_.size(); ++i)
     inputs.push_back(
         detail::embed_category(embeddings_[i], batch["categories"], static_cast<int64_t>(i), "TabularMlp"));

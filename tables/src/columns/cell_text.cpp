@@ -34,12 +34,6 @@ std::optional<double> take_fraction(std::string_view& text) {
 
 }  // namespace
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
 std::optional<double> parse_number(std::string_view text) {
   // std::from_chars accepts no plus sign.
   if (text.size() > 1 && text.front() == '+' && text[1] != '-' && text[1] != '+') text.remove_prefix(1);

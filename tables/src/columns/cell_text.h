@@ -5,9 +5,6 @@
 
 namespace fulgur::tables {
 
-/// Without spaces and tabs at both ends.
-std::string_view trimmed(std::string_view text);
-
 /// A finite number with a point, an optional exponent and an optional sign; nullopt for any other text.
 std::optional<double> parse_number(std::string_view text);
 

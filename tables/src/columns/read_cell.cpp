@@ -4,15 +4,12 @@
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::tables {
-namespace {
 
 std::string shown_cell(std::string_view text) {
   constexpr size_t kMost = 60;
   // A cut may be inside a character; controls are escaped anyway.
   return cat("'", escape_controls(text.substr(0, kMost)), text.size() > kMost ? "…'" : "'");
 }
-
-}  // namespace
 
 void fail_blank(const TableRows& rows, size_t column) {
   rows.fail(column, "a number is expected; the cell is blank. Fill it, or set data.init_args.blank_numbers.");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "columns/table_schema.h"
@@ -25,6 +26,9 @@ double read_target(const TableRows& rows, size_t column, const BlankTexts& blank
 
 /// The text of a class. Throws a DataError for a blank.
 std::string_view read_class(const TableRows& rows, size_t column, const BlankTexts& blanks);
+
+/// A cell for messages: in quotes, cut if it is long, with control characters escaped.
+std::string shown_cell(std::string_view text);
 
 [[noreturn]] void fail_blank(const TableRows& rows, size_t column);
 

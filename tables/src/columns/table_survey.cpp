@@ -50,6 +50,38 @@ void warn_many_numbers(const TableSurvey& survey, const std::string& column) {
                 " rows are its classes; to predict a number, set data.init_args.task: regression"));
 }
 
+/// What the cells of a column have that are not blank; its type is not given.
+struct CellKinds {
+  int64_t numbers = 0, texts = 0;
+  std::string first_text, place_of_text;
+  bool is_mixed() const { return texts > 0 && numbers >= 9 * texts; }
+};
+
+size_t first_mixed(const std::vector<CellKinds>& kinds) {
+  return static_cast<size_t>(std::ranges::find_if(kinds, &CellKinds::is_mixed) - kinds.begin());
+}
+
+// The usual mistake: a text such as `?` stands for an unknown number. One warning for all columns.
+void warn_mixed_columns(const TableSurvey& survey, const std::vector<size_t>& places,
+                        const std::vector<CellKinds>& kinds) {
+  constexpr size_t kMostShown = 5;
+  std::vector<std::string> mixed;
+  for (size_t i = 0; i < kinds.size(); ++i)
+    if (kinds[i].is_mixed())
+      mixed.push_back(cat("'", escape_controls(survey.features[places[i]].first), "' has ", kinds[i].numbers,
+                          " numbers and ", kinds[i].texts,
+                          kinds[i].texts == 1 ? " other text, " : " other texts, first ", kinds[i].first_text, " in ",
+                          kinds[i].place_of_text));
+  if (mixed.empty()) return;
+  log::warn("tables.mixed_column",
+            cat(mixed.size() == 1 ? "a column of numbers with other texts becomes a category: "
+                                  : "columns of numbers with other texts become categories: ",
+                join_some(mixed, kMostShown),
+                ". Add a text that stands for a blank to data.init_args.blank_values, correct the files, or, if a "
+                "category is right, say so: data.init_args.types: {",
+                escape_controls(survey.features[places[first_mixed(kinds)]].first), ": category}"));
+}
+
 void check_names(const TableDataModule::Options& options, const CsvFile& file) {
   for (const std::string& name : options.target) (void)file.column(name);
   for (const auto& [name, type] : options.types) (void)file.column(name);
@@ -83,6 +115,7 @@ double median_of(std::vector<double> values) {
 
 TableSurvey survey_table(const TableDataModule::Options& options, bool with_labels) {
   const bool classifies = options.task == TableDataModule::Task::classification;
+  constexpr int64_t kTextsOfCategory = 1000;
   const BlankTexts blanks(options.blank_values);
   TableSurvey survey;
   std::vector<std::string> columns;  // those whose type is not known, then the target of a classification
@@ -107,17 +140,23 @@ TableSurvey survey_table(const TableDataModule::Options& options, bool with_labe
                         escape_controls(options.paths.front().string()), "' has none."));
   if (classifies) columns.push_back(options.target.front());
   TableRows rows(options.paths, options.delimiter.front(), columns);
-  std::vector<bool> has_value(unknown.size(), false);
+  std::vector<CellKinds> kinds(unknown.size());
   TextNumbers classes;
   while (rows.next()) {
     ++survey.rows;
     for (size_t i = 0; i < unknown.size(); ++i) {
-      ColumnType& type = survey.features[unknown[i]].second;
-      if (type == ColumnType::category) continue;
+      CellKinds& found = kinds[i];
+      // A column that begins with so many texts is a category, and its other cells need no look.
+      if (found.numbers == 0 && found.texts > kTextsOfCategory) continue;
       const std::string_view text = trimmed(rows.cell(i));
       if (blanks.contains(text)) continue;
-      has_value[i] = true;
-      if (!parse_number(text)) type = ColumnType::category;
+      if (parse_number(text)) {
+        ++found.numbers;
+      } else if (++found.texts == 1) {
+        found.first_text = shown_cell(text);
+        found.place_of_text = rows.line_text();
+        survey.features[unknown[i]].second = ColumnType::category;
+      }
     }
     if (!classifies) continue;
     const std::string_view text = read_class(rows, unknown.size(), blanks);
@@ -131,10 +170,11 @@ TableSurvey survey_table(const TableDataModule::Options& options, bool with_labe
     throw DataError(cat("[data.TableDataModule] a table must have rows; '",
                         escape_controls(options.paths.front().string()), "' has only a header."));
   for (size_t i = 0; i < unknown.size(); ++i)
-    if (!has_value[i] && survey.features[unknown[i]].second == ColumnType::number)
+    if (kinds[i].numbers + kinds[i].texts == 0)
       throw DataError(cat("[data.TableDataModule] a column must have a value; '",
                           escape_controls(survey.features[unknown[i]].first),
                           "' is blank in all rows. Set its type to ignore in data.init_args.types."));
+  warn_mixed_columns(survey, unknown, kinds);
   if (!classifies) return survey;
   if (classes.texts().size() < 2)
     throw DataError(cat("[data.TableDataModule] a classification must have two classes; column '",

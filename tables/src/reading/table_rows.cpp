@@ -27,6 +27,10 @@ bool TableRows::next() {
   return true;
 }
 
+std::string TableRows::line_text() const {
+  return cat("line ", file_->line(), " of '", escape_controls(file_->path().string()), "'");
+}
+
 RowPlace TableRows::place() const { return {index_, file_->place()}; }
 
 void TableRows::seek(const RowPlace& place) {

@@ -26,6 +26,8 @@ class TableRows {
   /// The text of wanted column `column` in the row.
   std::string_view cell(size_t column) const { return file_->fields()[places_[column]]; }
   [[noreturn]] void fail(size_t column, const std::string& what) const { file_->fail(places_[column], what); }
+  /// The place of the row, for messages: `line 3 of 'table.csv'`.
+  std::string line_text() const;
   /// The place of the row that next() reads.
   RowPlace place() const;
   /// Moves to a place that place() returned for these files. Throws a DataError if there is no such file.

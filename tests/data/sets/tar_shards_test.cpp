@@ -189,7 +189,6 @@ TEST_CASE("F37: shards that are damaged, compressed or uneven are named") {
       }
     });
   };
-  CHECK_THAT(error(), ContainsSubstring("s.tar' cannot be opened: No such file"));
   write_text(folder / "s.tar", std::string(2000, 'x'));
   CHECK_THAT(error(), ContainsSubstring("s.tar'"));
   write_text(folder / "s.tar", "\x1f\x8b\x08" + std::string(1000, 'x'));
@@ -212,6 +211,29 @@ TEST_CASE("F37: shards that are damaged, compressed or uneven are named") {
   CHECK_THAT(error(uneven), ContainsSubstring("must have a member 'jpg'; it has x"));
   CHECK_THROWS_AS(TarShards({}), ConfigError);
   CHECK_THROWS_AS(TarShards({.shards = {"a.tar"}, .shuffle_buffer = 0}), ConfigError);
+}
+
+TEST_CASE("F37: shards that do not exist are named before any is read") {
+  const Shards shards;
+  std::filesystem::remove(shards.folder / "s04.tar");
+  CHECK_THAT(message_of<DataError>([&] { TarShards{shards.options}; }),
+             ContainsSubstring("all shards must exist; 1 of 7 does not: '") && ContainsSubstring("s04.tar'."));
+  TarShardsOptions more;
+  more.shards = {(shards.folder / "s{03..09}.tar").string()};
+  CHECK_THAT(message_of<DataError>([&] { TarShards{more}; }),
+             ContainsSubstring("4 of 7 do not: '") && ContainsSubstring("s09.tar'."));
+  // One that disappears later is named when it is reached.
+  more.shards = {(shards.folder / "s00.tar").string()};
+  IterableLoader loader(std::make_shared<TarShards>(more), {.batch_size = 2});
+  std::filesystem::remove(shards.folder / "s00.tar");
+  loader.configure(0, 0, 1);
+  CHECK_THAT(message_of<DataError>([&] {
+               Batch batch;
+               loader.start_epoch(0);
+               while (loader.next(batch)) {
+               }
+             }),
+             ContainsSubstring("s00.tar' cannot be opened: No such file"));
 }
 
 TEST_CASE("F37: tar shards are not resumed with other shards") {

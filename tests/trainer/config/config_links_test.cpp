@@ -123,6 +123,15 @@ TEST_CASE("links with and without init_args have one target, of which the last s
              "link.model.init_args.classes: the option has another link, model.classes; remove one of them"));
 }
 
+TEST_CASE("the data module can say why it has no value for a link") {
+  Config config = load(kData + "model: ConfigModel\nlink: {model.classes: data.size}\n");
+  const auto why = [](std::string_view name) { return name == "size" ? std::string("there are none. Set x") : ""; };
+  CHECK(says(test::message_of<ConfigError>([&] { apply_links(config, facts(), why); }),
+             "the data module provides no value 'size': there are none. Set x"));
+  CHECK(says(test::message_of<ConfigError>([&] { apply_links(config, facts(), [](auto) { return std::string(); }); }),
+             "no value 'size'; it provides"));
+}
+
 TEST_CASE("an optional link is left out if the data module does not provide its value") {
   Config config = load(kData +
                        "model: {class_path: ConfigModel, init_args: {classes: 3}}\n"

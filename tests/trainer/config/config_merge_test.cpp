@@ -94,6 +94,14 @@ TEST_CASE("short forms name a component and its options") {
   CHECK(value_at(load(kModel, {{"model.init_args", "{rate: 0.7}"}}), "model.init_args.classes") == "3");
 }
 
+TEST_CASE("an empty value on the command line is the empty text for an option that takes a text") {
+  CHECK(value_at(load(kModel, {{"model.name", ""}}), "model.init_args.name") == "\"\"");
+  CHECK(value_at(load(kModel, {}, {{"FULGUR_MODEL__NAME", ""}}), "model.init_args.name") == "\"\"");
+  // Other options may be null, or need a value.
+  CHECK(load(kModel, {{"ckpt_path", ""}}).ckpt_path == std::nullopt);
+  CHECK(says(load_error(kModel, {{"model.rate", ""}}), "got null"));
+}
+
 TEST_CASE("F42 an override of a missing key is an error that says so") {
   CHECK(says(load_error("", {{"model.rate", "1"}}), "no model is chosen; name the class with --model NAME"));
   CHECK(says(load_error("", {{"trainer.max_epoch", "3"}}),

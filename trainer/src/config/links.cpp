@@ -121,7 +121,7 @@ void leave_out(Config& config, const OptionPath& target, const std::string& fact
 }
 
 void apply_link(Config& config, const std::string& target_text, const std::string& source, const StateTree& facts,
-                Problems& problems) {
+                const WhyNoFact& why_no_fact, Problems& problems) {
   const Location where{"link", 0, 0};
   if (const std::optional<std::string> why = check_link(config, target_text, source))
     return problems.add(where, target_text, *why);
@@ -132,6 +132,8 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   for (const auto& [name, fact] : facts.as_map()) known.push_back(name);
   if (!facts.contains(fact_name) && is_optional) return leave_out(config, target, fact_name, problems);
   if (!facts.contains(fact_name)) {
+    if (const std::string reason = why_no_fact ? why_no_fact(fact_name) : ""; !reason.empty())
+      return problems.add(where, target_text, cat("the data module provides no value '", fact_name, "': ", reason));
     return problems.add(where, target_text,
                         cat("the data module provides no value '", fact_name, "'", did_you_mean(fact_name, known),
                             "; it provides ", known.empty() ? "nothing" : join(known)));
@@ -259,9 +261,10 @@ Config config::read_with_links(const ConfigNode& node, Problems& problems) {
   return config;
 }
 
-void apply_links(Config& config, const StateTree& facts) {
+void apply_links(Config& config, const StateTree& facts, const WhyNoFact& why_no_fact) {
   Problems problems;
-  for (const auto& [target_text, source] : config.link) apply_link(config, target_text, source, facts, problems);
+  for (const auto& [target_text, source] : config.link)
+    apply_link(config, target_text, source, facts, why_no_fact, problems);
   problems.throw_if_any();
 }
 

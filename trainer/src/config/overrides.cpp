@@ -226,9 +226,10 @@ bool Overrider::load_group(ConfigNode& node) {
 
 void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
   const Location key_where = key_place(), where = value_.where;
-  // File name templates begin with `{`.
+  // File name templates begin with `{`. An empty value is null only for options that may be null, and for paths.
   const bool is_text = type != nullptr && (type->kind == Kind::string || type->kind == Kind::path);
-  if (is_text && text_.starts_with('{')) {
+  const bool is_empty_text = is_text && text_.empty() && type->kind == Kind::string && !type->nullable;
+  if ((is_text && text_.starts_with('{')) || is_empty_text) {
     value_ = ConfigNode::string(text_);
     set_places(value_, where);
   } else if (report_unreadable()) {

@@ -42,7 +42,8 @@ struct TarShardsOptions {
 /// links in them are skipped.
 class FULGUR_API TarShards : public IterableDataset {
  public:
-  /// Throws a ConfigError if there is no shard, for braces that are no range, and for a buffer below 1.
+  /// Throws a ConfigError if there is no shard, for braces that are no range, and for a buffer below 1, and a DataError
+  /// that names shards that do not exist.
   explicit TarShards(TarShardsOptions options);
   ~TarShards() override;
 

@@ -12,7 +12,8 @@
 
 namespace fulgur::detail {
 
-/// A row of a file: a text, or the path of an image, and its label as it is written there.
+/// A row of a file: a text, or the path of an image, and its label as it is written there; a label of a CSV file is
+/// without the spaces and tabs around it.
 struct LabelledRow {
   std::string value, label;
   int64_t line = 0;  ///< the first line of the row; the first line of the file is 1

@@ -24,7 +24,7 @@ class FULGUR_API DenseStack : public torch::nn::Module {
 };
 
 /// Returns `batch` as (N, features). Throws a ConfigError that names `component` and its option if a sample of `batch`
-/// has a different number of values.
+/// has a different number of values, or if `batch` is not floating-point.
 FULGUR_API Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option);
 
 }  // namespace fulgur

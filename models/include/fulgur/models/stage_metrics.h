@@ -24,6 +24,8 @@ class FULGUR_API StageMetrics {
     const char* component;                     ///< for messages
     std::vector<std::string> logs = {"loss"};  ///< names that the model itself logs
     std::optional<int64_t> ignore_index = {};  ///< for metrics that have this option and do not set it
+    /// A sentence for messages: what predictions and targets are.
+    const char* compared = "The predictions are the logits, the targets are the labels of the classes.";
   };
   /// Sets `num_classes` of each metric if it is 0. Throws a ConfigError that names the metric and its place in the
   /// config for options that do not fit together or to the model, for two metrics with one name, and for a name that

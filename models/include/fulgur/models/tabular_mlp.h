@@ -10,8 +10,9 @@
 namespace fulgur {
 
 /// Fully connected layers with ReLU over the numbers of a table and an embedding of each category. Each hidden layer is
-/// a Linear, batch norm if asked for, ReLU and dropout. Reads `numbers` (N, num_numbers) and `categories` (N, C) int64;
-/// see TabularModel for targets. The embedding of number 0, a category that the training part does not have, begins as
+/// a Linear, batch norm if asked for, ReLU and dropout. Reads `numbers` (N, num_numbers) and `categories` (N, C) int64
+/// of a table, or `input` (N, …) of arrays with num_numbers values for each sample and no categories; see TabularModel
+/// for targets. The embedding of number 0, a category that the training part does not have, begins as
 /// zeros. Parameters: `embedding0`, …, `layer0.weight`, `norm0.weight`, ….
 class FULGUR_API TabularMlp : public TabularModel {
  public:

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fulgur/core/contracts/data_module.h"
@@ -23,14 +24,16 @@ struct FULGUR_API ArraySet {
 
 /// Arrays of NumPy and safetensors files. Batches have `input`, `target` (if there is one) and the entries of `more`.
 /// .npy files are mapped into memory, so that they may be larger than it. Targets whose dtype is an integer become
-/// int64 (labels, or masks batch by batch), floating targets float32, and inputs what `float_input` and `divide_by`
-/// say; `more` keeps its dtypes.
+/// int64 (labels, or masks batch by batch), bools of one dimension the labels 0 and 1, floating targets float32, and
+/// inputs what `float_input` and `divide_by` say; `more` keeps its dtypes.
 ///
 /// Sets that are omitted are taken from `train`: see SplitOptions. Predict uses `predict`, otherwise the test part, and
 /// its batches also have `index` (N) int64, the numbers of the samples in their file, unless `more` has this entry.
 ///
-/// Exported values: `num_features` (values of an input), `num_classes` (largest label + 1; 0 without labels), and
-/// `channels`, `height` and `width` for inputs (N, C, H, W).
+/// Exported values: `num_features` (values of an input). With labels, integers or bools (N): `task` classification,
+/// `num_classes` and `num_outputs` (largest label + 1). With floating targets (N), (N, T) or (N, horizon, T): `task`
+/// regression, `num_outputs` (1 or T), and `horizon`. For inputs (N, window, columns) `num_inputs`, and for inputs
+/// (N, C, H, W) `channels`, `height` and `width`.
 class FULGUR_API ArrayDataModule : public DataModule {
  public:
   struct Options {
@@ -59,8 +62,10 @@ class FULGUR_API ArrayDataModule : public DataModule {
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   static constexpr const char* kExports =
-      "num_features, num_classes; channels, height, width for inputs of four dimensions";
+      "num_features; task, num_outputs by the targets; num_classes for labels; num_inputs, horizon for series; "
+      "channels, height, width for inputs of four dimensions";
   StateTree exported_values() const override;
+  std::string why_not_exported(std::string_view name) const override;
 
  private:
   struct Impl;

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -112,9 +114,11 @@ FULGUR_API Config load_config(const ConfigSources& sources);
 /// the node may be that of a checkpoint.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
+/// Why the data module does not provide a value of this name, as `DataModule::why_not_exported`.
+using WhyNoFact = std::function<std::string(std::string_view name)>;
 /// Writes `facts`, the values of the data module, into the options named by `link`; throws a ConfigError for an invalid
 /// link.
-FULGUR_API void apply_links(Config& config, const StateTree& facts);
+FULGUR_API void apply_links(Config& config, const StateTree& facts, const WhyNoFact& why_no_fact = {});
 
 /// JSON Schema (draft 2020-12) of the config, with every registered component.
 FULGUR_API std::string config_json_schema();

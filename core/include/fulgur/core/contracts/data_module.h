@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,9 @@ class FULGUR_API DataModule : public Stateful {
   /// Values that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
   /// A member `static constexpr const char* kExports` lists their names for `trainer describe`.
   virtual StateTree exported_values() const { return {}; }
+  /// Why this data has no value `name`, and what to do, for the error of a link to it: a clause without a final full
+  /// stop. Empty if there is no special reason. Called after `setup`.
+  virtual std::string why_not_exported(std::string_view) const { return {}; }
   /// Further entries of a line of predictions.jsonl, which say in words what its numbers mean. Called
   /// on rank 0 after predict, for each sample. Must not throw.
   virtual PredictionTexts prediction_texts(const PredictedRow&) const { return {}; }

@@ -43,6 +43,13 @@ inline std::string as_sentence(const std::string& hint) { return hint + (hint.en
 
 inline std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
+/// Without spaces and tabs at both ends.
+inline std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
 /// `a, b, c`.
 FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
