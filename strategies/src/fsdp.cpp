@@ -11,18 +11,19 @@ void FSDPStrategy::Options::fields(Fields& f) {
       .required();
   f(units, "units",
     "Patterns of the names of modules whose parameters are exchanged together. auto: the elements of each ModuleList; "
-    "the remaining parameters are one unit.");
+    "the remaining parameters are one unit; []: all are one.");
   DDPStrategy::Options::fields(f);
 }
 
 FSDPStrategy::FSDPStrategy(Options options) : DDPStrategy(options), options_(std::move(options)) {}
-FSDPStrategy::~FSDPStrategy() { FSDPStrategy::teardown(); }
+// Optimizers may not exist any more.
+FSDPStrategy::~FSDPStrategy() = default;
 
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   // It is called again when parameters are frozen or unfrozen.
+  optimizers_ = optimizers;
   if (process_group() && !shards_)
-    shards_ = std::make_unique<detail::OptimizerShards>(
-        module, optimizers, options_.units.value.value_or(std::vector<std::string>()), *process_group());
+    shards_ = std::make_unique<detail::OptimizerShards>(module, optimizers, options_.units.value, *process_group());
   DDPStrategy::start_training(module, optimizers);
 }
 
@@ -48,13 +49,20 @@ void FSDPStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& s
   DDPStrategy::load_optimizer_state(optimizer, state);
 }
 
-void FSDPStrategy::abandon() noexcept {
-  DDPStrategy::abandon();
+void FSDPStrategy::give_back() noexcept {
+  if (shards_)
+    for (Optimizer* optimizer : optimizers_) optimizer->step_whole_parameters();
+  optimizers_.clear();
   shards_.reset();
 }
 
+void FSDPStrategy::abandon() noexcept {
+  DDPStrategy::abandon();
+  give_back();
+}
+
 void FSDPStrategy::teardown() noexcept {
-  shards_.reset();
+  give_back();
   DDPStrategy::teardown();
 }
 

@@ -89,6 +89,18 @@ TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks,
   }
 }
 
+TEST_CASE("fsdp: frozen parameters, which have no state, do not count, and train once they are not frozen") {
+  const Arguments more = kAdam + Arguments{"--trainer.max_epochs",
+                                           "3",
+                                           "--trainer.callbacks+=Finetuning",
+                                           "--trainer.callbacks.freeze",
+                                           "['first.*']",
+                                           "--trainer.callbacks.unfreeze",
+                                           GENERATE("[]", "[{at: 1ep, pattern: 'first.*'}]")};
+  const TemporaryFolder ddp, sharded;
+  CHECK(same_checkpoints(trained(ddp, 2, "ddp", more), trained(sharded, 2, "fsdp", more)));
+}
+
 TEST_CASE("fsdp: manual optimization of two parts, with the states of ddp") {
   const Arguments pair{"--model", "ProbePair",   "--model.how", GENERATE("toggled", "inputs"), "--trainer.max_epochs",
                        "5",       "--optimizer", "null"};

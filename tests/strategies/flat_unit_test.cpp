@@ -110,7 +110,7 @@ TEST_CASE("parameters are divided into units by the elements of module lists, or
     }
   };
   const auto net = std::make_shared<Net>();
-  const auto units = [&](const std::vector<std::string>& patterns) {
+  const auto units = [&](const std::optional<std::vector<std::string>>& patterns) {
     std::vector<std::pair<std::string, std::vector<std::string>>> out;
     for (const auto& unit : fulgur::detail::parameter_units(*net, unique_parameters(*net), patterns)) {
       out.emplace_back(unit.name, std::vector<std::string>());
@@ -120,14 +120,15 @@ TEST_CASE("parameters are divided into units by the elements of module lists, or
   };
   using Units = std::vector<std::pair<std::string, std::vector<std::string>>>;
   // A list inside an element belongs to the element.
-  CHECK(units({}) ==
+  CHECK(units(std::nullopt) ==
         Units{{"", {"embed.weight", "embed.bias", "head.weight", "head.bias"}},
               {"blocks.0", {"blocks.0.0.weight", "blocks.0.0.bias", "blocks.0.1.weight", "blocks.0.1.bias"}},
               {"blocks.1", {"blocks.1.weight", "blocks.1.bias"}}});
-  CHECK(units({"head", "blocks"}).size() == 3);
-  CHECK(units({"*"}).size() == 3);
+  CHECK(units({{"head", "blocks"}}).size() == 3);
+  CHECK(units({{"*"}}).size() == 3);
+  CHECK(units(std::vector<std::string>()).size() == 1);
   CHECK_THAT(test::message_of<ConfigError>([&] {
-               units({"head", "hed"});
+               units({{"head", "hed"}});
              }),
              ContainsSubstring("'hed' matches none") && ContainsSubstring("blocks.0.1"));
 }

@@ -255,7 +255,7 @@ TEST_CASE("what arrays export follows their targets, and a missing value has a r
   const auto with_target = [&](const std::string& target) {
     ArrayDataModule::Options options;
     options.train = {.input = x, .target = target};
-    options.split.val_fraction = 0;
+    options.split.val_fraction = options.split.test_fraction = 0;
     return made(options);
   };
   const auto one = with_target(write("one.npy", "<f4", "4,", floats.substr(0, 16)));

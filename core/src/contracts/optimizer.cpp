@@ -79,6 +79,14 @@ void Optimizer::step_shards(const std::function<Tensor(const std::string&, const
   step_copies(shard_of);
 }
 
+void Optimizer::step_whole_parameters() {
+  for (ParamGroup& group : groups_) {
+    if (!std::exchange(group.are_shards, false)) continue;
+    group.params = std::exchange(group.module_params, {});
+  }
+  on_attached();
+}
+
 void Optimizer::scale_lr(double factor) {
   for (ParamGroup& group : groups_) {
     group.lr *= factor;

@@ -160,6 +160,12 @@ ComponentRegistry& component_registry(std::string_view kind) {
   return *found->second;
 }
 
+void detail::throw_other_options(const std::string& class_path) {
+  throw ConfigError(cat("[core.Spec] the options must be those of the class; ", class_path,
+                        " has others. Name the class under "
+                        "which they are registered."));
+}
+
 std::vector<std::string> registry_kinds() {
   std::vector<std::string> out;
   for (const ComponentRegistry* registry : all_registries()) out.push_back(registry->kind());

@@ -53,9 +53,7 @@ TEST_CASE("a fit learns the circles, and WeightNorm logs") {
   options.enable_progress_bar = false;
   fulgur::TrainerComponents components;
   components.seed = 1;
-  components.optimizer = fulgur::Spec<fulgur::Optimizer>("AdamW");
-  // The options of the class that is named above.
-  static_cast<fulgur::OptionsOf<fulgur::AdamW::Options>&>(components.optimizer->options()).value.lr = 0.01;
+  components.optimizer = fulgur::Spec<fulgur::Optimizer>::of<fulgur::AdamW>("AdamW", {.lr = 0.01});
   components.add(std::make_shared<WeightNorm>(WeightNorm::Options{}));
   fulgur::Trainer trainer(options, components);
   trainer.prepare_process();

@@ -38,7 +38,7 @@ void check_optimizer(const Optimizer& optimizer) {
 }  // namespace
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                                 const std::vector<std::string>& patterns, ProcessGroup& group)
+                                 const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group)
     : group_(group) {
   std::set<const void*> stepped;
   for (const Optimizer* optimizer : optimizers) {
@@ -49,10 +49,11 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
   std::vector<NamedParameter> parameters = unique_parameters(module);
   std::erase_if(parameters, [&](const auto& each) { return !stepped.contains(each.value.unsafeGetTensorImpl()); });
   for (ParameterUnit& unit : parameter_units(module, parameters, patterns)) {
-    std::map<at::ScalarType, std::vector<NamedParameter>> of_dtype;
+    // Frozen parameters have no state: each rank gets its part of those that learn.
+    std::map<std::pair<at::ScalarType, bool>, std::vector<NamedParameter>> alike;
     for (NamedParameter& parameter : unit.parameters)
-      of_dtype[parameter.value.scalar_type()].push_back(std::move(parameter));
-    for (auto& [dtype, members] : of_dtype) {
+      alike[{parameter.value.scalar_type(), parameter.value.requires_grad()}].push_back(std::move(parameter));
+    for (auto& [kind, members] : alike) {
       for (size_t i = 0; i < members.size(); ++i)
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
       units_.push_back(std::make_unique<FlatUnit>(std::move(members), group.place().rank, group.place().world_size));
@@ -103,10 +104,11 @@ void OptimizerShards::drop_gradients(Optimizer& optimizer) const noexcept {
     for (Tensor& shard : group.params) shard.unsafeGetTensorImpl()->mutable_grad().reset();
 }
 
-std::vector<size_t> OptimizerShards::units_of(const Optimizer& optimizer) const {
+std::vector<size_t> OptimizerShards::changed_units(const Optimizer& optimizer) const {
   std::set<size_t> units;
   for (const ParamGroup& group : optimizer.groups())
-    for (const Tensor& parameter : group.of_module()) units.insert(place_of(parameter).unit);
+    for (const Tensor& parameter : group.of_module())
+      if (parameter.grad().defined()) units.insert(place_of(parameter).unit);
   return {units.begin(), units.end()};
 }
 
@@ -114,7 +116,7 @@ void OptimizerShards::gather_parameters(const Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
   run_exchange(group_, "fsdp", [&] {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
-    for (const size_t unit : units_of(optimizer))
+    for (const size_t unit : changed_units(optimizer))
       works.push_back(group_.impl().collectives->start_gather(units_[unit]->buffer()));
     for (const auto& work : works) work->wait();
   });

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,7 +20,7 @@ class OptimizerShards {
   /// Moves the parameters of the optimizers into units (`parameter_units`), and makes the optimizers step shards of
   /// them; states that they have are divided. Throws a ConfigError for an optimizer that needs whole parameters.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                  const std::vector<std::string>& patterns, ProcessGroup& group);
+                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group);
   /// Gives the parameters memory that they share with no other.
   ~OptimizerShards();
   OptimizerShards(const OptimizerShards&) = delete;
@@ -28,7 +29,8 @@ class OptimizerShards {
   /// Gives the shards of the optimizer their parts of the parameters' gradients, as views.
   void take_gradients(Optimizer& optimizer) const;
   void drop_gradients(Optimizer& optimizer) const noexcept;
-  /// Sends the shards that the optimizer has stepped to all ranks, which all call it.
+  /// Sends the shards that the optimizer has stepped to all ranks, which all call it: those of units in which a
+  /// parameter has a gradient.
   void gather_parameters(const Optimizer& optimizer) const;
   /// The state with whole tensors, on rank 0; null on the others. All ranks must call it.
   StateTree state(const Optimizer& optimizer) const;
@@ -40,7 +42,7 @@ class OptimizerShards {
     size_t unit, index;
   };
   const Place& place_of(const Tensor& parameter) const { return places_.at(parameter.unsafeGetTensorImpl()); }
-  std::vector<size_t> units_of(const Optimizer& optimizer) const;
+  std::vector<size_t> changed_units(const Optimizer& optimizer) const;
   StateTree divided(const Optimizer& optimizer, const StateTree& state) const;
 
   ProcessGroup& group_;

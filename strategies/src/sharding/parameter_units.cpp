@@ -50,9 +50,8 @@ std::string unit_of(const std::string& parameter, const std::vector<std::string>
 
 std::vector<ParameterUnit> parameter_units(const torch::nn::Module& module,
                                            const std::vector<NamedParameter>& parameters,
-                                           const std::vector<std::string>& patterns) {
-  const std::vector<std::string> modules =
-      patterns.empty() ? elements_of_lists(module) : matching_modules(module, patterns);
+                                           const std::optional<std::vector<std::string>>& patterns) {
+  const std::vector<std::string> modules = patterns ? matching_modules(module, *patterns) : elements_of_lists(module);
   std::vector<ParameterUnit> units;
   std::map<std::string, size_t> places;
   for (const NamedParameter& parameter : parameters) {

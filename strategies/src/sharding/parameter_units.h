@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,11 @@ struct ParameterUnit {
   std::vector<NamedParameter> parameters;
 };
 
-/// Divides `parameters` (of `module`, by their names) into units, in the order of their first parameters. Without
-/// patterns each element of a `ModuleList` is a unit; else each module whose name matches a pattern. A unit inside
-/// another one belongs to it. Throws a ConfigError for a pattern that matches no module with parameters.
+/// Divides `parameters` (of `module`, by their names) into units, in the order of their first parameters: each module
+/// whose name matches a pattern, or without patterns each element of a `ModuleList`. The rest is one unit, and a unit
+/// inside another one belongs to it. Throws a ConfigError for a pattern that matches no module with parameters.
 std::vector<ParameterUnit> parameter_units(const torch::nn::Module& module,
                                            const std::vector<NamedParameter>& parameters,
-                                           const std::vector<std::string>& patterns);
+                                           const std::optional<std::vector<std::string>>& patterns);
 
 }  // namespace fulgur::detail

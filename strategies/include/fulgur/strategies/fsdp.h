@@ -41,11 +41,15 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   StateTree optimizer_state(const Optimizer& optimizer) override;
   void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
   std::unique_ptr<GraphCapture> make_graph_capture() override { return nullptr; }
+  /// The optimizers then step whole parameters again, and have lost the divided states; checkpoints have them.
   void abandon() noexcept override;
   void teardown() noexcept override;
 
  private:
+  void give_back() noexcept;
+
   Options options_;
+  std::vector<Optimizer*> optimizers_;               ///< of the run, until `teardown`
   std::unique_ptr<detail::OptimizerShards> shards_;  ///< null before training, and with one process
 };
 

@@ -49,6 +49,8 @@ class FULGUR_API Optimizer : public Stateful {
   /// The caller gives the shards their gradients for a step; `gradients` and clipping use those of the parameters. Call
   /// after `attach`, only for an optimizer that `is_elementwise`; states must be loaded again.
   void step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of);
+  /// Undoes `step_shards`: steps whole parameters again. The states that shards had are lost.
+  void step_whole_parameters();
   /// Whether a step changes each element of a parameter by its own gradient, value and state only.
   virtual bool is_elementwise() const { return false; }
   std::vector<ParamGroup>& groups() { return groups_; }

@@ -186,6 +186,10 @@ class Registry {
   }
 };
 
+namespace detail {
+[[noreturn]] FULGUR_API void throw_other_options(const std::string& class_path);
+}  // namespace detail
+
 /// A component chosen by the config, as `{class_path: Name, init_args: {…}}` or just `Name`. Its options are checked
 /// when the config is read, before anything is created. Some kinds have common options (`Base::CommonOptions`), which
 /// are keys beside `class_path`.
@@ -228,6 +232,16 @@ class Spec : public ComponentSpec {
  public:
   Spec() : ComponentSpec(Base::kRegistryKind) {}
   explicit Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
+  /// The class T, which is registered as `class_path`, with options: `Spec<Optimizer>::of<AdamW>("AdamW", {.lr =
+  /// 0.01})`. Throws a ConfigError if that class is unknown or has other options.
+  template <class T>
+  static Spec of(std::string class_path, const OptionsType<T>& options) {
+    Spec spec(std::move(class_path));
+    auto* const own = dynamic_cast<OptionsOf<OptionsType<T>>*>(&spec.options());
+    if (own == nullptr) detail::throw_other_options(spec.class_path());
+    own->value = options;
+    return spec;
+  }
   std::shared_ptr<Base> create() const {
     std::shared_ptr<Base> made = Registry<Base>::create(class_path(), options());
     if constexpr (requires { typename Base::CommonOptions; }) {
