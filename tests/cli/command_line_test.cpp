@@ -92,6 +92,23 @@ TEST_CASE("F42 help and version are on stdout, exit 0, with stdout closed or bro
   CHECK(trainer(arguments, {.folder = {}, .broken_pipe = true}).exit_code == 0);
 }
 
+TEST_CASE("options that a verb does not read are refused") {
+  const auto error = [](const std::vector<std::string>& arguments) {
+    const Finished run = trainer(arguments);
+    CHECK(run.exit_code == 2);
+    return run.err;
+  };
+  CHECK(says(error({"list", "strategy", "-c", "none.yaml"}),
+             "list does not read --config; --plugin FILE.so loads the classes of a plug-in. `trainer list --help`"));
+  CHECK(says(error({"describe", "AdamW", "--trainer.max_epochs", "3"}), "describe does not read --trainer.max_epochs"));
+  CHECK(says(error({"env", "--seed_everything", "4"}), "env does not read --seed_everything"));
+  CHECK(says(error({"runs", "--ckpt_path", "last"}), "runs does not read --ckpt_path"));
+  CHECK(says(error({"inspect", "a.ckpt", "--plugin", "b.so"}), "inspect does not read --plugin"));
+  CHECK(says(error({"export", "a.ckpt", "--config", "c.yaml"}), "export does not read --config"));
+  CHECK(says(error({"runs", "--resume"}), "--resume is for fit\n"));
+  CHECK(says(error({"test", "--resume"}), "test takes --ckpt_path last, best or a path"));
+}
+
 TEST_CASE("the help of a verb has one usage, and the options that the verb takes") {
   const auto count = [](const std::string& text, const std::string& part) {
     size_t found = 0;
