@@ -134,6 +134,7 @@
   HOOK(teardown, void, (fulgur::TrainerFn fn), )                                                                \
   HOOK(on_exception, void, (const std::exception& error), )                                                     \
   HOOK(exported_values, fulgur::StateTree, (), const)                                                           \
+  HOOK(why_not_exported, std::string, (std::string_view), const)                                                \
   HOOK(prediction_texts, fulgur::PredictionTexts, (const fulgur::PredictedRow& row), const)                     \
   HOOK(state, fulgur::StateTree, (), const)                                                                     \
   HOOK(load_state, void, (const fulgur::StateTree&), )
