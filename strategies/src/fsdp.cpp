@@ -15,7 +15,8 @@ void FSDPStrategy::Options::fields(Fields& f) {
   DDPStrategy::Options::fields(f);
 }
 
-FSDPStrategy::FSDPStrategy(Options options) : DDPStrategy(options), options_(std::move(options)) {}
+FSDPStrategy::FSDPStrategy(Options options)
+    : DDPStrategy(static_cast<const DDPStrategy::Options&>(options)), options_(std::move(options)) {}
 // Optimizers may not exist any more.
 FSDPStrategy::~FSDPStrategy() = default;
 

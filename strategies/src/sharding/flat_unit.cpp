@@ -28,7 +28,7 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t
     : parameters_(std::move(parameters)), rank_(rank) {
   const at::NoGradGuard no_grad;
   const Tensor first = parameters_.front().value;
-  const int64_t step = std::max<int64_t>(kAlignment / static_cast<int64_t>(first.element_size()), 1);
+  const int64_t step = std::max<int64_t>(kAlignment / first.element_size(), 1);
   int64_t end = 0;
   for (const auto& [name, value] : parameters_) {
     if (!value.is_non_overlapping_and_dense())
