@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -543,22 +542,21 @@ void check_verb(const std::vector<std::string>& arguments, const CLI::App& app) 
                         "`--help` lists the verbs; those of a plug-in need --plugin FILE.so."));
 }
 
-bool reads_checkpoint(std::string_view verb) {
-  constexpr std::array kVerbs{"validate", "test", "predict", "tune"};
-  return std::ranges::find(kVerbs, verb) != kVerbs.end();
+/// Whether the verb reads an option of the program: its help then shows it.
+bool reads(const CLI::App& verb, const CLI::App& app, const char* option) {
+  const auto options = options_of_verb(verb, app);
+  return std::ranges::find(options, app.get_option(option)) != options.end();
 }
 
-/// Options of all verbs may stand anywhere, so CLI11 takes them for each; one that a verb does not read is a mistake.
-void refuse_what_is_not_read(const CommandLine& command) {
-  constexpr std::array kWithoutConfig{"list",  "describe", "inspect", "runs",       "compare", "report",
-                                      "watch", "tokenize", "env",     "completion", "new",     "export"};
-  const std::string& verb = command.verb;
-  if (std::ranges::find(kWithoutConfig, verb) == kWithoutConfig.end()) return;
-  const bool takes_plugins = verb == "list" || verb == "describe" || verb == "export";
+/// Options of all verbs may stand anywhere, so CLI11 takes them for each. A verb without a config reads no option of a
+/// run; `export` reads those of the model.
+void refuse_what_is_not_read(const CommandLine& command, const CLI::App& verb, const CLI::App& app) {
+  if (reads(verb, app, "--config")) return;
+  const bool takes_plugins = reads(verb, app, "--plugin");
   std::string unread;
   if (!command.sources.files.empty())
     unread = "--config";
-  else if (!command.sources.overrides.empty() && verb != "export")
+  else if (!command.sources.overrides.empty() && command.verb != "export")
     unread = "--" + command.sources.overrides.front().first;
   else if (command.report)
     unread = "--report";
@@ -566,9 +564,9 @@ void refuse_what_is_not_read(const CommandLine& command) {
     unread = "--plugin";
   if (unread.empty()) return;
   throw ConfigError(
-      cat("[cli.", verb, "] ", verb, " does not read ", escape_controls(unread),
+      cat("[cli.", command.verb, "] ", command.verb, " does not read ", escape_controls(unread),
           takes_plugins && unread == "--config" ? "; --plugin FILE.so loads the classes of a plug-in" : "", ". `",
-          program_name(), " ", verb, " --help` lists its options."));
+          program_name(), " ", command.verb, " --help` lists its options."));
 }
 
 }  // namespace
@@ -609,8 +607,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   out.verb = verbs.front()->get_name();
   if (out.resume && out.verb != "fit")
     throw ConfigError(
-        cat("[cli] --resume is for fit",
-            reads_checkpoint(out.verb) ? cat("; ", out.verb, " takes --ckpt_path last, best or a path") : ""));
+        cat("[cli] --resume is for fit", reads(*verbs.front(), app, "--ckpt_path")
+                                             ? cat("; ", out.verb, " takes --ckpt_path last, best or a path")
+                                             : ""));
   if (out.profile_steps > 0 && out.verb != "fit")
     throw ConfigError(cat("[cli] --profile is for fit; it does not measure ", out.verb,
                           ". For the time of each action, use --trainer.profiler simple"));
@@ -631,7 +630,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   out.sources.files.assign(values.files.begin(), values.files.end());
   out.sources.plugins.assign(values.plugins.begin(), values.plugins.end());
   out.report = values.report;
-  refuse_what_is_not_read(out);
+  refuse_what_is_not_read(out, *verbs.front(), app);
   // CLI11's ranges accept NaN.
   for (const auto& [option, value] : {std::pair("--grace", out.sweep.grace_s), std::pair("--every", out.every_s)})
     if (std::isnan(value)) throw ConfigError(cat("[cli] ", option, " must be a number of seconds; got 'nan'."));

@@ -3,7 +3,8 @@
 #   fulgur::torch        headers, libtorch_cpu, libc10: all that libfulgur.so links
 #   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, if they and their headers are present
 # It is the one in Torch_DIR, if that is set. Else it is looked for in the environment's Torch_DIR, in CMAKE_PREFIX_PATH
-# (all as torch's own package uses them), then in the cache folder that scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between the two parts of that folder.
+# (all as torch's own package uses them), then in the cache folder that scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda
+# (environment or cache) chooses between the two parts of that folder.
 
 set(_cache "$ENV{XDG_CACHE_HOME}")
 if(NOT _cache)

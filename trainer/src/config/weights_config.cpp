@@ -57,7 +57,7 @@ fs::path config_beside(const fs::path& weights) {
   return (fs::is_directory(weights, none) ? weights : weights.parent_path()) / "config.json";
 }
 
-// The config.json beside the weights, for a message; nullopt if there is none that can be read.
+// The config.json beside the weights, for a message; nullopt if it cannot be read.
 std::optional<WeightsJson> json_beside(const fs::path& weights) {
   try {
     const auto text = read_regular_file(config_beside(weights));
