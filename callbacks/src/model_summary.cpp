@@ -145,8 +145,12 @@ std::string bytes_per_parameter(RunContext& run) {
     count += static_cast<double>(value.numel());
     weights += static_cast<double>(value.nbytes());
   }
-  double states = 0;
+  double states = 0, gradients = weights;
   for (const Optimizer* optimizer : run.optimizers()) {
+    for (const ParamGroup& group : optimizer->groups())
+      for (size_t i = 0; optimizer->gradients_are_shards() && i < group.params.size(); ++i)
+        if (const Tensor& whole = group.module_params[i]; whole.requires_grad())
+          gradients -= static_cast<double>(whole.nbytes()) - static_cast<double>(group.params[i].nbytes());
     const auto bytes = optimizer->full_state_bytes();
     if (!bytes) return "";
     states += static_cast<double>(*bytes);
@@ -157,9 +161,9 @@ std::string bytes_per_parameter(RunContext& run) {
     std::snprintf(text.data(), text.size(), "%.4g", std::round(bytes / count * 100) / 100);
     return std::string(text.data());
   };
-  std::string line = cat("bytes per trainable parameter: weights ", each(weights), " + gradients ", each(weights));
+  std::string line = cat("bytes per trainable parameter: weights ", each(weights), " + gradients ", each(gradients));
   if (copies > 0) line += cat(" + master weights ", each(copies), " + their gradients ", each(copies));
-  return cat(line, " + optimizer ", each(states), " = ", each(2 * weights + 2 * copies + states));
+  return cat(line, " + optimizer ", each(states), " = ", each(weights + gradients + 2 * copies + states));
 }
 
 // Numbers of values of the parameters.

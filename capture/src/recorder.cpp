@@ -16,6 +16,7 @@
 #include "fulgur/core/text/text.h"
 #include "host_writes.h"
 #include "operator_rules.h"
+#include "seen_operations.h"
 
 namespace fulgur::detail {
 namespace {
@@ -233,19 +234,11 @@ void record_call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stac
     op.redispatchBoxed(below, stack);
   };
   if (active_recorder) return active_recorder->call(op, stack, whole, [&] { op.redispatchBoxed(below, stack); });
-  used_elsewhere = true;
-  whole();
-}
-
-void register_once() {
-  static std::once_flag once;
-  // Never destroyed: at the end of the process, removing it would rebuild the tables of all operators.
-  std::call_once(once, [] {
-    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", std::make_optional(DispatchKey::Fake),
-                                                    __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&record_call>());
-    library.release();  // NOLINT(bugprone-unused-return-value)
-  });
+  // What a watch does for an operation is not seen.
+  const c10::impl::ExcludeDispatchKeyGuard unseen(DispatchKey::Fake);
+  // Another run may be recording a step: it cannot know whose operation this is.
+  if (!show_to_watch(*stack, op.schema().arguments().size()) || recording) used_elsewhere = true;
+  op.redispatchBoxed(below, stack);
 }
 
 class ActiveRecorder {
@@ -268,6 +261,17 @@ class ActiveRecorder {
 
 }  // namespace
 
+void register_fallback() {
+  static std::once_flag once;
+  // Never destroyed: at the end of the process, removing it would rebuild the tables of all operators.
+  std::call_once(once, [] {
+    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", std::make_optional(DispatchKey::Fake),
+                                                    __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&record_call>());
+    library.release();  // NOLINT(bugprone-unused-return-value)
+  });
+}
+
 std::vector<const StorageUse*> forget_lost_memory(RawRecording& recording, const StorageUses& uses) {
   std::vector<const StorageUse*> lost;
   for (const auto& [storage, use] : uses) {
@@ -280,7 +284,7 @@ std::vector<const StorageUse*> forget_lost_memory(RawRecording& recording, const
 }
 
 RawRecording record_calls(const std::function<void()>& step, const RecordOptions& options, const KnownState& known) {
-  register_once();
+  register_fallback();
   if (recording.exchange(true))
     throw Error("[CapturedProgram.record] a process makes one recording at a time; another one has not ended");
   Recorder recorder(options, known);

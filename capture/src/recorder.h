@@ -30,8 +30,6 @@ struct KnownState {
 };
 
 /// Runs `step` once and records its operations. `known` is kept from the beginning of the step, as is options.state.
-/// Operations are seen by a fallback for the dispatch key Fake, which LibTorch does not use: it is below autograd and
-/// above the kernels, and costs nothing while it is off. It is registered by the first recording.
 RawRecording record_calls(const std::function<void()>& step, const RecordOptions& options, const KnownState& known);
 
 /// Storages that existed before the step as far as the recording knows, but whose memory belonged to something that the

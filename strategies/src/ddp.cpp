@@ -187,17 +187,24 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
 
 void DDPStrategy::make_reducers() {
   std::vector<std::vector<NamedParameter>> shares = std::exchange(shares_to_reduce_, {});
-  Options options = options_;
   const bool fits = loaded_buckets_fit(shares);
   // Parameters unused here belong to other optimizers' backwards, so that is not an error.
-  if (shares.size() > 1) options.find_unused_parameters = true;
+  const bool find_unused = options_.find_unused_parameters || shares.size() > 1;
   for (size_t i = 0; i < shares.size(); ++i) {
     detail::Buckets buckets;
     if (fits) buckets = loaded_buckets_[i];
-    reducers_.push_back(std::make_unique<detail::GradientReducer>(*group_, std::move(shares[i]), options, buckets));
+    reducers_.push_back(make_reducer(std::move(shares[i]), find_unused, buckets));
   }
   // Others may fit once a callback has frozen the parameters that were frozen when they were saved.
   if (fits) loaded_buckets_.clear();
+}
+
+std::unique_ptr<detail::GradientExchange> DDPStrategy::make_reducer(std::vector<NamedParameter> parameters,
+                                                                    bool find_unused_parameters,
+                                                                    const std::vector<std::vector<int64_t>>& buckets) {
+  Options options = options_;
+  options.find_unused_parameters = find_unused_parameters;
+  return std::make_unique<detail::GradientReducer>(*group_, std::move(parameters), options, buckets);
 }
 
 bool DDPStrategy::loaded_buckets_fit(const std::vector<std::vector<NamedParameter>>& shares) const {
@@ -264,7 +271,7 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
     return;
   }
   group_->collectives().set_activity("backward");
-  std::vector<detail::GradientReducer*> used;
+  std::vector<detail::GradientExchange*> used;
   for (auto& reducer : reducers_) {
     const bool wanted = options.inputs.empty() ? reducers_.size() == 1 || reducer->needs_any_gradient()
                                                : reducer->holds_any_of(options.inputs);
@@ -282,12 +289,16 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
 void DDPStrategy::sync_gradients(Optimizer& optimizer) {
   if (!group_) return;
   group_->collectives().set_activity("sync_gradients");
+  average_gradients(optimizer);
+  if (unsynced_) unsynced_->synced(optimizer);
+  syncs_buffers_next_ = true;
+}
+
+void DDPStrategy::average_gradients(Optimizer& optimizer) {
   if (average_)
     average_->average(optimizer, *group_);
   else
     detail::GradientAverage(options_).average(optimizer, *group_);
-  if (unsynced_) unsynced_->synced(optimizer);
-  syncs_buffers_next_ = true;
 }
 
 void DDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
@@ -352,7 +363,9 @@ StateTree DDPStrategy::state() const {
     reducers.push_back(
         StateTree::map({{"parameters", static_cast<int64_t>(parameters)}, {"buckets", std::move(buckets)}}));
   };
-  for (const auto& reducer : reducers_) add(reducer->parameters().size(), reducer->buckets());
+  for (const auto& reducer : reducers_)
+    if (const detail::Buckets buckets = reducer->buckets(); !buckets.empty())
+      add(reducer->parameters().size(), buckets);
   if (loaded_buckets_fit(shares_to_reduce_))
     for (size_t i = 0; i < loaded_buckets_.size(); ++i) add(shares_to_reduce_[i].size(), loaded_buckets_[i]);
   StateTree::List buffers;

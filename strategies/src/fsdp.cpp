@@ -2,21 +2,69 @@
 
 #include <utility>
 
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "sharding/gradient_shards.h"
 #include "sharding/optimizer_shards.h"
+#include "sharding/unit_reducer.h"
 
 namespace fulgur {
 
 void FSDPStrategy::Options::fields(Fields& f) {
-  f(sharding, "sharding", "What each rank has only a part of. optimizer: the states of the optimizers (ZeRO, stage 1).")
+  f(sharding, "sharding",
+    "What each rank has only a part of. optimizer: the states of the optimizers (ZeRO, stage 1); gradients: they and "
+    "the "
+    "averaged gradients (stage 2).")
       .required();
   f(units, "units",
     "Patterns of the names of modules whose parameters are exchanged together. auto: the elements of each ModuleList; "
     "the remaining parameters are one unit; []: all are one.");
+  f(reduce_dtype, "reduce_dtype",
+    "The type in which gradients are exchanged, with sharding: gradients. gradient: that of the gradients.");
   DDPStrategy::Options::fields(f);
 }
 
+namespace {
+
+std::optional<at::ScalarType> sent_dtype(FSDPStrategy::ReduceDtype reduce_dtype) {
+  switch (reduce_dtype) {
+    case FSDPStrategy::ReduceDtype::float32:
+      return at::kFloat;
+    case FSDPStrategy::ReduceDtype::bfloat16:
+      return at::kBFloat16;
+    case FSDPStrategy::ReduceDtype::float16:
+      return at::kHalf;
+    case FSDPStrategy::ReduceDtype::gradient:
+      break;
+  }
+  return std::nullopt;
+}
+
+void check_options(const FSDPStrategy::Options& options) {
+  const auto refuse = [&](std::string_view option, std::string_view advice) {
+    throw ConfigError(
+        cat("[strategies.fsdp] ", option, " has no effect with sharding: ", enum_text(options.sharding), ". ", advice));
+  };
+  if (options.sharding == FSDPStrategy::Sharding::optimizer) {
+    if (options.reduce_dtype != FSDPStrategy::ReduceDtype::gradient)
+      refuse("reduce_dtype", "Use compression: bf16 or fp16, or sharding: gradients.");
+    return;
+  }
+  const DDPStrategy::Options defaults;
+  if (options.compression != defaults.compression) refuse("compression", "Use reduce_dtype: bfloat16 or float16.");
+  if (options.static_graph) refuse("static_graph", "Remove it, or use sharding: optimizer.");
+  if (options.gradient_as_bucket_view)
+    refuse("gradient_as_bucket_view", "Remove it: gradients are freed when they are exchanged.");
+  if (options.bucket_cap_mb != defaults.bucket_cap_mb)
+    refuse("bucket_cap_mb", "Remove it, and set units: the gradients of a unit are exchanged at once.");
+}
+
+}  // namespace
+
 FSDPStrategy::FSDPStrategy(Options options)
-    : DDPStrategy(static_cast<const DDPStrategy::Options&>(options)), options_(std::move(options)) {}
+    : DDPStrategy(static_cast<const DDPStrategy::Options&>(options)), options_(std::move(options)) {
+  check_options(options_);
+}
 // Optimizers may not exist any more.
 FSDPStrategy::~FSDPStrategy() = default;
 
@@ -24,13 +72,18 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
   // It is called again when parameters are frozen or unfrozen.
   optimizers_ = optimizers;
   if (process_group() && !shards_)
-    shards_ = std::make_unique<detail::OptimizerShards>(module, optimizers, options_.units.value, *process_group());
+    shards_ = std::make_unique<detail::OptimizerShards>(module, optimizers, options_.units.value, *process_group(),
+                                                        divides_gradients());
   DDPStrategy::start_training(module, optimizers);
 }
 
 void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   if (!shards_) return DDPStrategy::optimizer_step(optimizer, closure, found_inf);
+  if (divides_gradients()) {
+    DDPStrategy::optimizer_step(optimizer, closure, found_inf);
+    return shards_->gather_parameters(optimizer);
+  }
   shards_->take_gradients(optimizer);
   struct Drop {
     const detail::OptimizerShards& shards;
@@ -39,6 +92,21 @@ void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
   } const drop{*shards_, optimizer};
   DDPStrategy::optimizer_step(optimizer, closure, found_inf);
   shards_->gather_parameters(optimizer);
+}
+
+std::unique_ptr<detail::GradientExchange> FSDPStrategy::make_reducer(std::vector<NamedParameter> parameters,
+                                                                     bool find_unused_parameters,
+                                                                     const std::vector<std::vector<int64_t>>& buckets) {
+  if (!shards_ || !divides_gradients())
+    return DDPStrategy::make_reducer(std::move(parameters), find_unused_parameters, buckets);
+  std::erase_if(parameters, [&](const NamedParameter& parameter) { return !shards_->has(parameter.value); });
+  return std::make_unique<detail::UnitReducer>(*process_group(), *shards_, std::move(parameters),
+                                               sent_dtype(options_.reduce_dtype), find_unused_parameters);
+}
+
+void FSDPStrategy::average_gradients(Optimizer& optimizer) {
+  if (!shards_ || !divides_gradients()) return DDPStrategy::average_gradients(optimizer);
+  detail::GradientShards(*process_group(), *shards_, sent_dtype(options_.reduce_dtype)).average(optimizer);
 }
 
 StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {
@@ -68,6 +136,6 @@ void FSDPStrategy::teardown() noexcept {
 }
 
 [[maybe_unused]] static const bool registered_fsdp = Registry<Strategy>::add<FSDPStrategy>(
-    "fsdp", "Sharded data parallel: like ddp, and each rank has only its part of the optimizers' state.");
+    "fsdp", "Sharded data parallel: like ddp, and each rank has only its part of what the others have too.");
 
 }  // namespace fulgur

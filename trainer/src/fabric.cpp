@@ -248,7 +248,7 @@ void Fabric::backward(const Tensor& loss) {
 Tensor Fabric::clip_gradients(Optimizer& optimizer, double max_norm) {
   impl_->refuse_unless_own(optimizer);
   impl_->strategy->precision().unscale(optimizer);
-  return clip_grad_norm(optimizer.gradients(), max_norm);
+  return clip_grad_norm(optimizer, max_norm);
 }
 
 void Fabric::clip_gradients_by_value(Optimizer& optimizer, double clip_value) {

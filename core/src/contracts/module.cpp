@@ -70,14 +70,13 @@ void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::opt
 
 Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
   if (run_) run_->manual_optimization().unscale_gradients(optimizer);
-  const std::vector<Tensor> gradients = optimizer.gradients();
   Tensor norm;
   if (algorithm == ClipAlgorithm::norm) {
-    norm = clip_grad_norm(gradients, clip_val);
+    norm = clip_grad_norm(optimizer, clip_val);
   } else {
     // After clipping by value an infinite gradient is finite.
-    if (notes_norms_) norm = grad_norm(gradients);
-    clip_grad_value(gradients, clip_val);
+    if (notes_norms_) norm = grad_norm(optimizer);
+    clip_grad_value(optimizer.gradients(), clip_val);
   }
   // If clipped twice, the first norm is that of the gradients.
   const auto noted = std::ranges::find(clipped_norms_, &optimizer, &std::pair<const Optimizer*, Tensor>::first);

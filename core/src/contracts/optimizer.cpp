@@ -74,12 +74,15 @@ void Optimizer::step_copies(const std::function<Tensor(const std::string&, const
   on_attached();
 }
 
-void Optimizer::step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of) {
+void Optimizer::step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of,
+                            std::function<Tensor(const Tensor&)> sum_over_ranks) {
+  sum_over_ranks_ = std::move(sum_over_ranks);
   for (ParamGroup& group : groups_) group.are_shards = true;
   step_copies(shard_of);
 }
 
 void Optimizer::step_whole_parameters() {
+  sum_over_ranks_ = nullptr;
   for (ParamGroup& group : groups_) {
     if (!std::exchange(group.are_shards, false)) continue;
     group.params = std::exchange(group.module_params, {});
@@ -103,9 +106,23 @@ void Optimizer::zero_grad() {
 std::vector<Tensor> Optimizer::gradients() const {
   std::vector<Tensor> gradients;
   for (const ParamGroup& group : groups_)
-    for (const Tensor& parameter : group.are_shards ? group.of_module() : group.params)
+    for (const Tensor& parameter : group.are_shards && !gradients_are_shards() ? group.of_module() : group.params)
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   return gradients;
+}
+
+Tensor grad_norm(const Optimizer& optimizer) {
+  const Tensor own = grad_norm(optimizer.gradients());
+  if (!optimizer.gradients_are_shards()) return own;
+  const at::NoGradGuard no_grad;
+  // The square of a float32 norm may be infinite.
+  return optimizer.sum_over_shards(own.to(at::kDouble).square()).sqrt().to(own.scalar_type());
+}
+
+Tensor clip_grad_norm(const Optimizer& optimizer, double max_norm) {
+  const Tensor norm = grad_norm(optimizer);
+  clip_grad_norm(optimizer.gradients(), max_norm, norm);
+  return norm;
 }
 
 StateTree Optimizer::state() const {

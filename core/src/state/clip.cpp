@@ -76,16 +76,20 @@ Tensor grad_norm(const std::vector<Tensor>& gradients) {
 }
 
 Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {
-  at::NoGradGuard no_grad;
   const Tensor total = grad_norm(gradients);
+  clip_grad_norm(gradients, max_norm, total);
+  return total;
+}
+
+void clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm, const Tensor& norm) {
+  at::NoGradGuard no_grad;
   // A CPU scalar divides in one kernel, on whichever device the norm is.
-  const Tensor most = at::scalar_tensor(max_norm, total.scalar_type());
-  const Tensor coefficient = at::div(most, total.add(1e-6)).clamp_max_(1.0);
+  const Tensor most = at::scalar_tensor(max_norm, norm.scalar_type());
+  const Tensor coefficient = at::div(most, norm.add(1e-6)).clamp_max_(1.0);
   for (const auto& group : by_device_and_dtype(gradients)) {
     const Tensor& first = group.front();
     at::_foreach_mul_(group, coefficient.to(first.options().dtype(first.scalar_type())));
   }
-  return total;
 }
 
 void clip_grad_value(const std::vector<Tensor>& gradients, double clip_value) {

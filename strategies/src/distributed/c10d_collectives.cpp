@@ -1,6 +1,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -118,6 +119,18 @@ c10::intrusive_ptr<c10d::Work> C10dCollectives::start_gather(const Tensor& buffe
   // Gloo reads its input while it writes the output.
   std::vector<Tensor> inputs{own.clone()};
   return group_->allgather(output, inputs);
+}
+
+std::pair<Tensor, c10::intrusive_ptr<c10d::Work>> C10dCollectives::start_sum_of_parts(Tensor buffer) {
+  const at::NoGradGuard no_grad;
+  Tensor own = buffer.view({world_size(), -1})[rank()];
+  if (is_over_nccl(buffer)) {
+    own = at::empty_like(own);
+    return {own, group_->_reduce_scatter_base(own, buffer)};
+  }
+  // Gloo has no reduce-scatter.
+  std::vector<Tensor> sums{buffer};
+  return {own, group_->allreduce(sums)};
 }
 
 Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {

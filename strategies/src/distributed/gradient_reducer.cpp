@@ -53,14 +53,14 @@ struct GradientReducer::Impl {
 
 GradientReducer::GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters,
                                  const DDPStrategy::Options& options, const Buckets& buckets)
-    : parameters_(std::move(parameters)),
+    : GradientExchange(std::move(parameters)),
       rank_(group.collectives().rank()),
       find_unused_(options.find_unused_parameters || options.static_graph),
       static_graph_(options.static_graph),
       impl_(std::make_unique<Impl>()) {
   std::vector<Tensor> tensors;
   std::unordered_map<size_t, std::string> names;
-  for (const NamedParameter& parameter : parameters_) {
+  for (const NamedParameter& parameter : this->parameters()) {
     names.emplace(tensors.size(), parameter.name);
     tensors.push_back(parameter.value);
   }
@@ -139,8 +139,8 @@ std::vector<std::string> GradientReducer::without_gradient(const std::string& me
   std::vector<std::string> names;
   for (std::string word; words >> word;) {
     const bool index =
-        word.find_first_not_of("0123456789") == word.npos && word.size() < 10 && std::stoul(word) < parameters_.size();
-    names.push_back(index ? parameters_[std::stoul(word)].name : word);
+        word.find_first_not_of("0123456789") == word.npos && word.size() < 10 && std::stoul(word) < parameters().size();
+    names.push_back(index ? parameters()[std::stoul(word)].name : word);
   }
   return names;
 }
@@ -150,21 +150,11 @@ Buckets GradientReducer::buckets() const {
   for (const auto& bucket : impl_->reducer->get_grad_buckets()) {
     auto& indices = buckets.emplace_back();
     for (const Tensor& parameter : bucket.getParameters()) {
-      const auto found = std::ranges::find_if(parameters_, [&](const auto& p) { return p.value.is_same(parameter); });
-      if (found != parameters_.end()) indices.push_back(found - parameters_.begin());
+      const auto found = std::ranges::find_if(parameters(), [&](const auto& p) { return p.value.is_same(parameter); });
+      if (found != parameters().end()) indices.push_back(found - parameters().begin());
     }
   }
   return buckets;
-}
-
-bool GradientReducer::holds_any_of(const std::vector<Tensor>& tensors) const {
-  return std::ranges::any_of(parameters_, [&](const auto& p) {
-    return std::ranges::any_of(tensors, [&](const Tensor& t) { return t.is_same(p.value); });
-  });
-}
-
-bool GradientReducer::needs_any_gradient() const {
-  return std::ranges::any_of(parameters_, [](const auto& p) { return p.value.requires_grad(); });
 }
 
 }  // namespace fulgur::detail

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "distributed/gloo_backend.h"
@@ -40,6 +41,9 @@ class C10dCollectives final : public Collectives {
   /// Starts the exchange of a buffer [ranks · part], of which each rank has its own part: afterwards all have all. All
   /// ranks have the same dtype and size.
   c10::intrusive_ptr<c10d::Work> start_gather(const Tensor& buffer);
+  /// Starts the sum over ranks of a buffer [ranks · part], which it may overwrite. Returns this rank's part of the sum,
+  /// which is there after the work; the work holds the buffer until then.
+  std::pair<Tensor, c10::intrusive_ptr<c10d::Work>> start_sum_of_parts(Tensor buffer);
   /// Rows of all ranks, whose shapes are known to match; no gradients.
   Tensor gather_rows(const Tensor& value);
   /// The gradient of this rank's row, which is the sum over the ranks.

@@ -71,6 +71,8 @@ void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& 
     at::_amp_foreach_non_finite_check_and_unscale_(group, there, inverse.to(device));
     found.inf.copy_(at::maximum(found.inf, there.to(scale_.device())));
   }
+  // Kernels of optimizers compare it with 1.
+  if (optimizer.gradients_are_shards()) found.inf.copy_(optimizer.sum_over_shards(found.inf).clamp_max_(1));
 }
 
 std::optional<Tensor> GradScaler::found_inf(const Optimizer& optimizer) const {

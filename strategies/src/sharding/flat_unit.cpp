@@ -38,7 +38,8 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t
     end = rounded_up(end + value.numel(), step);
   }
   part_ = rounded_up((end + ranks - 1) / ranks, step);
-  buffer_ = at::zeros({part_ * ranks}, first.options().requires_grad(false));
+  numel_ = part_ * ranks;
+  buffer_ = at::zeros({numel_}, first.options().requires_grad(false));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor place = whole(i, buffer_);
     place.copy_(parameters_[i].value);
@@ -56,6 +57,11 @@ FlatUnit::Range FlatUnit::own_range(size_t index) const {
 Tensor FlatUnit::own_elements(size_t index, const Tensor& buffer) const {
   const auto [begin, count] = own_range(index);
   return buffer.narrow(0, begins_[index] + begin, count);
+}
+
+Tensor FlatUnit::own_elements_of_part(size_t index, const Tensor& part) const {
+  const auto [begin, count] = own_range(index);
+  return part.narrow(0, count == 0 ? 0 : begins_[index] + begin - rank_ * part_, count);
 }
 
 Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {

@@ -21,6 +21,8 @@ class FlatUnit {
   FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t ranks);
 
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  /// Of the buffer: ranks · part.
+  int64_t numel() const { return numel_; }
   /// [ranks · part] elements.
   const Tensor& buffer() const { return buffer_; }
   /// The part of this rank, as a view.
@@ -35,6 +37,8 @@ class FlatUnit {
   Range own_range(size_t index) const;
   /// They, in a buffer that is as long: a view [count].
   Tensor own_elements(size_t index, const Tensor& buffer) const;
+  /// The same elements in this rank's part of such a buffer.
+  Tensor own_elements_of_part(size_t index, const Tensor& part) const;
   /// All elements of parameter `index` in a buffer that is as long, with the parameter's shape and strides: a view.
   Tensor whole(size_t index, const Tensor& buffer) const;
   /// Gives each parameter memory that it shares with no other.
@@ -43,7 +47,7 @@ class FlatUnit {
  private:
   std::vector<NamedParameter> parameters_;
   std::vector<int64_t> begins_;  // of the parameters in the buffer
-  int64_t rank_, part_ = 0;
+  int64_t rank_, part_ = 0, numel_ = 0;
   Tensor buffer_;
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "distributed/process_group_impl.h"
@@ -38,38 +39,48 @@ void check_optimizer(const Optimizer& optimizer) {
 }  // namespace
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                                 const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group)
+                                 const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group,
+                                 bool divides_gradients)
     : group_(group) {
-  std::set<const void*> stepped;
-  for (const Optimizer* optimizer : optimizers) {
-    check_optimizer(*optimizer);
-    for (const ParamGroup& each : optimizer->groups())
-      for (const Tensor& parameter : each.params) stepped.insert(parameter.unsafeGetTensorImpl());
+  std::map<const void*, size_t> stepped;  // by which optimizer
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    check_optimizer(*optimizers[i]);
+    for (const ParamGroup& each : optimizers[i]->groups())
+      for (const Tensor& parameter : each.params) stepped.emplace(parameter.unsafeGetTensorImpl(), i);
   }
   std::vector<NamedParameter> parameters = unique_parameters(module);
   std::erase_if(parameters, [&](const auto& each) { return !stepped.contains(each.value.unsafeGetTensorImpl()); });
   for (ParameterUnit& unit : parameter_units(module, parameters, patterns)) {
     // Frozen parameters have no state: each rank gets its part of those that learn.
-    std::map<std::pair<at::ScalarType, bool>, std::vector<NamedParameter>> alike;
-    for (NamedParameter& parameter : unit.parameters)
-      alike[{parameter.value.scalar_type(), parameter.value.requires_grad()}].push_back(std::move(parameter));
+    std::map<std::tuple<size_t, at::ScalarType, bool>, std::vector<NamedParameter>> alike;
+    for (NamedParameter& parameter : unit.parameters) {
+      const Tensor& value = parameter.value;
+      alike[{stepped.at(value.unsafeGetTensorImpl()), value.scalar_type(), value.requires_grad()}].push_back(
+          std::move(parameter));
+    }
     for (auto& [kind, members] : alike) {
       for (size_t i = 0; i < members.size(); ++i)
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
+      shards_.emplace_back(members.size());
       units_.push_back(std::make_unique<FlatUnit>(std::move(members), group.place().rank, group.place().world_size));
     }
   }
   for (Optimizer* optimizer : optimizers) {
     // A run that resumes has loaded whole states.
     const StateTree state = optimizer->state();
-    optimizer->step_shards([&](const std::string& name, const Tensor& parameter) {
+    std::function<Tensor(const Tensor&)> sum_over_ranks;
+    if (divides_gradients)
+      sum_over_ranks = [&group](const Tensor& value) { return group.collectives().all_reduce(value, ReduceOp::sum); };
+    const auto shard_of = [&](const std::string& name, const Tensor& parameter) {
       const auto found = places_.find(parameter.unsafeGetTensorImpl());
       if (found == places_.end())
         throw ConfigError(cat("[strategies.fsdp] ", optimizer->name(), " steps '", escape_controls(name),
                               "', which is not a parameter of the module. Register it, or use strategy: ddp."));
-      const FlatUnit& unit = *units_[found->second.unit];
-      return unit.own_elements(found->second.index, unit.buffer()).detach().set_requires_grad(true);
-    });
+      const auto [unit, index] = found->second;
+      const FlatUnit& flat = *units_[unit];
+      return shards_[unit][index] = flat.own_elements(index, flat.buffer()).detach().set_requires_grad(true);
+    };
+    optimizer->step_shards(shard_of, sum_over_ranks);
     load_state(*optimizer, state);
   }
 }
@@ -107,8 +118,9 @@ void OptimizerShards::drop_gradients(Optimizer& optimizer) const noexcept {
 std::vector<size_t> OptimizerShards::changed_units(const Optimizer& optimizer) const {
   std::set<size_t> units;
   for (const ParamGroup& group : optimizer.groups())
-    for (const Tensor& parameter : group.of_module())
-      if (parameter.grad().defined()) units.insert(place_of(parameter).unit);
+    for (size_t i = 0; i < group.params.size(); ++i)
+      // Shards have gradients now, whole or divided; those of parameters whose part here is empty too.
+      if (group.params[i].grad().defined()) units.insert(place_of(group.module_params[i]).unit);
   return {units.begin(), units.end()};
 }
 

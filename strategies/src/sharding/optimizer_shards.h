@@ -14,19 +14,31 @@
 namespace fulgur::detail {
 
 /// Each rank steps a part of the parameters and has the optimizer states of that part only (ZeRO, stage 1: Rajbhandari
-/// et al., 2020). Gradients and parameters are whole on each rank.
+/// et al., 2020).
 class OptimizerShards {
  public:
   /// Moves the parameters of the optimizers into units (`parameter_units`), and makes the optimizers step shards of
-  /// them; states that they have are divided. Throws a ConfigError for an optimizer that needs whole parameters.
+  /// them; states that they have are divided. Each unit belongs to one optimizer. With `divides_gradients`, the shards
+  /// get the gradients of their parts before the step (`GradientShards`), else parameters have whole gradients. Throws
+  /// a ConfigError for an optimizer that needs whole parameters.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group);
+                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group, bool divides_gradients);
   /// Gives the parameters memory that they share with no other.
   ~OptimizerShards();
   OptimizerShards(const OptimizerShards&) = delete;
   OptimizerShards& operator=(const OptimizerShards&) = delete;
 
-  /// Gives the shards of the optimizer their parts of the parameters' gradients, as views.
+  const std::vector<std::unique_ptr<FlatUnit>>& units() const { return units_; }
+  /// The unit of a parameter, and its index there.
+  struct Place {
+    size_t unit, index;
+  };
+  const Place& place_of(const Tensor& parameter) const { return places_.at(parameter.unsafeGetTensorImpl()); }
+  bool has(const Tensor& parameter) const { return places_.contains(parameter.unsafeGetTensorImpl()); }
+  /// What the optimizer steps in place of a parameter.
+  Tensor& shard(size_t unit, size_t index) { return shards_[unit][index]; }
+
+  /// Gives the shards of the optimizer their parts of the parameters' whole gradients, as views.
   void take_gradients(Optimizer& optimizer) const;
   void drop_gradients(Optimizer& optimizer) const noexcept;
   /// Sends the shards that the optimizer has stepped to all ranks, which all call it: those of units in which a
@@ -38,15 +50,12 @@ class OptimizerShards {
   void load_state(Optimizer& optimizer, const StateTree& state) const;
 
  private:
-  struct Place {
-    size_t unit, index;
-  };
-  const Place& place_of(const Tensor& parameter) const { return places_.at(parameter.unsafeGetTensorImpl()); }
   std::vector<size_t> changed_units(const Optimizer& optimizer) const;
   StateTree divided(const Optimizer& optimizer, const StateTree& state) const;
 
   ProcessGroup& group_;
   std::vector<std::unique_ptr<FlatUnit>> units_;
+  std::vector<std::vector<Tensor>> shards_;  // of each unit's parameters
   std::unordered_map<const void*, Place> places_;
 };
 

@@ -55,10 +55,22 @@ void DebugChecks::check_loss(const Tensor& loss) {
 
 void DebugChecks::check_gradients() {
   std::vector<std::string> bad, missing;
+  // Each rank has parts of the exchanged gradients.
+  bool divided = false;
+  for (const PlannedOptimizer& planned : run_.plan.optimizers) {
+    if (!planned.optimizer->gradients_are_shards()) continue;
+    divided = true;
+    for (const ParamGroup& group : planned.optimizer->groups())
+      for (size_t i = 0; i < group.params.size(); ++i)
+        if (const Tensor& part = group.params[i].grad();
+            part.defined() && !run_.strategy->precision().loss_scale() && !finite(part))
+          bad.push_back(group.names[i]);
+  }
   for (const auto& [name, value] : unique_parameters(*run_.model)) {
     if (!value.requires_grad()) continue;
     const Tensor& gradient = value.grad();
     if (!gradient.defined()) {
+      if (divided) continue;
       // With manual optimization, one backward need not reach all parameters.
       if (!run_.step.manual && without_gradient_.insert(name).second) missing.push_back(name);
       continue;

@@ -9,6 +9,20 @@
 #include "saving/checkpoint_store.h"
 
 namespace fulgur::detail {
+namespace {
+
+// The tensors whose gradients a step uses: the module's parameters, and shards that have the exchanged gradients.
+std::vector<Tensor> gradient_holders(const RunState& run) {
+  std::vector<Tensor> holders;
+  for (const auto& [name, value] : unique_parameters(*run.model)) holders.push_back(value);
+  for (const PlannedOptimizer& planned : run.plan.optimizers)
+    if (planned.optimizer->gradients_are_shards())
+      for (const ParamGroup& group : planned.optimizer->groups())
+        holders.insert(holders.end(), group.params.begin(), group.params.end());
+  return holders;
+}
+
+}  // namespace
 
 void take_rewind_point(RunState& run, const Services& services, std::optional<StateTree> loggers) {
   const at::NoGradGuard no_grad;
@@ -30,7 +44,7 @@ void take_rewind_point(RunState& run, const Services& services, std::optional<St
   for (const auto& loader : run.stages[RunningStage::train].loaders) now.loaders.push_back(loader->state());
   for (const Tensor& buffer : run.model->buffers())
     if (buffer.defined()) now.buffers.emplace_back(buffer, buffer.clone());
-  for (const auto& [name, value] : unique_parameters(*run.model))
+  for (const Tensor& value : gradient_holders(run))
     now.gradients.emplace_back(value, value.grad().defined() ? value.grad().clone() : Tensor());
   run.rewind_point = std::move(now);
 }
@@ -88,7 +102,7 @@ void rewind_to_batch_start(RunState& run, Services& services) {
   // Gradients of the window's earlier batches are still needed.
   if (run.step.progress == StepProgress::none || run.rewound) return;
   // Gradients of an unfinished backward are useless.
-  for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
+  for (const Tensor& value : gradient_holders(run)) value.mutable_grad().reset();
   run.window.restart();
 }
 

@@ -458,14 +458,14 @@ void TrainingStep::prepare_gradients() {
   unscale(optimizer);
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run_.options.gradient_clip_val.value_or(0) > 0;
   const bool logs_norm = run_.options.log_grad_norm;
-  Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();
+  Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer) : Tensor();
   {
     const auto timer = run_.actions.time("configure_gradient_clipping");
     run_.model->configure_gradient_clipping(optimizer, run_.options.gradient_clip_val, clip_algorithm_);
   }
   if (Tensor clipped = GradientNorm::take(*run_.model, optimizer); clipped.defined()) norm = std::move(clipped);
   if (logs_norm) {
-    if (!norm.defined()) norm = grad_norm(optimizer.gradients());
+    if (!norm.defined()) norm = grad_norm(optimizer);
     services_.context.log("grad_norm", norm, {});
   }
   // Callbacks judge each step, also one that is not made for another reason.
@@ -579,6 +579,7 @@ void TrainingStep::end_window() {
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : handle_->parameters())
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    if (handle_->optimizer().gradients_are_shards()) gradients = handle_->optimizer().gradients();
     if (!gradients.empty())
       at::_foreach_mul_(gradients, static_cast<double>(run_.window.length) / static_cast<double>(losses));
   }

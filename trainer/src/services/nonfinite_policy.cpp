@@ -128,20 +128,20 @@ void NonFinitePolicy::count_skipped_batch() {
 
 NonFiniteDecision NonFinitePolicy::decide_by_gradients(Optimizer& optimizer, const Tensor& known_norm) {
   found_inf_ = settings_.precision->found_inf(optimizer);
-  if (found_inf_) return check_scaled_gradients();
+  if (found_inf_) return check_scaled_gradients(optimizer);
   if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
   if (rolls_back_for_) return NonFiniteDecision::skip;
   bool steps = true;
   const int64_t every = settings_.check_every;
   if (every > 0 && (run_.progress().global_step + 1) % every == 0) {
-    if (const std::string bad = find_in_weights(); !bad.empty()) {
+    if (const std::string bad = find_on_all_ranks(optimizer); !bad.empty()) {
       if (const auto decision = decide(bad); decision != NonFiniteDecision::proceed) return decision;
       steps = false;
     }
   }
   at::NoGradGuard no_grad;
   Tensor norm = known_norm;
-  if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer.gradients());
+  if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer);
   if (norm.defined() && norm.is_cpu() && !logs_.is_recording()) {
     const bool finite = std::isfinite(cpu_scalar(norm));
     finite_since_rollback_ |= finite;
@@ -173,12 +173,12 @@ NonFiniteDecision NonFinitePolicy::decide_by_gradients(Optimizer& optimizer, con
 }
 
 // A scaled loss overflows now and then: that is how the scale is found. The device skips the step.
-NonFiniteDecision NonFinitePolicy::check_scaled_gradients() {
+NonFiniteDecision NonFinitePolicy::check_scaled_gradients(const Optimizer& optimizer) {
   reported_ = false;
   at::NoGradGuard no_grad;
   const int64_t every = settings_.policy == OnNonFinite::off ? 0 : settings_.check_every;
   if (every > 0 && (run_.progress().global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
-    if (const std::string bad = find_in_weights(); !bad.empty())
+    if (const std::string bad = find_on_all_ranks(optimizer); !bad.empty())
       if (const auto decision = decide(bad); decision != NonFiniteDecision::proceed) return decision;
   }
   if (!found_inf_->is_cpu() || logs_.is_recording())
@@ -436,6 +436,22 @@ std::string NonFinitePolicy::find_in_weights() const {
     if (!is_finite(value.detach())) return cat("the parameter '", name, "'");
   for (const auto& [name, value] : parameters)
     if (!is_finite(value.grad())) return cat("the gradient of '", name, "'");
+  return "";
+}
+
+// `find_in_weights`, and gradients of which each rank has a part. All ranks must call it.
+std::string NonFinitePolicy::find_on_all_ranks(const Optimizer& optimizer) const {
+  if (std::string bad = find_in_weights(); !bad.empty() || !optimizer.gradients_are_shards()) return bad;
+  std::vector<std::string> names;
+  std::vector<double> counts;
+  for (const ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      names.push_back(group.names[i]);
+      counts.push_back(is_finite(group.params[i].grad()) ? 0 : 1);
+    }
+  const Tensor anywhere = optimizer.sum_over_shards(at::tensor(counts, at::kDouble));
+  for (size_t i = 0; i < names.size(); ++i)
+    if (anywhere.const_data_ptr<double>()[i] > 0) return cat("the gradient of '", names[i], "'");
   return "";
 }
 

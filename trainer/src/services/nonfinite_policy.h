@@ -129,7 +129,7 @@ class NonFinitePolicy {
 
  private:
   NonFiniteDecision decide_by_gradients(Optimizer& optimizer, const Tensor& norm);
-  NonFiniteDecision check_scaled_gradients();
+  NonFiniteDecision check_scaled_gradients(const Optimizer& optimizer);
   void note_manual_step(NonFiniteDecision decision);
   void count_skipped_batch();
   void count_skips(const Tensor& found_inf);
@@ -143,6 +143,7 @@ class NonFinitePolicy {
   void note(const std::string& what) const;
   std::string find() const;
   std::string find_in_weights() const;
+  std::string find_on_all_ranks(const Optimizer& optimizer) const;
   std::string describe_batches() const;
   /// The ranks that saw a non-finite loss in the reported batches; with `raise` only this rank is asked.
   std::vector<int64_t> find_ranks() const;

@@ -15,7 +15,7 @@ namespace fulgur {
 
 namespace detail {
 class GradientAverage;
-class GradientReducer;
+class GradientExchange;
 class UnsyncedGradients;
 }  // namespace detail
 
@@ -92,6 +92,13 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
  protected:
   /// The connection of the ranks; null before `configure`, after `teardown`, and if the run is one process.
   ProcessGroup* process_group() const { return group_.get(); }
+  /// What averages the gradients of `parameters` in each backward that exchanges them. `buckets` are those of an
+  /// earlier one, or empty.
+  virtual std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
+                                                                 bool find_unused_parameters,
+                                                                 const std::vector<std::vector<int64_t>>& buckets);
+  /// Averages the gradients of the optimizer's parameters after backwards that exchanged nothing.
+  virtual void average_gradients(Optimizer& optimizer);
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);
@@ -117,7 +124,7 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   std::vector<Optimizer*> optimizers_;
   /// All parameters, and whether they required gradients when the reducers were made.
   std::vector<std::pair<Tensor, bool>> learning_;
-  std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
+  std::vector<std::unique_ptr<detail::GradientExchange>> reducers_;
   /// Parameters of the reducers that are created when a window ends, since with static_graph LibTorch records the graph
   /// in the first backward after their creation, and exchanges gradients in it.
   std::vector<std::vector<NamedParameter>> shares_to_reduce_;

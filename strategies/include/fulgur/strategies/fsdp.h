@@ -11,25 +11,38 @@
 namespace fulgur {
 
 namespace detail {
+class GradientShards;
 class OptimizerShards;
 }  // namespace detail
 
 /// Sharded data parallel: like ddp, but each rank keeps only its part of what the other ranks have too.
 ///
 /// With `sharding: optimizer` (ZeRO, stage 1) this is the optimizers' state: each rank steps its part of the
-/// parameters, and the parts are exchanged after the step. Parameters and gradients are whole on each rank.
+/// parameters, and the parts are exchanged after the step. Parameters and gradients are whole on each rank. With
+/// `gradients` (stage 2) each rank keeps the averages of its part of the gradients only: the parameters have no
+/// gradient after a backward that exchanges them.
 class FULGUR_API FSDPStrategy final : public DDPStrategy {
  public:
-  enum class Sharding { optimizer };
+  enum class Sharding { optimizer, gradients };
   friend constexpr auto enum_names(Sharding) {
-    return std::to_array<EnumName<Sharding>>({{Sharding::optimizer, "optimizer"}});
+    return std::to_array<EnumName<Sharding>>({{Sharding::optimizer, "optimizer"}, {Sharding::gradients, "gradients"}});
+  }
+  /// The type in which gradients are exchanged; `gradient`: their own.
+  enum class ReduceDtype { gradient, float32, bfloat16, float16 };
+  friend constexpr auto enum_names(ReduceDtype) {
+    return std::to_array<EnumName<ReduceDtype>>({{ReduceDtype::gradient, "gradient"},
+                                                 {ReduceDtype::float32, "float32"},
+                                                 {ReduceDtype::bfloat16, "bfloat16"},
+                                                 {ReduceDtype::float16, "float16"}});
   }
   struct FULGUR_API Options : DDPStrategy::Options {
     Sharding sharding = Sharding::optimizer;
     Auto<std::vector<std::string>> units = {};
+    ReduceDtype reduce_dtype = ReduceDtype::gradient;
     void fields(Fields& f);
   };
 
+  /// Throws a ConfigError for options of ddp that have no effect with this sharding.
   explicit FSDPStrategy(Options options);
   ~FSDPStrategy() override;
 
@@ -45,7 +58,14 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void abandon() noexcept override;
   void teardown() noexcept override;
 
+ protected:
+  std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
+                                                         bool find_unused_parameters,
+                                                         const std::vector<std::vector<int64_t>>& buckets) override;
+  void average_gradients(Optimizer& optimizer) override;
+
  private:
+  bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
   void give_back() noexcept;
 
   Options options_;

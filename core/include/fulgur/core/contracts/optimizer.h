@@ -46,9 +46,16 @@ class FULGUR_API Optimizer : public Stateful {
   /// and values back. Call after `attach`, before any step.
   void step_copies(const std::function<Tensor(const std::string&, const Tensor&)>& copy_of);
   /// From now on steps `shard_of(name, parameter)`, a part of each parameter's memory as a vector, which may be empty.
-  /// The caller gives the shards their gradients for a step; `gradients` and clipping use those of the parameters. Call
-  /// after `attach`, only for an optimizer that `is_elementwise`; states must be loaded again.
-  void step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of);
+  /// The caller gives the shards their gradients for a step. `gradients` and clipping use those of the parameters, or,
+  /// if `sum_over_ranks` is given, those of the shards: other ranks have the other parts. Call after `attach`, only for
+  /// an optimizer that `is_elementwise`; states must be loaded again.
+  void step_shards(const std::function<Tensor(const std::string&, const Tensor&)>& shard_of,
+                   std::function<Tensor(const Tensor&)> sum_over_ranks = {});
+  /// Whether `gradients` are this rank's parts of the gradients; then parameters have none once they are exchanged.
+  bool gradients_are_shards() const { return static_cast<bool>(sum_over_ranks_); }
+  /// What each rank has computed of its `gradients`, combined: the sum over the ranks if they are shards, else `value`.
+  /// All ranks must call it.
+  Tensor sum_over_shards(const Tensor& value) const { return sum_over_ranks_ ? sum_over_ranks_(value) : value; }
   /// Undoes `step_shards`: steps whole parameters again. The states that shards had are lost.
   void step_whole_parameters();
   /// Whether a step changes each element of a parameter by its own gradient, value and state only.
@@ -90,8 +97,8 @@ class FULGUR_API Optimizer : public Stateful {
   virtual Tensor step_closure(const Closure& closure);
   /// Bytes of state once every parameter has had a gradient; nullopt if unknown.
   virtual std::optional<int64_t> full_state_bytes() const { return std::nullopt; }
-  /// Current gradients over all groups, without undefined ones: those of copies, and of the parameters if shards are
-  /// stepped.
+  /// Current gradients over all groups, without undefined ones: those of copies; if shards are stepped, those of the
+  /// parameters, or of the shards if `gradients_are_shards`.
   std::vector<Tensor> gradients() const;
 
   /// The state of each attached parameter is at `state[name]`, and the hyper-parameters are at `groups`.
@@ -114,7 +121,14 @@ class FULGUR_API Optimizer : public Stateful {
 
  private:
   std::vector<ParamGroup> groups_;
+  std::function<Tensor(const Tensor&)> sum_over_ranks_;
 };
+
+/// Joint 2-norm of the optimizer's gradients (`grad_norm` of a list of gradients), of all ranks if they are shards;
+/// then all ranks must call it.
+FULGUR_API Tensor grad_norm(const Optimizer& optimizer);
+/// Scales the optimizer's gradients so that this norm is at most `max_norm`, and returns the norm before.
+FULGUR_API Tensor clip_grad_norm(const Optimizer& optimizer, double max_norm);
 
 struct PlannedOptimizer {
   std::shared_ptr<Optimizer> optimizer;

@@ -28,6 +28,8 @@ FULGUR_API Tensor grad_norm(const std::vector<Tensor>& gradients);
 /// synchronization. Returns the norm before clipping, like `grad_norm`. g ← g · min(1, max_norm / (‖g‖₂ + 1e-6)), like
 /// torch.nn.utils.clip_grad_norm_.
 FULGUR_API Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm);
+/// The same with a norm that is known, of these and other gradients.
+FULGUR_API void clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm, const Tensor& norm);
 
 /// Clamps each gradient to [-clip_value, clip_value].
 FULGUR_API void clip_grad_value(const std::vector<Tensor>& gradients, double clip_value);

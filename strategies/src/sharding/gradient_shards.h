@@ -1,0 +1,51 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/strategies/process_group.h"
+#include "sharding/optimizer_shards.h"
+
+namespace fulgur::detail {
+
+/// Gives each rank the averages of its part of the gradients, and frees the gradients of the parameters (ZeRO, stage 2:
+/// Rajbhandari et al., 2020). Exchanges run while the caller computes; at most two units are on their way, so that
+/// memory is bounded.
+class GradientShards {
+ public:
+  /// Gradients are sent in `reduce_dtype`; nullopt: in their own. All references must outlive this.
+  GradientShards(ProcessGroup& group, OptimizerShards& shards, std::optional<at::ScalarType> reduce_dtype)
+      : group_(group), shards_(shards), reduce_dtype_(reduce_dtype) {}
+
+  /// Starts the exchange of a unit. `has_gradient` has an element for each of its parameters: those without a gradient
+  /// keep none; those with one on other ranks only count as zero here. All ranks must call it, in the same order.
+  /// Throws a ConfigError that names a sparse gradient.
+  void start(size_t unit, std::vector<uint8_t> has_gradient);
+  /// Ends all exchanges: afterwards the shards have their gradients, which are added to those that they had.
+  void finish();
+  /// Forgets the exchanges of a backward that has failed.
+  void drop() noexcept { on_their_way_.clear(); }
+  /// Averages the gradients that the parameters of `optimizer` have on any rank.
+  void average(const Optimizer& optimizer);
+
+ private:
+  struct Exchange {
+    size_t unit;
+    std::vector<uint8_t> has_gradient;
+    Tensor buffer, own;
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+  void finish_first();
+
+  ProcessGroup& group_;
+  OptimizerShards& shards_;
+  std::optional<at::ScalarType> reduce_dtype_;
+  std::deque<Exchange> on_their_way_;
+};
+
+}  // namespace fulgur::detail

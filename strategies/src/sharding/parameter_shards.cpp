@@ -1,0 +1,189 @@
+#include "sharding/parameter_shards.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "distributed/process_group_impl.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+// A unit that is gathered so often in a pass, because operations read it and others by turns, is kept until its end.
+constexpr int64_t kMostGathers = 2;
+
+c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), like.nbytes(),
+                                                       at::DataPtr(nullptr, like.device()), /*allocator=*/nullptr,
+                                                       /*resizable=*/false);
+  const auto& parameters = unit.parameters();
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
+          parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
+          " divided among the ranks here, and can be read in training_step, in backward, in evaluations and while a "
+          "checkpoint is saved. Read it there, or use sharding: gradients."));
+  return c10::Storage(std::move(storage));
+}
+
+void set_storage(const Tensor& tensor, const c10::Storage& storage) {
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool allowed = impl.allow_tensor_metadata_change();
+  impl.set_allow_tensor_metadata_change(true);
+  impl.set_storage_keep_dtype(storage);
+  impl.set_allow_tensor_metadata_change(allowed);
+}
+
+}  // namespace
+
+ParameterShards::ParameterShards(ProcessGroup& group, OptimizerShards& shards)
+    : group_(group), watch_([this](at::TensorList tensors) { use(tensors); }) {
+  for (const auto& flat : shards.units()) {
+    const c10::Storage whole = flat->buffer().storage();
+    Unit unit{.flat = flat.get(), .whole = whole, .away = unreadable(whole, *flat), .bytes = {}, .on_its_way = {}, .versions = {}};
+    unit.bytes = static_cast<int64_t>(whole.nbytes());
+    unit_of_.emplace(unit.whole.unsafeGetStorageImpl(), units_.size());
+    unit_of_.emplace(unit.away.unsafeGetStorageImpl(), units_.size());
+    units_.push_back(std::move(unit));
+  }
+}
+
+ParameterShards::~ParameterShards() { stop(); }
+
+void ParameterShards::begin_forward() {
+  if (is_whole_) divide();
+  pass_ = forward;
+  order_.clear();
+  follows_ = !last_order_.empty();
+  for (Unit& unit : units_) unit.gathers = {};
+  watch_.start();
+  watches_ = true;
+}
+
+void ParameterShards::begin_backward() {
+  if (!watches_) return;
+  pass_ = backward;
+  if (!order_.empty()) free_all_but({order_.back()}, /*kept_too=*/true);
+}
+
+void ParameterShards::end_backward() {
+  divide();
+  last_order_ = std::move(order_);
+  order_.clear();
+}
+
+void ParameterShards::divide() {
+  stop();
+  free_all_but({}, /*kept_too=*/true);
+  is_whole_ = false;
+}
+
+void ParameterShards::gather() {
+  stop();
+  for (Unit& unit : units_)
+    if (!unit.is_there && !unit.on_its_way) start(unit);
+  for (Unit& unit : units_)
+    if (!unit.is_there) arrive(unit);
+  is_whole_ = true;
+}
+
+void ParameterShards::abandon() noexcept {
+  stop();
+  for (Unit& unit : units_) unit.on_its_way.reset();
+}
+
+void ParameterShards::stop() noexcept {
+  if (std::exchange(watches_, false)) watch_.stop();
+}
+
+void ParameterShards::use(at::TensorList tensors) {
+  std::vector<size_t> wanted;
+  bool are_there = true;
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.has_storage()) continue;
+    const auto found = unit_of_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == unit_of_.end()) continue;
+    wanted.push_back(found->second);
+    are_there = are_there && units_[found->second].is_there;
+  }
+  if (wanted.empty()) return;
+  if (!are_there) {
+    free_all_but(wanted, /*kept_too=*/false);
+    for (const size_t index : wanted) {
+      Unit& unit = units_[index];
+      if (unit.is_there) continue;
+      if (!unit.on_its_way) start(unit);
+      arrive(unit);
+      note(index);
+    }
+    start_next();
+  }
+  // Copies of a parameter that was away, such as those that graphs keep.
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.has_storage()) continue;
+    const auto found = unit_of_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found != unit_of_.end() && tensor.storage().unsafeGetStorageImpl() != units_[found->second].whole.unsafeGetStorageImpl())
+      set_storage(tensor, units_[found->second].whole);
+  }
+}
+
+void ParameterShards::start(Unit& unit) {
+  c10::StorageImpl& whole = *unit.whole.unsafeGetStorageImpl();
+  whole.set_data_ptr_noswap(whole.allocator()->allocate(static_cast<size_t>(unit.bytes)));
+  whole.set_nbytes(static_cast<size_t>(unit.bytes));
+  run_exchange(group_, "fsdp", [&] {
+    unit.on_its_way = group_.impl().collectives->start_gather(unit.flat->buffer(), unit.flat->kept_part());
+  });
+}
+
+void ParameterShards::arrive(Unit& unit) {
+  run_exchange(group_, "fsdp", [&] { unit.on_its_way->wait(); });
+  unit.on_its_way.reset();
+  unit.is_there = true;
+  unit.versions.clear();
+  for (const NamedParameter& parameter : unit.flat->parameters()) {
+    set_storage(parameter.value, unit.whole);
+    unit.versions.push_back(parameter.value._version());
+  }
+}
+
+void ParameterShards::free(Unit& unit) {
+  const auto& parameters = unit.flat->parameters();
+  bool is_written = unit.versions.empty();  // since the beginning
+  for (size_t i = 0; i < parameters.size() && !is_written; ++i)
+    is_written = parameters[i].value._version() != unit.versions[i];
+  if (is_written) {
+    const at::NoGradGuard no_grad;
+    unit.flat->kept_part().copy_(unit.flat->own_part());
+  }
+  unit.is_there = false;
+  for (const NamedParameter& parameter : parameters) set_storage(parameter.value, unit.away);
+  c10::StorageImpl& whole = *unit.whole.unsafeGetStorageImpl();
+  whole.set_data_ptr_noswap(at::DataPtr(nullptr, whole.device()));
+  whole.set_nbytes(size_t{0});
+}
+
+void ParameterShards::free_all_but(const std::vector<size_t>& wanted, bool kept_too) {
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    if (std::ranges::find(wanted, i) != wanted.end()) continue;
+    if (kept_too && unit.on_its_way) arrive(unit);  // the step has taken another course than the last one
+    if (unit.is_there && (kept_too || !unit.is_kept[pass_])) free(unit);
+  }
+}
+
+void ParameterShards::note(size_t index) {
+  Unit& unit = units_[index];
+  if (++unit.gathers[pass_] > kMostGathers) unit.is_kept[pass_] = true;
+  follows_ = follows_ && order_.size() < last_order_.size() && last_order_[order_.size()] == index;
+  order_.push_back(index);
+}
+
+void ParameterShards::start_next() {
+  if (!follows_ || order_.size() == last_order_.size()) return;
+  Unit& unit = units_[last_order_[order_.size()]];
+  if (!unit.is_there && !unit.on_its_way) start(unit);
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <c10/core/Storage.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "fulgur/capture/operation_watch.h"
+#include "fulgur/strategies/process_group.h"
+#include "sharding/optimizer_shards.h"
+
+namespace fulgur::detail {
+
+/// Keeps this rank's part of the parameters only (ZeRO, stage 3: Rajbhandari et al., 2020). A unit is gathered when an
+/// operation of a forward or a backward reads one of its parameters, and freed when an operation reads another unit. The
+/// order of the last step says which unit is gathered in advance, while the one before it computes.
+///
+/// A parameter that is not there has memory which cannot be read: an access outside of forward and backward fails with
+/// an error that names the unit. Graphs keep views of parameters, so the memory of a gathered unit is always the same
+/// storage, whose data comes and goes.
+class ParameterShards {
+ public:
+  /// Takes the units of `shards`, whose optimizers step the parts that this rank keeps; both must outlive this. All
+  /// units are whole at first.
+  ParameterShards(ProcessGroup& group, OptimizerShards& shards);
+  ~ParameterShards();
+  ParameterShards(const ParameterShards&) = delete;
+  ParameterShards& operator=(const ParameterShards&) = delete;
+
+  /// From now on operations of this thread gather what they read, until `end_backward`.
+  void begin_forward();
+  /// Frees what the forward has kept, except the unit that it read last.
+  void begin_backward();
+  void end_backward();
+  /// Stops watching, and frees all units; what was written to whole parameters stays.
+  void divide();
+  /// Stops watching, and gathers all units until `divide`. All ranks must call it.
+  void gather();
+  bool is_whole() const { return is_whole_; }
+  /// Stops watching. Parameters that are not whole can never be read again: the other ranks are gone.
+  void abandon() noexcept;
+
+ private:
+  enum Pass { forward, backward };
+  struct Unit {
+    FlatUnit* flat = nullptr;
+    c10::Storage whole, away;                  // of the parameters, while they are there or not
+    int64_t bytes = 0;                         // of the storage
+    bool is_there = true;
+    c10::intrusive_ptr<c10d::Work> on_its_way;  // the exchange that was started in advance
+    std::vector<int64_t> versions;             // of the parameters, when they were gathered
+    std::array<int64_t, 2> gathers{};          // in each pass of this step
+    std::array<bool, 2> is_kept{};             // until the end of the pass: it is read too often to be freed
+  };
+  void use(at::TensorList tensors);
+  void start(Unit& unit);
+  void arrive(Unit& unit);
+  void free(Unit& unit);
+  void free_all_but(const std::vector<size_t>& wanted, bool kept_too);
+  void note(size_t unit);
+  void start_next();
+  void stop() noexcept;
+
+  ProcessGroup& group_;
+  std::vector<Unit> units_;
+  std::unordered_map<const c10::StorageImpl*, size_t> unit_of_;  // by either storage
+  Pass pass_ = forward;
+  std::vector<size_t> order_, last_order_;  // of the gathers in this step, and in the one before
+  bool follows_ = false;                    // this step has gathered in the last order so far
+  bool is_whole_ = true, watches_ = false;
+  OperationWatch watch_;
+};
+
+}  // namespace fulgur::detail
