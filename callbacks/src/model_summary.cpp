@@ -139,18 +139,22 @@ class Summary {
 // Training memory per trainable parameter; empty if there are no such parameters, or an optimizer does not report its
 // state.
 std::string bytes_per_parameter(RunContext& run) {
-  double count = 0, weights = 0, copies = static_cast<double>(run.meters().master_weight_bytes());
+  double count = 0, weights = 0, kept = 0, copies = static_cast<double>(run.meters().master_weight_bytes());
   for (const auto& [name, value] : unique_parameters(run.module())) {
     if (!value.requires_grad()) continue;
     count += static_cast<double>(value.numel());
     weights += static_cast<double>(value.nbytes());
   }
+  kept = weights;
   double states = 0, gradients = weights;
   for (const Optimizer* optimizer : run.optimizers()) {
     for (const ParamGroup& group : optimizer->groups())
       for (size_t i = 0; optimizer->gradients_are_shards() && i < group.params.size(); ++i)
-        if (const Tensor& whole = group.module_params[i]; whole.requires_grad())
-          gradients -= static_cast<double>(whole.nbytes()) - static_cast<double>(group.params[i].nbytes());
+        if (const Tensor& whole = group.module_params[i]; whole.requires_grad()) {
+          const double elsewhere = static_cast<double>(whole.nbytes()) - static_cast<double>(group.params[i].nbytes());
+          gradients -= elsewhere;
+          if (run.meters().divides_parameters()) kept -= elsewhere;
+        }
     const auto bytes = optimizer->full_state_bytes();
     if (!bytes) return "";
     states += static_cast<double>(*bytes);
@@ -161,9 +165,9 @@ std::string bytes_per_parameter(RunContext& run) {
     std::snprintf(text.data(), text.size(), "%.4g", std::round(bytes / count * 100) / 100);
     return std::string(text.data());
   };
-  std::string line = cat("bytes per trainable parameter: weights ", each(weights), " + gradients ", each(gradients));
+  std::string line = cat("bytes per trainable parameter: weights ", each(kept), " + gradients ", each(gradients));
   if (copies > 0) line += cat(" + master weights ", each(copies), " + their gradients ", each(copies));
-  return cat(line, " + optimizer ", each(states), " = ", each(weights + gradients + 2 * copies + states));
+  return cat(line, " + optimizer ", each(states), " = ", each(kept + gradients + 2 * copies + states));
 }
 
 // Numbers of values of the parameters.

@@ -314,7 +314,8 @@ void DDPStrategy::after_step(LightningModule& module, int64_t global_step) {
     detail::check_same_ranks(group_->collectives(), {.module = module,
                                                      .optimizers = {optimizers_.begin(), optimizers_.end()},
                                                      .optimizer_steps = {},
-                                                     .global_step = global_step});
+                                                     .global_step = global_step,
+                                                     .has_whole_weights = !divides_parameters()});
   group_->collectives().set_activity("between steps");
 }
 
@@ -343,7 +344,11 @@ std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
 void DDPStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                    int64_t global_step) {
   if (!group_ || options_.check_replicas_every < 0) return;
-  detail::RankState state{.module = module, .optimizers = {}, .optimizer_steps = {}, .global_step = global_step};
+  detail::RankState state{.module = module,
+                          .optimizers = {},
+                          .optimizer_steps = {},
+                          .global_step = global_step,
+                          .has_whole_weights = !divides_parameters()};
   for (OptimizerHandle* handle : optimizers) {
     state.optimizers.push_back(&handle->optimizer());
     state.optimizer_steps.push_back(handle->steps());

@@ -3,9 +3,11 @@
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/gradient_shards.h"
 #include "sharding/optimizer_shards.h"
+#include "sharding/parameter_shards.h"
 #include "sharding/unit_reducer.h"
 
 namespace fulgur {
@@ -13,14 +15,13 @@ namespace fulgur {
 void FSDPStrategy::Options::fields(Fields& f) {
   f(sharding, "sharding",
     "What each rank has only a part of. optimizer: the states of the optimizers (ZeRO, stage 1); gradients: they and "
-    "the "
-    "averaged gradients (stage 2).")
+    "the averaged gradients (stage 2); parameters: they and the parameters (stage 3).")
       .required();
   f(units, "units",
     "Patterns of the names of modules whose parameters are exchanged together. auto: the elements of each ModuleList; "
     "the remaining parameters are one unit; []: all are one.");
   f(reduce_dtype, "reduce_dtype",
-    "The type in which gradients are exchanged, with sharding: gradients. gradient: that of the gradients.");
+    "The type in which gradients are exchanged, if they are divided. gradient: that of the gradients.");
   DDPStrategy::Options::fields(f);
 }
 
@@ -68,19 +69,65 @@ FSDPStrategy::FSDPStrategy(Options options)
 // Optimizers may not exist any more.
 FSDPStrategy::~FSDPStrategy() = default;
 
+void FSDPStrategy::configure(StrategySetup setup) {
+  if (options_.sharding == Sharding::parameters && setup.syncs_after_backward)
+    throw ConfigError(
+        "[strategies.fsdp] auto_micro_batch repeats parts of a batch on one rank alone, and with sharding: parameters "
+        "all "
+        "ranks read the same units. Use sharding: gradients, or auto_micro_batch: false.");
+  DDPStrategy::configure(std::move(setup));
+}
+
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   // It is called again when parameters are frozen or unfrozen.
   optimizers_ = optimizers;
   if (process_group() && !shards_)
-    shards_ = std::make_unique<detail::OptimizerShards>(module, optimizers, options_.units.value, *process_group(),
-                                                        divides_gradients());
+    shards_ = std::make_unique<detail::OptimizerShards>(
+        module, optimizers, options_.units.value, *process_group(),
+        detail::OptimizerShards::Divided{.gradients = divides_gradients(),
+                                         .parameters = options_.sharding == Sharding::parameters});
   DDPStrategy::start_training(module, optimizers);
+  if (!shards_ || options_.sharding != Sharding::parameters || parameters_) return;
+  parameters_ = std::make_unique<detail::ParameterShards>(*process_group(), *shards_);
+  parameters_->divide();
+}
+
+void FSDPStrategy::before_forward(LightningModule& module, GradSync sync) {
+  DDPStrategy::before_forward(module, sync);
+  if (parameters_) parameters_->begin_forward();
+}
+
+void FSDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync,
+                            const BackwardOptions& options) {
+  if (parameters_) parameters_->begin_backward();
+  DDPStrategy::backward(module, loss, sync, options);
+  // In manual optimization a training step may compute several forwards.
+  if (parameters_) parameters_->end_backward(/*follows=*/!module.automatic_optimization());
+}
+
+void FSDPStrategy::before_evaluation(LightningModule& module) {
+  DDPStrategy::before_evaluation(module);
+  if (parameters_) parameters_->gather();
+}
+
+std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
+  // Those that are whole already stay so: an evaluation, or another call, needs them.
+  if (!parameters_ || parameters_->is_whole()) return nullptr;
+  struct Whole final : WholeParameters {
+    explicit Whole(detail::ParameterShards& of) : parameters(of) { parameters.gather(); }
+    ~Whole() override { parameters.divide(); }
+    Whole(const Whole&) = delete;
+    Whole& operator=(const Whole&) = delete;
+    detail::ParameterShards& parameters;
+  };
+  return std::make_unique<Whole>(*parameters_);
 }
 
 void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   if (!shards_) return DDPStrategy::optimizer_step(optimizer, closure, found_inf);
   if (divides_gradients()) {
+    if (parameters_) parameters_->before_step();
     DDPStrategy::optimizer_step(optimizer, closure, found_inf);
     return shards_->gather_parameters(optimizer);
   }
@@ -119,6 +166,7 @@ void FSDPStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& s
 }
 
 void FSDPStrategy::give_back() noexcept {
+  parameters_.reset();
   if (shards_)
     for (Optimizer* optimizer : optimizers_) optimizer->step_whole_parameters();
   optimizers_.clear();
@@ -126,11 +174,18 @@ void FSDPStrategy::give_back() noexcept {
 }
 
 void FSDPStrategy::abandon() noexcept {
+  if (parameters_) parameters_->abandon();
   DDPStrategy::abandon();
   give_back();
 }
 
 void FSDPStrategy::teardown() noexcept {
+  try {
+    if (parameters_ && process_group()) parameters_->gather();
+  } catch (const std::exception& error) {
+    log::warn("strategies.divided_parameters",
+              cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
+  }
   give_back();
   DDPStrategy::teardown();
 }

@@ -166,7 +166,14 @@ class Maker {
   void sharding() {
     const std::string name = plan_["optimizer"]["class_path"];
     const bool has_masters = plan_["trainer"].value("precision", "") == "bf16-true";
-    if (name != "LBFGS" && name != "Muon" && !has_masters && one_in(3)) plan_["sharding"] = "optimizer";
+    if (name == "LBFGS" || name == "Muon" || has_masters || !one_in(3)) return;
+    // GradientMonitor needs whole gradients, WeightAveraging whole parameters.
+    const auto has = [&](const char* callback) {
+      return std::ranges::any_of(plan_["callbacks"], [&](const Plan& each) { return each["class_path"] == callback; });
+    };
+    plan_["sharding"] = has("GradientMonitor")   ? Plan("optimizer")
+                        : has("WeightAveraging") ? one_of({"optimizer", "gradients"})
+                                                 : one_of({"optimizer", "gradients", "parameters"});
   }
 
   void optimizer() {

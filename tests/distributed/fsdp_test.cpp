@@ -70,6 +70,24 @@ TEST_CASE("fsdp: the ranks compute what those of ddp do, in weights and states")
                          trained(sharded, world, "optimizer", more + length)));
 }
 
+TEST_CASE("fsdp: with divided parameters, the ranks compute what those with divided gradients do") {
+  const Arguments more = GENERATE(
+      kAdam + Arguments{"--trainer.strategy.units", "[first, last]"},
+      kAdam + Arguments{"--trainer.accumulate_grad_batches", "3"},
+      kAdam + Arguments{"--model.spare", "true", "--trainer.strategy.find_unused_parameters", "true"},
+      kAdam + Arguments{"--trainer.precision", "16-mixed", "--model.norm", "true"},
+      kAdam + Arguments{"--trainer.precision", "bf16-mixed", "--model.dropout", "0.2"},
+      kAdam + Arguments{"--trainer.gradient_clip_val", "0.1", "--trainer.log_grad_norm", "true"},
+      kAdam + Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"},
+      kAdam +
+          Arguments{"--trainer.debug", "true", "--data.num_train", "120", "--trainer.accumulate_grad_batches", "4"});
+  const int world = GENERATE(2, 3);
+  const Arguments length{"--trainer.max_steps", "30"};
+  const TemporaryFolder gradients, parameters;
+  CHECK(same_checkpoints(trained(gradients, world, "gradients", more + length),
+                         trained(parameters, world, "parameters", more + length)));
+}
+
 TEST_CASE("fsdp: with divided gradients, two ranks compute what those of ddp do; more differ in the order of sums") {
   const Arguments more = GENERATE(
       kAdam, kAdam + Arguments{"--trainer.accumulate_grad_batches", "3", "--trainer.strategy.units", "[first]"},
@@ -127,7 +145,7 @@ TEST_CASE("fsdp: gradients that are exchanged as bfloat16 or float32 lead to wei
 
 TEST_CASE("fsdp: 2 and 4 ranks reach the weights of one process on the batches of all") {
   const int world = GENERATE(2, 4);
-  const std::string sharding = GENERATE("optimizer", "gradients");
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
   const Arguments more = kAdam + GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "3"});
   const TemporaryFolder one, many;
   const Arguments length{"--trainer.max_steps", "100"};
@@ -139,7 +157,9 @@ TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks,
   for (const auto& [ranks, sharding, bytes] : {std::tuple{"2", "optimizer", "gradients 4 + optimizer 4 = 12"},
                                                {"4", "optimizer", "gradients 4 + optimizer 2 = 10"},
                                                {"2", "gradients", "gradients 2 + optimizer 4 = 10"},
-                                               {"4", "gradients", "gradients 1 + optimizer 2 = 7"}}) {
+                                               {"4", "gradients", "gradients 1 + optimizer 2 = 7"},
+                                               {"2", "parameters", "weights 2 + gradients 2 + optimizer 4 = 8"},
+                                               {"4", "parameters", "weights 1 + gradients 1 + optimizer 2 = 4"}}) {
     const Finished run =
         trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
                  "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",
@@ -159,13 +179,13 @@ TEST_CASE("fsdp: frozen parameters, which have no state, do not count, and train
                                            "['first.*']",
                                            "--trainer.callbacks.unfreeze",
                                            GENERATE("[]", "[{at: 1ep, pattern: 'first.*'}]")};
-  const std::string sharding = GENERATE("optimizer", "gradients");
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
   const TemporaryFolder ddp, sharded;
   CHECK(same_checkpoints(trained(ddp, 2, "ddp", more), trained(sharded, 2, sharding, more)));
 }
 
 TEST_CASE("fsdp: manual optimization of two parts, with the states of ddp") {
-  const std::string sharding = GENERATE("optimizer", "gradients");
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
   const Arguments pair{"--model", "ProbePair",   "--model.how", GENERATE("toggled", "inputs"), "--trainer.max_epochs",
                        "5",       "--optimizer", "null"};
   const TemporaryFolder one, ddp, many;
@@ -178,7 +198,7 @@ TEST_CASE("fsdp: manual optimization of two parts, with the states of ddp") {
 TEST_CASE("fsdp: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
   const int world = GENERATE(2, 3);
   const std::string cut_at = GENERATE("1", "7");
-  const std::string sharding = GENERATE("optimizer", "gradients");
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
   const Arguments options = kAdam + Arguments{"--trainer.accumulate_grad_batches",
                                               "2",
                                               "--model.dropout",
@@ -210,7 +230,7 @@ TEST_CASE("fsdp: a run of one process or of ddp is continued by other numbers of
   const auto expected = trained(whole, 1, "", options + Arguments{"--trainer.max_steps", "24"});
   REQUIRE(all_exit(fit(parts.path(), 1, "", options + Arguments{"--trainer.max_steps", "5"}), 0));
   for (const auto& [world, strategy, steps] :
-       {std::tuple{2, "optimizer", "10"}, {4, "ddp", "14"}, {3, "gradients", "19"}, {1, "", "24"}}) {
+       {std::tuple{2, "optimizer", "10"}, {4, "ddp", "14"}, {3, "parameters", "19"}, {1, "", "24"}}) {
     const auto runs = fit(parts.path(), world, strategy,
                           options + Arguments{"--trainer.max_steps", steps, "--resume", "--allow-config-change"});
     REQUIRE(all_exit(runs, 0));
@@ -222,9 +242,13 @@ TEST_CASE("fsdp: on two GPUs the ranks compute what those of ddp do, over NCCL",
   require_gpus(2);
   const Arguments more = kAdam + Arguments{"--trainer.accelerator",       "cuda", "--trainer.max_steps", "20",
                                            "--trainer.gradient_clip_val", "0.5"};
-  const TemporaryFolder ddp, sharded;
+  const TemporaryFolder ddp, optimizer, gradients, parameters;
   const auto expected = trained(ddp, 2, "ddp", more);
-  CHECK(same_checkpoints(expected, trained(sharded, 2, "optimizer", more)));
+  CHECK(same_checkpoints(expected, trained(optimizer, 2, "optimizer", more)));
+  const auto of_gradients = trained(gradients, 2, "gradients", more);
+  CHECK(difference(expected, of_gradients) < 1e-5);  // another order in the norm
+  CHECK(same_checkpoints(of_gradients, trained(parameters, 2, "parameters",
+                                               more + Arguments{"--trainer.strategy.units", "[first, last]"})));
 }
 
 TEST_CASE("fsdp: a parameter without a gradient is named") {
@@ -253,6 +277,8 @@ TEST_CASE("fsdp: what cannot be divided is refused, with what to use instead") {
                                       {"bucket_cap_mb", "1"}})
     CHECK(says(message({fulgur::cat("--trainer.strategy.", option), value}, "gradients"),
                fulgur::cat(option, " has no effect with sharding: gradients")));
+  CHECK(
+      says(message({"--trainer.auto_micro_batch", "true"}, "parameters"), "auto_micro_batch repeats parts of a batch"));
   CHECK(says(message({"--trainer.callbacks+=GradientMonitor"}, "gradients"), "whole gradient of each parameter"));
   const Finished unnamed = trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer",
                                     "SGD", "--trainer.strategy", "fsdp"},

@@ -325,6 +325,7 @@ std::filesystem::path Fabric::save(const std::filesystem::path& folder, const St
         cat("[trainer.fabric] the name of a checkpoint must end in .ckpt, by which list_checkpoints finds it; got '",
             escape_controls(folder.string()), "'."));
   Collectives& collectives = impl_->strategy->collectives();
+  const auto whole = impl_->strategy->whole_parameters();
   CheckpointContent content;
   content.module = module_state(*impl_->own);
   content.aliases = parameter_aliases(*impl_->own);
@@ -382,6 +383,7 @@ StateTree Fabric::load(const std::filesystem::path& folder) {
   };
   compare("optimizer", optimizers.size(), impl_->optimizers.size());
   compare("loader", loaders.size(), impl_->loaders.size());
+  const auto whole = strategy.whole_parameters();
   load_module_state(*impl_->own, content.module);
   for (size_t i = 0; i < optimizers.size(); ++i) strategy.load_optimizer_state(*impl_->optimizers[i], optimizers[i]);
   strategy.precision().load_state(saved.at("precision"));

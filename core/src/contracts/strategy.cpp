@@ -17,6 +17,7 @@ Batch take_entry(Batch& batch, std::string_view name) {
 }  // namespace
 
 Strategy::~Strategy() = default;
+WholeParameters::~WholeParameters() = default;
 SameRanks::~SameRanks() = default;
 Precision::Guard::~Guard() = default;
 

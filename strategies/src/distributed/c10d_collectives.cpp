@@ -112,12 +112,16 @@ Tensor C10dCollectives::gather_rows(const Tensor& value) {
 
 c10::intrusive_ptr<c10d::Work> C10dCollectives::start_gather(const Tensor& buffer) {
   const at::NoGradGuard no_grad;
-  Tensor whole = buffer;
-  Tensor own = buffer.view({world_size(), -1})[rank()];
-  if (is_over_nccl(buffer)) return group_->_allgather_base(whole, own);
-  std::vector<std::vector<Tensor>> output{whole.view({world_size(), -1}).unbind()};
+  const Tensor own = buffer.view({world_size(), -1})[rank()];
   // Gloo reads its input while it writes the output.
-  std::vector<Tensor> inputs{own.clone()};
+  return start_gather(buffer, is_over_nccl(buffer) ? own : own.clone());
+}
+
+c10::intrusive_ptr<c10d::Work> C10dCollectives::start_gather(Tensor buffer, Tensor own) {
+  const at::NoGradGuard no_grad;
+  if (is_over_nccl(buffer)) return group_->_allgather_base(buffer, own);
+  std::vector<std::vector<Tensor>> output{buffer.view({world_size(), -1}).unbind()};
+  std::vector<Tensor> inputs{std::move(own)};
   return group_->allgather(output, inputs);
 }
 

@@ -18,7 +18,7 @@
 namespace fulgur::detail {
 namespace {
 
-std::mutex g_mutex;
+std::mutex g_exchange_mutex;
 Heartbeat* g_heartbeat = nullptr;
 int64_t g_rank = 0, g_world_size = 1;
 std::terminate_handler g_before = nullptr;
@@ -36,7 +36,7 @@ std::string message_of_gloo() {
 }
 
 [[noreturn]] void end(const std::string& message) {
-  const std::lock_guard lock(g_mutex);
+  const std::lock_guard lock(g_exchange_mutex);
   if (g_heartbeat) g_heartbeat->say_failed();
   // Ranks that are waiting report once a second which exchange they wait in.
   if (g_heartbeat) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
@@ -62,7 +62,7 @@ void handle() {
 }  // namespace
 
 void report_mismatches(Heartbeat& heartbeat, const ProcessPlace& place) {
-  const std::lock_guard lock(g_mutex);
+  const std::lock_guard lock(g_exchange_mutex);
   g_heartbeat = &heartbeat;
   g_rank = place.rank;
   g_world_size = place.world_size;
@@ -72,7 +72,7 @@ void report_mismatches(Heartbeat& heartbeat, const ProcessPlace& place) {
 }
 
 void forget_mismatches(const Heartbeat& heartbeat) {
-  const std::lock_guard lock(g_mutex);
+  const std::lock_guard lock(g_exchange_mutex);
   if (g_heartbeat == &heartbeat) g_heartbeat = nullptr;
 }
 

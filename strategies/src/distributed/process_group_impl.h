@@ -41,6 +41,8 @@ class C10dCollectives final : public Collectives {
   /// Starts the exchange of a buffer [ranks · part], of which each rank has its own part: afterwards all have all. All
   /// ranks have the same dtype and size.
   c10::intrusive_ptr<c10d::Work> start_gather(const Tensor& buffer);
+  /// The same with this rank's part in other memory.
+  c10::intrusive_ptr<c10d::Work> start_gather(Tensor buffer, Tensor own);
   /// Starts the sum over ranks of a buffer [ranks · part], which it may overwrite. Returns this rank's part of the sum,
   /// which is there after the work; the work holds the buffer until then.
   std::pair<Tensor, c10::intrusive_ptr<c10d::Work>> start_sum_of_parts(Tensor buffer);

@@ -46,7 +46,8 @@ std::vector<Fact> facts_of(const RankState& state, Collectives& collectives) {
           {cat("the learning rate of ", name, ", group ", g), std::bit_cast<int64_t>(lr), format_double(lr)});
     }
   }
-  const auto parameters = unique_parameters(state.module);
+  std::vector<NamedParameter> parameters;
+  if (state.has_whole_weights) parameters = unique_parameters(state.module);
   std::vector<Tensor> sums;
   for (const auto& [name, value] : parameters) sums.push_back(checksum(value.detach()));
   if (sums.empty()) return facts;

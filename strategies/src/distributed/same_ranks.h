@@ -13,10 +13,12 @@ struct RankState {
   std::vector<const Optimizer*> optimizers;
   std::vector<int64_t> optimizer_steps;  ///< one for each; empty: not compared
   int64_t global_step = 0;
+  bool has_whole_weights = true;  ///< else weights are not compared: each rank has other parts
 };
 
-/// Compares weights bit by bit, learning rates and step counts over all ranks, each of which must call it; exchanges a
-/// few integers. Throws a DistributedError on all of them that names the differences, the ranks and possible causes.
+/// Compares weights bit by bit (those that are whole), learning rates and step counts over all ranks, each of which
+/// must call it; exchanges a few integers. Throws a DistributedError on all of them that names the differences, the
+/// ranks and possible causes.
 void check_same_ranks(Collectives& collectives, const RankState& state);
 
 }  // namespace fulgur::detail

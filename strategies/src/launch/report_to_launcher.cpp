@@ -16,7 +16,7 @@
 namespace fulgur {
 namespace {
 
-std::mutex g_mutex;
+std::mutex g_report_mutex;
 std::string g_kept;  // with a newline in front
 
 bool launcher_shows() {
@@ -56,7 +56,7 @@ bool send(std::string_view message) {
 }  // namespace
 
 bool tell_launcher(std::string_view message) noexcept {
-  const std::lock_guard lock(g_mutex);
+  const std::lock_guard lock(g_report_mutex);
   const bool shows = launcher_shows();
   const bool sent = send(message);
   if (shows && !sent) print_kept();
@@ -64,7 +64,7 @@ bool tell_launcher(std::string_view message) noexcept {
 }
 
 bool keep_for_launcher(const std::string& lines) noexcept {
-  const std::lock_guard lock(g_mutex);
+  const std::lock_guard lock(g_report_mutex);
   g_kept = lines.empty() ? std::string() : "\n" + lines;
   return launcher_shows();
 }

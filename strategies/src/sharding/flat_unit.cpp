@@ -54,6 +54,15 @@ FlatUnit::Range FlatUnit::own_range(size_t index) const {
   return {from, to - from};
 }
 
+void FlatUnit::keep_part() {
+  const at::NoGradGuard no_grad;
+  kept_part_ = own_part().clone();
+}
+
+Tensor FlatUnit::own_elements(size_t index) const {
+  return kept_part_.defined() ? own_elements_of_part(index, kept_part_) : own_elements(index, buffer_);
+}
+
 Tensor FlatUnit::own_elements(size_t index, const Tensor& buffer) const {
   const auto [begin, count] = own_range(index);
   return buffer.narrow(0, begins_[index] + begin, count);
@@ -70,6 +79,8 @@ Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {
 }
 
 void FlatUnit::release() noexcept {
+  // Parameters of which this rank has a part only keep memory that cannot be read.
+  if (buffer_.storage().nbytes() == 0) return;
   try {
     const at::NoGradGuard no_grad;
     for (NamedParameter& parameter : parameters_) parameter.value.set_data(parameter.value.detach().clone());

@@ -29,13 +29,20 @@ class FlatUnit {
   Tensor own_part() const { return own_part_of(buffer_); }
   /// The same part of a buffer that is as long.
   Tensor own_part_of(const Tensor& buffer) const { return buffer.narrow(0, rank_ * part_, part_); }
+  /// Gives the part of this rank memory apart from the buffer, with the same values: `own_elements` are there from now
+  /// on.
+  void keep_part();
+  /// Undefined before.
+  const Tensor& kept_part() const { return kept_part_; }
   /// Elements `begin` to `begin + count` of a parameter, in the order of its memory; `count` may be 0.
   struct Range {
     int64_t begin, count;
   };
   /// Those of parameter `index` that this rank owns.
   Range own_range(size_t index) const;
-  /// They, in a buffer that is as long: a view [count].
+  /// They: a view [count].
+  Tensor own_elements(size_t index) const;
+  /// They, in a buffer that is as long.
   Tensor own_elements(size_t index, const Tensor& buffer) const;
   /// The same elements in this rank's part of such a buffer.
   Tensor own_elements_of_part(size_t index, const Tensor& part) const;
@@ -48,7 +55,7 @@ class FlatUnit {
   std::vector<NamedParameter> parameters_;
   std::vector<int64_t> begins_;  // of the parameters in the buffer
   int64_t rank_, part_ = 0, numel_ = 0;
-  Tensor buffer_;
+  Tensor buffer_, kept_part_;
 };
 
 }  // namespace fulgur::detail

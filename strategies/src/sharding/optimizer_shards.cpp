@@ -40,8 +40,8 @@ void check_optimizer(const Optimizer& optimizer) {
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group,
-                                 bool divides_gradients)
-    : group_(group) {
+                                 Divided divided)
+    : group_(group), divided_(divided) {
   std::map<const void*, size_t> stepped;  // by which optimizer
   for (size_t i = 0; i < optimizers.size(); ++i) {
     check_optimizer(*optimizers[i]);
@@ -63,13 +63,14 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
       shards_.emplace_back(members.size());
       units_.push_back(std::make_unique<FlatUnit>(std::move(members), group.place().rank, group.place().world_size));
+      if (divided.parameters) units_.back()->keep_part();
     }
   }
   for (Optimizer* optimizer : optimizers) {
     // A run that resumes has loaded whole states.
     const StateTree state = optimizer->state();
     std::function<Tensor(const Tensor&)> sum_over_ranks;
-    if (divides_gradients)
+    if (divided.gradients)
       sum_over_ranks = [&group](const Tensor& value) { return group.collectives().all_reduce(value, ReduceOp::sum); };
     const auto shard_of = [&](const std::string& name, const Tensor& parameter) {
       const auto found = places_.find(parameter.unsafeGetTensorImpl());
@@ -77,8 +78,7 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
         throw ConfigError(cat("[strategies.fsdp] ", optimizer->name(), " steps '", escape_controls(name),
                               "', which is not a parameter of the module. Register it, or use strategy: ddp."));
       const auto [unit, index] = found->second;
-      const FlatUnit& flat = *units_[unit];
-      return shards_[unit][index] = flat.own_elements(index, flat.buffer()).detach().set_requires_grad(true);
+      return shards_[unit][index] = units_[unit]->own_elements(index).detach().set_requires_grad(true);
     };
     optimizer->step_shards(shard_of, sum_over_ranks);
     load_state(*optimizer, state);
@@ -126,13 +126,15 @@ std::vector<size_t> OptimizerShards::changed_units(const Optimizer& optimizer) c
 
 void OptimizerShards::gather_parameters(const Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
-  run_exchange(group_, "fsdp", [&] {
-    std::vector<c10::intrusive_ptr<c10d::Work>> works;
-    for (const size_t unit : changed_units(optimizer))
-      works.push_back(group_.impl().collectives->start_gather(units_[unit]->buffer()));
-    for (const auto& work : works) work->wait();
-  });
-  // Autograd and late copies compare versions; the shards have others than the parameters.
+  if (!divided_.parameters)
+    run_exchange(group_, "fsdp", [&] {
+      std::vector<c10::intrusive_ptr<c10d::Work>> works;
+      for (const size_t unit : changed_units(optimizer))
+        works.push_back(group_.impl().collectives->start_gather(units_[unit]->buffer()));
+      for (const auto& work : works) work->wait();
+    });
+  // Autograd and late copies compare versions; the shards have others than the parameters: a graph of before the step
+  // cannot be used.
   for (const ParamGroup& group : optimizer.groups())
     for (const Tensor& parameter : group.module_params) parameter.unsafeGetTensorImpl()->bump_version();
 }
@@ -167,7 +169,7 @@ StateTree OptimizerShards::state(const Optimizer& optimizer) const {
   return group_.place().rank == 0 ? state : StateTree(nullptr);
 }
 
-StateTree OptimizerShards::divided(const Optimizer& optimizer, const StateTree& state) const {
+StateTree OptimizerShards::own_part(const Optimizer& optimizer, const StateTree& state) const {
   StateTree own = state;
   StateTree& of_parameters = own["state"];
   for (const ParamGroup& group : optimizer.groups())
@@ -198,7 +200,7 @@ StateTree OptimizerShards::divided(const Optimizer& optimizer, const StateTree& 
 
 void OptimizerShards::load_state(Optimizer& optimizer, const StateTree& state) const {
   const at::NoGradGuard no_grad;
-  optimizer.load_state(divided(optimizer, state));
+  optimizer.load_state(own_part(optimizer, state));
 }
 
 }  // namespace fulgur::detail

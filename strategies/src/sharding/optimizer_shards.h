@@ -17,12 +17,16 @@ namespace fulgur::detail {
 /// et al., 2020).
 class OptimizerShards {
  public:
+  /// What else is divided.
+  struct Divided {
+    bool gradients = false;   ///< the shards get the gradients of their parts before the step (`GradientShards`)
+    bool parameters = false;  ///< the shards have memory apart from the units (`ParameterShards`)
+  };
   /// Moves the parameters of the optimizers into units (`parameter_units`), and makes the optimizers step shards of
-  /// them; states that they have are divided. Each unit belongs to one optimizer. With `divides_gradients`, the shards
-  /// get the gradients of their parts before the step (`GradientShards`), else parameters have whole gradients. Throws
-  /// a ConfigError for an optimizer that needs whole parameters.
+  /// them; states that they have are divided. Each unit belongs to one optimizer. Throws a ConfigError for an optimizer
+  /// that needs whole parameters.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group, bool divides_gradients);
+                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group, Divided divided);
   /// Gives the parameters memory that they share with no other.
   ~OptimizerShards();
   OptimizerShards(const OptimizerShards&) = delete;
@@ -41,8 +45,8 @@ class OptimizerShards {
   /// Gives the shards of the optimizer their parts of the parameters' whole gradients, as views.
   void take_gradients(Optimizer& optimizer) const;
   void drop_gradients(Optimizer& optimizer) const noexcept;
-  /// Sends the shards that the optimizer has stepped to all ranks, which all call it: those of units in which a
-  /// parameter has a gradient.
+  /// After a step: sends the shards to all ranks, which all call it: those of units in which a parameter has a
+  /// gradient. Divided parameters are only marked as changed.
   void gather_parameters(const Optimizer& optimizer) const;
   /// The state with whole tensors, on rank 0; null on the others. All ranks must call it.
   StateTree state(const Optimizer& optimizer) const;
@@ -51,9 +55,10 @@ class OptimizerShards {
 
  private:
   std::vector<size_t> changed_units(const Optimizer& optimizer) const;
-  StateTree divided(const Optimizer& optimizer, const StateTree& state) const;
+  StateTree own_part(const Optimizer& optimizer, const StateTree& state) const;
 
   ProcessGroup& group_;
+  Divided divided_;
   std::vector<std::unique_ptr<FlatUnit>> units_;
   std::vector<std::vector<Tensor>> shards_;  // of each unit's parameters
   std::unordered_map<const void*, Place> places_;

@@ -41,7 +41,12 @@ ParameterShards::ParameterShards(ProcessGroup& group, OptimizerShards& shards)
     : group_(group), watch_([this](at::TensorList tensors) { use(tensors); }) {
   for (const auto& flat : shards.units()) {
     const c10::Storage whole = flat->buffer().storage();
-    Unit unit{.flat = flat.get(), .whole = whole, .away = unreadable(whole, *flat), .bytes = {}, .on_its_way = {}, .versions = {}};
+    Unit unit{.flat = flat.get(),
+              .whole = whole,
+              .away = unreadable(whole, *flat),
+              .bytes = {},
+              .on_its_way = {},
+              .versions = {}};
     unit.bytes = static_cast<int64_t>(whole.nbytes());
     unit_of_.emplace(unit.whole.unsafeGetStorageImpl(), units_.size());
     unit_of_.emplace(unit.away.unsafeGetStorageImpl(), units_.size());
@@ -54,7 +59,7 @@ ParameterShards::~ParameterShards() { stop(); }
 void ParameterShards::begin_forward() {
   if (is_whole_) divide();
   pass_ = forward;
-  order_.clear();
+  if (!order_.empty()) last_order_ = std::exchange(order_, {});
   follows_ = !last_order_.empty();
   for (Unit& unit : units_) unit.gathers = {};
   watch_.start();
@@ -67,10 +72,15 @@ void ParameterShards::begin_backward() {
   if (!order_.empty()) free_all_but({order_.back()}, /*kept_too=*/true);
 }
 
-void ParameterShards::end_backward() {
-  divide();
-  last_order_ = std::move(order_);
-  order_.clear();
+void ParameterShards::end_backward(bool follows) {
+  if (!follows) return divide();
+  free_all_but({}, /*kept_too=*/true);
+  pass_ = forward;
+}
+
+void ParameterShards::before_step() {
+  if (is_whole_) return divide();
+  free_all_but({}, /*kept_too=*/true);
 }
 
 void ParameterShards::divide() {
@@ -123,7 +133,8 @@ void ParameterShards::use(at::TensorList tensors) {
   for (const Tensor& tensor : tensors) {
     if (!tensor.has_storage()) continue;
     const auto found = unit_of_.find(tensor.storage().unsafeGetStorageImpl());
-    if (found != unit_of_.end() && tensor.storage().unsafeGetStorageImpl() != units_[found->second].whole.unsafeGetStorageImpl())
+    if (found != unit_of_.end() &&
+        tensor.storage().unsafeGetStorageImpl() != units_[found->second].whole.unsafeGetStorageImpl())
       set_storage(tensor, units_[found->second].whole);
   }
 }

@@ -15,8 +15,8 @@
 namespace fulgur::detail {
 
 /// Keeps this rank's part of the parameters only (ZeRO, stage 3: Rajbhandari et al., 2020). A unit is gathered when an
-/// operation of a forward or a backward reads one of its parameters, and freed when an operation reads another unit. The
-/// order of the last step says which unit is gathered in advance, while the one before it computes.
+/// operation of a forward or a backward reads one of its parameters, and freed when an operation reads another unit.
+/// The order of the last step says which unit is gathered in advance, while the one before it computes.
 ///
 /// A parameter that is not there has memory which cannot be read: an access outside of forward and backward fails with
 /// an error that names the unit. Graphs keep views of parameters, so the memory of a gathered unit is always the same
@@ -34,7 +34,10 @@ class ParameterShards {
   void begin_forward();
   /// Frees what the forward has kept, except the unit that it read last.
   void begin_backward();
-  void end_backward();
+  /// Frees all units. If a forward `follows`, its operations are watched without `begin_forward`.
+  void end_backward(bool follows);
+  /// Frees all units before a step changes the parts.
+  void before_step();
   /// Stops watching, and frees all units; what was written to whole parameters stays.
   void divide();
   /// Stops watching, and gathers all units until `divide`. All ranks must call it.
@@ -47,13 +50,13 @@ class ParameterShards {
   enum Pass { forward, backward };
   struct Unit {
     FlatUnit* flat = nullptr;
-    c10::Storage whole, away;                  // of the parameters, while they are there or not
-    int64_t bytes = 0;                         // of the storage
+    c10::Storage whole, away;  // of the parameters, while they are there or not
+    int64_t bytes = 0;         // of the storage
     bool is_there = true;
     c10::intrusive_ptr<c10d::Work> on_its_way;  // the exchange that was started in advance
-    std::vector<int64_t> versions;             // of the parameters, when they were gathered
-    std::array<int64_t, 2> gathers{};          // in each pass of this step
-    std::array<bool, 2> is_kept{};             // until the end of the pass: it is read too often to be freed
+    std::vector<int64_t> versions;              // of the parameters, when they were gathered
+    std::array<int64_t, 2> gathers{};           // in each pass of this step
+    std::array<bool, 2> is_kept{};              // until the end of the pass: it is read too often to be freed
   };
   void use(at::TensorList tensors);
   void start(Unit& unit);

@@ -34,6 +34,7 @@ void roll_back(RunState& run, Services& services) {
   services.checkpoints.discard_requests("a rollback");
   const CheckpointContent content = read_checkpoint(*path);
   services.finite.count_rollback(content.state.at(checkpoint_keys::kNonfinite), *path);
+  const auto whole = run.strategy->whole_parameters();
   load_module_state(*run.model, content.module);
   const CheckpointLoading load;
   Restoring restoring{.run = run, .services = services, .content = content, .load = load};

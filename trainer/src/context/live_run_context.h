@@ -74,6 +74,7 @@ class LiveRunContext final : public RunContext,
     state_.step.manual_backward(loss, options);
   }
   void unscale_gradients(Optimizer& optimizer) override { state_.strategy->precision().unscale(optimizer); }
+  bool divides_parameters() const override { return state_.strategy->divides_parameters(); }
   int64_t master_weight_bytes() const override { return state_.strategy->precision().extra_bytes(); }
   void set_manual_sync(bool on) override { state_.step.manual_sync = on; }
   /// With several ranks, only values in written rows, which are the same on all of them.

@@ -32,6 +32,8 @@ class RunCheckpointHost final : public CheckpointHost {
     services_.rank_checks.check_exchanges();
     services_.rank_checks.check_same_ranks();
   }
+  std::unique_ptr<WholeParameters> whole_parameters() override { return run_.strategy->whole_parameters(); }
+  bool divides_parameters() const override { return run_.strategy->divides_parameters(); }
   Tensor weight_norm() override { return services_.finite.weight_norm(); }
   std::optional<std::string> bad_weight() override { return services_.finite.bad_weight(); }
   bool take_save_done() override { return services_.consensus.take_save_done(); }

@@ -92,8 +92,15 @@ void DebugChecks::check_gradients() {
 
 void DebugChecks::check_parameters() {
   std::vector<std::string> bad;
-  for (const auto& [name, value] : unique_parameters(*run_.model))
-    if (!finite(value)) bad.push_back(name);
+  if (run_.strategy->divides_parameters()) {
+    for (const PlannedOptimizer& planned : run_.plan.optimizers)
+      for (const ParamGroup& group : planned.optimizer->groups())
+        for (size_t i = 0; i < group.params.size(); ++i)
+          if (!finite(group.params[i])) bad.push_back(group.names[i]);
+  } else {
+    for (const auto& [name, value] : unique_parameters(*run_.model))
+      if (!finite(value)) bad.push_back(name);
+  }
   if (!bad.empty())
     throw NonFiniteError(cat("[trainer.debug] there is NaN or infinity in ", join(bad), " after the optimizer's step (",
                              run_.describe_position(), ")."));

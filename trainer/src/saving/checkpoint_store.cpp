@@ -153,7 +153,10 @@ void CheckpointStore::check_exchanges_before_save() {
 }
 
 // On a GPU the host does not wait for the device's results; the writer of the checkpoint checks them.
-bool CheckpointStore::judged_later() const { return settings_.async && run_.device().is_cuda(); }
+// Parameters that are whole only during a save cannot be copied later.
+bool CheckpointStore::judged_later() const {
+  return settings_.async && run_.device().is_cuda() && !host_.divides_parameters();
+}
 
 bool CheckpointStore::awaits_rows() const { return judged_later() && run_.world_size() == 1; }
 
@@ -283,6 +286,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += run_layout::kExtension;
   folder = plain_path(folder);
+  const auto whole = host_.whole_parameters();
   CheckpointInfo info = info_of_now(ticket, folder, request);
   if (!judged_later()) {
     host_.check_ranks();

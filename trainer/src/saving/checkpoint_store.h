@@ -14,6 +14,7 @@
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/checkpoint/checkpoint_writer.h"
 #include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/contracts/strategy.h"
 #include "saving/failed_saves.h"
 #include "saving/kept_checkpoints.h"
 #include "saving/late_tensors.h"
@@ -38,6 +39,9 @@ class CheckpointHost {
   virtual void check_ranks() = 0;
   /// A norm of all weights, computed on the device: not finite if one of them is not; undefined if there is no check.
   virtual Tensor weight_norm() = 0;
+  virtual bool divides_parameters() const = 0;
+  /// Gathers parameters of which ranks have parts, until the result is destroyed.
+  virtual std::unique_ptr<WholeParameters> whole_parameters() = 0;
   /// The name of the first weight that is not finite. Waits for the device.
   virtual std::optional<std::string> bad_weight() = 0;
   /// True once after rank 0's save in flight has ended; only with several ranks, on all of them at the same step.

@@ -426,14 +426,15 @@ std::string NonFinitePolicy::find() const {
   for (const auto& [name, value] : batch_)
     if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
       return cat("'", escape_controls(name), "' of the batch");
-  return find_in_weights();
+  // One rank alone cannot gather divided parameters.
+  return find_in_weights(/*reads_weights=*/!settings_.strategy->divides_parameters());
 }
 
 // A parameter or a gradient that is not finite; empty if all are. The same on all ranks.
-std::string NonFinitePolicy::find_in_weights() const {
+std::string NonFinitePolicy::find_in_weights(bool reads_weights) const {
   const auto parameters = unique_parameters(run_.module());
   for (const auto& [name, value] : parameters)
-    if (!is_finite(value.detach())) return cat("the parameter '", name, "'");
+    if (reads_weights && !is_finite(value.detach())) return cat("the parameter '", name, "'");
   for (const auto& [name, value] : parameters)
     if (!is_finite(value.grad())) return cat("the gradient of '", name, "'");
   return "";
@@ -441,7 +442,11 @@ std::string NonFinitePolicy::find_in_weights() const {
 
 // `find_in_weights`, and gradients of which each rank has a part. All ranks must call it.
 std::string NonFinitePolicy::find_on_all_ranks(const Optimizer& optimizer) const {
-  if (std::string bad = find_in_weights(); !bad.empty() || !optimizer.gradients_are_shards()) return bad;
+  {
+    const auto whole = settings_.strategy->whole_parameters();
+    if (std::string bad = find_in_weights(/*reads_weights=*/true); !bad.empty() || !optimizer.gradients_are_shards())
+      return bad;
+  }
   std::vector<std::string> names;
   std::vector<double> counts;
   for (const ParamGroup& group : optimizer.groups())

@@ -47,6 +47,7 @@ class NonFinitePolicy {
     int64_t check_every = 0;  ///< steps between checks of weights and gradients by name; 0: never
     bool logs_counters = true;
     Precision* precision = nullptr;
+    Strategy* strategy = nullptr;
   };
   /// `batch` is the current training batch; `position` returns the position of the run, for messages.
   NonFinitePolicy(RunContext& run, LogStore& logs, const Batch& batch, std::function<std::string()> position)
@@ -142,7 +143,7 @@ class NonFinitePolicy {
   void keep_finding(const std::string& what);
   void note(const std::string& what) const;
   std::string find() const;
-  std::string find_in_weights() const;
+  std::string find_in_weights(bool reads_weights) const;
   std::string find_on_all_ranks(const Optimizer& optimizer) const;
   std::string describe_batches() const;
   /// The ranks that saw a non-finite loss in the reported batches; with `raise` only this rank is asked.

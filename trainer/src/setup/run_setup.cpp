@@ -38,7 +38,8 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   services_.finite.configure({.policy = run_.options.on_nonfinite,
                               .check_every = run_.options.check_every,
                               .logs_counters = !run_.options.barebones,
-                              .precision = &run_.strategy->precision()});
+                              .precision = &run_.strategy->precision(),
+                              .strategy = run_.strategy.get()});
   check_options();
   run_.load.check();
   run_.components.pretrained.check();

@@ -13,6 +13,7 @@ namespace fulgur {
 namespace detail {
 class GradientShards;
 class OptimizerShards;
+class ParameterShards;
 }  // namespace detail
 
 /// Sharded data parallel: like ddp, but each rank keeps only its part of what the other ranks have too.
@@ -20,12 +21,15 @@ class OptimizerShards;
 /// With `sharding: optimizer` (ZeRO, stage 1) this is the optimizers' state: each rank steps its part of the
 /// parameters, and the parts are exchanged after the step. Parameters and gradients are whole on each rank. With
 /// `gradients` (stage 2) each rank keeps the averages of its part of the gradients only: the parameters have no
-/// gradient after a backward that exchanges them.
+/// gradient after a backward that exchanges them. With `parameters` (stage 3) it keeps its part of the parameters only,
+/// and units are gathered while a forward or a backward reads them; each rank must read them in the same order. An
+/// evaluation and a save gather all.
 class FULGUR_API FSDPStrategy final : public DDPStrategy {
  public:
-  enum class Sharding { optimizer, gradients };
+  enum class Sharding { optimizer, gradients, parameters };
   friend constexpr auto enum_names(Sharding) {
-    return std::to_array<EnumName<Sharding>>({{Sharding::optimizer, "optimizer"}, {Sharding::gradients, "gradients"}});
+    return std::to_array<EnumName<Sharding>>(
+        {{Sharding::optimizer, "optimizer"}, {Sharding::gradients, "gradients"}, {Sharding::parameters, "parameters"}});
   }
   /// The type in which gradients are exchanged; `gradient`: their own.
   enum class ReduceDtype { gradient, float32, bfloat16, float16 };
@@ -47,9 +51,16 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   ~FSDPStrategy() override;
 
   std::string name() const override { return "fsdp"; }
+  /// Throws a ConfigError for what does not work with this sharding.
+  void configure(StrategySetup setup) override;
   /// Divides the optimizers. Throws a ConfigError for one that needs whole parameters, such as Muon or LBFGS, and for
   /// parameters that are not dense in memory.
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
+  void before_forward(LightningModule& module, GradSync sync) override;
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void before_evaluation(LightningModule& module) override;
+  bool divides_parameters() const override { return options_.sharding == Sharding::parameters && process_group(); }
+  std::unique_ptr<WholeParameters> whole_parameters() override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   StateTree optimizer_state(const Optimizer& optimizer) override;
   void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
@@ -69,8 +80,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void give_back() noexcept;
 
   Options options_;
-  std::vector<Optimizer*> optimizers_;               ///< of the run, until `teardown`
-  std::unique_ptr<detail::OptimizerShards> shards_;  ///< null before training, and with one process
+  std::vector<Optimizer*> optimizers_;                   ///< of the run, until `teardown`
+  std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
+  std::unique_ptr<detail::ParameterShards> parameters_;  ///< with `parameters`
 };
 
 }  // namespace fulgur

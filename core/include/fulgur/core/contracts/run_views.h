@@ -60,6 +60,8 @@ class FULGUR_API RunMeters {
   virtual std::string precision_name() const = 0;
   /// Bytes of float32 master weights that the precision keeps; 0 for most.
   virtual int64_t master_weight_bytes() const { return 0; }
+  /// Whether each rank has only its part of the parameters between steps (`Strategy::divides_parameters`).
+  virtual bool divides_parameters() const { return false; }
 };
 
 /// The checkpoints that a fit has written, for callbacks that keep some of them: `RunContext::published_checkpoints`.

@@ -53,6 +53,12 @@ struct FULGUR_API LaunchPlan {
   double start_timeout_s = 300;  ///< time for the launchers of several nodes to find each other
 };
 
+/// Parameters are whole while this exists.
+class FULGUR_API WholeParameters {
+ public:
+  virtual ~WholeParameters();
+};
+
 /// Where a run computes: devices, ranks, communication, placement. The loops call it.
 class FULGUR_API Strategy {
  public:
@@ -124,6 +130,11 @@ class FULGUR_API Strategy {
   /// The loop calls this, which calls precision.step, which calls the optimizer. `closure` is empty except for
   /// optimizers that need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
+  /// Whether this process has only a part of the parameters between steps; the others cannot be read then.
+  virtual bool divides_parameters() const { return false; }
+  /// Gathers divided parameters until the result is destroyed; what is written to them stays. Null if they are whole.
+  /// All ranks must call it.
+  [[nodiscard]] virtual std::unique_ptr<WholeParameters> whole_parameters() { return nullptr; }
   /// The state of an optimizer for a checkpoint, with whole tensors. All ranks must call it, in the same order; those
   /// that write no checkpoint may get null.
   virtual StateTree optimizer_state(const Optimizer& optimizer);
