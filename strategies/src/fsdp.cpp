@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "distributed/sub_group.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -15,13 +16,17 @@ namespace fulgur {
 void FSDPStrategy::Options::fields(Fields& f) {
   f(sharding, "sharding",
     "What each rank has only a part of. optimizer: the states of the optimizers (ZeRO, stage 1); gradients: they and "
-    "the averaged gradients (stage 2); parameters: they and the parameters (stage 3).")
+    "the averaged gradients (stage 2); parameters: they and the parameters (stage 3); "
+    "hybrid: the same within groups of ranks, and each group has a copy.")
       .required();
   f(units, "units",
     "Patterns of the names of modules whose parameters are exchanged together. auto: the elements of each ModuleList; "
     "the remaining parameters are one unit; []: all are one.");
   f(reduce_dtype, "reduce_dtype",
     "The type in which gradients are exchanged, if they are divided. gradient: that of the gradients.");
+  f(shard_size, "shard_size",
+    "With sharding: hybrid, the number of ranks that have the parts of a copy; ranks in a row. auto: those of a node.")
+      .at_least(1);
   DDPStrategy::Options::fields(f);
 }
 
@@ -49,8 +54,11 @@ void check_options(const FSDPStrategy::Options& options) {
   if (options.sharding == FSDPStrategy::Sharding::optimizer) {
     if (options.reduce_dtype != FSDPStrategy::ReduceDtype::gradient)
       refuse("reduce_dtype", "Use compression: bf16 or fp16, or sharding: gradients.");
+    if (options.shard_size.value) refuse("shard_size", "Remove it, or use sharding: hybrid.");
     return;
   }
+  if (options.sharding != FSDPStrategy::Sharding::hybrid && options.shard_size.value)
+    refuse("shard_size", "Remove it, or use sharding: hybrid.");
   const DDPStrategy::Options defaults;
   if (options.compression != defaults.compression) refuse("compression", "Use reduce_dtype: bfloat16 or float16.");
   if (options.static_graph) refuse("static_graph", "Remove it, or use sharding: optimizer.");
@@ -70,7 +78,7 @@ FSDPStrategy::FSDPStrategy(Options options)
 FSDPStrategy::~FSDPStrategy() = default;
 
 void FSDPStrategy::configure(StrategySetup setup) {
-  if (options_.sharding == Sharding::parameters && setup.syncs_after_backward)
+  if (divides_all() && setup.syncs_after_backward)
     throw ConfigError(
         "[strategies.fsdp] auto_micro_batch repeats parts of a batch on one rank alone, and with sharding: parameters "
         "all "
@@ -81,14 +89,18 @@ void FSDPStrategy::configure(StrategySetup setup) {
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   // It is called again when parameters are frozen or unfrozen.
   optimizers_ = optimizers;
-  if (process_group() && !shards_)
+  if (process_group() && !shards_) {
+    groups_ = options_.sharding == Sharding::hybrid
+                  ? std::make_unique<detail::ShardGroups>(*process_group(),
+                                                          options_.shard_size.value.value_or(place().local_world_size))
+                  : std::make_unique<detail::ShardGroups>(*process_group());
     shards_ = std::make_unique<detail::OptimizerShards>(
-        module, optimizers, options_.units.value, *process_group(),
-        detail::OptimizerShards::Divided{.gradients = divides_gradients(),
-                                         .parameters = options_.sharding == Sharding::parameters});
+        module, optimizers, options_.units.value, *groups_,
+        detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()});
+  }
   DDPStrategy::start_training(module, optimizers);
-  if (!shards_ || options_.sharding != Sharding::parameters || parameters_) return;
-  parameters_ = std::make_unique<detail::ParameterShards>(*process_group(), *shards_);
+  if (!shards_ || !divides_all() || parameters_) return;
+  parameters_ = std::make_unique<detail::ParameterShards>(*groups_, *shards_);
   parameters_->divide();
 }
 
@@ -147,13 +159,13 @@ std::unique_ptr<detail::GradientExchange> FSDPStrategy::make_reducer(std::vector
   if (!shards_ || !divides_gradients())
     return DDPStrategy::make_reducer(std::move(parameters), find_unused_parameters, buckets);
   std::erase_if(parameters, [&](const NamedParameter& parameter) { return !shards_->has(parameter.value); });
-  return std::make_unique<detail::UnitReducer>(*process_group(), *shards_, std::move(parameters),
+  return std::make_unique<detail::UnitReducer>(*groups_, *shards_, std::move(parameters),
                                                sent_dtype(options_.reduce_dtype), find_unused_parameters);
 }
 
 void FSDPStrategy::average_gradients(Optimizer& optimizer) {
   if (!shards_ || !divides_gradients()) return DDPStrategy::average_gradients(optimizer);
-  detail::GradientShards(*process_group(), *shards_, sent_dtype(options_.reduce_dtype)).average(optimizer);
+  detail::GradientShards(*groups_, *shards_, sent_dtype(options_.reduce_dtype)).average(optimizer);
 }
 
 StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {
@@ -171,6 +183,7 @@ void FSDPStrategy::give_back() noexcept {
     for (Optimizer* optimizer : optimizers_) optimizer->step_whole_parameters();
   optimizers_.clear();
   shards_.reset();
+  groups_.reset();
 }
 
 void FSDPStrategy::abandon() noexcept {

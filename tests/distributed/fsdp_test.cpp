@@ -111,6 +111,32 @@ TEST_CASE("fsdp: with divided gradients, two ranks compute what those of ddp do;
   CHECK(difference(expected, found) < 1e-4);
 }
 
+TEST_CASE("fsdp: groups of ranks have copies, and compute what all ranks do together") {
+  const std::string size = GENERATE("1", "2", "4");
+  const Arguments more{"--optimizer",
+                       "SGD",
+                       "--optimizer.lr",
+                       "0.05",
+                       "--optimizer.momentum",
+                       "0.9",
+                       "--trainer.gradient_clip_val",
+                       "0.1",
+                       "--trainer.strategy.units",
+                       "[first, last]",
+                       "--data.num_train",
+                       "240"};
+  const Arguments hybrid = more + Arguments{"--trainer.strategy.shard_size", size};
+  const Arguments length{"--trainer.max_steps", "9"}, half{"--trainer.max_steps", "4"};
+  const TemporaryFolder all, groups, parts;
+  const auto expected = trained(all, 4, "parameters", more + length);
+  const auto found = trained(groups, 4, "hybrid", hybrid + length);
+  CHECK(difference(expected, found) < 1e-6);
+  // Rank 0 saves, and has a part of the first copy only.
+  REQUIRE(all_exit(fit(parts.path(), 4, "hybrid", hybrid + half), 0));
+  REQUIRE(all_exit(fit(parts.path(), 4, "hybrid", hybrid + length + Arguments{"--resume"}), 0));
+  CHECK(same_checkpoints(found, last_checkpoint(parts.path())));
+}
+
 TEST_CASE("fsdp: the norm of divided gradients is that of all ranks") {
   const int world = GENERATE(2, 3);
   const Arguments more{"--optimizer",
@@ -159,7 +185,9 @@ TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks,
                                                {"2", "gradients", "gradients 2 + optimizer 4 = 10"},
                                                {"4", "gradients", "gradients 1 + optimizer 2 = 7"},
                                                {"2", "parameters", "weights 2 + gradients 2 + optimizer 4 = 8"},
-                                               {"4", "parameters", "weights 1 + gradients 1 + optimizer 2 = 4"}}) {
+                                               {"4", "parameters", "weights 1 + gradients 1 + optimizer 2 = 4"},
+                                               // A copy is divided among the ranks of a node, and there is one node.
+                                               {"4", "hybrid", "weights 1 + gradients 1 + optimizer 2 = 4"}}) {
     const Finished run =
         trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
                  "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",

@@ -89,7 +89,7 @@ Tensor C10dCollectives::all_reduce(const Tensor& value, ReduceOp op) {
   return values[0];
 }
 
-bool C10dCollectives::is_over_nccl(const Tensor& value) const { return !value.is_cpu() && owner_.impl().nccl; }
+bool C10dCollectives::is_over_nccl(const Tensor& value) const { return !value.is_cpu() && !owner_.impl().nccl.empty(); }
 
 Tensor C10dCollectives::gather_rows(const Tensor& value) {
   const at::NoGradGuard no_grad;

@@ -86,6 +86,13 @@ void throw_if_device_failed(at::Device device) {
   }
 }
 
+// The first error of the groups.
+c10d::ErrorType nccl_error(const std::vector<c10::intrusive_ptr<c10d::Backend>>& backends) {
+  for (const auto& nccl : backends)
+    if (const c10d::ErrorType error = nccl->getError(); error != c10d::ErrorType::SUCCESS) return error;
+  return c10d::ErrorType::SUCCESS;
+}
+
 void abort_backend(c10d::Backend& nccl) noexcept {
   try {
     nccl.abort();
@@ -99,6 +106,37 @@ void abort_backend(c10d::Backend& nccl) noexcept {
 void register_nccl_backend(MakeNcclBackend make) { g_make_nccl = make; }
 
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+c10::intrusive_ptr<c10d::ProcessGroup> ProcessGroup::Impl::make_group(const std::string& prefix, int rank, int size) {
+  const auto timeout = milliseconds(short_timeout ? options.timeout_s : options.start_timeout_s);
+  try {
+    auto made = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+    // The backends of all groups and the heartbeat write keys, which must not collide.
+    const auto prefixed = [&](const char* backend) {
+      return c10::make_intrusive<c10d::PrefixStore>(prefix + backend, store);
+    };
+    gloo.push_back(detail::make_gloo_backend(prefixed("gloo"), rank, size, address, timeout));
+    made->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, gloo.back());
+    if (options.backend == "nccl") {
+      nccl.push_back(g_make_nccl(prefixed("nccl"), rank, size, timeout));
+      made->setBackend(options.device.type(), c10d::ProcessGroup::BackendType::NCCL, nccl.back());
+      made->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
+    } else {
+      if (!options.device.is_cpu())
+        made->setBackend(options.device.type(), c10d::ProcessGroup::BackendType::GLOO, gloo.back());
+      made->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    }
+    made->setGroupName("fulgur" + prefix);
+    return made;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DistributedError(
+        cat("[strategies.process_group] rank ", place.rank, " of ", place.world_size,
+            " cannot connect to the others from ", address.text, ": ", first_line(error.what()),
+            ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
+  }
+}
 
 std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, const ProcessGroupOptions& options) {
   // LibTorch's flight recorder may crash if it is read while a group is created (measured with threads as ranks).
@@ -119,34 +157,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   impl->place = place;
   impl->store = detail::meet(place, options.start_timeout_s);
   impl->address = detail::choose_gloo_address(place.main_address);
-  const int rank = static_cast<int>(place.rank), world_size = static_cast<int>(place.world_size);
-  const auto timeout = milliseconds(options.start_timeout_s);
-  try {
-    impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, rank, world_size);
-    // Both backends and the heartbeat write keys, which must not collide.
-    const auto prefixed = [&](const char* prefix) {
-      return c10::make_intrusive<c10d::PrefixStore>(prefix, impl->store);
-    };
-    impl->gloo = detail::make_gloo_backend(prefixed("gloo"), rank, world_size, impl->address, timeout);
-    impl->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, impl->gloo);
-    if (options.backend == "nccl") {
-      impl->nccl = g_make_nccl(prefixed("nccl"), rank, world_size, timeout);
-      impl->group->setBackend(options.device.type(), c10d::ProcessGroup::BackendType::NCCL, impl->nccl);
-      impl->group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
-    } else {
-      if (!options.device.is_cpu())
-        impl->group->setBackend(options.device.type(), c10d::ProcessGroup::BackendType::GLOO, impl->gloo);
-      impl->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-    }
-    impl->group->setGroupName("fulgur");
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw DistributedError(
-        cat("[strategies.process_group] rank ", rank, " of ", world_size, " cannot connect to the others from ",
-            impl->address.text, ": ", first_line(error.what()),
-            ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
-  }
+  impl->group = impl->make_group("", static_cast<int>(place.rank), static_cast<int>(place.world_size));
   impl->heartbeat.emplace(impl->store, place.rank, place.world_size);
   detail::report_mismatches(*impl->heartbeat, place);
   const std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)));
@@ -166,19 +177,19 @@ ProcessGroup::~ProcessGroup() {
   // Gloo's destructor waits for exchanges in progress, and their peers may be gone. Its resources end with the process;
   // NCCL's threads must not live that long, since they would use CUDA while it is torn down.
   impl_->collectives.reset();
-  (void)impl_->gloo.release();
-  impl_->nccl.reset();
+  for (auto& gloo : impl_->gloo) (void)gloo.release();
+  impl_->nccl.clear();
   impl_->group.reset();
   (void)impl_->store.release();
 }
 
 void ProcessGroup::shut_down() noexcept {
-  if (!impl_->nccl || impl_->ended) return;
+  if (impl_->nccl.empty() || impl_->ended) return;
   try {
     // NCCL's ranks end together: one left alone would wait for the others.
     impl_->collectives->start_max({0})->take();
     check();
-    impl_->nccl->shutdown();
+    for (const auto& nccl : impl_->nccl) nccl->shutdown();
     impl_->ended = true;
   } catch (const std::exception& error) {
     log::debug(cat("[strategies.process_group] the ranks do not end together: ", error.what()));
@@ -187,12 +198,13 @@ void ProcessGroup::shut_down() noexcept {
 }
 
 void ProcessGroup::abort() noexcept {
-  if (impl_->nccl && !std::exchange(impl_->ended, true)) abort_backend(*impl_->nccl);
+  if (std::exchange(impl_->ended, true)) return;
+  for (const auto& nccl : impl_->nccl) abort_backend(*nccl);
 }
 
 void ProcessGroup::abort_late_launch() noexcept {
   impl_->launch_was_late = true;
-  if (impl_->nccl) abort_backend(*impl_->nccl);
+  for (const auto& nccl : impl_->nccl) abort_backend(*nccl);
 }
 
 std::chrono::milliseconds ProcessGroup::timeout() const {
@@ -200,12 +212,12 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 }
 
 void ProcessGroup::check() const {
-  if (!impl_->nccl || impl_->ended) return;
+  if (impl_->nccl.empty() || impl_->ended) return;
   if (impl_->launch_was_late)
     lose("exchange", true,
          cat("a captured step with exchanges over NCCL took longer than ",
              format_double(static_cast<double>(timeout().count()) / 1000), " s"));
-  const c10d::ErrorType error = impl_->nccl->getError();
+  const c10d::ErrorType error = nccl_error(impl_->nccl);
   if (error == c10d::ErrorType::SUCCESS) return;
   // If the device itself has failed, that is the reason: this throws its error. The communicators are aborted by now,
   // so nothing waits for a rank any more.
@@ -224,8 +236,8 @@ Collectives& ProcessGroup::collectives() { return *impl_->collectives; }
 void ProcessGroup::use_short_timeout() {
   if (impl_->short_timeout) return;
   impl_->short_timeout = true;
-  for (const auto& backend : {impl_->gloo, impl_->nccl})
-    if (backend) backend->setTimeout(milliseconds(impl_->options.timeout_s));
+  for (const auto* backends : {&impl_->gloo, &impl_->nccl})
+    for (const auto& backend : *backends) backend->setTimeout(milliseconds(impl_->options.timeout_s));
 }
 
 std::string ProcessGroup::describe() const {
@@ -251,8 +263,8 @@ void ProcessGroup::rethrow(const char* operation) const {
     if (!comes_from_an_exchange(error, text)) throw;
     // An exchange over aborted communicators reports that they were aborted, not why.
     const bool aborted_late =
-        impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
-    if (impl_->nccl && !aborted_late) throw_if_device_failed(impl_->options.device);
+        impl_->launch_was_late || (!impl_->ended && nccl_error(impl_->nccl) == c10d::ErrorType::TIMEOUT);
+    if (!impl_->nccl.empty() && !aborted_late) throw_if_device_failed(impl_->options.device);
     const bool late = aborted_late || text.find("imed out") != text.npos || text.find("imeout") != text.npos;
     lose(operation, late, first_line(text));
   }

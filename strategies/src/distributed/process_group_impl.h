@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -76,12 +77,16 @@ auto run_exchange(const ProcessGroup& group, const char* name, Exchange&& exchan
 }
 
 struct ProcessGroup::Impl {
+  /// Connects the ranks of a group of `size` ranks, of which this is `rank`. Keys in the store begin with `prefix`.
+  c10::intrusive_ptr<c10d::ProcessGroup> make_group(const std::string& prefix, int rank, int size);
+
   ProcessGroupOptions options;
   ProcessPlace place;
   detail::GlooAddress address;
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
-  c10::intrusive_ptr<c10d::Backend> gloo, nccl;
+  /// Those of all groups; that of all ranks first. `nccl` is empty with another backend.
+  std::vector<c10::intrusive_ptr<c10d::Backend>> gloo, nccl;
   std::optional<detail::Heartbeat> heartbeat;
   std::optional<detail::C10dCollectives> collectives;
   std::atomic<bool> short_timeout = false;  // read by the thread that watches launches

@@ -28,7 +28,7 @@ void GradientShards::start(size_t unit, std::vector<uint8_t> has_gradient) {
                     .own = {},
                     .work = {}};
   // Divided before the sum, which could overflow; in the same way as by LibTorch's Reducer, so that the bits are equal.
-  const Tensor share = at::native::wrapped_scalar_tensor(1.0 / static_cast<double>(group_.place().world_size));
+  const Tensor share = at::native::wrapped_scalar_tensor(1.0 / static_cast<double>(groups_.whole().place().world_size));
   for (size_t i = 0; i < parameters.size(); ++i) {
     Tensor& gradient = parameters[i].value.mutable_grad();
     if (!gradient.defined()) continue;
@@ -40,9 +40,8 @@ void GradientShards::start(size_t unit, std::vector<uint8_t> has_gradient) {
     gradient.reset();
   }
   if (on_their_way_.size() > 1) finish_first();
-  run_exchange(group_, "fsdp", [&] {
-    std::tie(exchange.own, exchange.work) = group_.impl().collectives->start_sum_of_parts(exchange.buffer);
-  });
+  run_exchange(groups_.whole(), "fsdp",
+               [&] { std::tie(exchange.own, exchange.work) = groups_.parts().start_sum_of_parts(exchange.buffer); });
   on_their_way_.push_back(std::move(exchange));
 }
 
@@ -50,7 +49,7 @@ void GradientShards::finish_first() {
   const at::NoGradGuard no_grad;
   Exchange exchange = std::move(on_their_way_.front());
   on_their_way_.pop_front();
-  run_exchange(group_, "fsdp", [&] { exchange.work->wait(); });
+  run_exchange(groups_.whole(), "fsdp", [&] { exchange.work->wait(); });
   const FlatUnit& flat = *shards_.units()[exchange.unit];
   const at::ScalarType dtype = flat.parameters().front().value.scalar_type();
   // A copy of this rank's part alone: the buffer is freed.
@@ -59,6 +58,7 @@ void GradientShards::finish_first() {
     own = own.to(dtype);
   else if (own.is_alias_of(exchange.buffer))
     own = own.clone();
+  if (auto* const copies = groups_.copies()) own = copies->all_reduce(own, ReduceOp::sum);
   for (size_t i = 0; i < exchange.has_gradient.size(); ++i) {
     if (!exchange.has_gradient[i]) continue;
     Tensor& gradient = shards_.shard(exchange.unit, i).mutable_grad();
@@ -85,7 +85,7 @@ void GradientShards::average(const Optimizer& optimizer) {
       flags.push_back(parameter.grad().defined() ? 1 : 0);
     }
   if (flags.empty()) return;
-  const Tensor anywhere = group_.collectives().all_reduce(at::tensor(flags, at::kLong), ReduceOp::max);
+  const Tensor anywhere = groups_.whole().collectives().all_reduce(at::tensor(flags, at::kLong), ReduceOp::max);
   for (size_t unit = 0; unit < flags_of.size(); ++unit) {
     std::vector<uint8_t> has_gradient;
     for (const size_t flag : flags_of[unit])

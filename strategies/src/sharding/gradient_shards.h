@@ -8,19 +8,18 @@
 #include <vector>
 
 #include "fulgur/core/contracts/optimizer.h"
-#include "fulgur/strategies/process_group.h"
 #include "sharding/optimizer_shards.h"
 
 namespace fulgur::detail {
 
-/// Gives each rank the averages of its part of the gradients, and frees the gradients of the parameters (ZeRO, stage 2:
-/// Rajbhandari et al., 2020). Exchanges run while the caller computes; at most two units are on their way, so that
-/// memory is bounded.
+/// Gives each rank the averages of its part of the gradients, over all ranks, and frees the gradients of the parameters
+/// (ZeRO, stage 2: Rajbhandari et al., 2020). Exchanges run while the caller computes; at most two units are on their
+/// way, so that memory is bounded.
 class GradientShards {
  public:
   /// Gradients are sent in `reduce_dtype`; nullopt: in their own. All references must outlive this.
-  GradientShards(ProcessGroup& group, OptimizerShards& shards, std::optional<at::ScalarType> reduce_dtype)
-      : group_(group), shards_(shards), reduce_dtype_(reduce_dtype) {}
+  GradientShards(ShardGroups& groups, OptimizerShards& shards, std::optional<at::ScalarType> reduce_dtype)
+      : groups_(groups), shards_(shards), reduce_dtype_(reduce_dtype) {}
 
   /// Starts the exchange of a unit. `has_gradient` has an element for each of its parameters: those without a gradient
   /// keep none; those with one on other ranks only count as zero here. All ranks must call it, in the same order.
@@ -42,7 +41,7 @@ class GradientShards {
   };
   void finish_first();
 
-  ProcessGroup& group_;
+  ShardGroups& groups_;
   OptimizerShards& shards_;
   std::optional<at::ScalarType> reduce_dtype_;
   std::deque<Exchange> on_their_way_;

@@ -39,9 +39,9 @@ void check_optimizer(const Optimizer& optimizer) {
 }  // namespace
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                                 const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group,
+                                 const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups,
                                  Divided divided)
-    : group_(group), divided_(divided) {
+    : groups_(groups), divided_(divided) {
   std::map<const void*, size_t> stepped;  // by which optimizer
   for (size_t i = 0; i < optimizers.size(); ++i) {
     check_optimizer(*optimizers[i]);
@@ -62,7 +62,8 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
       for (size_t i = 0; i < members.size(); ++i)
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
       shards_.emplace_back(members.size());
-      units_.push_back(std::make_unique<FlatUnit>(std::move(members), group.place().rank, group.place().world_size));
+      units_.push_back(
+          std::make_unique<FlatUnit>(std::move(members), groups.parts().rank(), groups.parts().world_size()));
       if (divided.parameters) units_.back()->keep_part();
     }
   }
@@ -71,7 +72,7 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
     const StateTree state = optimizer->state();
     std::function<Tensor(const Tensor&)> sum_over_ranks;
     if (divided.gradients)
-      sum_over_ranks = [&group](const Tensor& value) { return group.collectives().all_reduce(value, ReduceOp::sum); };
+      sum_over_ranks = [&groups](const Tensor& value) { return groups.parts().all_reduce(value, ReduceOp::sum); };
     const auto shard_of = [&](const std::string& name, const Tensor& parameter) {
       const auto found = places_.find(parameter.unsafeGetTensorImpl());
       if (found == places_.end())
@@ -127,10 +128,10 @@ std::vector<size_t> OptimizerShards::changed_units(const Optimizer& optimizer) c
 void OptimizerShards::gather_parameters(const Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
   if (!divided_.parameters)
-    run_exchange(group_, "fsdp", [&] {
+    run_exchange(groups_.whole(), "fsdp", [&] {
       std::vector<c10::intrusive_ptr<c10d::Work>> works;
       for (const size_t unit : changed_units(optimizer))
-        works.push_back(group_.impl().collectives->start_gather(units_[unit]->buffer()));
+        works.push_back(groups_.parts().start_gather(units_[unit]->buffer()));
       for (const auto& work : works) work->wait();
     });
   // Autograd and late copies compare versions; the shards have others than the parameters: a graph of before the step
@@ -160,13 +161,13 @@ StateTree OptimizerShards::state(const Optimizer& optimizer) const {
     const auto value_of = [&](const Entry& entry) { return of_parameters.at(entry.parameter).at(key.second).tensor(); };
     const Tensor buffer = at::zeros(unit.buffer().sizes(), value_of(entries.front()).options().requires_grad(false));
     for (const Entry& entry : entries) unit.own_elements(entry.index, buffer).copy_(value_of(entry));
-    run_exchange(group_, "fsdp", [&] { group_.impl().collectives->start_gather(buffer)->wait(); });
-    if (group_.place().rank == 0)
+    run_exchange(groups_.whole(), "fsdp", [&] { groups_.parts().start_gather(buffer)->wait(); });
+    if (groups_.whole().place().rank == 0)
       for (const Entry& entry : entries)
         of_parameters[entry.parameter][key.second] =
             unit.whole(entry.index, buffer).clone(at::MemoryFormat::Contiguous);
   }
-  return group_.place().rank == 0 ? state : StateTree(nullptr);
+  return groups_.whole().place().rank == 0 ? state : StateTree(nullptr);
 }
 
 StateTree OptimizerShards::own_part(const Optimizer& optimizer, const StateTree& state) const {

@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "distributed/sub_group.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
-#include "fulgur/strategies/process_group.h"
 #include "sharding/flat_unit.h"
 
 namespace fulgur::detail {
@@ -26,7 +26,7 @@ class OptimizerShards {
   /// them; states that they have are divided. Each unit belongs to one optimizer. Throws a ConfigError for an optimizer
   /// that needs whole parameters.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                  const std::optional<std::vector<std::string>>& patterns, ProcessGroup& group, Divided divided);
+                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided);
   /// Gives the parameters memory that they share with no other.
   ~OptimizerShards();
   OptimizerShards(const OptimizerShards&) = delete;
@@ -57,7 +57,7 @@ class OptimizerShards {
   std::vector<size_t> changed_units(const Optimizer& optimizer) const;
   StateTree own_part(const Optimizer& optimizer, const StateTree& state) const;
 
-  ProcessGroup& group_;
+  ShardGroups& groups_;
   Divided divided_;
   std::vector<std::unique_ptr<FlatUnit>> units_;
   std::vector<std::vector<Tensor>> shards_;  // of each unit's parameters

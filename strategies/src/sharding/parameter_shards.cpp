@@ -37,8 +37,8 @@ void set_storage(const Tensor& tensor, const c10::Storage& storage) {
 
 }  // namespace
 
-ParameterShards::ParameterShards(ProcessGroup& group, OptimizerShards& shards)
-    : group_(group), watch_([this](at::TensorList tensors) { use(tensors); }) {
+ParameterShards::ParameterShards(ShardGroups& groups, OptimizerShards& shards)
+    : groups_(groups), watch_([this](at::TensorList tensors) { use(tensors); }) {
   for (const auto& flat : shards.units()) {
     const c10::Storage whole = flat->buffer().storage();
     Unit unit{.flat = flat.get(),
@@ -143,13 +143,12 @@ void ParameterShards::start(Unit& unit) {
   c10::StorageImpl& whole = *unit.whole.unsafeGetStorageImpl();
   whole.set_data_ptr_noswap(whole.allocator()->allocate(static_cast<size_t>(unit.bytes)));
   whole.set_nbytes(static_cast<size_t>(unit.bytes));
-  run_exchange(group_, "fsdp", [&] {
-    unit.on_its_way = group_.impl().collectives->start_gather(unit.flat->buffer(), unit.flat->kept_part());
-  });
+  run_exchange(groups_.whole(), "fsdp",
+               [&] { unit.on_its_way = groups_.parts().start_gather(unit.flat->buffer(), unit.flat->kept_part()); });
 }
 
 void ParameterShards::arrive(Unit& unit) {
-  run_exchange(group_, "fsdp", [&] { unit.on_its_way->wait(); });
+  run_exchange(groups_.whole(), "fsdp", [&] { unit.on_its_way->wait(); });
   unit.on_its_way.reset();
   unit.is_there = true;
   unit.versions.clear();

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "fulgur/capture/operation_watch.h"
-#include "fulgur/strategies/process_group.h"
 #include "sharding/optimizer_shards.h"
 
 namespace fulgur::detail {
@@ -25,7 +24,7 @@ class ParameterShards {
  public:
   /// Takes the units of `shards`, whose optimizers step the parts that this rank keeps; both must outlive this. All
   /// units are whole at first.
-  ParameterShards(ProcessGroup& group, OptimizerShards& shards);
+  ParameterShards(ShardGroups& groups, OptimizerShards& shards);
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
@@ -67,7 +66,7 @@ class ParameterShards {
   void start_next();
   void stop() noexcept;
 
-  ProcessGroup& group_;
+  ShardGroups& groups_;
   std::vector<Unit> units_;
   std::unordered_map<const c10::StorageImpl*, size_t> unit_of_;  // by either storage
   Pass pass_ = forward;

@@ -33,12 +33,12 @@ struct UnitReducer::Hook {
   uintptr_t key;
 };
 
-UnitReducer::UnitReducer(ProcessGroup& group, OptimizerShards& shards, std::vector<NamedParameter> parameters,
+UnitReducer::UnitReducer(ShardGroups& groups, OptimizerShards& shards, std::vector<NamedParameter> parameters,
                          std::optional<at::ScalarType> reduce_dtype, bool find_unused)
     : GradientExchange(std::move(parameters)),
-      group_(group),
+      groups_(groups),
       shards_(shards),
-      gradients_(group, shards, reduce_dtype),
+      gradients_(groups, shards, reduce_dtype),
       find_unused_(find_unused) {
   std::map<size_t, size_t> known;  // by the number in the shards
   for (const NamedParameter& parameter : this->parameters()) {
@@ -97,7 +97,7 @@ void UnitReducer::after_backward() {
     std::vector<int64_t> got;
     for (const Unit& unit : units_)
       for (size_t i = 0; i < unit.wanted.size(); ++i) got.push_back(unit.wanted[i] && !unit.awaited[i] ? 1 : 0);
-    const Tensor anywhere = group_.collectives().all_reduce(at::tensor(got, at::kLong), ReduceOp::max);
+    const Tensor anywhere = groups_.whole().collectives().all_reduce(at::tensor(got, at::kLong), ReduceOp::max);
     std::vector<std::vector<uint8_t>> has_gradient;
     const int64_t* flag = anywhere.const_data_ptr<int64_t>();
     for (const Unit& unit : units_) {
@@ -112,7 +112,7 @@ void UnitReducer::after_backward() {
   } else if (const std::vector<std::string> missing = without_gradient(); !missing.empty()) {
     throw DistributedError(
         cat("[strategies.fsdp] every parameter must get a gradient in each backward that ends a window; on rank ",
-            group_.place().rank, " these got none: ", join(missing),
+            groups_.whole().place().rank, " these got none: ", join(missing),
             ". Remove them from the module, set requires_grad to false, or set "
             "trainer.strategy.init_args.find_unused_parameters: true."));
   }
@@ -134,7 +134,7 @@ void UnitReducer::learn_order() {
   // Units without gradients come last.
   for (const size_t unit : order_)
     if (std::ranges::find(arrived_, unit) == arrived_.end()) order.push_back(static_cast<int64_t>(unit));
-  const Tensor of_rank_0 = group_.collectives().broadcast(at::tensor(order, at::kLong), 0);
+  const Tensor of_rank_0 = groups_.whole().collectives().broadcast(at::tensor(order, at::kLong), 0);
   const int64_t* index = of_rank_0.const_data_ptr<int64_t>();
   for (size_t& unit : order_) unit = static_cast<size_t>(*index++);
 }

@@ -13,7 +13,7 @@ namespace fulgur::detail {
 class UnitReducer final : public GradientExchange {
  public:
   /// `find_unused`: parameters may get no gradient in a backward, which costs an exchange.
-  UnitReducer(ProcessGroup& group, OptimizerShards& shards, std::vector<NamedParameter> parameters,
+  UnitReducer(ShardGroups& groups, OptimizerShards& shards, std::vector<NamedParameter> parameters,
               std::optional<at::ScalarType> reduce_dtype, bool find_unused);
   ~UnitReducer() override;
 
@@ -34,7 +34,7 @@ class UnitReducer final : public GradientExchange {
   /// Those that `awaited` still names.
   std::vector<std::string> without_gradient() const;
 
-  ProcessGroup& group_;
+  ShardGroups& groups_;
   OptimizerShards& shards_;
   GradientShards gradients_;
   bool find_unused_, active_ = false, knows_order_ = false;

@@ -14,6 +14,7 @@ namespace detail {
 class GradientShards;
 class OptimizerShards;
 class ParameterShards;
+class ShardGroups;
 }  // namespace detail
 
 /// Sharded data parallel: like ddp, but each rank keeps only its part of what the other ranks have too.
@@ -23,13 +24,16 @@ class ParameterShards;
 /// `gradients` (stage 2) each rank keeps the averages of its part of the gradients only: the parameters have no
 /// gradient after a backward that exchanges them. With `parameters` (stage 3) it keeps its part of the parameters only,
 /// and units are gathered while a forward or a backward reads them; each rank must read them in the same order. An
-/// evaluation and a save gather all.
+/// evaluation and a save gather all. `hybrid` is that within groups of ranks, such as those of a node; the groups have
+/// copies of each other.
 class FULGUR_API FSDPStrategy final : public DDPStrategy {
  public:
-  enum class Sharding { optimizer, gradients, parameters };
+  enum class Sharding { optimizer, gradients, parameters, hybrid };
   friend constexpr auto enum_names(Sharding) {
-    return std::to_array<EnumName<Sharding>>(
-        {{Sharding::optimizer, "optimizer"}, {Sharding::gradients, "gradients"}, {Sharding::parameters, "parameters"}});
+    return std::to_array<EnumName<Sharding>>({{Sharding::optimizer, "optimizer"},
+                                              {Sharding::gradients, "gradients"},
+                                              {Sharding::parameters, "parameters"},
+                                              {Sharding::hybrid, "hybrid"}});
   }
   /// The type in which gradients are exchanged; `gradient`: their own.
   enum class ReduceDtype { gradient, float32, bfloat16, float16 };
@@ -43,6 +47,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
     Sharding sharding = Sharding::optimizer;
     Auto<std::vector<std::string>> units = {};
     ReduceDtype reduce_dtype = ReduceDtype::gradient;
+    Auto<int64_t> shard_size = {};
     void fields(Fields& f);
   };
 
@@ -59,7 +64,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void before_forward(LightningModule& module, GradSync sync) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void before_evaluation(LightningModule& module) override;
-  bool divides_parameters() const override { return options_.sharding == Sharding::parameters && process_group(); }
+  bool divides_parameters() const override { return divides_all() && process_group(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   StateTree optimizer_state(const Optimizer& optimizer) override;
@@ -76,11 +81,15 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void average_gradients(Optimizer& optimizer) override;
 
  private:
+  bool divides_all() const {
+    return options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid;
+  }
   bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
   void give_back() noexcept;
 
   Options options_;
-  std::vector<Optimizer*> optimizers_;                   ///< of the run, until `teardown`
+  std::vector<Optimizer*> optimizers_;  ///< of the run, until `teardown`
+  std::unique_ptr<detail::ShardGroups> groups_;
   std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
   std::unique_ptr<detail::ParameterShards> parameters_;  ///< with `parameters`
 };
