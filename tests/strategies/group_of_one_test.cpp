@@ -56,9 +56,9 @@ void check_exchanges(const std::string& backend, at::Device device) {
 /// How many exchanges Gloo begins while `work` runs.
 template <class Work>
 int64_t gloo_exchanges(ProcessGroup& group, Work work) {
-  const auto before = group.impl().gloo->getSequenceNumberForGroup();
+  const auto before = group.impl().gloo.front()->getSequenceNumberForGroup();
   work();
-  return static_cast<int64_t>(group.impl().gloo->getSequenceNumberForGroup() - before);
+  return static_cast<int64_t>(group.impl().gloo.front()->getSequenceNumberForGroup() - before);
 }
 
 }  // namespace

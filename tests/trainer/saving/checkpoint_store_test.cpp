@@ -52,6 +52,8 @@ class Stored : public fulgur::detail::CheckpointHost {
   void settle_steps() override {}
   void when_rows_are_written(std::function<void()> then) override { then(); }
   void check_ranks() override {}
+  std::unique_ptr<WholeParameters> whole_parameters() override { return nullptr; }
+  bool divides_parameters() const override { return false; }
   Tensor weight_norm() override { return {}; }
   std::optional<std::string> bad_weight() override { return bad; }
   bool take_save_done() override { return false; }
