@@ -31,6 +31,7 @@ COMPARED_LOSSES = 3  # the first ones
 BASE, FUSED = "Fulgur", "PyTorch by hand, fused optimizer"
 CLIPPED = "PyTorch by hand, fused, clipping, `.item()`"
 DDP = "PyTorch DDP in 2 processes, fused, one of them"
+FSDP = "PyTorch fully_shard in 2 processes, {}, fused, one of them"
 LIMIT_S = 300
 
 
@@ -83,7 +84,19 @@ def tables():
         ("images", "G8: bytes of images through 2 workers, a small net, bf16-mixed, SGD", images, False),
         ("cnn", "Quickstart: configs/fashion_mnist_cnn.yaml", cnn, True),
     ]
-    return [_table(name, title, case, variants) for name, title, case, variants in made]
+    # Wide enough for weights to be most of the memory.
+    sharded = gpt | {"width": 384, "vocab": 2048, "layers": 8, "precision": "32-true", "matmul": "highest", "ranks": 2}
+    return [_table(name, title, case, variants) for name, title, case, variants in made] + [_sharded_table(sharded)]
+
+
+def _sharded_table(case):
+    case = {"kind": "counts", "from": FROM, "to": TO, "total": TOTAL} | case
+    rows = [Row("Fulgur, ddp", "fulgur", case), Row(DDP, "torch", case | {"way": "eager", "fused": True})]
+    for sharding in ("optimizer", "gradients", "parameters"):
+        rows.append(Row(f"Fulgur, fsdp, {sharding}", "fulgur", case | {"sharding": sharding}))
+    for sharding in ("gradients", "parameters"):
+        rows.append(Row(FSDP.format(sharding), "torch", case | {"way": "eager", "fused": True, "sharding": sharding}))
+    return Table("fsdp", "GPT of 8 layers of width 384 in 2 processes, one of them, AdamW, float32", rows)
 
 
 def _table(name, title, case, variants):
@@ -287,7 +300,7 @@ def short_of_goals(table, results):
             if mine and theirs and mine > 1.3 * theirs:
                 lines.append(f"{row.title}: {mine / theirs:.2f} times the reserved memory of {BASE}; the goal is 1.3")
         else:
-            peer = DDP if row.case.get("ranks", 1) > 1 else CLIPPED if "clip" in row.case else FUSED
+            peer = FSDP.format(row.case["sharding"]) if "sharding" in row.case else DDP if row.case.get("ranks", 1) > 1 else CLIPPED if "clip" in row.case else FUSED
             if peer in counted and counts["launches"] > counted[peer]["launches"]:
                 lines.append(f"{row.title}: {_number(counts['launches'])} launches a step, {peer} {_number(counted[peer]['launches'])}")
         for name, title in (("mallocs", "cudaMalloc"), ("host_mallocs", "cudaHostAlloc")):

@@ -150,6 +150,7 @@ void DifferentialEvents::on_train_end(RunContext& run) { at(run, "train_end"); }
 void DifferentialEvents::on_fit_end(RunContext& run) {
   at(run, "fit_end");
   CheckpointContent content;
+  const auto whole = run.run_weights().whole_parameters();
   content.module = module_state(run.module());
   content.aliases = parameter_aliases(run.module());
   StateTree::List optimizers;

@@ -167,13 +167,10 @@ class Maker {
     const std::string name = plan_["optimizer"]["class_path"];
     const bool has_masters = plan_["trainer"].value("precision", "") == "bf16-true";
     if (name == "LBFGS" || name == "Muon" || has_masters || !one_in(3)) return;
-    // GradientMonitor needs whole gradients, WeightAveraging whole parameters.
-    const auto has = [&](const char* callback) {
-      return std::ranges::any_of(plan_["callbacks"], [&](const Plan& each) { return each["class_path"] == callback; });
-    };
-    plan_["sharding"] = has("GradientMonitor")   ? Plan("optimizer")
-                        : has("WeightAveraging") ? one_of({"optimizer", "gradients"})
-                                                 : one_of({"optimizer", "gradients", "parameters"});
+    // GradientMonitor needs whole gradients.
+    const bool monitors = std::ranges::any_of(plan_["callbacks"],
+                                              [](const Plan& each) { return each["class_path"] == "GradientMonitor"; });
+    plan_["sharding"] = monitors ? Plan("optimizer") : one_of({"optimizer", "gradients", "parameters"});
   }
 
   void optimizer() {

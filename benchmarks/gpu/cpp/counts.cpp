@@ -27,6 +27,8 @@
 #include "fulgur/optim/sgd.h"
 #include "fulgur/trainer/trainer.h"
 #include "nets.h"
+#include "fulgur/strategies/fsdp.h"
+#include <ATen/DeviceAccelerator.h>
 
 namespace gpu_bench {
 namespace {
@@ -132,7 +134,11 @@ struct Counting final : fulgur::Callback {
     ++done;
     if (done == 1 || done == 2 || done == 5 || done == 10 || done == work.number("total"))
       losses.push_back(output.loss.item<double>());
-    if (done == work.number("from")) first = counts();
+    if (done == work.number("from")) {
+      first = counts();
+      // A run begins with the whole model.
+      if (work.values.contains("sharding")) at::accelerator::resetPeakStats(work.device().index());
+    }
     if (done != work.number("to")) return;
     // A save is written in the background.
     if (work.values.contains("save_every")) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -166,6 +172,11 @@ json fit_counted(const Case& work, const std::shared_ptr<M>& module, double gain
   if (work.number_or("ranks", 1) > 1) {
     options.devices = static_cast<int>(work.number("ranks"));
     options.strategy = fulgur::Spec<fulgur::Strategy>("ddp");
+    if (work.values.contains("sharding")) {
+      fulgur::FSDPStrategy::Options sharded;
+      sharded.sharding = *fulgur::enum_from<fulgur::FSDPStrategy::Sharding>(work.text("sharding", ""));
+      options.strategy = fulgur::Spec<fulgur::Strategy>::of<fulgur::FSDPStrategy>("fsdp", sharded);
+    }
   }
   fulgur::TrainerComponents components;
   components.add(counting);

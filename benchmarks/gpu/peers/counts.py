@@ -76,18 +76,33 @@ class Counting:
             self.losses.append(loss.item())
         if self.done == self.case["from"]:
             self.result["first"] = counts()
+            # A run begins with the whole model.
+            if "sharding" in self.case:
+                torch.cuda.reset_peak_memory_stats()
         if self.done == self.case["to"]:
             self.result |= {"last": counts(), "peak_allocated": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved()}
+
+
+def shard(case, net):
+    """FSDP2, with the units of Fulgur: each block, and the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    frees = case["sharding"] == "parameters"
+    for block in net.blocks:
+        fully_shard(block, reshard_after_forward=frees)
+    fully_shard(net, reshard_after_forward=frees)
 
 
 def by_hand(case, device, counting):
     net = prepared_net(case, device)
     graphed = case["way"] == "graph"
+    if "sharding" in case:
+        shard(case, net)
     # A captured step reads a rate that moves from the device.
     lr = {"lr": torch.tensor(case["lr"], device=device)} if graphed and "one_cycle" in case else {}
     loop = Loop(case | lr, net, device)
     loop.loss = loss_function(case)
-    if case.get("ranks", 1) > 1:
+    if case.get("ranks", 1) > 1 and "sharding" not in case:
         loop.net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[torch.device(device).index])
     schedule = make_schedule(case, loop.optimizer)
 

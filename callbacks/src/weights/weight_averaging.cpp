@@ -191,7 +191,10 @@ void WeightAveraging::teardown(RunContext& run, TrainerFn) {
   if (std::exchange(run_, nullptr)) skips_ = skipped_since_update(run);
   average_->leave();
   // After the last checkpoint, which holds the weights that were trained.
-  if (ended_ && options_.copy_at_end && !average_->empty()) average_->put_into(run.module());
+  if (ended_ && options_.copy_at_end && !average_->empty()) {
+    const auto whole = run.run_weights().whole_parameters();
+    average_->put_into(run.module());
+  }
   module_ = nullptr;
 }
 
@@ -288,6 +291,7 @@ void WeightAveraging::update_if_due(RunContext& run) {
   // Also after a rollback: the count of skipped steps begins again.
   const bool only_skipped = only_skipped_steps(run, counts);
   if (!rolled_back_ && !only_skipped) {
+    const auto whole = run.run_weights().whole_parameters();
     if (counts.defined())
       update_if(run, counts);
     else
@@ -353,6 +357,7 @@ void WeightAveraging::on_train_end(RunContext& run) {
   warn_of_short_annealing(run);
   const bool updates_bn = options_.update_bn.value_or(options_.kind == AveragingKind::swa);
   if (!updates_bn || average_->empty() || average_->has_recomputed()) return;
+  const auto whole = run.run_weights().whole_parameters();
   average_->enter(run.module(), /*and_keep_buffers=*/true);
   average_->set_recomputed(run.module(), run.run_weights().update_batch_norm());
   average_->leave();

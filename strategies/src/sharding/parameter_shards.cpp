@@ -22,8 +22,8 @@ c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit) {
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
       cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
           parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
-          " divided among the ranks here, and can be read in training_step, in backward, in evaluations and while a "
-          "checkpoint is saved. Read it there, or use sharding: gradients."));
+          " divided among the ranks here: only training_step, backward, evaluations and saves can read it. Call "
+          "run.run_weights().whole_parameters() on all ranks first, or use sharding: gradients."));
   return c10::Storage(std::move(storage));
 }
 

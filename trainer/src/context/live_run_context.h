@@ -55,6 +55,7 @@ class LiveRunContext final : public RunContext,
   ManualOptimization& manual_optimization() override { return *this; }
   RunWeights& run_weights() override { return *this; }
   Tensor skipped_steps() const override { return services_.finite.skipped_steps(); }
+  std::unique_ptr<WholeParameters> whole_parameters() override { return state_.strategy->whole_parameters(); }
   StateTree optimizer_state(const Optimizer& optimizer) override { return state_.strategy->optimizer_state(optimizer); }
   std::optional<std::string> cannot_update_batch_norm() const override {
     return detail::cannot_update_batch_norm(state_);

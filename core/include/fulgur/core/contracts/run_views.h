@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "fulgur/core/contracts/whole_parameters.h"
 #include "fulgur/core/options/log_options.h"
 #include "fulgur/core/state/progress.h"
 #include "fulgur/core/state/stage.h"
@@ -91,7 +93,7 @@ class FULGUR_API LoggedMetrics {
   virtual Metrics progress_metrics() const = 0;
 };
 
-/// What callbacks that average the weights of a fit need. `RunContext::run_weights` returns it.
+/// What callbacks that read or average the weights of a fit need. `RunContext::run_weights` returns it.
 class FULGUR_API RunWeights {
  public:
   virtual ~RunWeights();
@@ -104,6 +106,10 @@ class FULGUR_API RunWeights {
   /// The state of an optimizer of the run with whole tensors, however the strategy divides it. All ranks must call it;
   /// those other than rank 0 may get null.
   virtual StateTree optimizer_state(const Optimizer& optimizer);
+  /// Gathers parameters that the strategy divides among the ranks, until the result is destroyed; what is written to
+  /// them stays. Needed outside of training steps, evaluations and saves to read them. Null if they are whole. All
+  /// ranks must call it.
+  [[nodiscard]] virtual std::unique_ptr<WholeParameters> whole_parameters() { return nullptr; }
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.
   virtual std::optional<std::string> cannot_update_batch_norm() const = 0;
   /// Announces that `on_train_end` will call `update_batch_norm`. The run then saves its last state before

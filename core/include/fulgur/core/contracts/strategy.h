@@ -11,6 +11,7 @@
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/precision.h"
 #include "fulgur/core/contracts/process_place.h"
+#include "fulgur/core/contracts/whole_parameters.h"
 #include "fulgur/core/device/graph_capture.h"
 #include "fulgur/core/state/stage.h"
 #include "fulgur/core/state/state_tree.h"
@@ -51,12 +52,6 @@ struct FULGUR_API LaunchPlan {
   std::string cluster_environment = "auto";
   int64_t max_restarts = 0;      ///< number of restarts of the whole group after failures
   double start_timeout_s = 300;  ///< time for the launchers of several nodes to find each other
-};
-
-/// Parameters are whole while this exists.
-class FULGUR_API WholeParameters {
- public:
-  virtual ~WholeParameters();
 };
 
 /// Where a run computes: devices, ranks, communication, placement. The loops call it.
