@@ -74,6 +74,29 @@ constexpr ComponentOption kComponentOptions[] = {{"lr", "optimizer.lr"},
                                                  {"data_dir", "data.data_dir"},
                                                  {"hidden", "model.hidden"}};
 
+/// The options that a verb takes; those of all verbs if it is empty.
+std::vector<std::string> options_for_hint(const std::string& verb, const Fields& schema) {
+  std::vector<std::string> names;
+  bool has_keys = true;
+  if (verb.empty()) {
+    names = {"print_config"};
+    names.insert(names.end(), std::begin(kWithValue), std::end(kWithValue));
+    names.insert(names.end(), std::begin(kFlags), std::end(kFlags));
+    for (const Short& option : kShorts) names.emplace_back(option.name);
+  } else {
+    with_declared_options([&](const CLI::App& app) {
+      const CLI::App& chosen = *app.get_subcommand(verb);
+      for (const CLI::Option* option : options_of_verb(chosen, app))
+        for (const std::string& long_name : option->get_lnames()) names.push_back(long_name);
+      has_keys = reads_keys(chosen, app);
+    });
+  }
+  if (has_keys)
+    for (const Field& field : schema.all()) names.push_back(field.name);
+  for (std::string& name : names) name.insert(0, "--");
+  return names;
+}
+
 /// `verb`: that of the command line; empty if it has none.
 [[noreturn]] void unknown_option(const std::string& name, const std::string& verb, const Fields& schema,
                                  const Fields& trainer) {
@@ -86,13 +109,7 @@ constexpr ComponentOption kComponentOptions[] = {{"lr", "optimizer.lr"},
       throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--", key, "'? `", program_name(),
                             " describe CLASS` lists the options of a component."));
   }
-  std::vector<std::string> known{"print_config"};
-  known.insert(known.end(), std::begin(kWithValue), std::end(kWithValue));
-  known.insert(known.end(), std::begin(kFlags), std::end(kFlags));
-  for (const Field& field : schema.all()) known.push_back(field.name);
-  for (const Short& option : kShorts) known.emplace_back(option.name);
-  for (std::string& option : known) option = "--" + option;
-  std::string hint = did_you_mean("--" + name, known);
+  std::string hint = did_you_mean("--" + name, options_for_hint(verb, schema));
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
   throw ConfigError(cat(
       "[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`", program_name(), " ",
@@ -199,9 +216,13 @@ std::string hint_for_extra(const std::string& extra, const CLI::App& app) {
     verbs.push_back(verb->get_name());
   if (extra.ends_with(".yaml") || extra.ends_with(".yml"))
     return cat("; did you mean `--config ", shell_word(extra), "`?");
+  if (const auto given = app.get_subcommands(); !given.empty())
+    return std::ranges::find(verbs, extra) == verbs.end()
+               ? std::string()
+               : cat("; a command has one verb, and '", given.front()->get_name(), "' is it");
   for (const auto& [verb, doc] : added_verb_list()) verbs.push_back(verb);
   for (const auto& [name, verb] : kOtherNames)
-    if (extra == name && app.get_subcommands().empty()) return cat("; did you mean '", verb, "'?");
+    if (extra == name) return cat("; did you mean '", verb, "'?");
   return did_you_mean(extra, verbs);
 }
 

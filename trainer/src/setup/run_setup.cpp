@@ -173,8 +173,9 @@ void RunSetup::choose_run_folder(ResumePlan& resume) {
   run_.run_dir = run_.collectives().broadcast_text(run_.run_dir.string(), 0);
   if (!run_.is_global_zero()) {
     if (run_.run_dir.empty()) return;
+    // Beside rank 0 the folder is there, unless a run that could not begin has removed it.
     std::error_code error;
-    fs::create_directories(run_.run_dir, error);
+    if (run_.strategy->place().node_rank > 0) fs::create_directories(run_.run_dir, error);
     log::write_to(run_.run_dir / cat("rank_", run_.rank(), ".log"));
   }
 }
