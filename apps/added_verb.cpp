@@ -95,7 +95,12 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
   check_names(is_built_in_verb);
   std::vector<std::string> rest = arguments;
   const std::vector<std::filesystem::path> plugins = take_plugins(rest);
-  if (rest.empty() || rest.front().starts_with('-')) return std::nullopt;
+  const bool names_verb = !rest.empty() && !rest.front().starts_with('-');
+  if (!plugins.empty() && !names_verb && std::ranges::none_of(rest, is_built_in_verb)) {
+    for (const std::filesystem::path& plugin : plugins) load_plugin(plugin);
+    throw_if_registration_failed();
+  }
+  if (!names_verb) return std::nullopt;
   if (plugins.empty() && added_verbs() == nullptr) return std::nullopt;
   const std::string& name = rest.front();
   // A plug-in is code: that of a built-in verb is loaded where that verb is carried out.
@@ -117,11 +122,18 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
   return spec.create()->run();
 }
 
+std::vector<std::pair<std::string, std::string>> added_verb_list() {
+  std::vector<std::pair<std::string, std::string>> list;
+  if (const ComponentRegistry* const verbs = added_verbs(); verbs != nullptr)
+    for (const std::string& name : verbs->names()) list.emplace_back(name, first_line(verbs->get(name).doc));
+  return list;
+}
+
 std::string help_of_added_verbs() {
-  const ComponentRegistry* const verbs = added_verbs();
-  if (verbs == nullptr || verbs->names().empty()) return {};
-  std::string out = "\nVerbs that this program adds (NAME --help shows the options):\n";
-  for (const std::string& name : verbs->names()) out += cat("  ", name, "  ", first_line(verbs->get(name).doc), "\n");
+  const auto verbs = added_verb_list();
+  if (verbs.empty()) return {};
+  std::string out = "\nVerbs that this program and its plug-ins add (NAME --help shows the options):\n";
+  for (const auto& [name, doc] : verbs) out += cat("  ", name, "  ", doc, "\n");
   return out;
 }
 

@@ -74,7 +74,32 @@ constexpr ComponentOption kComponentOptions[] = {{"lr", "optimizer.lr"},
                                                  {"data_dir", "data.data_dir"},
                                                  {"hidden", "model.hidden"}};
 
-[[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
+/// The options that a verb takes; those of all verbs if it is empty.
+std::vector<std::string> options_for_hint(const std::string& verb, const Fields& schema) {
+  std::vector<std::string> names;
+  bool has_keys = true;
+  if (verb.empty()) {
+    names = {"print_config"};
+    names.insert(names.end(), std::begin(kWithValue), std::end(kWithValue));
+    names.insert(names.end(), std::begin(kFlags), std::end(kFlags));
+    for (const Short& option : kShorts) names.emplace_back(option.name);
+  } else {
+    with_declared_options([&](const CLI::App& app) {
+      const CLI::App& chosen = *app.get_subcommand(verb);
+      for (const CLI::Option* option : options_of_verb(chosen, app))
+        for (const std::string& long_name : option->get_lnames()) names.push_back(long_name);
+      has_keys = reads_keys(chosen, app);
+    });
+  }
+  if (has_keys)
+    for (const Field& field : schema.all()) names.push_back(field.name);
+  for (std::string& name : names) name.insert(0, "--");
+  return names;
+}
+
+/// `verb`: that of the command line; empty if it has none.
+[[noreturn]] void unknown_option(const std::string& name, const std::string& verb, const Fields& schema,
+                                 const Fields& trainer) {
   for (const Field& field : trainer.all()) {
     if (field.name == name)
       throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
@@ -84,18 +109,12 @@ constexpr ComponentOption kComponentOptions[] = {{"lr", "optimizer.lr"},
       throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--", key, "'? `", program_name(),
                             " describe CLASS` lists the options of a component."));
   }
-  std::vector<std::string> known{"print_config"};
-  known.insert(known.end(), std::begin(kWithValue), std::end(kWithValue));
-  known.insert(known.end(), std::begin(kFlags), std::end(kFlags));
-  for (const Field& field : schema.all()) known.push_back(field.name);
-  for (const Short& option : kShorts) known.emplace_back(option.name);
-  for (std::string& option : known) option = "--" + option;
-  std::string hint = did_you_mean("--" + name, known);
+  std::string hint = did_you_mean("--" + name, options_for_hint(verb, schema));
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
-  throw ConfigError(
-      cat("[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`", program_name(),
-          " VERB --help` lists those of a verb, `", program_name(),
-          " describe CLASS` those of a component, which are set as --model.NAME, --data.NAME and so on."));
+  throw ConfigError(cat(
+      "[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`", program_name(), " ",
+      verb.empty() ? "VERB" : verb, " --help` lists those of ", verb.empty() ? "a verb" : verb, ", `", program_name(),
+      " describe CLASS` those of a component, which are set as --model.NAME, --data.NAME and so on."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -112,6 +131,12 @@ YamlStyle parse_style(const std::string& text) {
     begin = end + 1;
   }
   return style;
+}
+
+/// The first argument that is the name of a verb; empty if there is none.
+std::string verb_of(const std::vector<std::string>& arguments) {
+  const auto found = std::ranges::find_if(arguments, is_built_in_verb);
+  return found == arguments.end() ? std::string() : *found;
 }
 
 /// Extracts the overrides from the arguments: the rest goes to CLI11, which would take `fit` in `--model.name fit` for
@@ -161,7 +186,7 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
     const bool is_key =
         key.find('.') != std::string::npos ||
         std::any_of(schema->all().begin(), schema->all().end(), [&](const Field& field) { return field.name == key; });
-    if (!is_key) unknown_option(name, *schema, *trainer);
+    if (!is_key) unknown_option(name, verb_of(arguments), *schema, *trainer);
     if (!has_value && (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"))) {
       throw ConfigError(cat("[cli] --", escape_controls(name), " needs a value: --", escape_controls(name), " VALUE"));
     }
@@ -191,8 +216,13 @@ std::string hint_for_extra(const std::string& extra, const CLI::App& app) {
     verbs.push_back(verb->get_name());
   if (extra.ends_with(".yaml") || extra.ends_with(".yml"))
     return cat("; did you mean `--config ", shell_word(extra), "`?");
+  if (const auto given = app.get_subcommands(); !given.empty())
+    return std::ranges::find(verbs, extra) == verbs.end()
+               ? std::string()
+               : cat("; a command has one verb, and '", given.front()->get_name(), "' is it");
+  for (const auto& [verb, doc] : added_verb_list()) verbs.push_back(verb);
   for (const auto& [name, verb] : kOtherNames)
-    if (extra == name && app.get_subcommands().empty()) return cat("; did you mean '", verb, "'?");
+    if (extra == name) return cat("; did you mean '", verb, "'?");
   return did_you_mean(extra, verbs);
 }
 
@@ -235,7 +265,9 @@ std::string argument_message(const CLI::ParseError& error, const CLI::App& app) 
 /// CLI11's message without its internal details.
 std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
-  const std::string usage = cat("`", program_name(), " --help` shows the usage.");
+  const auto verbs = app.get_subcommands();
+  const std::string verb = verbs.empty() ? std::string() : " " + verbs.front()->get_name();
+  const std::string usage = cat("`", program_name(), verb, " --help` shows the usage.");
   if (!extras.empty())
     return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
                as_sentence(hint_for_extra(extras.front(), app)), usage);
@@ -551,10 +583,10 @@ bool reads(const CLI::App& verb, const CLI::App& app, const char* option) {
 /// Options of all verbs may stand anywhere, so CLI11 takes them for each. A verb without a config reads no option of a
 /// run; `export` reads those of the model.
 void refuse_what_is_not_read(const CommandLine& command, const CLI::App& verb, const CLI::App& app) {
-  if (reads(verb, app, "--config")) return;
+  if (reads_keys(verb, app)) return;
   const bool takes_plugins = reads(verb, app, "--plugin");
   std::string unread;
-  if (!command.sources.files.empty())
+  if (!command.sources.files.empty() && !reads(verb, app, "--config"))
     unread = "--config";
   else if (!command.sources.overrides.empty() && command.verb != "export")
     unread = "--" + command.sources.overrides.front().first;
@@ -600,7 +632,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   }
   const std::vector<CLI::App*> verbs = app.get_subcommands();
   if (verbs.empty()) {
-    out.text = "error: [cli] a verb is missing\n" + program_help(app);
+    out.text = cat("error: [cli] a verb is missing\n", program_help(app), help_of_added_verbs());
     out.is_error = true;
     return out;
   }

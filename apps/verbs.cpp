@@ -246,6 +246,8 @@ ExitCode sweep(const CommandLine& command, const std::string& program) {
 ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
   for (const std::filesystem::path& plugin : command.sources.plugins) load_plugin(plugin);
   throw_if_registration_failed();
+  if (command.verb == "list" || command.verb == "describe" || command.verb == "schema")
+    detail::load_plugins_of(command.sources);
   if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
   if (command.verb == "describe") return print(describe_component(*command.argument)), ExitCode::ok;
   if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;

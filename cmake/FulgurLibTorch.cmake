@@ -2,9 +2,19 @@
 # toolkit):
 #   fulgur::torch        headers, libtorch_cpu, libc10: all that libfulgur.so links
 #   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, if they and their headers are present
-# It is the one in Torch_DIR, if that is set. Else it is looked for in the environment's Torch_DIR, in CMAKE_PREFIX_PATH
-# (all as torch's own package uses them), then in the cache folder that scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda
-# (environment or cache) chooses between the two parts of that folder.
+# It is the one in Torch_DIR, if that is set, or else in the environment's Torch_DIR. Without them, an installed Fulgur
+# takes the one that it was built with. Else it is looked for in CMAKE_PREFIX_PATH (all as torch's own package uses them),
+# then in the cache folder that scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between
+# the two parts of that folder. If there is none, an installed Fulgur gets the reason in FULGUR_LIBTORCH_ERROR.
+
+# Ends this file; of an installed Fulgur, `find_package` shows FULGUR_LIBTORCH_ERROR at the line that calls it.
+set(FULGUR_LIBTORCH_ERROR)
+macro(_fulgur_refuse_libtorch)
+  if(NOT DEFINED FULGUR_TORCH_ROOT_AT_BUILD)
+    message(FATAL_ERROR "${FULGUR_LIBTORCH_ERROR}")
+  endif()
+  return()
+endmacro()
 
 set(_cache "$ENV{XDG_CACHE_HOME}")
 if(NOT _cache)
@@ -17,19 +27,23 @@ endif()
 
 set(_candidates)
 # What the user names is used, or it is an error.
-if(Torch_DIR)
-  get_filename_component(_given "${Torch_DIR}/../../.." ABSOLUTE)
+set(_named "${Torch_DIR}")
+set(_name "Torch_DIR")
+if(NOT _named)
+  set(_named "$ENV{Torch_DIR}")
+  set(_name "The environment variable Torch_DIR")
+endif()
+if(_named)
+  get_filename_component(_given "${_named}/../../.." ABSOLUTE)
   if(NOT EXISTS "${_given}/lib/libtorch_cpu.so" OR NOT EXISTS "${_given}/include/ATen/core/Tensor.h")
-    message(FATAL_ERROR "Torch_DIR is ${Torch_DIR}, but ${_given} contains no LibTorch (lib/libtorch_cpu.so and include/ATen). "
+    string(CONCAT FULGUR_LIBTORCH_ERROR "${_name} is ${_named}, but ${_given} contains no LibTorch (lib/libtorch_cpu.so and include/ATen). "
       "Torch_DIR is the folder share/cmake/Torch of a LibTorch or of Python's package torch; without it, LibTorch is looked for.")
+    _fulgur_refuse_libtorch()
   endif()
   list(APPEND _candidates "${_given}")
 endif()
 # FULGUR_TORCH_ROOT_AT_BUILD: set by the installed package.
 list(APPEND _candidates ${FULGUR_TORCH_ROOT_AT_BUILD})
-if(NOT "$ENV{Torch_DIR}" STREQUAL "")
-  list(APPEND _candidates "$ENV{Torch_DIR}/../../..")
-endif()
 set(_prefixes ${CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" _env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
 foreach(_dir ${_prefixes} ${_env_prefixes})
@@ -50,9 +64,9 @@ foreach(_dir ${_candidates})
   endif()
 endforeach()
 if(NOT _torch_root)
-  message(FATAL_ERROR
-    "LibTorch was not found. Run scripts/setup.sh, which puts it into ${_cache}/fulgur, or name one that you have with "
+  string(CONCAT FULGUR_LIBTORCH_ERROR "LibTorch was not found. Run scripts/setup.sh, which puts it into ${_cache}/fulgur, or name one that you have with "
     "-DTorch_DIR=<torch>/share/cmake/Torch or -DCMAKE_PREFIX_PATH=<torch>. Looked in: ${_candidates}")
+  _fulgur_refuse_libtorch()
 endif()
 # Another minor version has another ABI.
 set(_version_header "${_torch_root}/include/torch/headeronly/version.h")
@@ -61,8 +75,9 @@ if(EXISTS "${_version_header}")
   string(REGEX REPLACE "[^0-9;]" "" _version "${_version_lines}")
   string(REPLACE ";" "." _version "${_version}")
   if(NOT _version STREQUAL "2.11")
-    message(FATAL_ERROR "Fulgur needs LibTorch 2.11; ${_torch_root} is LibTorch ${_version}. Name another one with "
+    string(CONCAT FULGUR_LIBTORCH_ERROR "Fulgur needs LibTorch 2.11; ${_torch_root} is LibTorch ${_version}. Name another one with "
       "-DTorch_DIR=<torch>/share/cmake/Torch, or run scripts/setup.sh, which installs one.")
+    _fulgur_refuse_libtorch()
   endif()
 endif()
 set(FULGUR_TORCH_ROOT "${_torch_root}" CACHE PATH "The LibTorch in use" FORCE)

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "added_verb.h"
 #include "command_line.h"
 #include "completion/key_tree.h"
 #include "fulgur/core/text/text.h"
@@ -15,6 +16,9 @@ namespace {
 
 using Kind = TypeInfo::Kind;
 using Words = std::vector<std::string>;
+
+/// Whose options may be linked to values of the data module.
+const Words kLinkedGroups{"model", "optimizer", "lr_scheduler"};
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
@@ -90,6 +94,7 @@ class Completer {
     } else if (arguments_.verb == nullptr) {
       for (const CLI::App* verb : app_.get_subcommands([](const CLI::App*) { return true; }))
         add(verb->get_name(), verb->get_description());
+      for (const auto& [verb, doc] : added_verb_list()) add(verb, doc);
     } else {
       add_positionals();
     }
@@ -115,8 +120,7 @@ class Completer {
 
   bool takes_config() const {
     if (arguments_.verb == nullptr) return true;
-    const auto options = options_of_verb(*arguments_.verb, app_);
-    return std::ranges::any_of(options, [](const CLI::Option* option) { return option->check_name("--config"); });
+    return reads_keys(*arguments_.verb, app_);
   }
 
   void add_options() {
@@ -130,18 +134,34 @@ class Completer {
     if (takes_config()) add_keys();
   }
 
+  /// `--link.model.num_classes`: the key is an option of the config.
+  static bool is_target_of_link(const Words& path) { return !path.empty() && path.front() == "link"; }
+
+  /// What the class of the data module says that it provides.
+  void add_values_of_link() {
+    const ComponentInfo* info = Registry<DataModule>::instance().find(keys().class_of("data"));
+    if (info == nullptr) return;
+    for (const std::string& value : split_text(info->exports, ','))
+      if (!trimmed(value).empty()) add(cat("data.", trimmed(value)));
+    add("null", "no link");
+  }
+
   void add_keys() {
     if (!current_.starts_with("--")) return;
     Words path = split_text(std::string_view(current_).substr(2), '.');
     path.pop_back();
     const std::string parent = path.empty() ? std::string("--") : cat("--", join(path, "."), ".");
+    const bool is_link = is_target_of_link(path);
+    if (is_link) path.erase(path.begin());
     for (const Field* field : keys().below(path)) {
+      if (is_link && path.empty() && std::ranges::find(kLinkedGroups, field->name) == kLinkedGroups.end()) continue;
       const std::string key = parent + field->name;
-      if (lists_components(field->type)) add(key + "+", "appends to the list");
+      if (!is_link && lists_components(field->type)) add(key + "+", "appends to the list");
       Words below = path;
       below.push_back(field->name);
-      if (has_keys(field->type) && !keys().below(below).empty()) add(key + ".", field->doc);
-      if (field->type.kind != Kind::object) add(key, field->doc);
+      const bool has_more = (has_keys(field->type) && !keys().below(below).empty()) || key == "--link";
+      if (has_more) add(key + ".", field->doc);
+      if (field->type.kind != Kind::object && !(is_link && path.empty())) add(key, field->doc);
     }
     out_.continues = !out_.words.empty() &&
                      std::ranges::all_of(out_.words, [](const auto& item) { return item.first.ends_with('.'); });
@@ -171,6 +191,7 @@ class Completer {
       add_values_of_option(*option);
     } else if (name.starts_with("--") && takes_config()) {
       const bool appends = name.ends_with('+');
+      if (name.starts_with("--link.")) return add_values_of_link();
       add_values_of_key(split_text(std::string_view(name).substr(2, name.size() - (appends ? 3 : 2)), '.'), appends);
     }
   }

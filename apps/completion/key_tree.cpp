@@ -102,6 +102,12 @@ std::vector<const Field*> KeyTree::below(const std::vector<std::string>& path) {
   return fields;
 }
 
+std::string KeyTree::class_of(const std::string& key) const {
+  const ConfigNode* node = chosen_.find(key);
+  if (const ConfigNode* name = child_of(node, "class_path")) node = name;
+  return node != nullptr && node->is_scalar() ? node->text() : std::string();
+}
+
 const TypeInfo* KeyTree::type_of(const std::vector<std::string>& path) { return walk(path).type; }
 
 }  // namespace fulgur::cli

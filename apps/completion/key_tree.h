@@ -19,6 +19,8 @@ class KeyTree {
   /// The fields below a key; none below a value, an unknown key, or a component of an unknown class. The top keys for
   /// an empty path.
   std::vector<const Field*> below(const std::vector<std::string>& path);
+  /// The class that the config chooses at a top key; empty if it chooses none.
+  std::string class_of(const std::string& key) const;
   /// The type of the value at a key; nullptr for an unknown key.
   const TypeInfo* type_of(const std::vector<std::string>& path);
 

@@ -19,7 +19,7 @@ std::vector<std::string> examples_of(const std::string& verb) {
       {"predict", {"predict -c config.yaml --ckpt_path last"}},
       {"config", {"config -c config.yaml", "config -c config.yaml --print_config=comments,skip_null"}},
       {"schema", {"schema > fulgur.schema.json"}},
-      {"list", {"list", "list callback"}},
+      {"list", {"list", "list callback", "list model -c config.yaml    # with the classes of its plug-ins"}},
       {"describe", {"describe ModelCheckpoint", "describe trainer"}},
       {"export", {"export fulgur_logs/version_0/checkpoints/best.ckpt --format pt"}},
       {"import", {"import weights.pt -c config.yaml --output start.ckpt"}},

@@ -32,6 +32,9 @@ bool takes_config(const std::vector<const CLI::Option*>& options) {
   return std::ranges::any_of(options, [](const CLI::Option* option) { return option->get_name() == "--config"; });
 }
 
+/// Verbs that show classes: of a config, they need only its plug-ins.
+bool reads_only_plugins(const std::string& verb) { return is_among(verb, {"list", "describe", "schema"}); }
+
 /// The name and what the option takes, without its range: `-c,--config FILE`.
 std::string head_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
@@ -129,12 +132,16 @@ Lines verb_lines(const CLI::App& app) {
 
 }  // namespace
 
+bool reads_keys(const CLI::App& verb, const CLI::App& app) {
+  return takes_config(options_of_verb(verb, app)) && !reads_only_plugins(verb.get_name());
+}
+
 std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI::App& app) {
   const std::string& name = verb.get_name();
   std::vector<const CLI::Option*> options = verb.get_options();
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
-  if (runs || is_among(name, {"config", "schema", "import", "sweep", "doctor"})) add("--config");
+  if (runs || is_among(name, {"config", "import", "sweep", "doctor"}) || reads_only_plugins(name)) add("--config");
   if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion", "new"}))
     add("--plugin");
   if (runs) add("--report");
@@ -171,7 +178,7 @@ std::string verb_help(const CLI::App& verb, const CLI::App& app) {
   head.insert(head.end(), positionals.begin(), positionals.end());
   options = options_of_verb(verb, app);
   std::erase_if(options, [](const CLI::Option* option) { return option->get_name() == "--help-all"; });
-  const bool configured = takes_config(options);
+  const bool configured = reads_keys(verb, app);
   Lines named = option_lines(options, is_part), tail;
   if (configured) named.emplace_back("  --KEY VALUE: any key of the config, such as --trainer.max_epochs 3");
   const Lines examples = example_lines(verb.get_name(), program);
@@ -201,7 +208,7 @@ std::string whole_verb_help(const CLI::App& verb, const CLI::App& app) {
   return format.make_description(&verb) + format.make_usage(&verb, cat(app.get_name(), " ", verb.get_name())) +
          format.make_positionals(&verb) + format.make_group("Options", false, options) +
          (examples.empty() ? std::string() : cat("\nExamples:\n", joined(examples))) +
-         (takes_config(options) ? cat("\n", kWholeFooter) : std::string());
+         (reads_keys(verb, app) ? cat("\n", kWholeFooter) : std::string());
 }
 
 }  // namespace fulgur::cli

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fulgur/checkpoint/run_lock.h"
+#include "fulgur/core/contracts/monitor_direction.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/history/sweep_schedule.h"
@@ -138,6 +139,8 @@ CheckedSweep check_sweep(const CommandLine& command) {
   const fs::path& file = *command.sweep.file;
   const ConfigNode node = sweep_nodes(file);
   const history::SweepSpec spec = history::read_sweep(node);
+  if (const std::string doubt = detail::doubtful_mode(spec.metric, spec.mode); !doubt.empty())
+    log::warn("sweep.mode", cat("sweep: ", doubt));
   Problems problems;
   detail::load_plugins_of(command.sources);
   const ConfigNode written = merge_config(command.sources, problems);

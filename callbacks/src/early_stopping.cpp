@@ -5,6 +5,7 @@
 
 #include "early_stopping_rule.h"
 #include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/contracts/monitor_direction.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -16,7 +17,7 @@ void EarlyStopping::Options::fields(Fields& f) {
   f(min_delta, "min_delta", "A change that is not larger than this does not count as an improvement.").at_least(0);
   f(patience, "patience", "Checks without an improvement after which the fit stops.").at_least(0);
   f(verbose, "verbose", "Print a line for each improvement and for the stop.");
-  f(mode, "mode", "Whether a small or a large value is better.");
+  f(mode, "mode", "Whether a small or a large value is better; val_acc, for example, needs max.");
   f(strict, "strict",
     "Whether a metric that was not logged is an error; if not, there is a warning and the check is skipped.");
   f(check_finite, "check_finite", "Stop if the metric is NaN or infinite.");
@@ -72,6 +73,8 @@ void EarlyStopping::setup(RunContext&, TrainerFn fn) {
   has_checked_ = false;
   reason_ = EarlyStoppingReason::not_stopped;
   message_.clear();
+  if (const std::string doubt = detail::doubtful_mode(options_.monitor, options_.mode); !doubt.empty())
+    log::warn("early_stopping.mode", cat("EarlyStopping: ", doubt));
 }
 
 void EarlyStopping::refuse_monitor(RunContext& run) const {

@@ -6,6 +6,7 @@
 #include "checkpoint_name.h"
 #include "checkpoint_ranking.h"
 #include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/contracts/monitor_direction.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -16,7 +17,8 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(dirpath, "dirpath", "Folder of the checkpoints; null: checkpoints/ in the run folder.");
   f(filename, "filename", "Name template such as {epoch}-{val_loss:.2f}; null: {epoch}-{step}.");
   f(monitor, "monitor", "Metric that ranks checkpoints; null: the newest is the best.");
-  f(mode, "mode", "Whether a small or a large value of the monitored metric is better.");
+  f(mode, "mode",
+    "Whether a small or a large value of the monitored metric is better; val_acc, for example, needs max.");
   f(verbose, "verbose", "Print a line for each checkpoint.");
   f(save_last, "save_last", "Also keep the newest checkpoint, which last.ckpt points to.");
   f(save_top_k, "save_top_k", "How many of the best to keep; -1: all, 0: none.").at_least(-1);
@@ -146,11 +148,14 @@ bool ModelCheckpoint::epoch_due(RunContext& run) const {
   return options_.every_n_epochs && (run.progress().epoch + 1) % *options_.every_n_epochs == 0;
 }
 
-void ModelCheckpoint::setup(RunContext&, TrainerFn) {
+void ModelCheckpoint::setup(RunContext&, TrainerFn fn) {
   ranking_->forget_pending();
   batches_at_start_ = seen_step_ = -1;
   resumed_at_.reset();
   waits_for_validation_ = false;
+  if (fn != TrainerFn::fit || !options_.monitor || options_.save_top_k == 0) return;
+  if (const std::string doubt = detail::doubtful_mode(*options_.monitor, options_.mode); !doubt.empty())
+    log::warn("model_checkpoint.mode", cat("ModelCheckpoint: ", doubt));
 }
 
 void ModelCheckpoint::refuse_monitor(RunContext& run) const {

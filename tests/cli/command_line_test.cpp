@@ -98,8 +98,8 @@ TEST_CASE("options that a verb does not read are refused") {
     CHECK(run.exit_code == 2);
     return run.err;
   };
-  CHECK(says(error({"list", "strategy", "-c", "none.yaml"}),
-             "list does not read --config; --plugin FILE.so loads the classes of a plug-in. `trainer list --help`"));
+  CHECK(says(error({"schema", "--trainer.max_epochs", "3"}), "schema does not read --trainer.max_epochs"));
+  CHECK(says(error({"list", "-c", "c.yaml", "--model", "x"}), "list does not read --model. `trainer list --help`"));
   CHECK(says(error({"describe", "AdamW", "--trainer.max_epochs", "3"}), "describe does not read --trainer.max_epochs"));
   CHECK(says(error({"env", "--seed_everything", "4"}), "env does not read --seed_everything"));
   CHECK(says(error({"runs", "--ckpt_path", "last"}), "runs does not read --ckpt_path"));
@@ -211,7 +211,12 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"fti"}, "did you mean 'fit'? `--help` lists the verbs"},
       std::pair{std::vector<std::string>{"fit", "--lr", "0.1"}, "did you mean '--optimizer.lr'?"},
       std::pair{std::vector<std::string>{"fit", "--batch_size", "8"}, "did you mean '--data.batch_size'?"},
-      std::pair{std::vector<std::string>{"fit", "test"}, "unexpected argument 'test'"},
+      std::pair{
+          std::vector<std::string>{"fit", "test"},
+          "unexpected argument 'test'; a command has one verb, and 'fit' is it. `trainer fit --help` shows the usage."},
+      std::pair{std::vector<std::string>{"fit", "--nope"}, "'--nope'. `trainer fit --help` lists those of fit, `"},
+      std::pair{std::vector<std::string>{"--nope"}, "`trainer VERB --help` lists those of a verb, `"},
+      std::pair{std::vector<std::string>{"sweep", "--jbos"}, "did you mean '--jobs'?"},
       std::pair{std::vector<std::string>{"fit", "c.yaml"},
                 "unexpected argument 'c.yaml'; did you mean `--config c.yaml`?"},
       std::pair{std::vector<std::string>{"fit", "-x"}, "unexpected argument '-x'"},
@@ -224,7 +229,7 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"list", "callbacks"}, "did you mean 'callback'?"},
       std::pair{std::vector<std::string>{"describe", "MlpClasifier"}, "did you mean 'MlpClassifier'?"},
       std::pair{std::vector<std::string>{"describe"},
-                "describe` needs NAME (Name of the component); got none. `trainer"},
+                "describe` needs NAME (Name of the component); got none. `trainer describe --help` shows"},
       std::pair{std::vector<std::string>{"tune"}, "tune` needs WHAT (lr or batch_size); got none."},
       std::pair{std::vector<std::string>{"tune", "learning_rate"},
                 "got 'learning_rate'. Use tune lr or tune batch_size."},

@@ -101,6 +101,21 @@ TEST_CASE("completion: options of the class that the config or the command line 
   CHECK(candidates({"fit", "-c", "no.yaml", "--trainer.max_e"}) == std::set<std::string>{"--trainer.max_epochs"});
 }
 
+TEST_CASE("completion: the keys of link are options, and its values are what the data module provides") {
+  CHECK(candidates({"fit", "--lin"}) == std::set<std::string>{"--link", "--link."});
+  CHECK(candidates({"fit", "--model", "CnnClassifier", "--optimizer", "AdamW", "--link."}) ==
+        std::set<std::string>{"--link.model.", "--link.optimizer.", ":continues"});
+  CHECK(candidates({"fit", "--model", "CnnClassifier", "--link.model.num_c"}) ==
+        std::set<std::string>{"--link.model.num_classes"});
+  CHECK(candidates({"fit", "--model", "CnnClassifier", "--link.model.init_args.num_c"}, "fish") ==
+        std::set<std::string>{"--link.model.init_args.num_classes"});
+  CHECK(candidates({"fit", "--data", "MnistDataModule", "--link.model.num_classes", "data.num_"}) ==
+        std::set<std::string>{"data.num_classes", "data.num_features"});
+  CHECK(candidates({"fit", "--data", "MnistDataModule", "--link.model.num_classes", "=", "data.ch"}, "bash") ==
+        std::set<std::string>{"data.channels"});
+  CHECK(candidates({"fit", "--link.model.num_classes", "data."}).empty());
+}
+
 TEST_CASE("completion: values are classes, choices, switches or files") {
   const auto models = candidates({"fit", "--model", ""});
   CHECK(models.contains("CnnClassifier"));

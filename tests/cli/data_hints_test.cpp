@@ -113,6 +113,33 @@ TEST_CASE("predictions have the file and the name of the class of each image") {
   CHECK(says(linked.err, "provides no value 'num_features'"));
 }
 
+TEST_CASE("an evaluation with windows of another length than those of the checkpoint is a warning with both") {
+  const DataRun run(R"(
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false, enable_progress_bar: false}
+data: {class_path: SeriesDataModule, init_args: {path: s.csv, columns: [load], window: 6, batch_size: 16}}
+model: {class_path: LstmForecaster, init_args: {hidden: 4}}
+optimizer: {class_path: SGD, init_args: {lr: 0.01}}
+link:
+  model.init_args.num_inputs: data.num_inputs
+  model.init_args.num_outputs: data.num_outputs
+  model.init_args.horizon: data.horizon
+  model.init_args.target_mean: data.target_mean
+  model.init_args.target_std: data.target_std
+)");
+  std::string series = "load\n";
+  for (int i = 0; i < 120; ++i) series += std::to_string(i % 7) + "\n";
+  write_text(run / "s.csv", series);
+  REQUIRE(run({"fit"}).exit_code == 0);
+  for (const char* verb : {"validate", "test", "predict"}) {
+    const Finished other = run({verb, "--ckpt_path", kLast, "--data.window", "5"});
+    INFO(other.err);
+    CHECK(other.exit_code == 0);
+    CHECK(says(other.err, "data.init_args.window is '5', and was '6'. "));
+    CHECK(says(other.err, "[trainer.other_lengths]"));
+    CHECK_FALSE(says(run({verb, "--ckpt_path", kLast}).err, "other_lengths"));
+  }
+}
+
 TEST_CASE("images that need eval_transforms, and names of torchvision's transforms, get advice that names them") {
   const Images run;
   const Finished bytes = run({"fit", "--model", "ResNet", "--model.depth", "20", "--data.eval_transforms", "[]"});

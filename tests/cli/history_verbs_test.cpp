@@ -78,6 +78,13 @@ TEST_CASE("runs: a fit that a mistake in its config ends before its first batch 
   INFO(failed.err);
   REQUIRE(failed.exit_code == 2);
   CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0"));
+  std::vector<std::string> of_two = mistake;
+  of_two.insert(of_two.end(), {"--trainer.devices", "2", "--trainer.strategy", "ddp", "--trainer.accelerator", "cpu"});
+  const Finished of_ranks = runs.fit(of_two);
+  INFO(of_ranks.err);
+  REQUIRE(of_ranks.exit_code == 2);
+  CHECK(says(of_ranks.err, "no.such"));
+  CHECK_FALSE(fs::exists(runs / "fulgur_logs/version_0"));
   // A run that is resumed keeps its folder.
   REQUIRE(runs.fit({"--trainer.stop_after", "1ep"}).exit_code == 0);
   std::vector<std::string> resumed = mistake;

@@ -170,6 +170,16 @@ TEST_CASE("sweep: the command that trains the best trial again is quoted for a s
   CHECK(says(end.out, " fit --config 'my sweep/best.yaml'\n"));
 }
 
+TEST_CASE("sweep: a mode that contradicts the name of the metric is a warning") {
+  const Sweeps sweeps("method: grid\nmetric: val_acc\nspace: {optimizer.lr: [0.1]}\n");
+  const Finished minimum = sweeps({"--trainer.max_epochs", "1"});
+  INFO(minimum.err);
+  CHECK(says(minimum.err, "sweep: a large value of 'val_acc' is usually better, but mode is min: write mode: max "));
+  CHECK(says(minimum.err, "[sweep.mode]"));
+  write_text(sweeps / "s.yaml", "method: grid\nmetric: val_acc\nmode: max\nspace: {optimizer.lr: [0.1]}\n");
+  CHECK_FALSE(says(sweeps({"--trainer.max_epochs", "1", "--dir", "other"}).err, "sweep.mode"));
+}
+
 TEST_CASE("sweep: the same command again trains nothing, and --show writes the page again") {
   const Sweeps sweeps;
   REQUIRE(sweeps().exit_code == 0);

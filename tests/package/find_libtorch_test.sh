@@ -49,6 +49,39 @@ refuse() {
   tr -s '\n ' ' ' <"$work/refused" | grep -qF -e "$2" || { cat "$work/refused"; fail "not said: $2"; }
 }
 refuse "$work/nowhere/share/cmake/Torch" "contains no LibTorch"
+if Torch_DIR="$work/nowhere" "$cmake" -S "$here/find_libtorch" -B "$work/build" -G Ninja --fresh "-DMODULE=$module" \
+  "-DCMAKE_CXX_COMPILER=$compiler" "-DCMAKE_PREFIX_PATH=$site/torch" >"$work/refused" 2>&1; then
+  fail "configured with a wrong Torch_DIR of the environment"
+fi
+tr -s '\n ' ' ' <"$work/refused" | grep -qF "The environment variable Torch_DIR is $work/nowhere, but" || { cat "$work/refused"; fail "the variable is not said"; }
+
+# A project that uses an installed Fulgur: the LibTorch of the build, unless Torch_DIR names another one. What is wrong is one
+# error, at the project's find_package.
+mkdir -p "$work/package" "$work/user"
+cp "$module" "$work/package/FulgurLibTorch.cmake"
+touch "$work/package/fulgurTargets.cmake" "$work/package/FulgurSimulatedGpu.cmake"
+sed -e 's|@PACKAGE_INIT@|macro(check_required_components name)\nendmacro()|' -e "s|@FULGUR_TORCH_ROOT@|$site/torch|" -e 's|@[A-Za-z_]*@||' \
+  "$(dirname "$module")/fulgurConfig.cmake.in" >"$work/package/fulgurConfig.cmake"
+printf 'cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\nfind_package(fulgur CONFIG REQUIRED)\nmessage(STATUS "root=${FULGUR_TORCH_ROOT}")\n' >"$work/user/CMakeLists.txt"
+# use RC WORDS [ARGUMENTS...]
+use() {
+  local wanted="$1" words="$2" rc=0
+  shift 2
+  "$cmake" -S "$work/user" -B "$work/user/build" -G Ninja --fresh "-DCMAKE_CXX_COMPILER=$compiler" "-Dfulgur_DIR=$work/package" "$@" >"$work/log" 2>&1 || rc=$?
+  [ "$rc" = "$wanted" ] || { cat "$work/log"; fail "exit code $rc instead of $wanted: $*"; }
+  tr -s '\n ' ' ' <"$work/log" | grep -qF -e "$words" || { cat "$work/log"; fail "not said: $words"; }
+  if grep -q "Call Stack" "$work/log"; then cat "$work/log"; fail "more than one level"; fi
+}
+other="$work/other/torch"
+mkdir -p "$other/lib" "$other/include/ATen/core" "$other/include/torch/headeronly"
+touch "$other/lib/libtorch_cpu.so" "$other/include/ATen/core/Tensor.h"
+use 0 "root=$site/torch"
+use 0 "root=$other" "-DTorch_DIR=$other/share/cmake/Torch"
+Torch_DIR="$other/share/cmake/Torch" use 0 "root=$other"
+Torch_DIR=/nope use 1 "The environment variable Torch_DIR is /nope, but"
+Torch_DIR=/nope use 0 "root=$other" "-DTorch_DIR=$other/share/cmake/Torch"
+printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 10\n' >"$other/include/torch/headeronly/version.h"
+use 1 "Fulgur needs LibTorch 2.11; $other is LibTorch 2.10" "-DTorch_DIR=$other/share/cmake/Torch"
 mkdir -p "$site/torch/include/torch/headeronly"
 printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 10\n' >"$site/torch/include/torch/headeronly/version.h"
 refuse "$site/torch/share/cmake/Torch" "is LibTorch 2.10"

@@ -37,6 +37,12 @@ printf 'a\n\n\nb\n' >lines
 [ "$("$trainer" --plugin="$plugin" count_empty --file=lines)" = "2 empty lines" ] || fail "the verb does not count with = in its options"
 "$trainer" count_empty --plugin "$plugin" --help >help.txt
 { grep -q "required" help.txt && grep -qF "Usage: trainer count_empty [--OPTION VALUE]" help.txt; } || { cat help.txt; fail "the verb shows no help"; }
+"$trainer" --help --plugin "$plugin" >help.txt
+grep -q "^  count_empty  *Counts the empty lines" help.txt || { cat help.txt; fail "the help of the program does not show the verb"; }
+"$trainer" --plugin "$plugin" >/dev/null 2>help.txt && fail "no verb, and no error"
+grep -q "^  count_empty  *Counts the empty lines" help.txt || { cat help.txt; fail "the verb is not shown where one is missing"; }
+"$trainer" count_emty --plugin "$plugin" >/dev/null 2>help.txt && fail "an unknown verb is no error"
+grep -qF "did you mean 'count_empty'?" help.txt || { cat help.txt; fail "the verb of the plug-in is not suggested"; }
 "$trainer" list verb --plugin "$plugin" | grep -q "count_empty  *Counts the empty lines" || fail "list verb does not show the verb"
 "$trainer" list verb | grep -q "verb: none; .*--plugin FILE.so" || fail "list verb without verbs"
 refused() {

@@ -1,8 +1,11 @@
 #include "fulgur/core/contracts/monitor.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <optional>
 
+#include "fulgur/core/contracts/monitor_direction.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
@@ -23,7 +26,39 @@ bool two_letters_swapped(std::string_view a, std::string_view b) {
   return a.end() - in_a >= 2 && in_a[0] == in_b[1] && in_a[1] == in_b[0] && std::equal(in_a + 2, a.end(), in_b + 2);
 }
 
+constexpr std::array<std::string_view, 23> kGreaterIsBetter{
+    "acc",   "accuracy",  "top1",   "top5",        "auroc", "auc",  "auprc", "f1",
+    "fbeta", "precision", "recall", "specificity", "iou",   "miou", "dice",  "jaccard",
+    "bleu",  "chrf",      "psnr",   "ssim",        "r2",    "mcc",  "kappa"};
+constexpr std::array<std::string_view, 14> kSmallerIsBetter{"loss", "error", "err", "mse",        "rmse", "mae", "mape",
+                                                            "nll",  "bpc",   "ppl", "perplexity", "wer",  "cer", "fid"};
+
+// Which values the name of a metric promises to be better; nullopt if it is no word that is known.
+std::optional<MonitorMode> direction_of(std::string_view monitor) {
+  std::string word;
+  const auto is_in = [&](const auto& words) { return std::ranges::find(words, word) != words.end(); };
+  std::optional<MonitorMode> direction;
+  for (size_t i = 0; i <= monitor.size(); ++i) {
+    const auto c = static_cast<unsigned char>(i < monitor.size() ? monitor[i] : '_');
+    if (std::isalnum(c) != 0) {
+      word += static_cast<char>(std::tolower(c));
+      continue;
+    }
+    if (is_in(kGreaterIsBetter)) direction = MonitorMode::max;
+    if (is_in(kSmallerIsBetter)) direction = MonitorMode::min;
+    word.clear();
+  }
+  return direction;
+}
+
 }  // namespace
+
+std::string detail::doubtful_mode(std::string_view monitor, MonitorMode mode) {
+  const auto direction = direction_of(monitor);
+  if (!direction || *direction == mode) return {};
+  return cat("a ", *direction == MonitorMode::max ? "large" : "small", " value of '", monitor,
+             "' is usually better, but mode is ", enum_text(mode), ": write mode: ", enum_text(*direction));
+}
 
 MonitorError::MonitorError(const std::string& message) : ConfigError(message) {}
 MonitorError::~MonitorError() = default;

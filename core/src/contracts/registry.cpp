@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "fulgur/core/options/form_hints.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/text.h"
 
@@ -188,10 +189,17 @@ std::string misplaced_option(const std::string& name, const std::string& key, co
 
 /// `; did you mean 'class_path'?` for a key of a component's map, or empty.
 std::string near_component_key(const std::string& key, const Fields& common) {
+  if (const std::string hint = detail::missing_space_hint(key); !hint.empty()) return "; " + hint;
   if (key == "class") return "; did you mean 'class_path'?";
   std::vector<std::string> known = common.names();
   known.insert(known.begin(), {"class_path", "init_args"});
   return did_you_mean(key, known);
+}
+
+/// For a map that has the name of a class as a key, in place of class_path: what to write. Empty for any other key.
+std::string class_as_key_hint(const ComponentRegistry& registry, const std::string& key, const ConfigNode& value) {
+  if (value.is_scalar() || (registry.find(key) == nullptr && !detail::looks_like_class(key))) return {};
+  return cat("; the class is the value of class_path: write ", detail::component_form(key, value));
 }
 
 /// `, every, from`: what may stand beside class_path and init_args.
@@ -255,8 +263,9 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   if (chosen.empty()) {
     for (const auto& [key, value] : node.entries()) {
       if (key == "class_path" || key == "init_args" || common_fields.find(key) != nullptr) continue;
-      if (const std::string hint = near_component_key(key, common_fields); !hint.empty())
-        problems.add(place_of_key(value), join_path(path, key), "unknown key" + hint);
+      std::string hint = class_as_key_hint(component_registry(kind_), key, value);
+      if (hint.empty()) hint = near_component_key(key, common_fields);
+      if (!hint.empty()) problems.add(place_of_key(value), join_path(path, key), "unknown key" + hint);
     }
     if (problems.items().size() != problems_before) return false;
     const bool given = node.where.source == "command line";
@@ -267,8 +276,10 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   }
   const ComponentInfo* info = component_registry(kind_).find(chosen);
   if (info == nullptr) {
+    const std::string spaced = name != nullptr && !name->quoted() ? detail::missing_space_hint(chosen) : std::string();
     problems.add(name != nullptr ? name->where : node.where, join_path(path, "class_path"),
-                 unknown_component(component_registry(kind_), chosen));
+                 spaced.empty() ? unknown_component(component_registry(kind_), chosen)
+                                : cat("unknown ", kind_, " '", chosen.substr(0, 100), "'; ", spaced));
     return false;
   }
   // Without class_path, what the map does not name stays.
@@ -283,7 +294,8 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
     } else if (common_fields.find(key) != nullptr) {
       common_args.set(key, value);
     } else {
-      const std::string hint = near_component_key(key, common_fields);
+      std::string hint = name == nullptr ? class_as_key_hint(component_registry(kind_), key, value) : std::string();
+      if (hint.empty()) hint = near_component_key(key, common_fields);
       problems.add(where_key, join_path(path, key),
                    hint.empty()
                        ? cat("unknown key; a ", kind_, " has class_path, init_args", common_keys(common_fields))

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fulgur/core/options/form_hints.h"
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/text/text.h"
 #include "options/scalar_text.h"
@@ -27,10 +28,26 @@ std::string unit_hint(const std::string& text, double number, const std::vector<
   return cat("write the unit too: ", join(with_unit), with_unit.empty() ? "" : " or ", last);
 }
 
+/// A hint for a value whose form is that of another kind: a map for a list, `key:value` for a map.
+std::string form_hint(const ConfigNode& node, const TypeInfo& expected) {
+  using Kind = TypeInfo::Kind;
+  const bool is_list = expected.kind == Kind::list;
+  const bool lists_components = is_list && !expected.parts.empty() && expected.parts[0].kind == Kind::component;
+  if (is_plain_scalar(node) && (lists_components || expected.kind == Kind::object || expected.kind == Kind::map))
+    if (std::string hint = missing_space_hint(node.text()); !hint.empty()) return hint;
+  if (is_list && node.is_scalar()) return cat("write a list: [", node.text(), "]");
+  if (lists_components && node.is_map())
+    if (const std::string form = component_list_form(node); !form.empty()) return cat("write a list: ", form);
+  if ((expected.kind == Kind::object || expected.kind == Kind::map) && node.is_list() && !node.items().empty() &&
+      node.items().front().is_map())
+    return "write its keys without '- '";
+  return {};
+}
+
 /// A hint for someone who wrote `text` where a number or boolean is expected.
 std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
   if (node.is_null()) return "leave the key out for its default";
-  if (expected.kind == TypeInfo::Kind::list && node.is_scalar()) return "write a list: [" + node.text() + "]";
+  if (std::string hint = form_hint(node, expected); !hint.empty()) return hint;
   if (!node.is_scalar()) return {};
   const std::string& text = node.text();
   int64_t whole = 0;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "fulgur/core/options/form_hints.h"
 #include "fulgur/core/text/text.h"
 #include "options/scalar_text.h"
 
@@ -204,7 +205,10 @@ Field& Fields::append(std::string_view name, std::string_view doc, TypeInfo type
 void Fields::read(const ConfigNode& node, Problems& problems, const std::string& path) const {
   static const ConfigNode empty = ConfigNode::map();
   if (!node.is_map() && !node.is_null()) {
-    problems.add(node.where, path, cat("expected a map of options; got ", node.describe()));
+    std::string hint = detail::is_plain_scalar(node) ? detail::missing_space_hint(node.text()) : std::string();
+    if (node.is_list() && !node.items().empty() && node.items().front().is_map()) hint = "write its keys without '- '";
+    problems.add(node.where, path,
+                 cat("expected a map of options; got ", node.describe(), hint.empty() ? "" : "; ", hint));
     return;
   }
   const ConfigNode& map = node.is_map() ? node : empty;
@@ -217,6 +221,8 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
       std::optional<std::string> hint = hint_for_unknown ? hint_for_unknown(key) : std::nullopt;
       if (key == "<<")
         hint = "merge keys are not supported; write the keys out, or give the shared part in a separate --config file";
+      // `{max_epochs:3}`
+      if (const std::string spaced = detail::missing_space_hint(key); !spaced.empty() && value.is_null()) hint = spaced;
       if (hint)
         problems.add(where, key_path, "unknown key; " + *hint);
       else if (fields_.empty())

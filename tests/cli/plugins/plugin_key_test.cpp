@@ -121,6 +121,36 @@ TEST_CASE("plugin: a file that is missing, or no plug-in, is an error with its p
   CHECK(says(check("plugin: ['${env:FULGUR_NOT_SET}/a.so']\n"), "FULGUR_NOT_SET"));
 }
 
+TEST_CASE("plugin: list, describe and schema know the classes of a config's plug-ins, and read no more of it") {
+  const Place place;
+  // Not all of it is right.
+  write_text(place.folder / "configs/c.yaml", "plugin: [lib/probe.so]\nmodel: NoSuchModel\n");
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"list", "model", "-c", "configs/c.yaml"},
+                                                    {"describe", "ProbeNet", "--config", "configs/c.yaml"},
+                                                    {"schema", "-c", "configs/c.yaml"}}) {
+    const Finished shown = place.run(arguments);
+    INFO(arguments.front() << shown.err);
+    CHECK(shown.exit_code == 0);
+    CHECK(says(shown.out, "ProbeNet"));
+    CHECK(says(place.run({arguments.front(), "--help"}).out, "--config"));
+    CHECK_FALSE(says(place.run({arguments.front(), "--help"}).out, "any key of the config"));
+  }
+  CHECK_FALSE(says(place.run({"schema"}).out, "ProbeNet"));
+  CHECK(says(place.run({"describe", "ProbeNet"}, {"FULGUR_PLUGIN=[configs/lib/probe.so]"}).out, "ProbeNet"));
+  const auto refused = [&](const std::string& yaml) {
+    write_text(place.folder / "configs/c.yaml", yaml);
+    const Finished end = place.run({"list", "model", "-c", "configs/c.yaml"});
+    CHECK(end.exit_code == 2);
+    CHECK(end.out.empty());
+    return end.err;
+  };
+  CHECK(says(refused("plugin: lib/probe.so\n"), "configs/c.yaml:1:9: plugin: expected list of string"));
+  CHECK(says(refused("plugin: ['${env:FULGUR_NOT_SET}/a.so']\n"), "FULGUR_NOT_SET"));
+  CHECK(says(refused("plugin: [lib/no.so]\n"), "there is no file '"));
+  CHECK(says(refused("plugin: [\n"), "is not valid YAML"));
+  CHECK(says(place.run({"list", "-c", "none.yaml"}).err, "none.yaml: cannot be opened"));
+}
+
 TEST_CASE("plugin: what a checkpoint names is not loaded, neither by a resume nor by a test or an export") {
   const Place place;
   write_text(place.folder / "c.yaml", kBuiltIn);

@@ -126,6 +126,47 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
   }
 }
 
+TEST_CASE("F40 a component that is written in another form: the message shows the right one") {
+  const auto error = [](const std::string& callbacks) { return load_error(cat("trainer:\n  callbacks:", callbacks)); };
+  // The class as a key.
+  const std::string as_key = error("\n    - ConfigCallback: {monitor: a, patience: 2}\n");
+  CHECK(says(as_key, "c.yaml:3:7: trainer.callbacks.0.ConfigCallback: unknown key; "));
+  CHECK(says(as_key, "write {class_path: ConfigCallback, init_args: {monitor: a, patience: 2}}"));
+  CHECK(says(error(" [ConfigCallback: {monitor: [a]}]"), "write {class_path: ConfigCallback, init_args: {…}}"));
+  CHECK(says(error("\n    - ConfigCallback:\n"), "write {class_path: ConfigCallback}"));
+  CHECK(says(load_error("model: {ConfigModel: {classes: 3}}"),
+             "model.ConfigModel: unknown key; the class is the value of class_path: write {class_path: ConfigModel, "
+             "init_args: {classes: 3}}"));
+  // Here a class is chosen already, and the name is that of a registered class.
+  CHECK(says(load_error("trainer: {strategy: {single_device: {}}}"), "write {class_path: single_device}"));
+  // A map in place of a list.
+  CHECK(says(error(" {class_path: ConfigCallback, init_args: {monitor: a}}"),
+             "write a list: [{class_path: ConfigCallback, init_args: {monitor: a}}]"));
+  CHECK(says(error("\n    ConfigCallback: {monitor: a}\n    Other: {init_args: {b: 1}}\n"),
+             "write a list: [{class_path: ConfigCallback, init_args: {monitor: a}}, {class_path: Other, init_args: "
+             "{b: 1}}]"));
+  // A list in place of a map.
+  CHECK(says(load_error("trainer: [max_epochs: 1]"), "expected map; got a list of 1; write its keys without '- '"));
+  CHECK(says(load_error("model: {class_path: ConfigModel, init_args: [classes: 3]}"), "write its keys without '- '"));
+}
+
+TEST_CASE("F40 a missing space after a colon is named, wherever it is") {
+  const std::string hint = "write 'max_epochs: 3', with a space after the colon";
+  CHECK(says(load_error("trainer:\n  max_epochs:3\n"),
+             cat("c.yaml:2:3: trainer: expected map; got 'max_epochs:3'; ", hint)));
+  CHECK(says(load_error("trainer:\n  max_epochs:3\n  devices:1\n"), hint));
+  CHECK(says(load_error("trainer: {max_epochs:3}"), cat("trainer.max_epochs:3: unknown key; ", hint)));
+  CHECK(says(load_error("model:ConfigModel\n"), "write 'model: ConfigModel', with a space"));
+  CHECK(says(load_error("trainer: {callbacks: [class_path:ConfigCallback]}"), "write 'class_path: ConfigCallback'"));
+  CHECK(says(load_error("trainer: {callbacks: [{class_path:ConfigCallback}]}"), "write 'class_path: ConfigCallback'"));
+  CHECK(says(load_error("model: {class_path: ConfigModel, init_args: {classes:3}}"), "write 'classes: 3'"));
+  CHECK(says(load_error("model: {class_path: ConfigModel, init_args: classes:3}"), "write 'classes: 3'"));
+  for (const char* text : {"https://host", "a::b", "12:30", "C:\\x", "'max_epochs:3'", "max_epochs:"}) {
+    INFO(text);
+    CHECK_FALSE(says(load_error(cat("model: ", text)), "with a space after the colon"));
+  }
+}
+
 TEST_CASE("F45 a class of another kind and hostile names are looked up only") {
   CHECK(says(load_error("model: ConfigCallback"), "unknown model 'ConfigCallback'; there is a callback of that name"));
   CHECK(says(load_error("model: ';rm -rf'"), "unknown model ';rm -rf'"));

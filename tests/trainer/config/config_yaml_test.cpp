@@ -96,6 +96,17 @@ TEST_CASE("F40 lines with another indentation than their neighbours are refused 
   CHECK(says(parse("a: text: more\n").report, "needs quotes"));
 }
 
+TEST_CASE("F40 a line that makes the next one illegal is named, with what to write") {
+  const std::string hint = "In line 2, write 'devices: 1', with a space after the colon";
+  CHECK(says(parse("trainer:\n  devices:1\n  precision: 32\n").report, hint));
+  CHECK(says(parse("a: 1\ndevices:1\n# more\n\nb: 2\n").report, hint));
+  CHECK(says(parse("a: 1\ndevices:1\n").report, hint));
+  CHECK(says(parse("a:\n - devices:1\n   b: 2\n").report, hint));
+  CHECK(says(parse("a:\n - ModelCheckpoint\n   monitor: x\n").report,
+             "In line 2, write '- class_path: ModelCheckpoint'; the options of the class stand under init_args"));
+  CHECK_FALSE(says(parse("a: 1\nhttp://host\nb: 2\n").report, "In line 2"));
+}
+
 TEST_CASE("F40 byte order mark and CRLF change nothing") {
   const Parsed parsed = parse(
       "\xEF\xBB\xBF"

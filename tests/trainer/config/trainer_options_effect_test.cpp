@@ -430,6 +430,19 @@ TEST_CASE("a fit without optimizer, without data, with two optimizers is refused
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<BoringModule>(), regression_data()),
                     ContainsSubstring("names none"));
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>()), ContainsSubstring("no training data"));
+  // Without data, this error comes alone; with data, a fit without a limit is a warning.
+  TrainerOptions unlimited = quiet(folder);
+  unlimited.max_epochs.reset();
+  unlimited.stop_after = Interval::parse("1st");
+  std::string error;
+  const auto lines_of = [&](const DataSource& data) {
+    return shown_lines([&] { Trainer(unlimited).fit(std::make_shared<SelfPlanned>(), data); }, &error);
+  };
+  CHECK(lines_of({}).find("no_limit") == std::string::npos);
+  CHECK_THAT(error, ContainsSubstring("no training data"));
+  error.clear();
+  CHECK(lines_of(regression_data()).find("[trainer.no_limit]") != std::string::npos);
+  CHECK(error.empty());
   struct Two : BoringModule {
     OptimizerPlan configure_optimizers() override {
       return OptimizerPlan(std::vector<PlannedOptimizer>{{std::make_shared<SGD>(SGD::Options{}), {}},

@@ -7,6 +7,7 @@
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/contracts/monitor.h"
+#include "fulgur/core/contracts/monitor_direction.h"
 #include "fulgur/core/contracts/run_context.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -67,6 +68,32 @@ void fit(const std::shared_ptr<Counting>& module, std::vector<std::shared_ptr<Ca
 }
 
 }  // namespace
+
+TEST_CASE("a mode that contradicts the name of its metric is a warning") {
+  const auto module = std::make_shared<Counting>();
+  const auto lines = [&](std::vector<std::shared_ptr<Callback>> callbacks) {
+    std::string ignored;
+    return shown_lines([&] { fit(module, std::move(callbacks)); }, &ignored);
+  };
+  const std::string wrong = lines({early_stopping("val_accuracy"), model_checkpoint("val_accuracy")});
+  CHECK_THAT(wrong, ContainsSubstring("EarlyStopping: a large value of 'val_accuracy' is usually better, but mode is "
+                                      "min: write mode: max [early_stopping.mode]"));
+  CHECK_THAT(wrong, ContainsSubstring("[model_checkpoint.mode]"));
+  CHECK_THAT(lines({early_stopping("val_loss"), model_checkpoint("val_loss")}), !ContainsSubstring(".mode]"));
+  for (const auto& [monitor, mode, is_doubtful] : {std::tuple{"val_acc", MonitorMode::min, true},
+                                                   {"val_acc", MonitorMode::max, false},
+                                                   {"val/AUROC", MonitorMode::min, true},
+                                                   {"val_loss", MonitorMode::max, true},
+                                                   {"f1_loss", MonitorMode::min, false},
+                                                   {"f1_loss", MonitorMode::max, true},
+                                                   {"accumulated", MonitorMode::min, false},
+                                                   {"score", MonitorMode::min, false},
+                                                   {"", MonitorMode::max, false},
+                                                   {"R2", MonitorMode::min, true}}) {
+    INFO(monitor);
+    CHECK(fulgur::detail::doubtful_mode(monitor, mode).empty() != is_doubtful);
+  }
+}
 
 TEST_CASE("a misspelt monitor is an error before the first batch, with the nearest name") {
   const auto module = std::make_shared<Counting>();

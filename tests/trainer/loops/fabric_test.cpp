@@ -252,6 +252,13 @@ TEST_CASE("Fabric refuses what it cannot do") {
   // What a Trainer says about a checkpoint of Fabric.
   CHECK_THROWS_WITH(Trainer(quiet(folder), {}).fit(std::make_shared<ForTrainer>(), DataSource(shuffled()), saved),
                     ContainsSubstring("Fabric wrote the checkpoint") && ContainsSubstring("--load.weights_only true"));
+  struct Validated : ForTrainer {
+    Outputs validation_step(const Batch&, int64_t, int64_t) override { return {}; }
+  };
+  CHECK_THROWS_WITH(Trainer(quiet(folder), {}).validate(std::make_shared<Validated>(), regression_data(), saved),
+                    ContainsSubstring("missing: net.first.weight") &&
+                        ContainsSubstring("Fabric wrote the checkpoint, from a loop of") &&
+                        ContainsSubstring("--load.key_prefixes") && !ContainsSubstring("run folder"));
 
   FabricOptions copies = on_cpu("32-true");
   copies.accelerator = "virtual";

@@ -23,6 +23,21 @@ CheckpointOrigin origin_of(const RunState& run) {
   return origin;
 }
 
+// Weights of a loop of the user have no config that could be used again.
+LoadReport load_or_advise(LightningModule& module, const CheckpointContent& content, const LoadOptions& options) {
+  try {
+    return load_module_state(module, content.module, options);
+  } catch (const CheckpointError& error) {
+    if (!content.state.contains(checkpoint_keys::kFabric)) throw;
+    const std::string text = error.what();
+    throw CheckpointError(cat(
+        text.substr(0, text.rfind('\n')),
+        "\nFabric wrote the checkpoint, from a loop of the user, and it names no model: its weights are those of that "
+        "loop's network. Use a model with the same layers. If only names differ, give their prefixes with "
+        "--load.key_prefixes '{OLD: NEW}'; --load.strict false loads what fits."));
+  }
+}
+
 }  // namespace
 
 CheckpointContent collect_checkpoint(Collecting collecting) {
@@ -71,8 +86,8 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
   };
   const auto parameters = unique_parameters(*run.model);
   if (std::ranges::any_of(parameters, of_other_dtype)) run.strategy->precision().convert_module(*run.model);
-  const LoadReport report = load_module_state(
-      *run.model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
+  const LoadReport report = load_or_advise(
+      *run.model, content, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
     run.print(cat("weights: ", report.converted.size(), " of another dtype were converted, such as ",
                   report.converted.front()));

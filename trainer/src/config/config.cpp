@@ -7,6 +7,7 @@
 #include "config/plugins.h"
 #include "config/renamed_options.h"
 #include "config/weights_config.h"
+#include "fulgur/core/options/form_hints.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/plugins.h"
@@ -190,7 +191,10 @@ ConfigNode merge_sources(const ConfigSources& sources, Problems& problems, const
     ConfigNode node = load_yaml_file(file, problems);
     if (node.is_null()) continue;
     if (!node.is_map()) {
-      problems.add(node.where, "", "a config is a map with keys such as trainer, model, data; got " + node.describe());
+      const std::string spaced = node.is_scalar() ? detail::missing_space_hint(node.text()) : std::string();
+      problems.add(node.where, "",
+                   cat("a config is a map with keys such as trainer, model, data; got ", node.describe(),
+                       spaced.empty() ? "" : "; ", spaced));
       continue;
     }
     const std::string before = data_class_of(root), after = data_class_of(node);
@@ -215,6 +219,10 @@ ConfigNode merge_sources(const ConfigSources& sources, Problems& problems, const
   return root;
 }
 
+bool has_unreadable_source(const Problems& problems) {
+  return std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
+}
+
 ConfigNode merge_with_plugins(const ConfigSources& sources, Problems& problems) {
   return merge_sources(sources, problems, [&](ConfigNode& root) {
     const size_t before = problems.items().size();
@@ -230,7 +238,11 @@ namespace detail {
 
 void load_plugins_of(const ConfigSources& sources) {
   Problems problems;
-  static_cast<void>(merge_with_plugins(sources, problems));
+  const ConfigNode root = merge_with_plugins(sources, problems);
+  if (has_unreadable_source(problems)) problems.throw_if_any();
+  const size_t before = problems.items().size();
+  config::check_plugins(root, problems);
+  if (problems.items().size() != before) problems.throw_if_any();
 }
 
 }  // namespace detail
@@ -243,9 +255,7 @@ Config load_config(const ConfigSources& sources) {
   Problems problems;
   const ConfigNode root = merge_with_plugins(sources, problems);
   // A file that could not be read would only cause further errors about its missing keys.
-  const bool unreadable =
-      std::ranges::any_of(problems.items(), [](const Problem& problem) { return problem.path.empty(); });
-  if (unreadable) problems.throw_if_any();
+  if (has_unreadable_source(problems)) problems.throw_if_any();
   Config config = read_typed(root, problems);
   problems.throw_if_any();
   warn_of_ignored_variables(sources, config);

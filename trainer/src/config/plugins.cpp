@@ -168,5 +168,21 @@ void load_plugins(ConfigNode& root, const ConfigSources& sources, Problems& prob
   throw_if_registration_failed();
 }
 
+void check_plugins(const ConfigNode& root, Problems& problems) {
+  ConfigNode resolved = root;
+  Problems references;
+  interpolate(resolved, references);
+  bool has_reference = false;
+  for (const Problem& problem : references.items()) {
+    if (!concerns_plugins(problem)) continue;
+    problems.add(problem.where, problem.path, problem.message);
+    has_reference = true;
+  }
+  const ConfigNode* const written = resolved.find(kPluginKey);
+  std::vector<std::string> files;
+  if (!has_reference && written != nullptr && !written->is_null())
+    FieldTraits<std::vector<std::string>>::read(*written, files, problems, std::string(kPluginKey));
+}
+
 }  // namespace config
 }  // namespace fulgur

@@ -14,4 +14,7 @@ bool chooses_plugins(std::string_view key);
 /// paths to that key. A relative path of a file begins at the folder of the file, any other at the current folder.
 void load_plugins(ConfigNode& root, const ConfigSources& sources, Problems& problems);
 
+/// Adds what is wrong with the list under `plugin`, for functions that read no more of the config.
+void check_plugins(const ConfigNode& root, Problems& problems);
+
 }  // namespace fulgur::config

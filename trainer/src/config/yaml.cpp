@@ -8,6 +8,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "fulgur/core/options/form_hints.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/yaml.h"
 
@@ -273,6 +274,35 @@ int tab_indented_line(std::string_view text, int line) {
   return found;
 }
 
+/// The line `line`, and the last one before it that has more than a comment; with their numbers, without indentation.
+std::vector<std::pair<int, std::string_view>> lines_up_to(std::string_view text, int line) {
+  std::vector<std::pair<int, std::string_view>> found;
+  int current = 1;
+  for (size_t begin = 0; begin < text.size() && current <= line; ++current) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view content = trimmed(text.substr(begin, end - begin));
+    begin = end + 1;
+    if (content.empty() || content.front() == '#') continue;
+    if (found.size() == 2) found.erase(found.begin());
+    found.emplace_back(current, content);
+  }
+  return found;
+}
+
+/// What was probably meant where a text was written as one line and `key: value` as the next, which is no YAML.
+std::string hint_for_text_line(std::string_view text, int line) {
+  for (auto [number, content] : lines_up_to(text, line)) {
+    const bool is_item = content.starts_with("- ");
+    if (is_item) content = trimmed(content.substr(2));
+    if (const std::string hint = detail::missing_space_hint(content); !hint.empty())
+      return cat(". In line ", number, ", ", hint);
+    if (is_item && number < line && detail::looks_like_class(content))
+      return cat(". In line ", number, ", write '- class_path: ", content,
+                 "'; the options of the class stand under init_args");
+  }
+  return {};
+}
+
 }  // namespace
 
 ConfigNode parse_yaml(const std::string& original, const std::string& source, Problems& problems) {
@@ -300,8 +330,10 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
   } catch (const YAML::Exception& error) {
     const Location where{source, error.mark.line + 1, error.mark.column + 1};
     const int tabbed = tab_indented_line(text, where.line);
+    const std::string text_line = hint_for_text_line(text, where.line);
     return refuse(where, cat("is not valid YAML: ", error.msg,
-                             tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces")
+                             !text_line.empty() ? text_line
+                             : tabbed > 0       ? cat(". Line ", tabbed, " is indented with a tab; use spaces")
                              : error.msg.ends_with("map not found") || error.msg.ends_with("sequence not found")
                                  ? ". The keys of a map, and the items of a list, must have the same indentation"
                              : error.msg == "illegal map value"

@@ -131,7 +131,9 @@ void remove_unused_folder(const fs::path& run_dir) noexcept {
           std::ranges::any_of(kBegins, [&](std::string_view begin) { return name.starts_with(begin); });
       if (!is_usual) return;
     }
-    if (!error) fs::remove_all(run_dir, error);
+    if (error) return;
+    fs::remove_all(run_dir, error);
+    if (error) fs::remove_all(run_dir, error);  // another rank has begun its log meanwhile
   } catch (const std::exception&) {
     // The folder stays, and `runs` lists it as failed.
   }

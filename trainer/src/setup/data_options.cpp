@@ -85,6 +85,44 @@ std::optional<std::string> wrong_scale(const std::string& name, const ConfigNode
   return cat(name, " is empty, but that of the data is ", shown_numbers(*wanted));
 }
 
+// What `name` was when the checkpoint was trained, and what it is now.
+std::string change_of(const ConfigNode& before, const ConfigNode& now, std::string_view name) {
+  return cat("data.init_args.", name, " is ", now.find(name)->describe(), ", and was ", before.find(name)->describe());
+}
+
+// Options of data modules that say how long a sample is. Models of series and texts take other lengths as well, and
+// predict worse with them, or differently.
+constexpr std::array kLengths{"window", "block_size", "max_length"};
+
+void warn_of_other_lengths(const ConfigNode& before, const ConfigNode& now) {
+  std::vector<std::string> changed;
+  for (const char* name : kLengths)
+    if (!same_option(before, now, name)) changed.push_back(change_of(before, now, name));
+  if (changed.empty()) return;
+  log::warn("trainer.other_lengths",
+            cat("the checkpoint was trained on samples of another length: ", join(changed, "; "),
+                ". What the model predicts, and its metrics, depend on it. Use the value of the run that trained it, "
+                "unless the change is meant"));
+}
+
+void warn_of_other_parts(const RunState& run, const ConfigNode& before, const ConfigNode& now) {
+  // Other training files have nothing to do with the checkpoint's.
+  const std::string prefix = run.fn == TrainerFn::validate ? "val_" : "test_";
+  for (const auto& [name, value] : now.entries()) {
+    if (names_training_data(name) && !same_option(before, now, name)) return;
+    if (name.starts_with(prefix) && !divides_training_data(name) && !is_unset(value)) return;
+  }
+  std::vector<std::string> changed;
+  for (const char* name : kDividing)
+    if (!same_option(before, now, name)) changed.push_back(change_of(before, now, name));
+  if (changed.empty()) return;
+  log::warn("trainer.other_parts",
+            cat("the checkpoint was trained with other parts of the data: ", join(changed, "; "), ". The ",
+                run.fn == TrainerFn::validate ? "validation" : "test",
+                " data contain samples that it was trained on, so the values are too good. Use the values of the run "
+                "that trained it"));
+}
+
 }  // namespace
 
 void warn_of_unlinked_options(const RunState& run) {
@@ -114,8 +152,8 @@ std::string advice_for_missing_data(const RunState& run, RunningStage stage, boo
   return advice_for_missing_data(options_in_config(run, "data"), stage, trained);
 }
 
-void warn_of_other_parts(const RunState& run, const StateTree& state) {
-  if (run.fn != TrainerFn::validate && run.fn != TrainerFn::test) return;
+void warn_of_other_data(const RunState& run, const StateTree& state) {
+  if (run.fn == TrainerFn::fit) return;
   const ConfigNode* const now = options_in_config(run, "data");
   if (now == nullptr || !run.is_global_zero() || !state.contains(checkpoint_keys::kConfig)) return;
   Problems ignored;
@@ -123,23 +161,8 @@ void warn_of_other_parts(const RunState& run, const StateTree& state) {
   const ConfigNode* const data = saved.is_map() ? saved.find("data") : nullptr;
   const ConfigNode* const before = data && data->is_map() ? data->find("init_args") : nullptr;
   if (!before || !before->is_map() || !same_option(*data, *run.components.config->find("data"), "class_path")) return;
-  // Other training files have nothing to do with the checkpoint's.
-  const std::string prefix = run.fn == TrainerFn::validate ? "val_" : "test_";
-  for (const auto& [name, value] : now->entries()) {
-    if (names_training_data(name) && !same_option(*before, *now, name)) return;
-    if (name.starts_with(prefix) && !divides_training_data(name) && !is_unset(value)) return;
-  }
-  std::vector<std::string> changed;
-  for (const char* name : kDividing)
-    if (!same_option(*before, *now, name))
-      changed.push_back(cat("data.init_args.", name, " is ", now->find(name)->describe(), ", and was ",
-                            before->find(name)->describe()));
-  if (changed.empty()) return;
-  log::warn("trainer.other_parts",
-            cat("the checkpoint was trained with other parts of the data: ", join(changed, "; "), ". The ",
-                run.fn == TrainerFn::validate ? "validation" : "test",
-                " data contain samples that it was trained on, so the values are too good. Use the values of the run "
-                "that trained it"));
+  warn_of_other_lengths(*before, *now);
+  if (run.fn != TrainerFn::predict) warn_of_other_parts(run, *before, *now);
 }
 
 std::string advice_for_missing_data(const ConfigNode* options, RunningStage stage, bool trained) {

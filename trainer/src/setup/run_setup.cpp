@@ -26,6 +26,17 @@
 namespace fulgur::detail {
 namespace fs = std::filesystem;
 
+namespace {
+
+// After the data is known: without any, that error comes alone.
+void warn_of_no_limit(const ResolvedOptions& options) {
+  if (options.has_no_limit)
+    log::warn("trainer.no_limit", cat("neither max_epochs nor max_steps nor max_time is set; training stops after ",
+                                      *options.epoch_limit, " epochs. Set one of them (max_epochs: -1 for no limit)"));
+}
+
+}  // namespace
+
 void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
                        const LatestCheckpoints& latest) {
   if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
@@ -108,6 +119,7 @@ void RunSetup::plan_training(ResumePlan& resume) {
     for (const auto& [replica, context] : run_.replicas) to_channels_last(*replica);
   }
   if (run_.fn == TrainerFn::fit) {
+    warn_of_no_limit(run_.options);
     warn_of_unlinked_options(run_);
     warn_of_recurrent_dropout(run_);
     run_.position.during("configure_optimizers", [&] { plan_optimizers(run_, services_); });
@@ -127,7 +139,7 @@ void RunSetup::restore(ResumePlan& resume) {
                     [&](size_t i) { run_.log_targets[i]->log_hyperparams(run_.model->hparams()); });
   if (resume.content) {
     log::info(cat("checkpoint: ", *resume.checkpoint));
-    warn_of_other_parts(run_, resume.content->state);
+    warn_of_other_data(run_, resume.content->state);
   }
   resume.content.reset();
 }
@@ -162,8 +174,9 @@ void RunSetup::choose_run_folder(ResumePlan& resume) {
   run_.run_dir = run_.collectives().broadcast_text(run_.run_dir.string(), 0);
   if (!run_.is_global_zero()) {
     if (run_.run_dir.empty()) return;
+    // Beside rank 0 the folder is there, unless a run that could not begin has removed it.
     std::error_code error;
-    fs::create_directories(run_.run_dir, error);
+    if (run_.strategy->place().node_rank > 0) fs::create_directories(run_.run_dir, error);
     log::write_to(run_.run_dir / cat("rank_", run_.rank(), ".log"));
   }
 }
@@ -186,13 +199,7 @@ void RunSetup::open_run_folder(ResumePlan& resume) {
   }
 }
 
-void RunSetup::check_options() const {
-  if (run_.options.has_no_limit)
-    log::warn("trainer.no_limit",
-              cat("neither max_epochs nor max_steps nor max_time is set; training stops after ",
-                  *run_.options.epoch_limit, " epochs. Set one of them (max_epochs: -1 for no limit)"));
-  run_.options.check(run_.fn, run_.model->automatic_optimization());
-}
+void RunSetup::check_options() const { run_.options.check(run_.fn, run_.model->automatic_optimization()); }
 
 void RunSetup::start() {
   run_.position.setting_up = false;
@@ -353,8 +360,8 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   log_exceptions(kWhen, [&] { services_.checkpoints.wait_for_save(); });
   if (run_.fn == TrainerFn::fit && owns_folder_ && !dynamic_cast<const Interrupted*>(&error))
     mark_failed(run_.run_dir, error);
-  // Other ranks have logs in the folder.
-  discards_folder_ = made_folder_ && run_.world_size() == 1 && !in_loops && dynamic_cast<const ConfigError*>(&error);
+  // The logs of other ranks, which are in the folder, have the same error as this one.
+  discards_folder_ = made_folder_ && !in_loops && dynamic_cast<const ConfigError*>(&error);
 }
 
 std::vector<std::string> RunSetup::logger_losses() const {

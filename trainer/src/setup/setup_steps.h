@@ -33,9 +33,9 @@ void warn_of_recurrent_dropout(const RunState& run);
 /// Warns of options of the config's model that have another value than the data module exports under their name, of
 /// those names for which that is a mistake that trains silently.
 void warn_of_unlinked_options(const RunState& run);
-/// Warns if a test or validation divides the training data otherwise than the run that saved `state`: then it has
-/// samples that the model was trained on.
-void warn_of_other_parts(const RunState& run, const StateTree& state);
+/// Warns if an evaluation has samples of another length than the run that saved `state`, and if a test or validation
+/// divides the training data otherwise: then it has samples that the model was trained on.
+void warn_of_other_data(const RunState& run, const StateTree& state);
 
 /// What to do if the data module has no data for a stage: the options of the config that give it such data.
 std::string advice_for_missing_data(const RunState& run, RunningStage stage, bool trained);

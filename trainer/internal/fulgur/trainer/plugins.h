@@ -17,8 +17,9 @@ FULGUR_API std::optional<std::string> load_plugin(const std::filesystem::path& p
 /// program would never run it. Null: none is refused.
 FULGUR_API void reserve_verbs(bool (*is_taken)(const std::string& name));
 
-/// Loads the plug-ins that the sources name, as `load_config` does, for functions that then call `merge_config`. Throws
-/// a ConfigError if one cannot be loaded; other mistakes in the sources are not reported.
+/// Loads the plug-ins that the sources name, as `load_config` does, for functions that need no more of the config or
+/// then call `merge_config`. Throws a ConfigError if a source cannot be read, if `plugin` is wrong, and if a plug-in
+/// cannot be loaded; other mistakes in the sources are not reported.
 FULGUR_API void load_plugins_of(const ConfigSources& sources);
 
 }  // namespace fulgur::detail
