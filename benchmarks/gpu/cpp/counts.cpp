@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <thread>
 
+#include <ATen/DeviceAccelerator.h>
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/callbacks/progress_bar.h"
 #include "fulgur/core/device/memory_stats.h"
@@ -25,10 +26,9 @@
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/sgd.h"
+#include "fulgur/strategies/fsdp.h"
 #include "fulgur/trainer/trainer.h"
 #include "nets.h"
-#include "fulgur/strategies/fsdp.h"
-#include <ATen/DeviceAccelerator.h>
 
 namespace gpu_bench {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -17,38 +17,53 @@ namespace fulgur::detail {
 
 void GradientShards::start(size_t unit, std::vector<uint8_t> has_gradient) {
   const at::NoGradGuard no_grad;
-  const FlatUnit& flat = *shards_.units()[unit];
-  const auto& parameters = flat.parameters();
-  const Tensor& first = parameters.front().value;
-  // Zeros, since the end is padded, and a parameter may have no gradient here.
-  Exchange exchange{.unit = unit,
-                    .has_gradient = std::move(has_gradient),
-                    .buffer = at::zeros({flat.numel()}, first.options().requires_grad(false).dtype(
-                                                            reduce_dtype_.value_or(first.scalar_type()))),
-                    .own = {},
-                    .work = {}};
-  // Divided before the sum, which could overflow; in the same way as by LibTorch's Reducer, so that the bits are equal.
-  const Tensor share = at::native::wrapped_scalar_tensor(1.0 / static_cast<double>(groups_.whole().place().world_size));
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    Tensor& gradient = parameters[i].value.mutable_grad();
-    if (!gradient.defined()) continue;
-    if (gradient.layout() != at::kStrided)
-      throw ConfigError(cat("[strategies.fsdp] gradients must be dense; that of '", escape_controls(parameters[i].name),
-                            "' is sparse. Use sparse: false in its layer, or strategy: ddp."));
-    Tensor place = flat.whole(i, exchange.buffer);
-    at::mul_out(place, gradient, share);
-    gradient.reset();
-  }
-  if (on_their_way_.size() > 1) finish_first();
+  // Before the next buffer is made, so that there is one at a time.
+  finish();
+  Exchange exchange{
+      .unit = unit, .has_gradient = std::move(has_gradient), .buffer = take_gradients(unit), .own = {}, .work = {}};
   run_exchange(groups_.whole(), "fsdp",
                [&] { std::tie(exchange.own, exchange.work) = groups_.parts().start_sum_of_parts(exchange.buffer); });
-  on_their_way_.push_back(std::move(exchange));
+  on_its_way_ = std::move(exchange);
 }
 
-void GradientShards::finish_first() {
+Tensor GradientShards::take_gradients(size_t unit) {
+  const FlatUnit& flat = *shards_.units()[unit];
+  const at::ScalarType own_dtype = flat.parameters().front().value.scalar_type(),
+                       dtype = reduce_dtype_.value_or(own_dtype);
+  // What is between the parameters is sent, and never read.
+  Tensor buffer = at::empty({flat.numel()}, flat.buffer().options().dtype(dtype));
+  std::vector<Tensor> places, gradients;
+  for (size_t i = 0; i < flat.parameters().size(); ++i) {
+    const auto& [name, parameter] = flat.parameters()[i];
+    const Tensor place = flat.whole(i, buffer);
+    if (!parameter.grad().defined()) {
+      place.zero_();
+      continue;
+    }
+    if (parameter.grad().layout() != at::kStrided)
+      throw ConfigError(cat("[strategies.fsdp] gradients must be dense; that of '", escape_controls(name),
+                            "' is sparse. Use sparse: false in its layer, or strategy: ddp."));
+    places.push_back(place);
+    gradients.push_back(parameter.grad());
+  }
+  // Divided before the sum, which could overflow, and before a conversion. The bits are those of LibTorch's Reducer.
+  const double share = 1.0 / static_cast<double>(groups_.whole().place().world_size);
+  if (dtype == own_dtype) {
+    if (!places.empty()) at::_foreach_copy_(places, gradients);
+    buffer.mul_(share);
+  } else {
+    for (size_t i = 0; i < places.size(); ++i)
+      at::mul_out(places[i], gradients[i], at::native::wrapped_scalar_tensor(share));
+  }
+  for (const NamedParameter& parameter : flat.parameters())
+    parameter.value.unsafeGetTensorImpl()->mutable_grad().reset();
+  return buffer;
+}
+
+void GradientShards::finish() {
+  if (!on_its_way_) return;
   const at::NoGradGuard no_grad;
-  Exchange exchange = std::move(on_their_way_.front());
-  on_their_way_.pop_front();
+  const Exchange exchange = *std::exchange(on_its_way_, std::nullopt);
   run_exchange(groups_.whole(), "fsdp", [&] { exchange.work->wait(); });
   const FlatUnit& flat = *shards_.units()[exchange.unit];
   const at::ScalarType dtype = flat.parameters().front().value.scalar_type();
@@ -68,10 +83,6 @@ void GradientShards::finish_first() {
     else
       gradient = now;
   }
-}
-
-void GradientShards::finish() {
-  while (!on_their_way_.empty()) finish_first();
 }
 
 void GradientShards::average(const Optimizer& optimizer) {

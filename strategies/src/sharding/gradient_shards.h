@@ -3,7 +3,6 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -13,8 +12,8 @@
 namespace fulgur::detail {
 
 /// Gives each rank the averages of its part of the gradients, over all ranks, and frees the gradients of the parameters
-/// (ZeRO, stage 2: Rajbhandari et al., 2020). Exchanges run while the caller computes; at most two units are on their
-/// way, so that memory is bounded.
+/// (ZeRO, stage 2: Rajbhandari et al., 2020). The exchange of a unit runs while the caller computes, until that of the
+/// next one starts: there is memory for one at a time.
 class GradientShards {
  public:
   /// Gradients are sent in `reduce_dtype`; nullopt: in their own. All references must outlive this.
@@ -25,10 +24,10 @@ class GradientShards {
   /// keep none; those with one on other ranks only count as zero here. All ranks must call it, in the same order.
   /// Throws a ConfigError that names a sparse gradient.
   void start(size_t unit, std::vector<uint8_t> has_gradient);
-  /// Ends all exchanges: afterwards the shards have their gradients, which are added to those that they had.
+  /// Ends the last exchange: afterwards the shards have their gradients, which are added to those that they had.
   void finish();
   /// Forgets the exchanges of a backward that has failed.
-  void drop() noexcept { on_their_way_.clear(); }
+  void drop() noexcept { on_its_way_.reset(); }
   /// Averages the gradients that the parameters of `optimizer` have on any rank.
   void average(const Optimizer& optimizer);
 
@@ -39,12 +38,13 @@ class GradientShards {
     Tensor buffer, own;
     c10::intrusive_ptr<c10d::Work> work;
   };
-  void finish_first();
+  /// The gradients of a unit, divided by the number of ranks; the parameters have none afterwards.
+  Tensor take_gradients(size_t unit);
 
   ShardGroups& groups_;
   OptimizerShards& shards_;
   std::optional<at::ScalarType> reduce_dtype_;
-  std::deque<Exchange> on_their_way_;
+  std::optional<Exchange> on_its_way_;
 };
 
 }  // namespace fulgur::detail
