@@ -117,6 +117,12 @@ void FSDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
   if (parameters_) parameters_->end_backward(/*follows=*/!module.automatic_optimization());
 }
 
+void FSDPStrategy::after_step(LightningModule& module, int64_t global_step) {
+  // A callback that one rank alone calls must not wait for the others.
+  if (parameters_ && !parameters_->is_whole()) parameters_->divide();
+  DDPStrategy::after_step(module, global_step);
+}
+
 void FSDPStrategy::before_evaluation(LightningModule& module) {
   DDPStrategy::before_evaluation(module);
   if (parameters_) parameters_->gather();

@@ -74,18 +74,18 @@ void ParameterShards::begin_backward() {
 
 void ParameterShards::end_backward(bool follows) {
   if (!follows) return divide();
-  free_all_but({}, /*kept_too=*/true);
+  free_all();
   pass_ = forward;
 }
 
 void ParameterShards::before_step() {
   if (is_whole_) return divide();
-  free_all_but({}, /*kept_too=*/true);
+  free_all();
 }
 
 void ParameterShards::divide() {
   stop();
-  free_all_but({}, /*kept_too=*/true);
+  free_all();
   is_whole_ = false;
 }
 
@@ -174,11 +174,17 @@ void ParameterShards::free(Unit& unit) {
   whole.set_nbytes(size_t{0});
 }
 
+void ParameterShards::free_all() {
+  // The step may have taken another course than the last one.
+  for (Unit& unit : units_)
+    if (unit.on_its_way) arrive(unit);
+  free_all_but({}, /*kept_too=*/true);
+}
+
 void ParameterShards::free_all_but(const std::vector<size_t>& wanted, bool kept_too) {
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     if (std::ranges::find(wanted, i) != wanted.end()) continue;
-    if (kept_too && unit.on_its_way) arrive(unit);  // the step has taken another course than the last one
     if (unit.is_there && (kept_too || !unit.is_kept[pass_])) free(unit);
   }
 }

@@ -61,6 +61,8 @@ class ParameterShards {
   void start(Unit& unit);
   void arrive(Unit& unit);
   void free(Unit& unit);
+  void free_all();
+  /// Leaves units that are on their way.
   void free_all_but(const std::vector<size_t>& wanted, bool kept_too);
   void note(size_t unit);
   void start_next();

@@ -66,6 +66,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void before_evaluation(LightningModule& module) override;
   bool divides_parameters() const override { return divides_all() && process_group(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
+  void after_step(LightningModule& module, int64_t global_step) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   StateTree optimizer_state(const Optimizer& optimizer) override;
   void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
