@@ -1,5 +1,8 @@
 #include "fulgur/strategies/fsdp.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
 #include <utility>
 
 #include "distributed/sub_group.h"
@@ -97,6 +100,7 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
     shards_ = std::make_unique<detail::OptimizerShards>(
         module, optimizers, options_.units.value, *groups_,
         detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()});
+    take_loaded_gradients();
   }
   DDPStrategy::start_training(module, optimizers);
   if (!shards_ || !divides_all() || parameters_) return;
@@ -132,8 +136,8 @@ std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
   // Those that are whole already stay so: an evaluation, or another call, needs them.
   if (!parameters_ || parameters_->is_whole()) return nullptr;
   struct Whole final : WholeParameters {
-    explicit Whole(detail::ParameterShards& of) : parameters(of) { parameters.gather(); }
-    ~Whole() override { parameters.divide(); }
+    explicit Whole(detail::ParameterShards& of) : parameters(of) { parameters.hold(); }
+    ~Whole() override { parameters.release(); }
     Whole(const Whole&) = delete;
     Whole& operator=(const Whole&) = delete;
     detail::ParameterShards& parameters;
@@ -172,6 +176,57 @@ std::unique_ptr<detail::GradientExchange> FSDPStrategy::make_reducer(std::vector
 void FSDPStrategy::average_gradients(Optimizer& optimizer) {
   if (!shards_ || !divides_gradients()) return DDPStrategy::average_gradients(optimizer);
   detail::GradientShards(*groups_, *shards_, sent_dtype(options_.reduce_dtype)).average(optimizer);
+}
+
+StateTree FSDPStrategy::state() const {
+  StateTree state = DDPStrategy::state();
+  if (!shards_ || !divides_gradients()) return state;
+  StateTree gradients;
+  for (size_t unit = 0; unit < shards_->units().size(); ++unit) {
+    const auto& parameters = shards_->units()[unit]->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (const Tensor& gradient = shards_->shard(unit, i).grad(); gradient.defined())
+        gradients[parameters[i].name] = gradient;
+  }
+  if (gradients.is_map() && !gradients.as_map().empty()) {
+    state["gradient_shards"] = std::move(gradients);
+    state["sharding"] = std::string(enum_text(options_.sharding));
+  }
+  return state;
+}
+
+void FSDPStrategy::load_state(const StateTree& state) {
+  DDPStrategy::load_state(state);
+  loaded_gradients_ = {};
+  if (!state.contains("gradient_shards")) return;
+  if (state.at("world_size").as_int() != world_size() ||
+      state.at("sharding").as_string() != enum_text(options_.sharding))
+    throw CheckpointError(
+        cat("[strategies.fsdp] the checkpoint was saved between a backward and its step by ",
+            state.at("world_size").as_int(), " ranks with sharding: ", state.at("sharding").as_string(),
+            ", and its gradients are divided among them. Resume with the same number of ranks and the same sharding."));
+  loaded_gradients_ = state.at("gradient_shards");
+}
+
+void FSDPStrategy::take_loaded_gradients() {
+  const StateTree loaded = std::exchange(loaded_gradients_, {});
+  if (!loaded.is_map()) return;
+  const at::NoGradGuard no_grad;
+  for (size_t unit = 0; unit < shards_->units().size(); ++unit) {
+    const auto& parameters = shards_->units()[unit]->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!loaded.contains(parameters[i].name)) continue;
+      Tensor& shard = shards_->shard(unit, i);
+      const Tensor& gradient = loaded.at(parameters[i].name).tensor();
+      if (gradient.sizes() != shard.sizes())
+        throw CheckpointError(
+            cat("[strategies.fsdp] the checkpoint was saved between a backward and its step, with other "
+                "units: this rank had ",
+                gradient.numel(), " gradients of '", escape_controls(parameters[i].name), "', and has ", shard.numel(),
+                " of its elements. Resume with the same units."));
+      shard.mutable_grad() = at::empty_like(shard).copy_(gradient);
+    }
+  }
 }
 
 StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {

@@ -223,6 +223,34 @@ TEST_CASE("fsdp: manual optimization of two parts, with the states of ddp") {
   CHECK(same_checkpoints(trained(ddp, 2, "ddp", pair), sharded));
 }
 
+TEST_CASE("fsdp: gradients that were exchanged, and wait for a step, are in the checkpoint") {
+  const std::string sharding = GENERATE("gradients", "parameters", "hybrid");
+  // The second epoch begins with the gradients of two batches.
+  const Arguments pair{"--model",     "ProbePair", "--model.accumulate", "4", "--model.exchanges_each", "true",
+                       "--optimizer", "null"};
+  const Arguments whole = pair + Arguments{"--trainer.max_epochs", "3"};
+  const TemporaryFolder ddp, quiet, parts;
+  const auto expected = trained(quiet, 2, sharding, whole);
+  CHECK(difference(trained(ddp, 2, "ddp", whole), expected) < 1e-6);
+  REQUIRE(all_exit(fit(parts.path(), 2, sharding, pair + Arguments{"--trainer.max_epochs", "1"}), 0));
+  const TemporaryFolder other;
+  fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  REQUIRE(all_exit(fit(parts.path(), 2, sharding, whole + Arguments{"--resume", "--allow-config-change"}), 0));
+  CHECK(same_checkpoints(expected, last_checkpoint(parts.path())));
+  const auto refused = fit(other.path(), 2, "ddp", whole + Arguments{"--resume", "--allow-config-change"});
+  CHECK(all_exit(refused, 4));
+  CHECK(says(refused[0].err, "Resume with fsdp"));
+}
+
+TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it can read them whole") {
+  const Arguments more{"--optimizer",         "SGD", "--optimizer.lr",  "0.05",
+                       "--trainer.max_steps", "12",  "--model.trouble", GENERATE("clamp_data", "read_whole")};
+  const TemporaryFolder ddp, parameters;
+  CHECK(same_checkpoints(
+      trained(ddp, 2, "ddp", more),
+      trained(parameters, 2, "parameters", more + Arguments{"--trainer.strategy.units", "[first, last]"})));
+}
+
 TEST_CASE("fsdp: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
   const int world = GENERATE(2, 3);
   const std::string cut_at = GENERATE("1", "7");

@@ -103,7 +103,9 @@ class ProbeNet : public fulgur::LightningModule {
                    "out_of_memory",
                    "memory_of_two",
                    "memory_of_two_in_backward",
-                   "slow"});
+                   "slow",
+                   "clamp_data",
+                   "read_whole"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
@@ -181,6 +183,11 @@ class ProbeNet : public fulgur::LightningModule {
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
       make_trouble();
+    }
+    if (options_.trouble == "clamp_data") last_->weight.variable_data().clamp_(-0.05, 0.05);
+    if (options_.trouble == "read_whole") {
+      const auto whole = run().run_weights().whole_parameters();
+      x = x * last_->weight.detach().abs().mean();
     }
     Tensor out = forward(x), target = y.to(out.device());
     if (options_.trouble == "nan_buffer" && now)
@@ -310,10 +317,12 @@ class ProbePair : public fulgur::LightningModule {
     std::string how = "toggled";
     bool shared = false;
     int64_t accumulate = 1;
+    bool exchanges_each = false;
     void fields(Fields& f) {
       f(how, "how", "How a backward is kept to one part.").one_of({"toggled", "inputs", "all"});
       f(shared, "shared", "A parameter is in both optimizers.");
       f(accumulate, "accumulate", "Batches of a step; their exchange waits for the last.");
+      f(exchanges_each, "exchanges_each", "The gradients of each batch are exchanged at once.");
     }
   };
   explicit ProbePair(const Options& options) : options_(options), maker_(5, 2), judge_(2, 2) {
@@ -360,7 +369,7 @@ class ProbePair : public fulgur::LightningModule {
       else
         manual_backward(loss / static_cast<double>(options_.accumulate));
     };
-    if (last) {
+    if (last || options_.exchanges_each) {
       backward();
     } else {
       const auto quiet = no_sync();

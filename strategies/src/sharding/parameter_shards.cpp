@@ -85,17 +85,31 @@ void ParameterShards::before_step() {
 
 void ParameterShards::divide() {
   stop();
+  pass_ = forward;
   free_all();
   is_whole_ = false;
 }
 
+void ParameterShards::hold() {
+  ++held_;
+  gather_all();
+}
+
+void ParameterShards::release() {
+  if (--held_ == 0 && !is_whole_) free_all();
+}
+
 void ParameterShards::gather() {
   stop();
+  gather_all();
+  is_whole_ = true;
+}
+
+void ParameterShards::gather_all() {
   for (Unit& unit : units_)
     if (!unit.is_there && !unit.on_its_way) start(unit);
   for (Unit& unit : units_)
     if (!unit.is_there) arrive(unit);
-  is_whole_ = true;
 }
 
 void ParameterShards::abandon() noexcept {
@@ -160,7 +174,8 @@ void ParameterShards::arrive(Unit& unit) {
 
 void ParameterShards::free(Unit& unit) {
   const auto& parameters = unit.flat->parameters();
-  bool is_written = unit.versions.empty();  // since the beginning
+  // A forward, or code that has asked for whole parameters, may write through `data()`, which changes no version.
+  bool is_written = unit.versions.empty() || pass_ == forward || is_whole_;
   for (size_t i = 0; i < parameters.size() && !is_written; ++i)
     is_written = parameters[i].value._version() != unit.versions[i];
   if (is_written) {
@@ -175,6 +190,7 @@ void ParameterShards::free(Unit& unit) {
 }
 
 void ParameterShards::free_all() {
+  if (held_ > 0) return;
   // The step may have taken another course than the last one.
   for (Unit& unit : units_)
     if (unit.on_its_way) arrive(unit);
@@ -182,6 +198,7 @@ void ParameterShards::free_all() {
 }
 
 void ParameterShards::free_all_but(const std::vector<size_t>& wanted, bool kept_too) {
+  if (held_ > 0) return;
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     if (std::ranges::find(wanted, i) != wanted.end()) continue;

@@ -42,6 +42,9 @@ class ParameterShards {
   /// Stops watching, and gathers all units until `divide`. All ranks must call it.
   void gather();
   bool is_whole() const { return is_whole_; }
+  /// Gathers all units until `release`, also within a forward or a backward. All ranks must call it.
+  void hold();
+  void release();
   /// Stops watching. Parameters that are not whole can never be read again: the other ranks are gone.
   void abandon() noexcept;
 
@@ -58,6 +61,7 @@ class ParameterShards {
     std::array<bool, 2> is_kept{};              // until the end of the pass: it is read too often to be freed
   };
   void use(at::TensorList tensors);
+  void gather_all();
   void start(Unit& unit);
   void arrive(Unit& unit);
   void free(Unit& unit);
@@ -75,6 +79,7 @@ class ParameterShards {
   std::vector<size_t> order_, last_order_;  // of the gathers in this step, and in the one before
   bool follows_ = false;                    // this step has gathered in the last order so far
   bool is_whole_ = true, watches_ = false;
+  int held_ = 0;  // calls of `hold` that are not released
   OperationWatch watch_;
 };
 

@@ -211,6 +211,15 @@ StateTree gradients_of_rank(const RankValues& values, int64_t) {
   return mean;
 }
 
+void load_strategy(Restoring& r, const StateTree& value) {
+  if (value.contains("gradient_shards") && r.run.strategy->name() != "fsdp")
+    throw CheckpointError(
+        cat("[trainer.resume] the checkpoint was saved between a backward and its step by fsdp, whose "
+            "ranks have parts of the gradients; the run's strategy is ",
+            r.run.strategy->name(), ". Resume with fsdp."));
+  r.run.strategy->load_state(value);
+}
+
 // Current metrics of all ranks for rank 0; none for the others.
 StateTree logs_of_rank(const RankValues& values, int64_t rank) {
   LogStore logs;
@@ -303,7 +312,7 @@ const CheckpointEntry kEntries[] = {
      .per_rank = true, .of_rank = rng_of_rank},
     {.key = "strategy", .phase = P::strategy,
      .save = [](Collecting& c) { return c.run.strategy->state(); },
-     .load = [](Restoring& r, const StateTree& value) { r.run.strategy->load_state(value); }, .per_rank = true},
+     .load = load_strategy, .per_rank = true},
 };
 // clang-format on
 

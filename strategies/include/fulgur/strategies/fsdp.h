@@ -68,6 +68,10 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   std::unique_ptr<WholeParameters> whole_parameters() override;
   void after_step(LightningModule& module, int64_t global_step) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  /// Also has divided gradients that wait for a step, as in manual optimization: `gradient_shards`.
+  StateTree state() const override;
+  /// Throws a CheckpointError for divided gradients of another number of ranks.
+  void load_state(const StateTree& state) override;
   StateTree optimizer_state(const Optimizer& optimizer) override;
   void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
   std::unique_ptr<GraphCapture> make_graph_capture() override { return nullptr; }
@@ -86,10 +90,12 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
     return options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid;
   }
   bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
+  void take_loaded_gradients();
   void give_back() noexcept;
 
   Options options_;
   std::vector<Optimizer*> optimizers_;  ///< of the run, until `teardown`
+  StateTree loaded_gradients_;          ///< by the names of parameters, for `start_training`
   std::unique_ptr<detail::ShardGroups> groups_;
   std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
   std::unique_ptr<detail::ParameterShards> parameters_;  ///< with `parameters`
