@@ -456,7 +456,8 @@ void add_plan(CLI::App& app, CommandLine& out) {
   verb->add_option("--devices", planning.devices, "Devices of a node; those of the profile if not given")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}));
-  verb->add_option("--profile", planning.profile, "The machines: a100, h100, h200, xeon or a YAML file; h100 if not given")
+  verb->add_option("--profile", planning.profile,
+                   "The machines: a100, h100, h200, xeon or a YAML file; h100 if not given")
       ->type_name("PROFILE");
   verb->add_option("--input", planning.inputs,
                    "Shape of one sample of an entry of a batch (3,32,32 or 2048:int64), instead of a batch of the "

@@ -34,16 +34,14 @@ double start_s(const HardwareProfile& profile) { return micro(profile.exchange_u
 double all_reduce_between_nodes_s(double bytes, const Mesh& mesh, const HardwareProfile& profile) {
   if (mesh.nodes == 1) return 0;
   const double rate = bytes_per_s(profile.inter.gb_s), latency = micro(profile.inter.latency_us);
-  const double ring =
-      2 * part_of_others(mesh.nodes) * bytes / rate + 2 * static_cast<double>(mesh.nodes - 1) * latency;
+  const double ring = 2 * part_of_others(mesh.nodes) * bytes / rate + 2 * static_cast<double>(mesh.nodes - 1) * latency;
   const double tree = 2 * bytes / rate + 2 * std::log2(static_cast<double>(mesh.nodes)) * latency;
   return start_s(profile) + std::min(ring, tree);
 }
 
 double all_reduce_s(double bytes, const Mesh& mesh, const HardwareProfile& profile) {
   if (mesh.ranks() == 1) return 0;
-  const double ring =
-      2 * part_of_others(mesh.ranks()) * bytes / ring_rate(mesh, profile) + 2 * round_s(mesh, profile);
+  const double ring = 2 * part_of_others(mesh.ranks()) * bytes / ring_rate(mesh, profile) + 2 * round_s(mesh, profile);
   double best = ring;
   if (mesh.nodes > 1) {
     const Mesh node{1, mesh.devices};

@@ -23,8 +23,10 @@ void HardwareProfile::fields(Fields& f) {
   f(source, "source", "Where the numbers are from.");
   f(devices_per_node, "devices_per_node", "Devices of a node, if --devices is not given.").at_least(1);
   f(memory_gib, "memory_gib", "Memory of a device, in GiB.").greater_than(0).required();
-  f(reserved_gib, "reserved_gib", "Memory that no tensor gets: the driver's, libraries' and lost between blocks, in GiB.")
+  f(reserved_gib, "reserved_gib",
+    "Memory that no tensor gets: the driver's, libraries' and lost between blocks, in GiB.")
       .at_least(0);
+  f(workspace_mib, "workspace_mib", "Tensors that libraries of matrix products keep, in MiB.").at_least(0);
   f(memory_gb_s, "memory_gb_s", "Peak bandwidth of a device's memory, in 1e9 bytes per second.")
       .greater_than(0)
       .required();
@@ -55,8 +57,8 @@ double HardwareProfile::peak_flops(at::ScalarType dtype, bool uses_tf32) const {
 HardwareProfile load_profile(const std::string& name_or_file) {
   Problems problems;
   ConfigNode node;
-  const bool is_file = name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".yaml") ||
-                       name_or_file.ends_with(".yml");
+  const bool is_file =
+      name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".yaml") || name_or_file.ends_with(".yml");
   if (is_file) {
     node = load_yaml_file(name_or_file, problems);
   } else {
@@ -74,7 +76,8 @@ HardwareProfile load_profile(const std::string& name_or_file) {
   }
   problems.throw_if_any();
   if (!node.is_map()) {
-    problems.add(node.where, "", "a profile is a map with keys such as name, memory_gib, tflops; got " + node.describe());
+    problems.add(node.where, "",
+                 "a profile is a map with keys such as name, memory_gib, tflops; got " + node.describe());
     problems.throw_if_any();
   }
   HardwareProfile profile;

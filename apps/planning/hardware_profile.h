@@ -29,6 +29,7 @@ struct HardwareProfile {
   int64_t devices_per_node = 8;
   double memory_gib = 0;
   double reserved_gib = 0;
+  double workspace_mib = 0;
   double memory_gb_s = 0;
   double memory_efficiency = 0.8;
   TeraFlops tflops;

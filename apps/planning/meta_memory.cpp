@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "planning/block_pools.h"
+
 namespace fulgur::cli {
 namespace {
 
@@ -16,13 +18,15 @@ struct MetaCounters {
   std::mutex mutex;
   MemoryUse use = MemoryUse::step;
   std::array<int64_t, 3> live{};
-  int64_t peak = 0, peak_without_gradients = 0;
+  int64_t peak = 0, peak_without_gradients = 0, peak_of_blocks = 0;
+  BlockPools pools;
 
   void add(MemoryUse of, int64_t bytes) {
     live[static_cast<size_t>(of)] += bytes;
-    const int64_t step = live[static_cast<size_t>(MemoryUse::step)];
-    peak = std::max(peak, step + live[static_cast<size_t>(MemoryUse::gradients)]);
-    peak_without_gradients = std::max(peak_without_gradients, step);
+    const int64_t others = live[static_cast<size_t>(MemoryUse::step)] + live[static_cast<size_t>(MemoryUse::state)];
+    peak = std::max(peak, others + live[static_cast<size_t>(MemoryUse::gradients)]);
+    peak_without_gradients = std::max(peak_without_gradients, others);
+    peak_of_blocks = std::max(peak_of_blocks, pools.allocated_bytes());
   }
 };
 
@@ -36,6 +40,7 @@ struct MetaBlock {
   MemoryUse use;
   void* memory;
   size_t mapped;  // 0: memory of malloc
+  BlockPools::Block block;
 };
 
 void free_meta_block(void* context) {
@@ -43,6 +48,7 @@ void free_meta_block(void* context) {
   {
     MetaCounters& counters = meta_counters();
     const std::lock_guard<std::mutex> lock(counters.mutex);
+    counters.pools.free(block->block);
     counters.add(block->use, -block->bytes);
   }
   if (block->mapped > 0)
@@ -58,7 +64,8 @@ class CountingAllocator final : public c10::Allocator {
     auto* const block = new MetaBlock{.bytes = static_cast<int64_t>((size + kRounding - 1) / kRounding * kRounding),
                                       .use = MemoryUse::step,
                                       .memory = nullptr,
-                                      .mapped = 0};
+                                      .mapped = 0,
+                                      .block = 0};
     if (size >= kMapped) {
       void* const memory =
           ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -74,6 +81,7 @@ class CountingAllocator final : public c10::Allocator {
     {
       const std::lock_guard<std::mutex> lock(counters.mutex);
       block->use = counters.use;
+      if (size > 0) block->block = counters.pools.allocate(static_cast<int64_t>(size));
       counters.add(block->use, block->bytes);
     }
     return {block->memory, block, &free_meta_block, at::Device(at::kMeta)};
@@ -113,13 +121,15 @@ int64_t MetaMemory::bytes(MemoryUse use) const {
   return meta_counters().live[static_cast<size_t>(use)];
 }
 
-int64_t MetaMemory::peak_of_step() const { return meta_counters().peak; }
+int64_t MetaMemory::peak() const { return meta_counters().peak; }
+int64_t MetaMemory::peak_of_blocks() const { return meta_counters().peak_of_blocks; }
+int64_t MetaMemory::reserved() const { return meta_counters().pools.reserved_bytes(); }
 int64_t MetaMemory::peak_without_gradients() const { return meta_counters().peak_without_gradients; }
 
 void MetaMemory::begin_peaks() {
   MetaCounters& counters = meta_counters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
-  counters.peak = counters.peak_without_gradients = 0;
+  counters.peak = counters.peak_without_gradients = counters.peak_of_blocks = 0;
   counters.add(MemoryUse::step, 0);
 }
 

@@ -177,13 +177,11 @@ void register_above() {
   auto aten = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", kAbove, __FILE__, __LINE__);
   const std::unordered_set<std::string> own{"scaled_dot_product_attention", "dropout", "rms_norm"};
 #define FULGUR_META_NAME(op, ...) std::string(#op) + (std::string(#__VA_ARGS__).empty() ? "" : "." #__VA_ARGS__)
-#define FULGUR_META_CAST(policy, ...)                                                                    \
-  if (const std::string name = FULGUR_META_NAME(__VA_ARGS__); !own.contains(name) &&                     \
-                                                              c10::Dispatcher::singleton().findSchema(   \
-                                                                  {"aten::" + name.substr(0, name.find('.')), \
-                                                                   name.find('.') == std::string::npos   \
-                                                                       ? ""                              \
-                                                                       : name.substr(name.find('.') + 1)})) \
+#define FULGUR_META_CAST(policy, ...)                                                                           \
+  if (const std::string name = FULGUR_META_NAME(__VA_ARGS__);                                                   \
+      !own.contains(name) && c10::Dispatcher::singleton().findSchema(                                           \
+                                 {"aten::" + name.substr(0, name.find('.')),                                    \
+                                  name.find('.') == std::string::npos ? "" : name.substr(name.find('.') + 1)})) \
     aten->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&cast_and_call<CastPolicyOfMeta::policy>>());
 #define FULGUR_META_HALF(...) FULGUR_META_CAST(half, __VA_ARGS__)
 #define FULGUR_META_FULL(...) FULGUR_META_CAST(full, __VA_ARGS__)
@@ -241,8 +239,8 @@ bool is_of_host(const c10::FunctionSchema& schema, const torch::jit::Stack& stac
 }
 
 bool only_makes(const std::string& name) {
-  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty") || name == "aten::_local_scalar_dense" ||
-         name == "aten::detach" || name == "aten::lift_fresh";
+  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty") ||
+         name == "aten::_local_scalar_dense" || name == "aten::detach" || name == "aten::lift_fresh";
 }
 
 void note_operation(const c10::FunctionSchema& schema, const MetaStack& arguments, const MetaStack& results) {
@@ -268,7 +266,8 @@ void note_operation(const c10::FunctionSchema& schema, const MetaStack& argument
     });
   if (!writes) return;  // a view
   // Rows that are looked up are read, and not the whole table.
-  operation.bytes = (schema.name() == "aten::embedding" || schema.name() == "aten::index_select" ? written : read) + written;
+  operation.bytes =
+      (schema.name() == "aten::embedding" || schema.name() == "aten::index_select" ? written : read) + written;
   operation.flops = meta_flops(schema.name(), arguments, results);
   operation.in_backward = meta_state->backward;
   meta_state->operations.push_back(operation);
@@ -299,10 +298,25 @@ void compute_shapes(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   note_operation(schema, arguments, MetaStack(made.begin(), made.end()));
 }
 
+void whole_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto given = torch::jit::last(*stack, op.schema().arguments().size());
+  MetaStack results = meta_rule(op.schema().name())(MetaStack(given.begin(), given.end()));
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  for (IValue& result : results) stack->push_back(std::move(result));
+}
+
+// Operations that autograd takes apart on devices without a kernel for them. The rules compute their shapes.
+void register_kernels() {
+  auto aten = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", DispatchKey::Meta, __FILE__, __LINE__);
+  aten->impl("_fused_rms_norm", torch::CppFunction::makeFromBoxedFunction<&whole_kernel>());
+  aten.release();  // NOLINT(bugprone-unused-return-value)
+}
+
 void register_meta_mode() {
   static std::once_flag once;
   std::call_once(once, [] {
     register_above();
+    register_kernels();
     auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kBelow, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&compute_shapes>());
     library.release();  // NOLINT(bugprone-unused-return-value)

@@ -35,6 +35,8 @@ MetaStack like_first(const MetaStack& a) { return {same(a[0].toTensor())}; }
 
 MetaStack first_itself(const MetaStack& a) { return {a[0]}; }
 
+MetaStack nothing(const MetaStack&) { return {}; }
+
 MetaStack convolution(const MetaStack& a) {
   const at::Tensor input = a[0].toTensor(), weight = a[1].toTensor();
   const Sizes stride = a[3].toIntVector(), padding = a[4].toIntVector(), dilation = a[5].toIntVector(),
@@ -48,13 +50,12 @@ MetaStack convolution(const MetaStack& a) {
   for (int64_t d = 2; d < weight.dim(); ++d) {
     const auto i = static_cast<size_t>(d - 2);
     const int64_t size = input.size(batched ? d : d - 1), reach = at_or_last(dilation, i) * (weight.size(d) - 1);
-    sizes.push_back(
-        transposed
-            ? (size - 1) * at_or_last(stride, i) - 2 * at_or_last(padding, i) + reach + at_or_last(more, i) + 1
-            : (size + 2 * at_or_last(padding, i) - reach - 1) / at_or_last(stride, i) + 1);
+    sizes.push_back(transposed ? (size - 1) * at_or_last(stride, i) - 2 * at_or_last(padding, i) + reach +
+                                     at_or_last(more, i) + 1
+                               : (size + 2 * at_or_last(padding, i) - reach - 1) / at_or_last(stride, i) + 1);
   }
-  return {at::empty(sizes, input.options(), batched && input.dim() == 4 ? input.suggest_memory_format()
-                                                                          : at::MemoryFormat::Contiguous)};
+  return {at::empty(sizes, input.options(),
+                    batched && input.dim() == 4 ? input.suggest_memory_format() : at::MemoryFormat::Contiguous)};
 }
 
 MetaStack convolution_backward(const MetaStack& a) {
@@ -148,10 +149,10 @@ MetaStack flash_attention(const MetaStack& a) {
   // The kernel works on (N, T, H, size), and returns a view of that.
   const at::Tensor output = made({n, length, heads, value.size(3)}, query).transpose(1, 2);
   const at::Tensor number = made({2}, query, at::kLong);
-  return {output,           made({n, heads, length}, query, at::kFloat),
-          at::Tensor(),     at::Tensor(),
-          length,           a[1].toTensor().size(2),
-          number,           made({}, query, at::kLong),
+  return {output,          made({n, heads, length}, query, at::kFloat),
+          at::Tensor(),    at::Tensor(),
+          length,          a[1].toTensor().size(2),
+          number,          made({}, query, at::kLong),
           made({0}, query)};
 }
 
@@ -245,6 +246,10 @@ const std::unordered_map<std::string, MetaRule>& rules() {
       {"aten::where", where},
       {"aten::_adaptive_avg_pool2d", adaptive_pool},
       {"aten::_adaptive_avg_pool2d_backward", like_second},
+      {"aten::_fused_adamw_", nothing},
+      {"aten::_fused_adam_", nothing},
+      {"aten::_fused_sgd_", nothing},
+      {"aten::_fused_adagrad_", nothing},
       {"aten::equal", equal},
       {"aten::flip", like_first},
       {"aten::roll", like_first},
@@ -289,8 +294,7 @@ double meta_flops(const std::string& name, const MetaStack& a, const MetaStack& 
   const auto tensor = [&](size_t i) -> const at::Tensor& { return a[i].toTensor(); };
   if (name == "aten::mm" || name == "aten::bmm") return product_of_matrices(tensor(0), tensor(1));
   if (name == "aten::addmm" || name == "aten::baddbmm") return product_of_matrices(tensor(1), tensor(2));
-  if (name == "aten::convolution")
-    return convolution_flops(tensor(0), tensor(1), a[6].toBool(), results[0].toTensor());
+  if (name == "aten::convolution") return convolution_flops(tensor(0), tensor(1), a[6].toBool(), results[0].toTensor());
   if (name == "aten::convolution_backward") {
     const auto wanted = a[10].toBoolList();
     return (wanted[0] + wanted[1]) * convolution_flops(tensor(1), tensor(2), a[7].toBool(), tensor(0));

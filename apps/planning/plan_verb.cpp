@@ -31,7 +31,8 @@ std::string four_figures(double value) {
 
 // `1.234e+09` is hard to read: 1.23 G.
 std::string large(double value) {
-  for (const auto& [unit, name] : {std::pair(1e12, " T"), std::pair(1e9, " G"), std::pair(1e6, " M"), std::pair(1e3, " k")})
+  for (const auto& [unit, name] :
+       {std::pair(1e12, " T"), std::pair(1e9, " G"), std::pair(1e6, " M"), std::pair(1e3, " k")})
     if (value >= unit) return cat(four_figures(value / unit), name);
   return four_figures(value);
 }
@@ -103,7 +104,7 @@ TextRow time_row(const Prediction& one) {
           percent(one.waste)};
 }
 
-const TextRow kTimeHead{"nodes", "sharding", "batch",      "step",        "compute",    "exchange", "not hidden",
+const TextRow kTimeHead{"nodes", "sharding",   "batch",       "step",       "compute",    "exchange", "not hidden",
                         "sent",  "efficiency", "samples/day", "tokens/day", "save every", "waste"};
 
 std::string reasons(const NodePlan& plan) {
@@ -114,8 +115,8 @@ std::string reasons(const NodePlan& plan) {
     std::string why = one.obstacle;
     if (why.empty() && !is_trainable(one.sharding)) why = "this version does not train with it yet";
     if (why.empty())
-      why = cat(four_figures((1 - one.samples_per_s / best->samples_per_s) * 100), " % slower: ", duration(one.exposed_s),
-                " of its exchanges are not hidden");
+      why = cat(four_figures((1 - one.samples_per_s / best->samples_per_s) * 100),
+                " % slower: ", duration(one.exposed_s), " of its exchanges are not hidden");
     text += cat("  not ", name_of(one.sharding), ": ", why, "\n");
   }
   return text;
@@ -162,6 +163,7 @@ PlanJson json_of_model(const ModelSize& model, const StepSize& step) {
           {"operations", step.operations.size()},
           {"flops", flops},
           {"activation_bytes", step.activation_bytes},
+          {"block_bytes", step.block_bytes},
           {"peak_bytes", step.peak_bytes}};
 }
 

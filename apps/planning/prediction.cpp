@@ -21,8 +21,7 @@ double largest_unit(const ModelSize& model, int64_t PlannedUnit::*bytes) {
 }
 
 double seconds_of(const Operation& operation, const PlannedRun& run, const HardwareProfile& profile) {
-  const double compute =
-      operation.flops / (profile.peak_flops(operation.dtype, run.tf32) * profile.matmul_efficiency);
+  const double compute = operation.flops / (profile.peak_flops(operation.dtype, run.tf32) * profile.matmul_efficiency);
   const double memory = operation.bytes / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
   return std::max({compute, memory, profile.kernel_us * 1e-6});
 }
@@ -115,8 +114,7 @@ void add_saves(Prediction& out, const ModelSize& model, const HardwareProfile& p
   out.save_stall_s = bytes / (profile.host_copy_gb_s * 1e9);
   const double mtbf_s = profile.mtbf_hours * 3600 / static_cast<double>(out.mesh.ranks());
   out.save_every_s = save_interval_s(out.save_stall_s, mtbf_s, bytes / (profile.storage_gb_s * 1e9));
-  out.waste = std::min(
-      1.0, out.save_stall_s / out.save_every_s + (out.save_every_s / 2 + profile.restart_s) / mtbf_s);
+  out.waste = std::min(1.0, out.save_stall_s / out.save_every_s + (out.save_every_s / 2 + profile.restart_s) / mtbf_s);
 }
 
 }  // namespace
@@ -145,16 +143,17 @@ bool is_trainable(PlannedSharding sharding) {
 }
 
 std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {
-  return {{"parameters", parameters}, {"gradients", gradients},     {"states", states},    {"buffers", buffers},
-          {"batch", batch},           {"activations", activations}, {"exchange", exchange}};
+  return {{"parameters", parameters}, {"gradients", gradients},     {"states", states},     {"buffers", buffers},
+          {"batch", batch},           {"activations", activations}, {"exchange", exchange}, {"libraries", libraries}};
 }
 
 PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
-                        const PlannedRun& run) {
+                        const PlannedRun& run, const HardwareProfile& profile) {
   const int64_t ranks = group_of(sharding, mesh).ranks();
   PlannedMemory memory;
   memory.buffers = static_cast<double>(model.buffer_bytes);
   memory.batch = static_cast<double>(step.batch_bytes);
+  memory.libraries = profile.workspace_mib * 1024 * 1024 + static_cast<double>(step.block_bytes);
   const int64_t states = model.state_bytes + model.master_bytes;
   memory.states = part(states, sharding == PlannedSharding::ddp ? 1 : ranks);
   memory.parameters = static_cast<double>(model.parameter_bytes);
@@ -189,7 +188,7 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   out.mesh = mesh;
   out.sharding = sharding;
   out.batch_size = step.batch_size;
-  out.memory = memory_of(model, step, sharding, mesh, run);
+  out.memory = memory_of(model, step, sharding, mesh, run, profile);
   out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
   if (sharding != PlannedSharding::ddp && !model.is_elementwise)
     out.obstacle = cat(model.optimizer, " needs whole parameters");
@@ -202,9 +201,9 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   const double windows = static_cast<double>(run.accumulate);
   out.compute_s = (times.forward + times.backward) * windows;
   const double whole_optimizer = optimizer_seconds(model, profile);
-  out.optimizer_s =
-      sharding == PlannedSharding::ddp ? whole_optimizer
-                                       : whole_optimizer / static_cast<double>(group_of(sharding, mesh).ranks());
+  out.optimizer_s = sharding == PlannedSharding::ddp
+                        ? whole_optimizer
+                        : whole_optimizer / static_cast<double>(group_of(sharding, mesh).ranks());
   if (mesh.ranks() > 1) add_exchange(out, model, times, run, profile);
   // The slowest of n ranks, of normally distributed times.
   if (mesh.ranks() > 1)

@@ -30,8 +30,11 @@ struct PlannedRun {
 
 /// Bytes of a rank.
 struct PlannedMemory {
-  double parameters = 0, gradients = 0, states = 0, buffers = 0, batch = 0, activations = 0, exchange = 0;
-  double total() const { return parameters + gradients + states + buffers + batch + activations + exchange; }
+  double parameters = 0, gradients = 0, states = 0, buffers = 0, batch = 0, activations = 0, exchange = 0,
+         libraries = 0;
+  double total() const {
+    return parameters + gradients + states + buffers + batch + activations + exchange + libraries;
+  }
   /// Names and bytes, in this order.
   std::vector<std::pair<const char*, double>> kinds() const;
 };
@@ -54,7 +57,7 @@ struct Prediction {
 
 /// Bytes of a rank.
 PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
-                        const PlannedRun& run);
+                        const PlannedRun& run, const HardwareProfile& profile);
 /// The whole prediction.
 Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile);

@@ -73,8 +73,7 @@ Batch batch_of_data(DataModule& data) {
   loader.configure(/*seed=*/0, /*rank=*/0, /*world_size=*/1);
   loader.start_epoch(0);
   Batch batch;
-  if (!loader.next(batch))
-    throw ConfigError("[cli.plan] the training data has no batch. Describe one with --input.");
+  if (!loader.next(batch)) throw ConfigError("[cli.plan] the training data has no batch. Describe one with --input.");
   if (const BatchTransforms* transforms = data.batch_transforms(RunningStage::train)) batch = transforms->apply(batch);
   return batch;
 }
@@ -210,9 +209,24 @@ struct TracedModel::Impl {
       torch::autograd::impl::set_post_acc_grad_hooks(parameter.value, std::make_unique<NotesGradient>());
     }
     for (const Tensor& buffer : module->buffers()) size.buffer_bytes += static_cast<int64_t>(buffer.nbytes());
+    const int64_t before = MetaMemory::instance().bytes(MemoryUse::state);
     plan_optimizer();
+    size.master_bytes = MetaMemory::instance().bytes(MemoryUse::state) - before;
     module->train();
     mode->take_operations();
+    MetaMemory::instance().set_use(MemoryUse::step);
+  }
+
+  // The states of the optimizers are made in their first steps.
+  void step_optimizers() {
+    MetaMemory::instance().set_use(MemoryUse::state);
+    for (const auto& optimizer : optimizers) {
+      // The loss is not scaled, since it has no value; copies of weights get their gradients.
+      if (size.master_bytes > 0) precision->unscale(*optimizer);
+      precision->step(*optimizer, std::nullopt);
+    }
+    if (size.master_bytes > 0) precision->update();
+    for (const auto& optimizer : optimizers) optimizer->zero_grad();
     MetaMemory::instance().set_use(MemoryUse::step);
   }
 
@@ -220,24 +234,23 @@ struct TracedModel::Impl {
     OptimizerPlan plan = module->configure_optimizers();
     if (plan.empty()) {
       if (!config.optimizer)
-        throw ConfigError("[cli.plan] the module plans no optimizer and the config names none. Add `optimizer: AdamW`.");
+        throw ConfigError(
+            "[cli.plan] the module plans no optimizer and the config names none. Add `optimizer: AdamW`.");
       plan = OptimizerPlan({PlannedOptimizer{config.optimizer->create(), std::nullopt}});
     }
     size.is_elementwise = !plan.optimizers.empty();
     for (const PlannedOptimizer& planned : plan.optimizers) {
       Optimizer& optimizer = *planned.optimizer;
       if (!optimizer.attached()) optimizer.attach(trainable_groups(*module));
+      if (optimizer.needs_closure())
+        throw ConfigError(cat("[cli.plan] ", optimizer.name(),
+                              " evaluates the loss several times in a step, as often as "
+                              "its values require. Plan with another optimizer."));
       precision->prepare_optimizer(optimizer);
-      const auto bytes = optimizer.full_state_bytes();
-      if (!bytes)
-        throw ConfigError(cat("[cli.plan] the optimizer ", optimizer.name(),
-                              " does not say how much memory its state needs (full_state_bytes). Plan with another one."));
-      size.state_bytes += *bytes;
       size.is_elementwise = size.is_elementwise && optimizer.is_elementwise();
       size.optimizer = optimizer.name();
       optimizers.push_back(planned.optimizer);
     }
-    size.master_bytes = precision->extra_bytes();
   }
 };
 
@@ -249,6 +262,9 @@ TracedModel::TracedModel(const Config& config, const std::vector<std::string>& i
   log::silence({"module.log_outside_run"});
   impl_->find_batch(inputs);
   impl_->make_model();
+  const int64_t before = MetaMemory::instance().bytes(MemoryUse::state);
+  static_cast<void>(step(impl_->batch_size));
+  impl_->size.state_bytes = MetaMemory::instance().bytes(MemoryUse::state) - before;
 }
 
 TracedModel::~TracedModel() = default;
@@ -261,8 +277,7 @@ StepSize TracedModel::step(int64_t batch_size) {
   LightningModule& module = *impl_->module;
   StepSize step;
   step.batch_size = batch_size;
-  for (const NamedParameter& parameter : unique_parameters(module)) Tensor(parameter.value).mutable_grad() = Tensor();
-  const int64_t before = memory.bytes(MemoryUse::step);
+  const int64_t before = memory.bytes(MemoryUse::step) + memory.bytes(MemoryUse::state);
   memory.begin_peaks();
   Batch batch = resized(impl_->sample, batch_size);
   impl_->precision->convert_input(batch);
@@ -272,7 +287,7 @@ StepSize TracedModel::step(int64_t batch_size) {
   } else {
     batch = module.on_after_batch_transfer(module.on_before_batch_transfer(std::move(batch), 0), 0);
   }
-  step.batch_bytes = memory.bytes(MemoryUse::step) - before;
+  step.batch_bytes = memory.bytes(MemoryUse::step) + memory.bytes(MemoryUse::state) - before;
   step.tokens = module.num_tokens(batch).value_or(0);
   mode.take_operations();
   {
@@ -284,12 +299,14 @@ StepSize TracedModel::step(int64_t batch_size) {
     mode.set_backward(true);
     loss.backward();
   }
+  step.operations = mode.take_operations();
+  impl_->step_optimizers();
   mode.set_backward(false);
   mode.set_autocast(std::nullopt);
-  step.operations = mode.take_operations();
+  mode.take_operations();
   step.activation_bytes = memory.peak_without_gradients() - before - step.batch_bytes;
-  step.peak_bytes = memory.peak_of_step() - before - step.batch_bytes;
-  for (const NamedParameter& parameter : unique_parameters(module)) Tensor(parameter.value).mutable_grad() = Tensor();
+  step.peak_bytes = memory.peak() - before - step.batch_bytes;
+  step.block_bytes = memory.peak_of_blocks() - memory.peak();
   return step;
 }
 

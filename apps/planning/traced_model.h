@@ -38,6 +38,7 @@ struct StepSize {
   int64_t batch_bytes = 0;
   int64_t activation_bytes = 0;  ///< at most, with temporary tensors, without gradients and the batch
   int64_t peak_bytes = 0;        ///< at most, with gradients, if there are none before backward
+  int64_t block_bytes = 0;       ///< that LibTorch's allocator adds, since blocks are larger than their tensors
   std::vector<Operation> operations;
 };
 
