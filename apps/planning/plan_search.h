@@ -13,6 +13,8 @@ struct NodePlan {
   std::vector<Prediction> shardings;
   /// The fastest of those that fit and that this version can train; nullptr if there is none.
   const Prediction* best() const;
+  /// The fastest of all that fit.
+  const Prediction* fastest() const;
 };
 
 /// Traces steps as they are needed, and keeps them.

@@ -223,8 +223,9 @@ ExitCode plan(const CommandLine& command) {
     PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));
     for (const NodePlan& one : plans) {
-      PlanJson item{{"best", nullptr}, {"shardings", PlanJson::array()}};
+      PlanJson item{{"best", nullptr}, {"fastest", nullptr}, {"shardings", PlanJson::array()}};
       if (const Prediction* best = one.best()) item["best"] = name_of(best->sharding);
+      if (const Prediction* fastest = one.fastest()) item["fastest"] = name_of(fastest->sharding);
       for (const Prediction& prediction : one.shardings) item["shardings"].push_back(json_of_prediction(prediction));
       json["nodes"].push_back(std::move(item));
     }
@@ -237,10 +238,11 @@ ExitCode plan(const CommandLine& command) {
   std::string why;
   for (size_t i = 0; i < plans.size(); ++i) {
     const Prediction* const best = plans[i].best();
-    if (best != nullptr) rows.push_back(time_row(*best));
+    if (const Prediction* const shown = best != nullptr ? best : plans[i].fastest()) rows.push_back(time_row(*shown));
     if (i == 0 || i + 1 == plans.size())
       why += cat(counted(nodes[i], "node"), ": ",
-                 best != nullptr ? cat(name_of(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
+                 best != nullptr ? cat(name_of(best->sharding), " with batches of ", best->batch_size)
+                                 : "nothing fits that this version trains",
                  "\n", reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
