@@ -38,6 +38,8 @@ constexpr const char* kWithValue[] = {
     "tokenizer", "train", "vocab_size", "input", "jsonl", "csv", "separator", "val_fraction"};
 constexpr const char* kFlags[] = {"help",          "help-all", "version", "force", "averaged",
                                   "only_adapters", "json",     "convert", "quiet", "retry_failed"};
+/// Options of `plan`; for other verbs these names are not options.
+constexpr const char* kOfPlan[] = {"nodes", "devices"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -145,6 +147,7 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
   const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
   const std::unique_ptr<Fields> trainer = FieldTraits<TrainerOptions>::type().object();
   std::vector<std::string> rest;
+  const bool plans = std::ranges::find(arguments, "plan") != arguments.end();
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string argument = arguments[i];
     // It adds to the list of the config in any case.
@@ -165,9 +168,10 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
       out.print_config = parse_style(has_value ? argument.substr(equals + 1) : "");
       continue;
     }
-    if (is_one_of(name, kWithValue) || is_one_of(name, kFlags)) {
+    const bool takes_value = is_one_of(name, kWithValue) || (plans && is_one_of(name, kOfPlan));
+    if (takes_value || is_one_of(name, kFlags)) {
       rest.push_back(argument);
-      if (!has_value && is_one_of(name, kWithValue) && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+      if (!has_value && takes_value && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
       continue;
     }
     const auto* shorthand =
@@ -475,6 +479,28 @@ void add_tokenize(CLI::App& app, CommandLine& out) {
   verb->add_flag("--quiet", out.quiet, "Print only the folder");
 }
 
+/// `plan`, which predicts.
+void add_plan(CLI::App& app, CommandLine& out) {
+  PlanArguments& planning = out.planning;
+  CLI::App* verb =
+      app.add_subcommand("plan", "Predict memory, exchanges and time of a step on many machines")->fallthrough();
+  verb->add_option("--nodes", planning.nodes, "Numbers of nodes: 4, 1,2,8 or 1..1024; 1 if not given")->type_name("N");
+  verb->add_option("--devices", planning.devices, "Devices of a node; those of the profile if not given")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+  verb->add_option("--profile", planning.profile,
+                   "The machines: a100, h100, h200, xeon or a YAML file; h100 if not given")
+      ->type_name("PROFILE");
+  verb->add_option("--input", planning.inputs,
+                   "Shape of one sample of an entry of a batch (3,32,32 or 2048:int64), instead of a batch of the "
+                   "config's data; may be given several times")
+      ->type_name("SHAPE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  verb->add_flag("--json", out.json, "Print all predictions as JSON");
+}
+
 /// `new`, which makes a project for components of the user's own.
 void add_new(CLI::App& app, std::optional<std::string>& argument) {
   CLI::App* verb = app.add_subcommand("new", "Make a CMake project with a module, data, a callback, a config and tests")
@@ -533,6 +559,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   add_history(app, out);
   add_tune(app, out, values.argument);
   add_sweep(app, out.sweep);
+  add_plan(app, out);
   add_tokenize(app, out);
   add_machine(app, out, values.argument);
   add_new(app, values.argument);

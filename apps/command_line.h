@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fulgur/trainer/config.h"
+#include "planning/plan_arguments.h"
 #include "sweep/sweep_arguments.h"
 #include "tokenizing/tokenize_arguments.h"
 #include "tuning/tune_arguments.h"
@@ -33,12 +34,13 @@ struct CommandLine {
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
-  bool json = false;                            ///< of inspect, runs, compare, doctor and env
+  bool json = false;                            ///< of inspect, runs, compare, doctor, env and plan
   std::vector<std::string> runs;                ///< run folders: of runs, compare, report and watch
   std::string sort, filter;                     ///< of runs
   double every_s = 1;                           ///< of watch
   TuneArguments tune;
   SweepArguments sweep;
+  PlanArguments planning;
   TokenizeArguments tokenize;
   bool quiet = false;         ///< of runs, report, watch and tokenize
   int64_t profile_steps = 0;  ///< of fit: measure so many steps; 0: train

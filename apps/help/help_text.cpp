@@ -105,7 +105,7 @@ struct VerbGroup {
   std::initializer_list<const char*> verbs;
 };
 const VerbGroup kGroups[] = {{"Start", {"new"}},
-                             {"Run", {"fit", "validate", "test", "predict", "tune", "sweep"}},
+                             {"Run", {"fit", "validate", "test", "predict", "tune", "sweep", "plan"}},
                              {"Config", {"config", "schema", "list", "describe"}},
                              {"Weights", {"export", "import", "inspect"}},
                              {"Runs", {"runs", "compare", "report", "watch"}},
@@ -141,11 +141,11 @@ std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI:
   std::vector<const CLI::Option*> options = verb.get_options();
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
-  if (runs || is_among(name, {"config", "import", "sweep", "doctor"}) || reads_only_plugins(name)) add("--config");
+  if (runs || is_among(name, {"config", "import", "sweep", "doctor", "plan"}) || reads_only_plugins(name)) add("--config");
   if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion", "new"}))
     add("--plugin");
   if (runs) add("--report");
-  if (runs || is_among(name, {"config", "sweep"})) add("--print_config");
+  if (runs || is_among(name, {"config", "sweep", "plan"})) add("--print_config");
   if (name == "fit")
     for (const char* option : {"--profile", "--resume", "--allow-config-change"}) add(option);
   if (runs)

@@ -39,8 +39,9 @@ Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const
   const bool causal = !mask.defined();
   if (groups == 1) return at::scaled_dot_product_attention(query, key, value, only, dropout, causal);
   // Of LibTorch's kernels, only flash attention shares keys without a copy and without storing all scores.
+  // Tensors on `meta` stand for those of a GPU.
   const bool is_half = query.scalar_type() == at::kBFloat16 || query.scalar_type() == at::kHalf;
-  if (query.is_cuda() && is_half && causal)
+  if ((query.is_cuda() || query.is_meta()) && is_half && causal)
     return at::scaled_dot_product_attention(query, key, value, only, dropout, causal, std::nullopt,
                                             /*enable_gqa=*/true);
   return at::scaled_dot_product_attention(query, for_each_query(key, groups), for_each_query(value, groups), only,

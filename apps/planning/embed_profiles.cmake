@@ -1,0 +1,11 @@
+# Makes built_in_profiles.cpp of profiles/*.yaml, which are a part of the program.
+set(_code "#include \"planning/hardware_profile.h\"\n\nnamespace fulgur::cli {\n\nconst std::vector<BuiltInProfile>& built_in_profiles() {\n  static const std::vector<BuiltInProfile> all{\n")
+foreach(_name a100 h100 h200 xeon)
+  set(_file ${CMAKE_CURRENT_SOURCE_DIR}/planning/profiles/${_name}.yaml)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_file})
+  file(READ ${_file} _text)
+  string(APPEND _code "{\"${_name}\", R\"PROFILE(${_text})PROFILE\"},\n")
+endforeach()
+string(APPEND _code "};\n  return all;\n}\n\n}  // namespace fulgur::cli\n")
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/built_in_profiles.cpp.new "${_code}")
+file(COPY_FILE ${CMAKE_CURRENT_BINARY_DIR}/built_in_profiles.cpp.new ${CMAKE_CURRENT_BINARY_DIR}/built_in_profiles.cpp ONLY_IF_DIFFERENT)

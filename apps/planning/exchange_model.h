@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "planning/hardware_profile.h"
+
+namespace fulgur::cli {
+
+/// Ranks on `nodes` nodes with `devices` each.
+struct Mesh {
+  int64_t nodes = 1, devices = 1;
+  int64_t ranks() const { return nodes * devices; }
+};
+
+/// Times of exchanges by the alpha-beta model: messages times their latency, and bytes over bandwidth. Each is the
+/// fastest of the ways in which NCCL does it.
+/// All ranks get the sum of tensors of `bytes`: a ring over all devices, a tree over the nodes, or in three steps: in
+/// the nodes, between them, in the nodes.
+double all_reduce_s(double bytes, const Mesh& mesh, const HardwareProfile& profile);
+/// All ranks get the parts of all, `bytes` together. A reduce-scatter takes as long.
+double all_gather_s(double bytes, const Mesh& mesh, const HardwareProfile& profile);
+/// Exchanges between the devices with the same number of all nodes, over one link each.
+double all_reduce_between_nodes_s(double bytes, const Mesh& mesh, const HardwareProfile& profile);
+
+/// How much later than `compute_s` exchanges end of which each takes `each_s`, and which become possible evenly over
+/// `compute_s`, the first after a part of it and the last at its end. They are made one after another.
+double exposed_s(double compute_s, double each_s, int64_t count);
+
+}  // namespace fulgur::cli

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fulgur::cli {
+
+/// The options of `plan`.
+struct PlanArguments {
+  std::string nodes = "1";
+  std::optional<int64_t> devices;
+  std::string profile = "h100";
+  std::vector<std::string> inputs;
+};
+
+}  // namespace fulgur::cli

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "planning/prediction.h"
+
+namespace fulgur::cli {
+
+/// The predictions for a number of nodes.
+struct NodePlan {
+  /// For each sharding: the micro-batch with the most samples per second that fits; the smallest one if none does.
+  std::vector<Prediction> shardings;
+  /// The fastest of those that fit and that this version can train; nullptr if there is none.
+  const Prediction* best() const;
+  /// The fastest of all that fit.
+  const Prediction* fastest() const;
+};
+
+/// Traces steps as they are needed, and keeps them.
+class PlanSearch {
+ public:
+  PlanSearch(TracedModel& model, PlannedRun run, HardwareProfile profile);
+
+  /// With the batch size of the config.
+  std::vector<Prediction> as_configured(const Mesh& mesh);
+  NodePlan search(const Mesh& mesh);
+  const StepSize& step(int64_t batch_size);
+
+ private:
+  Prediction best_batch(PlannedSharding sharding, const Mesh& mesh);
+  TracedModel& model_;
+  PlannedRun run_;
+  HardwareProfile profile_;
+  std::map<int64_t, StepSize> steps_;
+};
+
+}  // namespace fulgur::cli

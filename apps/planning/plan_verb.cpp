@@ -1,0 +1,254 @@
+#include "planning/plan_verb.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/core/text/text_table.h"
+#include "fulgur/strategies/fsdp.h"
+#include "json_text.h"
+#include "planning/plan_search.h"
+#include "print.h"
+#include "tuning/tuned_config.h"
+
+namespace fulgur::cli {
+namespace {
+
+using PlanJson = nlohmann::ordered_json;
+
+constexpr int64_t kMostNodes = 1'000'000;
+constexpr double kDay = 86400;
+
+std::string gib(double bytes) { return format_fixed(bytes / (1024.0 * 1024 * 1024), 2); }
+
+std::string four_figures(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+// `1.234e+09` is hard to read: 1.23 G.
+std::string large(double value) {
+  for (const auto& [unit, name] :
+       {std::pair(1e12, " T"), std::pair(1e9, " G"), std::pair(1e6, " M"), std::pair(1e3, " k")})
+    if (value >= unit) return cat(four_figures(value / unit), name);
+  return four_figures(value);
+}
+
+std::string duration(double seconds) {
+  if (seconds < 1) return cat(four_figures(seconds * 1e3), " ms");
+  if (seconds < 120) return cat(four_figures(seconds), " s");
+  if (seconds < 7200) return cat(format_fixed(seconds / 60, 0), " min");
+  return cat(format_fixed(seconds / 3600, 1), " h");
+}
+
+std::string percent(double part) { return cat(format_fixed(part * 100, 1), " %"); }
+
+std::string shown_name(PlannedSharding sharding) {
+  return cat(name_of(sharding), is_trainable(sharding) ? "" : " (*)");
+}
+
+const DDPStrategy::Options* exchange_options(const Spec<Strategy>& strategy) {
+  if (strategy.class_path() == "ddp")
+    return &static_cast<const OptionsOf<DDPStrategy::Options>&>(strategy.options()).value;
+  if (strategy.class_path() == "fsdp")
+    return &static_cast<const OptionsOf<FSDPStrategy::Options>&>(strategy.options()).value;
+  return nullptr;
+}
+
+PlannedRun run_of(const Config& config) {
+  PlannedRun run;
+  if (const DDPStrategy::Options* options = exchange_options(config.trainer.strategy)) {
+    run.bucket_bytes = options->bucket_cap_mb * 1024 * 1024;
+    run.bucket_views = options->gradient_as_bucket_view;
+    run.compresses = options->compression != DDPStrategy::Compression::none;
+  }
+  run.accumulate = config.trainer.accumulate_grad_batches;
+  const auto& matmul = config.trainer.float32_matmul_precision;
+  run.tf32 = matmul && *matmul != "highest";
+  return run;
+}
+
+TextRow memory_row(const Prediction& one) {
+  TextRow row{shown_name(one.sharding), cat(one.batch_size)};
+  for (const auto& [kind, bytes] : one.memory.kinds()) row.push_back(gib(bytes));
+  row.push_back(gib(one.memory.total()));
+  row.push_back(one.obstacle.empty() ? "fits" : one.obstacle);
+  return row;
+}
+
+std::string memory_table(const std::vector<Prediction>& all) {
+  TextRow head{"sharding", "batch"};
+  for (const auto& [kind, bytes] : all.front().memory.kinds()) head.emplace_back(kind);
+  head.emplace_back("total");
+  std::vector<TextRow> rows{head};
+  for (const Prediction& one : all) rows.push_back(memory_row(one));
+  return aligned_lines(rows);
+}
+
+TextRow time_row(const Prediction& one) {
+  return {cat(one.mesh.nodes),
+          shown_name(one.sharding),
+          cat(one.batch_size),
+          duration(one.step_s()),
+          duration(one.compute_s + one.optimizer_s),
+          duration(one.exchange_s),
+          duration(one.exposed_s),
+          cat(large(one.sent_bytes), "B"),
+          percent(one.efficiency),
+          large(one.samples_per_s * kDay),
+          one.tokens_per_s > 0 ? large(one.tokens_per_s * kDay) : "-",
+          duration(one.save_every_s),
+          percent(one.waste)};
+}
+
+const TextRow kTimeHead{"nodes", "sharding",   "batch",       "step",       "compute",    "exchange", "not hidden",
+                        "sent",  "efficiency", "samples/day", "tokens/day", "save every", "waste"};
+
+std::string reasons(const NodePlan& plan) {
+  std::string text;
+  const Prediction* const best = plan.best();
+  for (const Prediction& one : plan.shardings) {
+    if (&one == best) continue;
+    std::string why = one.obstacle;
+    if (why.empty() && !is_trainable(one.sharding)) why = "this version does not train with it yet";
+    if (why.empty())
+      why = cat(four_figures((1 - one.samples_per_s / best->samples_per_s) * 100),
+                " % slower: ", duration(one.exposed_s), " of its exchanges are not hidden");
+    text += cat("  not ", name_of(one.sharding), ": ", why, "\n");
+  }
+  return text;
+}
+
+PlanJson json_of_prediction(const Prediction& one) {
+  PlanJson memory = PlanJson::object();
+  for (const auto& [kind, bytes] : one.memory.kinds()) memory[kind] = std::llround(bytes);
+  memory["total"] = std::llround(one.memory.total());
+  memory["limit"] = std::llround(one.limit);
+  return {{"nodes", one.mesh.nodes},
+          {"devices", one.mesh.devices},
+          {"sharding", name_of(one.sharding)},
+          {"in_this_version", is_trainable(one.sharding)},
+          {"batch_size", one.batch_size},
+          {"memory", std::move(memory)},
+          {"fits", one.obstacle.empty()},
+          {"obstacle", one.obstacle},
+          {"sent_bytes", std::llround(one.sent_bytes)},
+          {"step_s", one.step_s()},
+          {"compute_s", one.compute_s},
+          {"optimizer_s", one.optimizer_s},
+          {"exchange_s", one.exchange_s},
+          {"exposed_s", one.exposed_s},
+          {"jitter_s", one.jitter_s},
+          {"efficiency", one.efficiency},
+          {"samples_per_s", one.samples_per_s},
+          {"tokens_per_s", one.tokens_per_s},
+          {"tflops_per_device", one.flops_per_s / 1e12},
+          {"save_stall_s", one.save_stall_s},
+          {"save_every_s", one.save_every_s},
+          {"waste", one.waste}};
+}
+
+PlanJson json_of_model(const ModelSize& model, const StepSize& step) {
+  double flops = 0;
+  for (const Operation& operation : step.operations) flops += operation.flops;
+  return {{"parameters", model.parameters},
+          {"trainable", model.trainable},
+          {"optimizer", model.optimizer},
+          {"units", model.units.size()},
+          {"batch_size", step.batch_size},
+          {"tokens", step.tokens},
+          {"operations", step.operations.size()},
+          {"flops", flops},
+          {"activation_bytes", step.activation_bytes},
+          {"block_bytes", step.block_bytes},
+          {"peak_bytes", step.peak_bytes}};
+}
+
+std::string model_text(const ModelSize& model, const StepSize& step, const HardwareProfile& profile) {
+  double flops = 0;
+  for (const Operation& operation : step.operations) flops += operation.flops;
+  return cat("model     ", large(static_cast<double>(model.parameters)), " parameters, ",
+             gib(static_cast<double>(model.parameter_bytes)), " GiB; ", model.optimizer, ", ",
+             gib(static_cast<double>(model.state_bytes + model.master_bytes)), " GiB of states\nstep      ",
+             counted(step.batch_size, "sample"), step.tokens > 0 ? cat(", ", counted(step.tokens, "token")) : "", ": ",
+             large(flops), "FLOP in ", step.operations.size(), " operations, ",
+             gib(static_cast<double>(step.activation_bytes)), " GiB of activations\nprofile   ", profile.name, ": ",
+             four_figures(profile.memory_gib), " GiB, ", four_figures(profile.tflops.half), " TFLOP/s in 16 bits; ",
+             four_figures(profile.intra.gb_s), " GB/s in a node, ", four_figures(profile.inter.gb_s),
+             " GB/s a device between nodes\n");
+}
+
+}  // namespace
+
+std::vector<int64_t> planned_nodes(const std::string& text) {
+  const auto fail = [&]() -> ConfigError {
+    return ConfigError(cat("[cli.plan] --nodes takes numbers of nodes, as 4, 1,2,8 or 1..1024 (at most ", kMostNodes,
+                           "); got '", escape_controls(text), "'."));
+  };
+  std::vector<int64_t> all;
+  const auto number = [&](const std::string& part) {
+    const auto value = parse_whole<int64_t>(part);
+    if (!value || *value < 1 || *value > kMostNodes) throw fail();
+    return *value;
+  };
+  if (const size_t dots = text.find(".."); dots != std::string::npos) {
+    const int64_t first = number(text.substr(0, dots)), last = number(text.substr(dots + 2));
+    if (first > last) throw fail();
+    for (int64_t nodes = first; nodes < last; nodes *= 2) all.push_back(nodes);
+    all.push_back(last);
+    return all;
+  }
+  for (const std::string& part : split_text(text, ',')) all.push_back(number(part));
+  if (!std::ranges::is_sorted(all)) throw fail();
+  return all;
+}
+
+ExitCode plan(const CommandLine& command) {
+  const std::vector<int64_t> nodes = planned_nodes(command.planning.nodes);
+  const HardwareProfile profile = load_profile(command.planning.profile);
+  const Config config = load_config(command.sources);
+  log::silence(config.silence);
+  const int64_t devices = command.planning.devices.value_or(profile.devices_per_node);
+  TracedModel model(config, command.planning.inputs);
+  PlanSearch search(model, run_of(config), profile);
+  const Mesh first{nodes.front(), devices};
+  const std::vector<Prediction> configured = search.as_configured(first);
+  std::vector<NodePlan> plans;
+  for (const int64_t count : nodes) plans.push_back(search.search({count, devices}));
+  const StepSize& step = search.step(model.batch_size());
+  if (command.json) {
+    PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
+    for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));
+    for (const NodePlan& one : plans) {
+      PlanJson item{{"best", nullptr}, {"fastest", nullptr}, {"shardings", PlanJson::array()}};
+      if (const Prediction* best = one.best()) item["best"] = name_of(best->sharding);
+      if (const Prediction* fastest = one.fastest()) item["fastest"] = name_of(fastest->sharding);
+      for (const Prediction& prediction : one.shardings) item["shardings"].push_back(json_of_prediction(prediction));
+      json["nodes"].push_back(std::move(item));
+    }
+    return print(json_text(json)), ExitCode::ok;
+  }
+  std::string text = model_text(model.size(), step, profile);
+  text += cat("\nGiB of a rank with the config's batch size, on ", counted(first.nodes, "node"), " with ",
+              counted(devices, "device"), " each\n", memory_table(configured));
+  std::vector<TextRow> rows{kTimeHead};
+  std::string why;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const Prediction* const best = plans[i].best();
+    if (const Prediction* const shown = best != nullptr ? best : plans[i].fastest()) rows.push_back(time_row(*shown));
+    if (i == 0 || i + 1 == plans.size())
+      why += cat(counted(nodes[i], "node"), ": ",
+                 best != nullptr ? cat(name_of(best->sharding), " with batches of ", best->batch_size)
+                                 : "nothing fits that this version trains",
+                 "\n", reasons(plans[i]));
+  }
+  text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
+  if (std::ranges::any_of(kShardings, [](PlannedSharding one) { return !is_trainable(one); }))
+    text += "(*) this version does not train with it yet\n";
+  return print(text), ExitCode::ok;
+}
+
+}  // namespace fulgur::cli

@@ -1,0 +1,221 @@
+#include "planning/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fulgur/core/text/text.h"
+#include "fulgur/strategies/fsdp.h"
+
+namespace fulgur::cli {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+double part(int64_t bytes, int64_t ranks) { return static_cast<double>(bytes) / static_cast<double>(ranks); }
+double others(int64_t ranks) { return static_cast<double>(ranks - 1) / static_cast<double>(ranks); }
+
+double largest_unit(const ModelSize& model, int64_t PlannedUnit::*bytes) {
+  int64_t largest = 0;
+  for (const PlannedUnit& unit : model.units) largest = std::max(largest, unit.*bytes);
+  return static_cast<double>(largest);
+}
+
+double seconds_of(const Operation& operation, const PlannedRun& run, const HardwareProfile& profile) {
+  const double compute = operation.flops / (profile.peak_flops(operation.dtype, run.tf32) * profile.matmul_efficiency);
+  const double memory = operation.bytes / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
+  return std::max({compute, memory, profile.kernel_us * 1e-6});
+}
+
+struct ComputeTimes {
+  double forward = 0, backward = 0, flops = 0;
+};
+
+ComputeTimes times_of(const StepSize& step, const PlannedRun& run, const HardwareProfile& profile) {
+  ComputeTimes times;
+  for (const Operation& operation : step.operations) {
+    (operation.in_backward ? times.backward : times.forward) += seconds_of(operation, run, profile);
+    times.flops += operation.flops;
+  }
+  return times;
+}
+
+// Gradients are read, parameters and states read and written.
+double optimizer_seconds(const ModelSize& model, const HardwareProfile& profile) {
+  const auto bytes = static_cast<double>(3 * model.gradient_bytes + 2 * (model.state_bytes + model.master_bytes));
+  return bytes / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
+}
+
+// Ranks that have one copy of what is divided together.
+Mesh group_of(PlannedSharding sharding, const Mesh& mesh) {
+  return sharding == PlannedSharding::hybrid ? Mesh{1, mesh.devices} : mesh;
+}
+
+std::string largest_kind(const PlannedMemory& memory) {
+  const auto kinds = memory.kinds();
+  return std::ranges::max_element(kinds, {}, [](const auto& kind) { return kind.second; })->first;
+}
+
+void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& times, const PlannedRun& run,
+                  const HardwareProfile& profile) {
+  const Mesh group = group_of(out.sharding, out.mesh);
+  const auto gradients = static_cast<double>(model.gradient_bytes) * (run.compresses ? 0.5 : 1);
+  const auto parameters = static_cast<double>(model.parameter_bytes);
+  const int64_t buckets = std::max<int64_t>(1, std::llround(std::ceil(gradients / run.bucket_bytes)));
+  const auto units = static_cast<int64_t>(std::max<size_t>(model.units.size(), 1));
+  const double windows = static_cast<double>(run.accumulate);
+  switch (out.sharding) {
+    case PlannedSharding::ddp:
+    case PlannedSharding::optimizer: {
+      const double each = all_reduce_s(gradients / static_cast<double>(buckets), out.mesh, profile);
+      out.exchange_s = each * static_cast<double>(buckets);
+      out.exposed_s = exposed_s(times.backward, each, buckets);
+      out.sent_bytes = 2 * others(out.mesh.ranks()) * gradients;
+      break;
+    }
+    case PlannedSharding::gradients: {
+      const double each = all_gather_s(gradients / static_cast<double>(units), group, profile);
+      out.exchange_s = each * static_cast<double>(units);
+      out.exposed_s = exposed_s(times.backward, each, units);
+      out.sent_bytes = others(group.ranks()) * gradients;
+      break;
+    }
+    case PlannedSharding::parameters:
+    case PlannedSharding::hybrid: {
+      // In forward and in backward, each unit is gathered while the one before it computes.
+      const double gather = all_gather_s(parameters / static_cast<double>(units), group, profile);
+      double scatter = all_gather_s(gradients / static_cast<double>(units), group, profile);
+      if (out.sharding == PlannedSharding::hybrid)
+        scatter += all_reduce_between_nodes_s(
+            gradients / static_cast<double>(units) / static_cast<double>(group.ranks()), out.mesh, profile);
+      const auto count = static_cast<double>(units);
+      const double in_forward = gather + std::max(0.0, gather * count - times.forward);
+      const double in_backward = exposed_s(times.backward, gather + scatter, units);
+      const double gathers_again = gather + std::max(0.0, gather * count - times.backward);
+      out.exchange_s = (2 * gather * windows + scatter) * count;
+      out.exposed_s = in_forward * windows + gathers_again * (windows - 1) + in_backward;
+      out.sent_bytes = others(group.ranks()) * (2 * parameters * windows + gradients);
+      if (out.sharding == PlannedSharding::hybrid)
+        out.sent_bytes += 2 * others(out.mesh.nodes) * gradients / static_cast<double>(group.ranks());
+      break;
+    }
+  }
+  if (out.sharding == PlannedSharding::optimizer || out.sharding == PlannedSharding::gradients) {
+    // After the step, and so exposed.
+    const double each = all_gather_s(parameters / static_cast<double>(units), group, profile);
+    out.exchange_s += each * static_cast<double>(units);
+    out.exposed_s += each * static_cast<double>(units);
+    out.sent_bytes += others(group.ranks()) * parameters;
+  }
+}
+
+void add_saves(Prediction& out, const ModelSize& model, const HardwareProfile& profile) {
+  const auto bytes = static_cast<double>(model.parameter_bytes + model.state_bytes + model.master_bytes);
+  // The first rank copies what it has, and the parts of the others as they come.
+  out.save_stall_s = bytes / (profile.host_copy_gb_s * 1e9);
+  const double mtbf_s = profile.mtbf_hours * 3600 / static_cast<double>(out.mesh.ranks());
+  out.save_every_s = save_interval_s(out.save_stall_s, mtbf_s, bytes / (profile.storage_gb_s * 1e9));
+  out.waste = std::min(1.0, out.save_stall_s / out.save_every_s + (out.save_every_s / 2 + profile.restart_s) / mtbf_s);
+}
+
+}  // namespace
+
+std::string_view name_of(PlannedSharding sharding) {
+  switch (sharding) {
+    case PlannedSharding::ddp:
+      return "ddp";
+    case PlannedSharding::optimizer:
+      return "optimizer";
+    case PlannedSharding::gradients:
+      return "gradients";
+    case PlannedSharding::parameters:
+      return "parameters";
+    case PlannedSharding::hybrid:
+      break;
+  }
+  return "hybrid";
+}
+
+bool is_trainable(PlannedSharding sharding) {
+  if (sharding == PlannedSharding::ddp) return true;
+  for (const auto& known : enum_names(FSDPStrategy::Sharding{}))
+    if (known.name == name_of(sharding)) return true;
+  return false;
+}
+
+std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {
+  return {{"parameters", parameters}, {"gradients", gradients},     {"states", states},     {"buffers", buffers},
+          {"batch", batch},           {"activations", activations}, {"exchange", exchange}, {"libraries", libraries}};
+}
+
+PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
+                        const PlannedRun& run, const HardwareProfile& profile) {
+  const int64_t ranks = group_of(sharding, mesh).ranks();
+  PlannedMemory memory;
+  memory.buffers = static_cast<double>(model.buffer_bytes);
+  memory.batch = static_cast<double>(step.batch_bytes);
+  memory.libraries = profile.workspace_mib * 1024 * 1024 + static_cast<double>(step.block_bytes);
+  const int64_t states = model.state_bytes + model.master_bytes;
+  memory.states = part(states, sharding == PlannedSharding::ddp ? 1 : ranks);
+  memory.parameters = static_cast<double>(model.parameter_bytes);
+  if (sharding == PlannedSharding::ddp || sharding == PlannedSharding::optimizer) {
+    // Gradients are made while activations are freed, unless an earlier batch of the window has made them.
+    memory.gradients = static_cast<double>(model.gradient_bytes);
+    memory.activations = run.accumulate > 1
+                             ? static_cast<double>(step.activation_bytes)
+                             : std::max(0.0, static_cast<double>(step.peak_bytes - model.gradient_bytes));
+    if (mesh.ranks() > 1 && !run.bucket_views) memory.exchange = static_cast<double>(model.gradient_bytes);
+    return memory;
+  }
+  memory.activations = static_cast<double>(step.activation_bytes);
+  memory.gradients = part(model.gradient_bytes, ranks);
+  const double unit_gradients = largest_unit(model, &PlannedUnit::gradient_bytes);
+  if (sharding == PlannedSharding::gradients) {
+    memory.exchange = 2 * unit_gradients;
+    return memory;
+  }
+  memory.parameters = part(model.parameter_bytes, ranks);
+  memory.exchange = 2 * largest_unit(model, &PlannedUnit::parameter_bytes) + unit_gradients;
+  return memory;
+}
+
+double save_interval_s(double stall_s, double mtbf_s, double write_s) {
+  return std::max(std::sqrt(2 * stall_s * mtbf_s), write_s);
+}
+
+Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
+                        const PlannedRun& run, const HardwareProfile& profile) {
+  Prediction out;
+  out.mesh = mesh;
+  out.sharding = sharding;
+  out.batch_size = step.batch_size;
+  out.memory = memory_of(model, step, sharding, mesh, run, profile);
+  out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
+  if (sharding != PlannedSharding::ddp && !model.is_elementwise)
+    out.obstacle = cat(model.optimizer, " needs whole parameters");
+  else if (sharding == PlannedSharding::hybrid && mesh.nodes == 1)
+    out.obstacle = "one node has nothing to replicate: the same as parameters";
+  else if (out.memory.total() > out.limit)
+    out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
+                       ", most for ", largest_kind(out.memory));
+  const ComputeTimes times = times_of(step, run, profile);
+  const double windows = static_cast<double>(run.accumulate);
+  out.compute_s = (times.forward + times.backward) * windows;
+  const double whole_optimizer = optimizer_seconds(model, profile);
+  out.optimizer_s = sharding == PlannedSharding::ddp
+                        ? whole_optimizer
+                        : whole_optimizer / static_cast<double>(group_of(sharding, mesh).ranks());
+  if (mesh.ranks() > 1) add_exchange(out, model, times, run, profile);
+  // The slowest of n ranks, of normally distributed times.
+  if (mesh.ranks() > 1)
+    out.jitter_s = (out.compute_s + out.optimizer_s + out.exposed_s) * profile.jitter *
+                   std::sqrt(2 * std::log(static_cast<double>(mesh.ranks())));
+  out.efficiency = (out.compute_s + whole_optimizer) / out.step_s();
+  const double samples = static_cast<double>(step.batch_size * mesh.ranks()) * windows;
+  out.samples_per_s = samples / out.step_s();
+  out.tokens_per_s = out.samples_per_s * static_cast<double>(step.tokens) / static_cast<double>(step.batch_size);
+  out.flops_per_s = times.flops * windows / out.step_s();
+  add_saves(out, model, profile);
+  return out;
+}
+
+}  // namespace fulgur::cli

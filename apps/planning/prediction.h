@@ -1,0 +1,68 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "planning/exchange_model.h"
+#include "planning/traced_model.h"
+
+namespace fulgur::cli {
+
+/// What ranks have only a part of. `ddp`: nothing; the others are values of fsdp's `sharding`.
+enum class PlannedSharding { ddp, optimizer, gradients, parameters, hybrid };
+inline constexpr PlannedSharding kShardings[] = {PlannedSharding::ddp, PlannedSharding::optimizer,
+                                                 PlannedSharding::gradients, PlannedSharding::parameters,
+                                                 PlannedSharding::hybrid};
+std::string_view name_of(PlannedSharding sharding);
+/// Whether this version of the program trains with it.
+bool is_trainable(PlannedSharding sharding);
+
+/// Options of the run that the plan follows.
+struct PlannedRun {
+  double bucket_bytes = 25 * 1024.0 * 1024.0;
+  bool bucket_views = false;
+  bool compresses = false;  ///< gradients are sent in 16 bits
+  int64_t accumulate = 1;
+  bool tf32 = false;
+};
+
+/// Bytes of a rank.
+struct PlannedMemory {
+  double parameters = 0, gradients = 0, states = 0, buffers = 0, batch = 0, activations = 0, exchange = 0,
+         libraries = 0;
+  double total() const {
+    return parameters + gradients + states + buffers + batch + activations + exchange + libraries;
+  }
+  /// Names and bytes, in this order.
+  std::vector<std::pair<const char*, double>> kinds() const;
+};
+
+struct Prediction {
+  Mesh mesh;
+  PlannedSharding sharding = PlannedSharding::ddp;
+  int64_t batch_size = 0;  ///< of one rank, in one batch of a window
+  PlannedMemory memory;
+  double limit = 0;       ///< bytes that tensors may have
+  std::string obstacle;   ///< why it does not run; empty if it does
+  double sent_bytes = 0;  ///< by each rank, in a step
+  double compute_s = 0, optimizer_s = 0, exchange_s = 0, exposed_s = 0, jitter_s = 0;
+  double step_s() const { return compute_s + optimizer_s + exposed_s + jitter_s; }
+  double efficiency = 0;  ///< speed of a device, relative to one device alone
+  double samples_per_s = 0, tokens_per_s = 0;
+  double flops_per_s = 0;  ///< of each device: matrix products
+  double save_stall_s = 0, save_every_s = 0, waste = 0;
+};
+
+/// Bytes of a rank.
+PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
+                        const PlannedRun& run, const HardwareProfile& profile);
+/// The whole prediction.
+Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
+                        const PlannedRun& run, const HardwareProfile& profile);
+
+/// Time between two saves that wastes the least: Young's sqrt(2 · stall · MTBF), and not less than a save takes.
+double save_interval_s(double stall_s, double mtbf_s, double write_s);
+
+}  // namespace fulgur::cli

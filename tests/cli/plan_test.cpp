@@ -1,0 +1,288 @@
+// The verb plan.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+#include "support/gpu.h"
+
+namespace plan_test {
+
+using namespace fulgur::test;
+using PlanReport = nlohmann::json;
+using Catch::Matchers::WithinRel;
+
+namespace {
+
+const std::vector<std::string> kLlama70B{"--model",
+                                         "GPT",
+                                         "--model.vocab_size",
+                                         "128256",
+                                         "--model.block_size",
+                                         "8192",
+                                         "--model.n_layer",
+                                         "80",
+                                         "--model.n_head",
+                                         "64",
+                                         "--model.n_kv_head",
+                                         "8",
+                                         "--model.n_embd",
+                                         "8192",
+                                         "--model.mlp",
+                                         "swiglu",
+                                         "--model.mlp_hidden",
+                                         "28672",
+                                         "--model.positions",
+                                         "rotary",
+                                         "--model.norm",
+                                         "rms",
+                                         "--model.bias",
+                                         "false",
+                                         "--model.tie_weights",
+                                         "false",
+                                         "--model.activation_checkpointing",
+                                         "all",
+                                         "--optimizer",
+                                         "AdamW",
+                                         "--optimizer.lr",
+                                         "1e-4",
+                                         "--trainer.precision",
+                                         "bf16-true",
+                                         "--input",
+                                         "8192:int64",
+                                         "--input",
+                                         "8192:int64"};
+
+std::vector<std::string> joined(std::vector<std::string> all, const std::vector<std::string>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::vector<std::string> plan_of(const std::vector<std::string>& arguments, const std::vector<std::string>& more = {}) {
+  return joined(joined({"plan"}, arguments), more);
+}
+
+PlanReport planned(const std::vector<std::string>& arguments, const Start& start = {}) {
+  const Finished plan = trainer(plan_of(arguments, {"--json"}), start);
+  INFO(plan.out << plan.err);
+  REQUIRE(plan.exit_code == 0);
+  return PlanReport::parse(plan.out);
+}
+
+const PlanReport& of_sharding(const PlanReport& predictions, const std::string& sharding) {
+  for (const PlanReport& one : predictions)
+    if (one["sharding"] == sharding) return one;
+  FAIL("no " << sharding);
+  return predictions;
+}
+
+void refused(const std::vector<std::string>& arguments, const std::string& text) {
+  const Finished plan = trainer(plan_of(arguments));
+  INFO(plan.err);
+  CHECK(plan.exit_code == 2);
+  CHECK(says(plan.err, text));
+}
+
+const std::vector<std::string> kMlp{"--model",
+                                    "MlpClassifier",
+                                    "--data",
+                                    "SyntheticDataModule",
+                                    "--model.hidden",
+                                    "[64]",
+                                    "--data.shape",
+                                    "[1,28,28]",
+                                    "--data.batch_size",
+                                    "32",
+                                    "--optimizer",
+                                    "AdamW",
+                                    "--optimizer.lr",
+                                    "1e-3"};
+
+}  // namespace
+
+TEST_CASE("plan counts the operations of a step on meta") {
+  const PlanReport plan = planned(kMlp);
+  const PlanReport& model = plan["model"];
+  const int64_t parameters = 784 * 64 + 64 + 64 * 10 + 10;
+  CHECK(model["parameters"] == parameters);
+  CHECK(model["batch_size"] == 32);
+  // Two products in forward, and in backward two for the second layer and one for the first, whose input needs none.
+  CHECK(model["flops"] == 2.0 * 32 * (784 * 64 * 2 + 64 * 10 * 3));
+}
+
+TEST_CASE("plan describes a model with 70 billion parameters in seconds, without its memory") {
+  const auto begin = std::chrono::steady_clock::now();
+  const PlanReport plan = planned(joined(kLlama70B, {"--nodes", "1..1024", "--profile", "h200"}));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+  CHECK(plan["model"]["parameters"] == 70'553'706'496);
+  CHECK(plan["model"]["units"] == 81);
+  REQUIRE(plan["nodes"].size() == 11);
+  const PlanReport& one_node = plan["as_configured"];
+  const auto memory = [&](const char* sharding, const char* kind) {
+    return of_sharding(one_node, sharding)["memory"][kind].get<double>();
+  };
+  const double weights = 2.0 * 70'553'706'496;
+  CHECK_THAT(memory("ddp", "parameters"), WithinRel(weights, 1e-9));
+  CHECK_THAT(memory("ddp", "gradients"), WithinRel(weights, 1e-9));
+  CHECK_THAT(memory("ddp", "states"), WithinRel(2 * weights, 1e-5));
+  for (const char* divided : {"optimizer", "gradients", "parameters"})
+    CHECK_THAT(memory(divided, "states"), WithinRel(2 * weights / 8, 1e-5));
+  CHECK_THAT(memory("optimizer", "gradients"), WithinRel(weights, 1e-9));
+  CHECK_THAT(memory("gradients", "gradients"), WithinRel(weights / 8, 1e-9));
+  CHECK_THAT(memory("gradients", "parameters"), WithinRel(weights, 1e-9));
+  CHECK_THAT(memory("parameters", "parameters"), WithinRel(weights / 8, 1e-9));
+  CHECK_FALSE(of_sharding(one_node, "ddp")["fits"].get<bool>());
+  CHECK(says(of_sharding(one_node, "ddp")["obstacle"], "most for states"));
+  CHECK(of_sharding(one_node, "parameters")["fits"].get<bool>());
+  CHECK(plan["nodes"][0]["fastest"] == "parameters");
+  // Twice the gradients for an all-reduce; the parameters twice and the gradients once for divided parameters.
+  CHECK_THAT(of_sharding(one_node, "ddp")["sent_bytes"].get<double>(), WithinRel(2 * weights * 7 / 8, 1e-9));
+  CHECK_THAT(of_sharding(one_node, "parameters")["sent_bytes"].get<double>(), WithinRel(3 * weights * 7 / 8, 1e-9));
+}
+
+TEST_CASE("plan: more nodes make a step slower, failures more frequent and saves too") {
+  const PlanReport plan = planned(joined(kMlp, {"--nodes", "1,8,64", "--devices", "4", "--profile", "a100"}));
+  REQUIRE(plan["nodes"].size() == 3);
+  double step = 0, every = 1e12, waste = 0;
+  for (const PlanReport& nodes : plan["nodes"]) {
+    const PlanReport& ddp = of_sharding(nodes["shardings"], "ddp");
+    CHECK(ddp["devices"] == 4);
+    CHECK(ddp["step_s"] > step);
+    CHECK(ddp["save_every_s"] < every);
+    CHECK(ddp["waste"] > waste);
+    // Young's interval.
+    const double mtbf = 50000 * 3600.0 / (ddp["nodes"].get<double>() * 4);
+    CHECK_THAT(ddp["save_every_s"].get<double>(),
+               WithinRel(std::sqrt(2 * ddp["save_stall_s"].get<double>() * mtbf), 1e-6));
+    step = ddp["step_s"], every = ddp["save_every_s"], waste = ddp["waste"];
+  }
+}
+
+TEST_CASE("plan follows the options of the run: buckets as views, compression, accumulation") {
+  const auto ddp = [](const std::vector<std::string>& more) {
+    const PlanReport plan = planned(joined(kMlp, more));
+    return PlanReport(of_sharding(plan["as_configured"], "ddp"));
+  };
+  const PlanReport plain = ddp({"--devices", "2", "--trainer.strategy", "ddp"});
+  const PlanReport views =
+      ddp({"--devices", "2", "--trainer.strategy", "ddp", "--trainer.strategy.gradient_as_bucket_view", "true"});
+  CHECK(plain["memory"]["exchange"] == plain["memory"]["gradients"]);
+  CHECK(views["memory"]["exchange"] == 0);
+  const PlanReport half =
+      ddp({"--devices", "2", "--trainer.strategy", "ddp", "--trainer.strategy.compression", "bf16"});
+  CHECK_THAT(half["sent_bytes"].get<double>(), WithinRel(plain["sent_bytes"].get<double>() / 2, 1e-4));
+  const PlanReport window = ddp({"--devices", "2", "--trainer.accumulate_grad_batches", "4"});
+  CHECK_THAT(window["compute_s"].get<double>(), WithinRel(4 * plain["compute_s"].get<double>(), 1e-9));
+  CHECK(window["sent_bytes"] == plain["sent_bytes"]);
+}
+
+TEST_CASE("plan takes a profile of one's own, and says what is wrong in it") {
+  const TemporaryFolder folder;
+  write_text(
+      folder / "mine.yaml",
+      "name: mine\nmemory_gib: 0.0001\nmemory_gb_s: 100\ntflops: {float32: 1, tf32: 1, half: 2}\n"
+      "intra: {gb_s: 10, latency_us: 1}\ninter: {gb_s: 1, latency_us: 10}\nhost_copy_gb_s: 10\nstorage_gb_s: 1\n");
+  std::vector<std::string> all = joined(kMlp, {"--profile", "mine.yaml"});
+  const PlanReport plan = planned(all, {.folder = folder.path()});
+  CHECK(plan["profile"] == "mine");
+  CHECK(plan["nodes"][0]["best"].is_null());
+  CHECK_FALSE(of_sharding(plan["as_configured"], "ddp")["fits"].get<bool>());
+  write_text(folder / "wrong.yaml", "name: wrong\nmemory_gb: 3\n");
+  all.back() = (folder / "wrong.yaml").string();
+  refused(all, "memory_gb");
+  all.back() = "h1000";
+  refused(all, "there is no profile 'h1000'; did you mean 'h100'");
+}
+
+TEST_CASE("plan refuses what it cannot plan") {
+  const auto with = [](const std::vector<std::string>& more) { return joined(kMlp, more); };
+  refused(with({"--nodes", "8..1"}), "--nodes takes numbers of nodes, as 4, 1,2,8 or 1..1024");
+  refused(with({"--nodes", "many"}), "got 'many'");
+  refused(with({"--input", "3,x"}), "got '3,x'");
+  refused(with({"--trainer.strategy", "dp"}), "the config's strategy is dp");
+  refused(with({"--optimizer", "LBFGS"}), "LBFGS evaluates the loss several times");
+  refused({"--model", "MlpClassifier"}, "Set `data`, or describe the entries of a batch with --input");
+  refused({}, "plan needs a model");
+  // Outside of `plan`, the names are not options.
+  const Finished fit = trainer({"fit", "--devices", "2"});
+  CHECK(fit.exit_code == 2);
+  CHECK(says(fit.err, "did you mean '--trainer.devices'?"));
+}
+
+TEST_CASE("plan shows tables for people, with reasons") {
+  const Finished plan = trainer(plan_of(kMlp, {"--nodes", "1..4", "--devices", "8"}));
+  INFO(plan.out << plan.err);
+  CHECK(plan.exit_code == 0);
+  for (const char* part : {"50.89 k parameters", "sharding", "save every", "4 nodes: ", "  not parameters: "})
+    CHECK(says(plan.out, part));
+}
+
+namespace {
+
+struct MemoryCase {
+  const char* name;
+  std::vector<std::string> options;
+};
+
+const std::vector<std::string> kImages{"--data", "SyntheticDataModule", "--data.num_train",
+                                       "64",     "--data.num_val",      "8"};
+const std::vector<std::string> kTokens{"--data",
+                                       "TextDataModule",
+                                       "--data.path",
+                                       "text.txt",
+                                       "--data.block_size",
+                                       "128",
+                                       "--data.batch_size",
+                                       "8",
+                                       "--model",
+                                       "GPT",
+                                       "--model.vocab_size",
+                                       "2048",
+                                       "--model.block_size",
+                                       "128",
+                                       "--model.n_embd",
+                                       "256"};
+
+std::vector<MemoryCase> memory_cases() {
+  return {
+      {"fully connected", joined(kImages, {"--model", "MlpClassifier", "--model.hidden", "[2048,2048]",
+                                           "--data.batch_size", "32", "--optimizer", "AdamW"})},
+      {"convolutions", joined(kImages, {"--model", "ResNet", "--model.depth", "20", "--data.shape", "[3,32,32]",
+                                        "--data.batch_size", "16", "--optimizer", "SGD"})},
+      {"attention in float32", joined(kTokens, {"--optimizer", "AdamW"})},
+      {"dropout", joined(kTokens, {"--optimizer", "AdamW", "--model.dropout", "0.1"})},
+      {"autocast", joined(kTokens, {"--optimizer", "AdamW", "--trainer.precision", "bf16-mixed"})},
+      {"checkpointing", joined(kTokens, {"--optimizer", "AdamW", "--model.activation_checkpointing", "all"})},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("plan predicts the memory that a fit needs on a GPU", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += i % 3 == 0 ? "to be " : i % 5 == 0 ? "or not " : "that is ";
+  write_text(folder / "text.txt", text);
+  for (const MemoryCase& one : memory_cases()) {
+    INFO(one.name);
+    const std::vector<std::string> options =
+        joined(one.options, {"--optimizer.lr", "1e-3", "--trainer.max_steps", "3", "--trainer.limit_val_batches", "0"});
+    const PlanReport plan = planned(joined(options, {"--devices", "1"}), {.folder = folder.path()});
+    const Finished run = trainer(joined({"fit", "--trainer.accelerator", "cuda", "--trainer.enable_progress_bar",
+                                         "false", "--report", "report.json"},
+                                        options),
+                                 {.folder = folder.path()});
+    INFO(run.err);
+    REQUIRE(run.exit_code == 0);
+    double counted = 0;
+    const PlanReport report = PlanReport::parse(read_text(folder / "report.json"));
+    for (const PlanReport& peak : report["peak_memory"])
+      if (says(peak["device"], "cuda")) counted = peak["bytes"];
+    CHECK_THAT(of_sharding(plan["as_configured"], "ddp")["memory"]["total"].get<double>(), WithinRel(counted, 0.05));
+  }
+}
+
+}  // namespace plan_test
