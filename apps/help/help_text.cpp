@@ -141,7 +141,8 @@ std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI:
   std::vector<const CLI::Option*> options = verb.get_options();
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
-  if (runs || is_among(name, {"config", "import", "sweep", "doctor", "plan"}) || reads_only_plugins(name)) add("--config");
+  if (runs || is_among(name, {"config", "import", "sweep", "doctor", "plan"}) || reads_only_plugins(name))
+    add("--config");
   if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion", "new"}))
     add("--plugin");
   if (runs) add("--report");

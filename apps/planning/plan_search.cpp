@@ -7,19 +7,14 @@ namespace {
 
 constexpr int64_t kLargestBatch = 4096;
 
-const Prediction* fastest_of(const std::vector<Prediction>& all, bool trainable) {
-  const Prediction* best = nullptr;
-  for (const Prediction& one : all)
-    if (one.obstacle.empty() && (!trainable || is_trainable(one.sharding)) &&
-        (best == nullptr || one.samples_per_s > best->samples_per_s))
-      best = &one;
-  return best;
-}
-
 }  // namespace
 
-const Prediction* NodePlan::best() const { return fastest_of(shardings, /*trainable=*/true); }
-const Prediction* NodePlan::fastest() const { return fastest_of(shardings, /*trainable=*/false); }
+const Prediction* NodePlan::best() const {
+  const Prediction* best = nullptr;
+  for (const Prediction& one : shardings)
+    if (one.obstacle.empty() && (best == nullptr || one.samples_per_s > best->samples_per_s)) best = &one;
+  return best;
+}
 
 PlanSearch::PlanSearch(TracedModel& model, PlannedRun run, HardwareProfile profile)
     : model_(model), run_(run), profile_(std::move(profile)) {}

@@ -11,10 +11,8 @@ namespace fulgur::cli {
 struct NodePlan {
   /// For each sharding: the micro-batch with the most samples per second that fits; the smallest one if none does.
   std::vector<Prediction> shardings;
-  /// The fastest of those that fit and that this version can train; nullptr if there is none.
+  /// The fastest of those that fit; nullptr if none does.
   const Prediction* best() const;
-  /// The fastest of all that fit.
-  const Prediction* fastest() const;
 };
 
 /// Traces steps as they are needed, and keeps them.

@@ -46,10 +46,6 @@ std::string duration(double seconds) {
 
 std::string percent(double part) { return cat(format_fixed(part * 100, 1), " %"); }
 
-std::string shown_name(PlannedSharding sharding) {
-  return cat(name_of(sharding), is_trainable(sharding) ? "" : " (*)");
-}
-
 const DDPStrategy::Options* exchange_options(const Spec<Strategy>& strategy) {
   if (strategy.class_path() == "ddp")
     return &static_cast<const OptionsOf<DDPStrategy::Options>&>(strategy.options()).value;
@@ -72,7 +68,7 @@ PlannedRun run_of(const Config& config) {
 }
 
 TextRow memory_row(const Prediction& one) {
-  TextRow row{shown_name(one.sharding), cat(one.batch_size)};
+  TextRow row{std::string(name_of(one.sharding)), cat(one.batch_size)};
   for (const auto& [kind, bytes] : one.memory.kinds()) row.push_back(gib(bytes));
   row.push_back(gib(one.memory.total()));
   row.push_back(one.obstacle.empty() ? "fits" : one.obstacle);
@@ -90,7 +86,7 @@ std::string memory_table(const std::vector<Prediction>& all) {
 
 TextRow time_row(const Prediction& one) {
   return {cat(one.mesh.nodes),
-          shown_name(one.sharding),
+          std::string(name_of(one.sharding)),
           cat(one.batch_size),
           duration(one.step_s()),
           duration(one.compute_s + one.optimizer_s),
@@ -113,7 +109,6 @@ std::string reasons(const NodePlan& plan) {
   for (const Prediction& one : plan.shardings) {
     if (&one == best) continue;
     std::string why = one.obstacle;
-    if (why.empty() && !is_trainable(one.sharding)) why = "this version does not train with it yet";
     if (why.empty())
       why = cat(four_figures((1 - one.samples_per_s / best->samples_per_s) * 100),
                 " % slower: ", duration(one.exposed_s), " of its exchanges are not hidden");
@@ -130,7 +125,6 @@ PlanJson json_of_prediction(const Prediction& one) {
   return {{"nodes", one.mesh.nodes},
           {"devices", one.mesh.devices},
           {"sharding", name_of(one.sharding)},
-          {"in_this_version", is_trainable(one.sharding)},
           {"batch_size", one.batch_size},
           {"memory", std::move(memory)},
           {"fits", one.obstacle.empty()},
@@ -223,9 +217,8 @@ ExitCode plan(const CommandLine& command) {
     PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));
     for (const NodePlan& one : plans) {
-      PlanJson item{{"best", nullptr}, {"fastest", nullptr}, {"shardings", PlanJson::array()}};
+      PlanJson item{{"best", nullptr}, {"shardings", PlanJson::array()}};
       if (const Prediction* best = one.best()) item["best"] = name_of(best->sharding);
-      if (const Prediction* fastest = one.fastest()) item["fastest"] = name_of(fastest->sharding);
       for (const Prediction& prediction : one.shardings) item["shardings"].push_back(json_of_prediction(prediction));
       json["nodes"].push_back(std::move(item));
     }
@@ -238,16 +231,13 @@ ExitCode plan(const CommandLine& command) {
   std::string why;
   for (size_t i = 0; i < plans.size(); ++i) {
     const Prediction* const best = plans[i].best();
-    if (const Prediction* const shown = best != nullptr ? best : plans[i].fastest()) rows.push_back(time_row(*shown));
+    if (best != nullptr) rows.push_back(time_row(*best));
     if (i == 0 || i + 1 == plans.size())
       why += cat(counted(nodes[i], "node"), ": ",
-                 best != nullptr ? cat(name_of(best->sharding), " with batches of ", best->batch_size)
-                                 : "nothing fits that this version trains",
+                 best != nullptr ? cat(name_of(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
                  "\n", reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
-  if (std::ranges::any_of(kShardings, [](PlannedSharding one) { return !is_trainable(one); }))
-    text += "(*) this version does not train with it yet\n";
   return print(text), ExitCode::ok;
 }
 

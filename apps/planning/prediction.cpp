@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "fulgur/core/text/text.h"
-#include "fulgur/strategies/fsdp.h"
 
 namespace fulgur::cli {
 namespace {
@@ -133,13 +132,6 @@ std::string_view name_of(PlannedSharding sharding) {
       break;
   }
   return "hybrid";
-}
-
-bool is_trainable(PlannedSharding sharding) {
-  if (sharding == PlannedSharding::ddp) return true;
-  for (const auto& known : enum_names(FSDPStrategy::Sharding{}))
-    if (known.name == name_of(sharding)) return true;
-  return false;
 }
 
 std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {

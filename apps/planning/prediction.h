@@ -16,8 +16,6 @@ inline constexpr PlannedSharding kShardings[] = {PlannedSharding::ddp, PlannedSh
                                                  PlannedSharding::gradients, PlannedSharding::parameters,
                                                  PlannedSharding::hybrid};
 std::string_view name_of(PlannedSharding sharding);
-/// Whether this version of the program trains with it.
-bool is_trainable(PlannedSharding sharding);
 
 /// Options of the run that the plan follows.
 struct PlannedRun {

@@ -109,6 +109,7 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
 }
 
 void FSDPStrategy::before_forward(LightningModule& module, GradSync sync) {
+  check_memory();
   DDPStrategy::before_forward(module, sync);
   if (parameters_) parameters_->begin_forward();
 }
@@ -125,6 +126,26 @@ void FSDPStrategy::after_step(LightningModule& module, int64_t global_step) {
   // A callback that one rank alone calls must not wait for the others.
   if (parameters_ && !parameters_->is_whole()) parameters_->divide();
   DDPStrategy::after_step(module, global_step);
+  const int64_t every = options_.check_replicas_every;
+  if (parameters_ && every > 0 && global_step % every == 0) parameters_->check_copies();
+}
+
+void FSDPStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
+                                    int64_t global_step) {
+  DDPStrategy::check_same_ranks(module, optimizers, global_step);
+  if (parameters_ && options_.check_replicas_every >= 0) parameters_->check_copies();
+}
+
+void FSDPStrategy::check_memory() const {
+  if (!shards_) return;
+  for (const auto& unit : shards_->units())
+    for (const auto& [name, value] : unit->parameters())
+      if (value.storage().unsafeGetStorageImpl() != unit->buffer().storage().unsafeGetStorageImpl() &&
+          !(parameters_ && parameters_->holds(value)))
+        throw Error(
+            cat("[strategies.fsdp] '", escape_controls(name),
+                "' has memory other than that of its unit, which the optimizer steps: something has replaced it "
+                "with set_data(). Copy the values into it: parameter.copy_(values) under at::NoGradGuard."));
 }
 
 void FSDPStrategy::before_evaluation(LightningModule& module) {

@@ -242,6 +242,20 @@ TEST_CASE("fsdp: gradients that were exchanged, and wait for a step, are in the 
   CHECK(says(refused[0].err, "Resume with fsdp"));
 }
 
+TEST_CASE("fsdp: copies that differ, and memory that was replaced, are errors") {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::string& sharding, const Arguments& more) {
+    const auto runs = fit(folder.path(), 2, sharding,
+                          Arguments{"--optimizer", "SGD", "--optimizer.lr", "0.05", "--trainer.max_steps", "6"} + more);
+    CHECK_FALSE(all_exit(runs, 0));
+    return runs[0].err;
+  };
+  const Arguments flips{"--model.trouble", "flip", "--trainer.strategy.shard_size", "1"};
+  CHECK(says(message("hybrid", flips), "the copies of the weights differ"));
+  for (const char* sharding : {"optimizer", "gradients", "parameters"})
+    CHECK(says(message(sharding, {"--model.trouble", "replace_memory", "--model.trouble_rank", "0"}), "set_data()"));
+}
+
 TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it can read them whole") {
   const Arguments more{"--optimizer",         "SGD", "--optimizer.lr",  "0.05",
                        "--trainer.max_steps", "12",  "--model.trouble", GENERATE("clamp_data", "read_whole")};

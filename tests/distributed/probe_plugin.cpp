@@ -105,7 +105,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "memory_of_two_in_backward",
                    "slow",
                    "clamp_data",
-                   "read_whole"});
+                   "read_whole",
+                   "replace_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
@@ -159,6 +160,7 @@ class ProbeNet : public fulgur::LightningModule {
     if (!here() || global_step() != options_.trouble_step) return 0;
     if (options_.trouble == "kill_between") ::raise(SIGKILL);
     if (options_.trouble == "stop_between") ::raise(SIGSTOP);
+    if (options_.trouble == "replace_memory") last_->bias.set_data(at::zeros({2}));
     if (options_.trouble == "loop_between") hang();
     if (options_.trouble == "flip_between") flip();
     if (options_.trouble == "nan_between") Tensor(batch[0]).fill_(std::numeric_limits<double>::quiet_NaN());

@@ -11,11 +11,7 @@
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
-namespace {
 
-constexpr size_t kMostDifferences = 10;
-
-// The bits of a tensor, summed as integers: one flipped bit changes it.
 Tensor checksum(const Tensor& value) {
   const at::ScalarType bits = value.element_size() == 8   ? at::kLong
                               : value.element_size() == 4 ? at::kInt
@@ -23,6 +19,10 @@ Tensor checksum(const Tensor& value) {
                                                           : at::kChar;
   return value.contiguous().view(bits).sum(at::kLong);
 }
+
+namespace {
+
+constexpr size_t kMostDifferences = 10;
 
 /// One number of a rank, and its meaning.
 struct Fact {

@@ -16,6 +16,9 @@ struct RankState {
   bool has_whole_weights = true;  ///< else weights are not compared: each rank has other parts
 };
 
+/// The bits of a tensor, summed as integers: one flipped bit changes it. A scalar int64 on its device.
+Tensor checksum(const Tensor& value);
+
 /// Compares weights bit by bit (those that are whole), learning rates and step counts over all ranks, each of which
 /// must call it; exchanges a few integers. Throws a DistributedError on all of them that names the differences, the
 /// ranks and possible causes.

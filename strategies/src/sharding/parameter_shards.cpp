@@ -1,11 +1,14 @@
 #include "sharding/parameter_shards.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "distributed/process_group_impl.h"
+#include "distributed/same_ranks.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
@@ -110,6 +113,33 @@ void ParameterShards::gather_all() {
     if (!unit.is_there && !unit.on_its_way) start(unit);
   for (Unit& unit : units_)
     if (!unit.is_there) arrive(unit);
+}
+
+bool ParameterShards::holds(const Tensor& parameter) const {
+  return unit_of_.contains(parameter.storage().unsafeGetStorageImpl());
+}
+
+void ParameterShards::check_copies() {
+  C10dCollectives* const copies = groups_.copies();
+  if (!copies || units_.empty()) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> sums;
+  for (const Unit& unit : units_) sums.push_back(checksum(unit.flat->kept_part()));
+  const Tensor own = at::stack(sums).cpu();
+  const Tensor all = copies->all_gather_same(own, /*with_gradients=*/false);
+  std::string different;
+  for (size_t i = 0; i < units_.size() && different.empty(); ++i) {
+    const Tensor of_unit = all.select(1, static_cast<int64_t>(i));
+    if (!of_unit.eq(of_unit[0]).all().item<bool>()) different = units_[i].flat->parameters().front().name;
+  }
+  // Ranks with equal parts must learn of it, too.
+  const auto found = groups_.whole().collectives().gather_text(different);
+  for (size_t rank = 0; rank < found.size(); ++rank)
+    if (!found[rank].empty())
+      throw DistributedError(
+          cat("[strategies.fsdp] the copies of the weights differ: rank ", static_cast<int64_t>(rank),
+              " has another part of the unit of '", escape_controls(found[rank]),
+              "' than a rank with a copy of it. Code that changes weights must do so on all ranks."));
 }
 
 void ParameterShards::abandon() noexcept {

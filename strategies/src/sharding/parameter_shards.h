@@ -45,6 +45,11 @@ class ParameterShards {
   /// Gathers all units until `release`, also within a forward or a backward. All ranks must call it.
   void hold();
   void release();
+  /// Whether the memory of a parameter is that of its unit. It is not after `set_data`.
+  bool holds(const Tensor& parameter) const;
+  /// Compares the parts of this rank with those of the ranks that have copies, bit by bit; all ranks must call it.
+  /// Throws a DistributedError that names a parameter of a unit that differs.
+  void check_copies();
   /// Stops watching. Parameters that are not whole can never be read again: the other ranks are gone.
   void abandon() noexcept;
 

@@ -67,6 +67,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   bool divides_parameters() const override { return divides_all() && process_group(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
   void after_step(LightningModule& module, int64_t global_step) override;
+  /// Compares copies of divided parameters, too.
+  void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
+                        int64_t global_step) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Also has divided gradients that wait for a step, as in manual optimization: `gradient_shards`.
   StateTree state() const override;
@@ -91,6 +94,8 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   }
   bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
   void take_loaded_gradients();
+  /// Throws an Error for a parameter whose memory was replaced.
+  void check_memory() const;
   void give_back() noexcept;
 
   Options options_;
