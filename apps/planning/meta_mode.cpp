@@ -59,7 +59,7 @@ void change_tensors(IValue& value, const Change& change) {
     // A list of optional tensors.
     c10::List<IValue> list = value.toList();
     for (size_t i = 0; i < list.size(); ++i)
-      if (IValue one = list.get(i); one.isTensor()) list.set(i, change(one.toTensor()));
+      if (const IValue& one = list.get(i); one.isTensor()) list.set(i, change(one.toTensor()));
   }
 }
 
@@ -252,7 +252,7 @@ void note_operation(const c10::FunctionSchema& schema, const MetaStack& argument
   for (const IValue& argument : arguments)
     each_tensor(argument, [&](const at::Tensor& tensor) {
       if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
-      read += static_cast<double>(tensor.numel() * static_cast<int64_t>(tensor.element_size()));
+      read += static_cast<double>(tensor.numel() * tensor.element_size());
       if (tensor.is_floating_point() && !std::exchange(has_dtype, true)) operation.dtype = tensor.scalar_type();
     });
   bool writes = schema.is_mutable();
@@ -261,7 +261,7 @@ void note_operation(const c10::FunctionSchema& schema, const MetaStack& argument
     each_tensor(result, [&](const at::Tensor& tensor) {
       if (schema.is_mutable() || !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl())) {
         writes = true;
-        written += static_cast<double>(tensor.numel() * static_cast<int64_t>(tensor.element_size()));
+        written += static_cast<double>(tensor.numel() * tensor.element_size());
       }
     });
   if (!writes) return;  // a view

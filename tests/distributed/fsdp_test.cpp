@@ -256,6 +256,13 @@ TEST_CASE("fsdp: copies that differ, and memory that was replaced, are errors") 
     CHECK(says(message(sharding, {"--model.trouble", "replace_memory", "--model.trouble_rank", "0"}), "set_data()"));
 }
 
+TEST_CASE("fsdp: weights are checked between the two forwards of a manual training step") {
+  const Arguments pair{"--model",     "ProbePair", "--trainer.check_every", "1", "--trainer.max_epochs", "3",
+                       "--optimizer", "null"};
+  const TemporaryFolder ddp, parameters;
+  CHECK(same_checkpoints(trained(ddp, 2, "ddp", pair), trained(parameters, 2, "parameters", pair)));
+}
+
 TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it can read them whole") {
   const Arguments more{"--optimizer",         "SGD", "--optimizer.lr",  "0.05",
                        "--trainer.max_steps", "12",  "--model.trouble", GENERATE("clamp_data", "read_whole")};

@@ -79,11 +79,12 @@ Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {
 }
 
 void FlatUnit::release() noexcept {
-  // Parameters of which this rank has a part only keep memory that cannot be read.
-  if (buffer_.storage().nbytes() == 0) return;
   try {
     const at::NoGradGuard no_grad;
-    for (NamedParameter& parameter : parameters_) parameter.value.set_data(parameter.value.detach().clone());
+    // Parameters of which this rank has a part only keep memory that cannot be read.
+    for (NamedParameter& parameter : parameters_)
+      if (parameter.value.storage().unsafeGetStorageImpl() == buffer_.storage().unsafeGetStorageImpl())
+        parameter.value.set_data(parameter.value.detach().clone());
   } catch (const std::exception& error) {
     // They keep their values, in the memory of the buffer.
     log::warn("strategies.shared_memory", cat("parameters keep the memory of their unit: ", error.what()));

@@ -427,7 +427,7 @@ std::string NonFinitePolicy::find() const {
     if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
       return cat("'", escape_controls(name), "' of the batch");
   // One rank alone cannot gather divided parameters.
-  return find_in_weights(/*reads_weights=*/!settings_.strategy->divides_parameters());
+  return find_in_weights(/*reads_weights=*/!settings_.strategy || !settings_.strategy->divides_parameters());
 }
 
 // A parameter or a gradient that is not finite; empty if all are. The same on all ranks.
@@ -443,7 +443,7 @@ std::string NonFinitePolicy::find_in_weights(bool reads_weights) const {
 // `find_in_weights`, and gradients of which each rank has a part. All ranks must call it.
 std::string NonFinitePolicy::find_on_all_ranks(const Optimizer& optimizer) const {
   {
-    const auto whole = settings_.strategy->whole_parameters();
+    const auto whole = settings_.strategy ? settings_.strategy->whole_parameters() : nullptr;
     if (std::string bad = find_in_weights(/*reads_weights=*/true); !bad.empty() || !optimizer.gradients_are_shards())
       return bad;
   }

@@ -47,7 +47,7 @@ class NonFinitePolicy {
     int64_t check_every = 0;  ///< steps between checks of weights and gradients by name; 0: never
     bool logs_counters = true;
     Precision* precision = nullptr;
-    Strategy* strategy = nullptr;
+    Strategy* strategy = nullptr;  ///< nullptr: parameters are whole
   };
   /// `batch` is the current training batch; `position` returns the position of the run, for messages.
   NonFinitePolicy(RunContext& run, LogStore& logs, const Batch& batch, std::function<std::string()> position)
