@@ -33,6 +33,22 @@ at::ScalarType statistics_of(const at::Tensor& input) {
 
 MetaStack like_first(const MetaStack& a) { return {same(a[0].toTensor())}; }
 
+MetaStack broadcast_to_bool(const MetaStack& a) {
+  const at::Tensor first = a[0].toTensor();
+  return {made(at::infer_size(first.sizes(), a[1].toTensor().sizes()), first, at::kBool)};
+}
+
+MetaStack bool_like_first(const MetaStack& a) {
+  return {made(a[0].toTensor().sizes().vec(), a[0].toTensor(), at::kBool)};
+}
+
+// A loss whose argument `place` is its reduction.
+template <size_t place>
+MetaStack reduced_loss(const MetaStack& a) {
+  const at::Tensor input = a[0].toTensor();
+  return {a[place].toInt() == 0 ? same(input) : made({}, input)};
+}
+
 MetaStack first_itself(const MetaStack& a) { return {a[0]}; }
 
 MetaStack nothing(const MetaStack&) { return {}; }
@@ -254,7 +270,23 @@ const std::unordered_map<std::string, MetaRule>& rules() {
       {"aten::flip", like_first},
       {"aten::roll", like_first},
       {"aten::binary_cross_entropy_backward", like_second},
+      {"aten::binary_cross_entropy_with_logits", reduced_loss<4>},
+      {"aten::mse_loss_backward", like_second},
+      {"aten::smooth_l1_loss_backward", like_second},
+      {"aten::huber_loss_backward", like_second},
+      {"aten::huber_loss", reduced_loss<2>},
+      {"aten::_standard_gamma", like_first},
+      {"aten::_dirichlet_grad", like_first},
+      {"aten::_sample_dirichlet", like_first},
       {"aten::_index_put_impl_", first_itself},
+      {"aten::logical_and", broadcast_to_bool},
+      {"aten::logical_or", broadcast_to_bool},
+      {"aten::logical_xor", broadcast_to_bool},
+      {"aten::logical_not", bool_like_first},
+      {"aten::logical_and_", first_itself},
+      {"aten::logical_or_", first_itself},
+      {"aten::logical_xor_", first_itself},
+      {"aten::logical_not_", first_itself},
       {"aten::_pin_memory", first_itself},
       {"aten::pin_memory", first_itself},
       {"aten::_local_scalar_dense", value_of}};

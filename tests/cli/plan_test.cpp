@@ -285,4 +285,17 @@ TEST_CASE("plan predicts the memory that a fit needs on a GPU", "[gpu]") {
   }
 }
 
+TEST_CASE("plan: the configs of the repository can be planned") {
+  const TemporaryFolder folder;
+  for (const char* name : {"autoencoder.yaml", "fashion_mnist_cnn.yaml", "fashion_mnist_vae.yaml",
+                           "fashion_mnist_resnet.yaml", "recipes/fashion_90.yaml", "recipes/fashion_94.yaml"}) {
+    const Finished run =
+        trainer({"plan", "-c", std::string(FULGUR_CONFIGS) + "/" + name, "--devices", "8", "--profile", "h100"},
+                {.folder = folder.path()});
+    CAPTURE(name, run.out, run.err);
+    if (run.exit_code == 3) SKIP("the data set is not installed");
+    CHECK(run.exit_code == 0);
+  }
+}
+
 }  // namespace plan_test
