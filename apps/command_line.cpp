@@ -135,7 +135,7 @@ YamlStyle parse_style(const std::string& text) {
   return style;
 }
 
-/// The first argument that is the name of a verb; empty if there is none.
+/// The first argument that is the name of a verb; empty if no argument is one.
 std::string verb_of(const std::vector<std::string>& arguments) {
   const auto found = std::ranges::find_if(arguments, is_built_in_verb);
   return found == arguments.end() ? std::string() : *found;

@@ -5,7 +5,7 @@
 # It is the one in Torch_DIR, if that is set, or else in the environment's Torch_DIR. Without them, an installed Fulgur
 # takes the one that it was built with. Else it is looked for in CMAKE_PREFIX_PATH (all as torch's own package uses them),
 # then in the cache folder that scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between
-# the two parts of that folder. If there is none, an installed Fulgur gets the reason in FULGUR_LIBTORCH_ERROR.
+# the two parts of that folder. Without one, an installed Fulgur gets the reason in FULGUR_LIBTORCH_ERROR.
 
 # Ends this file; of an installed Fulgur, `find_package` shows FULGUR_LIBTORCH_ERROR at the line that calls it.
 set(FULGUR_LIBTORCH_ERROR)

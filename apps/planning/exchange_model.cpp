@@ -25,8 +25,6 @@ double round_s(const Mesh& mesh, const HardwareProfile& profile) {
          std::min(between, steps) * micro(profile.inter.latency_us);
 }
 
-double part_of_others(int64_t ranks) { return static_cast<double>(ranks - 1) / static_cast<double>(ranks); }
-
 double start_s(const HardwareProfile& profile) { return micro(profile.exchange_us); }
 
 }  // namespace

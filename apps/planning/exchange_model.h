@@ -12,6 +12,9 @@ struct Mesh {
   int64_t ranks() const { return nodes * devices; }
 };
 
+/// What is not a rank's own, of something that is divided among the ranks.
+inline double part_of_others(int64_t ranks) { return static_cast<double>(ranks - 1) / static_cast<double>(ranks); }
+
 /// Times of exchanges by the alpha-beta model: messages times their latency, and bytes over bandwidth. Each is the
 /// fastest of the ways in which NCCL does it.
 /// All ranks get the sum of tensors of `bytes`: a ring over all devices, a tree over the nodes, or in three steps: in

@@ -68,7 +68,7 @@ PlannedRun run_of(const Config& config) {
 }
 
 TextRow memory_row(const Prediction& one) {
-  TextRow row{std::string(name_of(one.sharding)), cat(one.batch_size)};
+  TextRow row{std::string(enum_text(one.sharding)), cat(one.batch_size)};
   for (const auto& [kind, bytes] : one.memory.kinds()) row.push_back(gib(bytes));
   row.push_back(gib(one.memory.total()));
   row.push_back(one.obstacle.empty() ? "fits" : one.obstacle);
@@ -86,7 +86,7 @@ std::string memory_table(const std::vector<Prediction>& all) {
 
 TextRow time_row(const Prediction& one) {
   return {cat(one.mesh.nodes),
-          std::string(name_of(one.sharding)),
+          std::string(enum_text(one.sharding)),
           cat(one.batch_size),
           duration(one.step_s()),
           duration(one.compute_s + one.optimizer_s),
@@ -112,7 +112,7 @@ std::string reasons(const NodePlan& plan) {
     if (why.empty())
       why = cat(four_figures((1 - one.samples_per_s / best->samples_per_s) * 100),
                 " % slower: ", duration(one.exposed_s), " of its exchanges are not hidden");
-    text += cat("  not ", name_of(one.sharding), ": ", why, "\n");
+    text += cat("  not ", enum_text(one.sharding), ": ", why, "\n");
   }
   return text;
 }
@@ -124,7 +124,7 @@ PlanJson json_of_prediction(const Prediction& one) {
   memory["limit"] = std::llround(one.limit);
   return {{"nodes", one.mesh.nodes},
           {"devices", one.mesh.devices},
-          {"sharding", name_of(one.sharding)},
+          {"sharding", enum_text(one.sharding)},
           {"batch_size", one.batch_size},
           {"memory", std::move(memory)},
           {"fits", one.obstacle.empty()},
@@ -218,7 +218,7 @@ ExitCode plan(const CommandLine& command) {
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));
     for (const NodePlan& one : plans) {
       PlanJson item{{"best", nullptr}, {"shardings", PlanJson::array()}};
-      if (const Prediction* best = one.best()) item["best"] = name_of(best->sharding);
+      if (const Prediction* best = one.best()) item["best"] = enum_text(best->sharding);
       for (const Prediction& prediction : one.shardings) item["shardings"].push_back(json_of_prediction(prediction));
       json["nodes"].push_back(std::move(item));
     }
@@ -233,9 +233,10 @@ ExitCode plan(const CommandLine& command) {
     const Prediction* const best = plans[i].best();
     if (best != nullptr) rows.push_back(time_row(*best));
     if (i == 0 || i + 1 == plans.size())
-      why += cat(counted(nodes[i], "node"), ": ",
-                 best != nullptr ? cat(name_of(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
-                 "\n", reasons(plans[i]));
+      why +=
+          cat(counted(nodes[i], "node"), ": ",
+              best != nullptr ? cat(enum_text(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
+              "\n", reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
   return print(text), ExitCode::ok;

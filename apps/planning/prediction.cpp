@@ -11,7 +11,6 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 double part(int64_t bytes, int64_t ranks) { return static_cast<double>(bytes) / static_cast<double>(ranks); }
-double others(int64_t ranks) { return static_cast<double>(ranks - 1) / static_cast<double>(ranks); }
 
 double largest_unit(const ModelSize& model, int64_t PlannedUnit::*bytes) {
   int64_t largest = 0;
@@ -68,14 +67,14 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
       const double each = all_reduce_s(gradients / static_cast<double>(buckets), out.mesh, profile);
       out.exchange_s = each * static_cast<double>(buckets);
       out.exposed_s = exposed_s(times.backward, each, buckets);
-      out.sent_bytes = 2 * others(out.mesh.ranks()) * gradients;
+      out.sent_bytes = 2 * part_of_others(out.mesh.ranks()) * gradients;
       break;
     }
     case PlannedSharding::gradients: {
       const double each = all_gather_s(gradients / static_cast<double>(units), group, profile);
       out.exchange_s = each * static_cast<double>(units);
       out.exposed_s = exposed_s(times.backward, each, units);
-      out.sent_bytes = others(group.ranks()) * gradients;
+      out.sent_bytes = part_of_others(group.ranks()) * gradients;
       break;
     }
     case PlannedSharding::parameters:
@@ -92,9 +91,9 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
       const double gathers_again = gather + std::max(0.0, gather * count - times.backward);
       out.exchange_s = (2 * gather * windows + scatter) * count;
       out.exposed_s = in_forward * windows + gathers_again * (windows - 1) + in_backward;
-      out.sent_bytes = others(group.ranks()) * (2 * parameters * windows + gradients);
+      out.sent_bytes = part_of_others(group.ranks()) * (2 * parameters * windows + gradients);
       if (out.sharding == PlannedSharding::hybrid)
-        out.sent_bytes += 2 * others(out.mesh.nodes) * gradients / static_cast<double>(group.ranks());
+        out.sent_bytes += 2 * part_of_others(out.mesh.nodes) * gradients / static_cast<double>(group.ranks());
       break;
     }
   }
@@ -103,7 +102,7 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
     const double each = all_gather_s(parameters / static_cast<double>(units), group, profile);
     out.exchange_s += each * static_cast<double>(units);
     out.exposed_s += each * static_cast<double>(units);
-    out.sent_bytes += others(group.ranks()) * parameters;
+    out.sent_bytes += part_of_others(group.ranks()) * parameters;
   }
 }
 
@@ -117,22 +116,6 @@ void add_saves(Prediction& out, const ModelSize& model, const HardwareProfile& p
 }
 
 }  // namespace
-
-std::string_view name_of(PlannedSharding sharding) {
-  switch (sharding) {
-    case PlannedSharding::ddp:
-      return "ddp";
-    case PlannedSharding::optimizer:
-      return "optimizer";
-    case PlannedSharding::gradients:
-      return "gradients";
-    case PlannedSharding::parameters:
-      return "parameters";
-    case PlannedSharding::hybrid:
-      break;
-  }
-  return "hybrid";
-}
 
 std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {
   return {{"parameters", parameters}, {"gradients", gradients},     {"states", states},     {"buffers", buffers},

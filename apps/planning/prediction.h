@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/options/enum_names.h"
 #include "planning/exchange_model.h"
 #include "planning/traced_model.h"
 
@@ -15,7 +16,13 @@ enum class PlannedSharding { ddp, optimizer, gradients, parameters, hybrid };
 inline constexpr PlannedSharding kShardings[] = {PlannedSharding::ddp, PlannedSharding::optimizer,
                                                  PlannedSharding::gradients, PlannedSharding::parameters,
                                                  PlannedSharding::hybrid};
-std::string_view name_of(PlannedSharding sharding);
+constexpr auto enum_names(PlannedSharding) {
+  return std::to_array<EnumName<PlannedSharding>>({{PlannedSharding::ddp, "ddp"},
+                                                   {PlannedSharding::optimizer, "optimizer"},
+                                                   {PlannedSharding::gradients, "gradients"},
+                                                   {PlannedSharding::parameters, "parameters"},
+                                                   {PlannedSharding::hybrid, "hybrid"}});
+}
 
 /// Options of the run that the plan follows.
 struct PlannedRun {

@@ -10,7 +10,7 @@ namespace fulgur::detail {
 /// above the kernels, and costs nothing for a thread that does not include it.
 void register_fallback();
 
-/// Shows the arguments of an operation to the process's OperationWatch; false if there is none.
+/// Shows the arguments of an operation to the process's OperationWatch; false if it has no such watch.
 bool show_to_watch(const torch::jit::Stack& stack, size_t arguments);
 
 }  // namespace fulgur::detail

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "distributed/sub_group.h"
+#include "distributed/shard_groups.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"

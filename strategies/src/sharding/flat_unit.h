@@ -26,9 +26,7 @@ class FlatUnit {
   /// [ranks · part] elements.
   const Tensor& buffer() const { return buffer_; }
   /// The part of this rank, as a view.
-  Tensor own_part() const { return own_part_of(buffer_); }
-  /// The same part of a buffer that is as long.
-  Tensor own_part_of(const Tensor& buffer) const { return buffer.narrow(0, rank_ * part_, part_); }
+  Tensor own_part() const { return buffer_.narrow(0, rank_ * part_, part_); }
   /// Gives the part of this rank memory apart from the buffer, with the same values: `own_elements` are there from now
   /// on.
   void keep_part();

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "distributed/sub_group.h"
+#include "distributed/shard_groups.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "sharding/flat_unit.h"

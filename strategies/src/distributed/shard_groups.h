@@ -9,22 +9,6 @@
 
 namespace fulgur::detail {
 
-/// Some ranks of a run that exchange among themselves. Its errors, timeouts and end are those of the run's group.
-class SubGroup {
- public:
-  /// `ranks` of `whole`, among them this one; all of them must call it. `name` differs from that of other groups with
-  /// one of these ranks.
-  SubGroup(ProcessGroup& whole, const std::string& name, const std::vector<int64_t>& ranks);
-
-  /// The place of this rank in `ranks`, and their number.
-  int64_t rank() const { return collectives_.rank(); }
-  int64_t size() const { return collectives_.world_size(); }
-  C10dCollectives& collectives() { return collectives_; }
-
- private:
-  C10dCollectives collectives_;
-};
-
 /// Who has the parts of what is divided, and who has the same part.
 class ShardGroups {
  public:
@@ -38,13 +22,15 @@ class ShardGroups {
 
   ProcessGroup& whole() const { return whole_; }
   /// The ranks that have the parts of this rank's copy.
-  C10dCollectives& parts() { return parts_ ? parts_->collectives() : *whole_.impl().collectives; }
+  C10dCollectives& parts() { return parts_ ? *parts_ : *whole_.impl().collectives; }
   /// The ranks that have the same part; nullptr: this one alone.
-  C10dCollectives* copies() { return copies_ ? &copies_->collectives() : nullptr; }
+  C10dCollectives* copies() { return copies_ ? &*copies_ : nullptr; }
 
  private:
+  void connect(std::optional<C10dCollectives>& group, const std::string& name, const std::vector<int64_t>& ranks);
+
   ProcessGroup& whole_;
-  std::optional<SubGroup> parts_, copies_;
+  std::optional<C10dCollectives> parts_, copies_;
 };
 
 }  // namespace fulgur::detail

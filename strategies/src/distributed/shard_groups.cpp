@@ -1,4 +1,4 @@
-#include "distributed/sub_group.h"
+#include "distributed/shard_groups.h"
 
 #include <algorithm>
 
@@ -7,10 +7,13 @@
 
 namespace fulgur::detail {
 
-SubGroup::SubGroup(ProcessGroup& whole, const std::string& name, const std::vector<int64_t>& ranks)
-    : collectives_(whole, whole.impl().make_group(
-                              name, static_cast<int>(std::ranges::find(ranks, whole.place().rank) - ranks.begin()),
-                              static_cast<int>(ranks.size()))) {}
+// The exchanges of `ranks`, among them this one; all of them call it. Errors, timeouts and end are those of the run's
+// group.
+void ShardGroups::connect(std::optional<C10dCollectives>& group, const std::string& name,
+                          const std::vector<int64_t>& ranks) {
+  const auto place = std::ranges::find(ranks, whole_.place().rank) - ranks.begin();
+  group.emplace(whole_, whole_.impl().make_group(name, static_cast<int>(place), static_cast<int>(ranks.size())));
+}
 
 ShardGroups::ShardGroups(ProcessGroup& whole) : whole_(whole) {}
 
@@ -25,8 +28,8 @@ ShardGroups::ShardGroups(ProcessGroup& whole, int64_t shard_size) : whole_(whole
   std::vector<int64_t> parts, copies;
   for (int64_t i = 0; i < shard_size; ++i) parts.push_back(copy * shard_size + i);
   for (int64_t i = 0; i < ranks / shard_size; ++i) copies.push_back(i * shard_size + part);
-  parts_.emplace(whole, cat("parts", copy), parts);
-  copies_.emplace(whole, cat("copies", part), copies);
+  connect(parts_, cat("parts", copy), parts);
+  connect(copies_, cat("copies", part), copies);
 }
 
 }  // namespace fulgur::detail
