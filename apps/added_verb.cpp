@@ -5,7 +5,6 @@
 #include <string_view>
 #include <utility>
 
-#include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/verb.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/text/text.h"
@@ -106,9 +105,7 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
   // A plug-in is code: that of a built-in verb is loaded where that verb is carried out.
   if (is_built_in_verb(name)) return std::nullopt;
   for (const std::filesystem::path& plugin : plugins) load_plugin(plugin);
-  const ComponentRegistry* const verbs = added_verbs();
-  const ComponentInfo* const found = verbs == nullptr ? nullptr : verbs->find(name);
-  if (found == nullptr) return std::nullopt;
+  if (find_added_verb(name) == nullptr) return std::nullopt;
   throw_if_registration_failed();
   if (std::ranges::any_of(rest, [](const std::string& argument) { return argument == "--help" || argument == "-h"; }))
     return print(cat("Usage: ", program_name(), " ", name, " [--OPTION VALUE]... [--plugin FILE.so]\n\n",
@@ -120,6 +117,11 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
             problems, name);
   throw_if_wrong(name, problems);
   return spec.create()->run();
+}
+
+const ComponentInfo* find_added_verb(const std::string& name) {
+  const ComponentRegistry* const verbs = added_verbs();
+  return verbs == nullptr ? nullptr : verbs->find(name);
 }
 
 std::vector<std::pair<std::string, std::string>> added_verb_list() {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/errors.h"
 
 namespace fulgur::cli {
@@ -21,5 +22,7 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
 std::string help_of_added_verbs();
 /// The same verbs with what they do.
 std::vector<std::pair<std::string, std::string>> added_verb_list();
+/// The added verb of that name; nullptr if there is none.
+const ComponentInfo* find_added_verb(const std::string& name);
 
 }  // namespace fulgur::cli

@@ -81,7 +81,11 @@ Arguments read_words(const Words& words, const CLI::App& app) {
 class Completer {
  public:
   Completer(const CLI::App& app, const Words& words)
-      : app_(app), current_(words.back()), arguments_(read_words(words, app)) {}
+      : app_(app), current_(words.back()), arguments_(read_words(words, app)) {
+    if (arguments_.verb != nullptr || arguments_.positionals.empty()) return;
+    if (const ComponentInfo* added = find_added_verb(arguments_.positionals.front()); added != nullptr)
+      added_verb_.emplace(added->make_options());
+  }
 
   Candidates run() {
     if (!arguments_.awaiting.empty()) {
@@ -89,6 +93,8 @@ class Completer {
     } else if (const auto [name, value] = parts_of(current_); value) {
       prefix_ = name + "=";
       add_values_of(name);
+    } else if (added_verb_) {
+      add_options_of_added_verb();
     } else if (current_.starts_with('-')) {
       add_options();
     } else if (arguments_.verb == nullptr) {
@@ -118,8 +124,15 @@ class Completer {
     return *keys_;
   }
 
+  void add_options_of_added_verb() {
+    for (const Field& field : added_verb_->fields.all()) add("--" + field.name, field.doc);
+    add("--plugin", app_.get_option("--plugin")->get_description());
+    add("--help", "Shows the options");
+  }
+
   bool takes_config() const {
-    if (arguments_.verb == nullptr) return true;
+    // The first word names a verb, which may be one of a plug-in: its options are not known here.
+    if (arguments_.verb == nullptr) return arguments_.positionals.empty();
     return reads_keys(*arguments_.verb, app_);
   }
 
@@ -182,7 +195,11 @@ class Completer {
   void add_values_of(const std::string& name) {
     const CLI::Option* option = arguments_.verb != nullptr ? find_option(*arguments_.verb, name) : nullptr;
     if (option == nullptr) option = find_option(app_, name);
-    if (name == "--ckpt_path") {
+    if (const Field* field =
+            added_verb_ ? added_verb_->fields.find(name.substr(std::min<size_t>(2, name.size()))) : nullptr;
+        field != nullptr) {
+      add_values_of_type(field->type);
+    } else if (name == "--ckpt_path") {
       for (const char* word : {"last", "best"}) add(word);
       out_.files = true;
     } else if (name == "--verify") {
@@ -280,6 +297,7 @@ class Completer {
   Arguments arguments_;
   std::string prefix_;
   std::unique_ptr<KeyTree> keys_;
+  std::optional<OptionFields> added_verb_;  ///< its options, if the verb is one that this program has added
   Candidates out_;
 };
 

@@ -57,8 +57,12 @@ const DDPStrategy::Options* exchange_options(const Spec<Strategy>& strategy) {
 PlannedRun run_of(const Config& config) {
   PlannedRun run;
   if (const DDPStrategy::Options* options = exchange_options(config.trainer.strategy)) {
-    run.bucket_bytes = options->bucket_cap_mb * 1024 * 1024;
+    // `auto` is measured on the machine; the default is close to what it chooses.
+    run.bucket_bytes = options->bucket_cap_mb.value.value_or(*DDPStrategy::Options().bucket_cap_mb.value) * 1024 * 1024;
     run.bucket_views = options->gradient_as_bucket_view;
+    if (options->compression == DDPStrategy::Compression::powersgd || options->local_sgd)
+      throw ConfigError(cat("[plan] exchanges with ", options->local_sgd ? "local_sgd" : "compression: powersgd",
+                            " are not predicted. Plan without it: its exchanges take less time."));
     run.compresses = options->compression != DDPStrategy::Compression::none;
   }
   run.accumulate = config.trainer.accumulate_grad_batches;

@@ -54,6 +54,16 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
 
 bool ComposedSchedule::wants_metric() const { return any_wants_metric(parts()); }
 
+std::optional<MonitorMode> ComposedSchedule::metric_mode() const {
+  std::optional<MonitorMode> found;
+  for (const std::shared_ptr<LrScheduler>& part : parts()) {
+    const std::optional<MonitorMode> mode = part->metric_mode();
+    if (mode && found && *mode != *found) return std::nullopt;
+    if (mode) found = mode;
+  }
+  return found;
+}
+
 StateTree ComposedSchedule::state() const {
   StateTree state = LrScheduler::state();
   state["parts"] = state_of(parts());

@@ -5,11 +5,11 @@
 
 #include <set>
 
-#include "distributed/average_gradients.h"
 #include "distributed/backend_rules.h"
 #include "distributed/gradient_reducer.h"
 #include "distributed/process_group_impl.h"
 #include "distributed/same_ranks.h"
+#include "distributed/tensor_average.h"
 #include "distributed/unsynced_gradients.h"
 #include "distributed/watched_capture.h"
 #include "fulgur/core/device/accelerator.h"
@@ -17,6 +17,9 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/sync_norm.h"
 #include "fulgur/strategies/cluster_environment.h"
+#include "slow_networks/bucket_size.h"
+#include "slow_networks/local_sgd.h"
+#include "slow_networks/power_sgd.h"
 
 namespace fulgur {
 namespace {
@@ -47,10 +50,16 @@ void DDPStrategy::Options::fields(Fields& f) {
     "Assumes that every step uses the same parameters, and searches for unused ones only in the first step.");
   f(gradient_as_bucket_view, "gradient_as_bucket_view",
     "Makes gradients views of the communication buckets, which saves a copy and memory.");
-  f(bucket_cap_mb, "bucket_cap_mb", "Bucket size: MiB of gradients sent at once.").at_least(1e-6);
+  f(bucket_cap_mb, "bucket_cap_mb",
+    "Bucket size: MiB of gradients sent at once. auto: measured at the start, from the latency and the bandwidth.")
+      .at_least(1e-6);
   f(broadcast_buffers, "broadcast_buffers",
     "Broadcasts rank 0's buffers (running statistics) before each forward that follows an exchange.");
-  f(compression, "compression", "Sends gradients in half the bytes, with less precision.");
+  f(compression, "compression",
+    "Sends gradients in half the bytes, with less precision; powersgd: as factors of low rank.");
+  f(powersgd, "powersgd", "With compression: powersgd, what is sent.");
+  f(local_sgd, "local_sgd",
+    "Ranks train weights that differ, and average them every few steps, instead of gradients in each.");
   f(start_timeout_s, "start_timeout_s",
     "Seconds for all ranks to connect, and for each exchange until the end of the first step, or, outside a fit, until "
     "the start of the evaluation.")
@@ -67,11 +76,18 @@ void DDPStrategy::Options::fields(Fields& f) {
       .at_least(0);
 }
 
-DDPStrategy::DDPStrategy(Options options) : options_(std::move(options)) {}
+DDPStrategy::DDPStrategy(Options options) : options_(std::move(options)) { check_slow_networks(); }
 DDPStrategy::~DDPStrategy() { DDPStrategy::teardown(); }
 
 void DDPStrategy::configure(StrategySetup setup) {
   precision_ = std::move(setup.precision);
+  const std::string precision = precision_->name();
+  if (const bool power = options_.compression == Compression::powersgd;
+      (power || options_.local_sgd) && precision.find("16") != precision.npos && precision != "bf16-mixed")
+    throw ConfigError(cat("[strategies.ddp] ", power ? "compression: powersgd" : "local_sgd", " keeps ",
+                          power ? "errors of gradients" : "weights of each rank", " in float32; precision ", precision,
+                          power ? " scales or rounds gradients" : " has other weights or scales",
+                          ". Use bf16-mixed or 32-true."));
   sync_batchnorm_ = setup.sync_batchnorm;
   syncs_after_backward_ = setup.syncs_after_backward;
   place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
@@ -146,6 +162,7 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
   std::vector<std::vector<NamedParameter>>& shares = shares_to_reduce_;
   shares.clear();
   const auto all = unique_parameters(module);
+  prepare_slow_networks(all);
   const auto learns = [&](const Tensor& value) { return value.requires_grad(); };
   if (module.automatic_optimization() || optimizers.size() < 2) {
     auto& share = shares.emplace_back();
@@ -176,7 +193,7 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
     std::vector<Tensor> to_average;
     for (const auto& share : shares)
       for (const NamedParameter& parameter : share) to_average.push_back(parameter.value);
-    average_ = std::make_unique<detail::GradientAverage>(options_);
+    average_ = std::make_unique<detail::TensorAverage>(*options_.bucket_cap_mb.value, options_.compression);
     average_->reserve(to_average);
   } else if (!options_.static_graph) {
     make_reducers();
@@ -185,7 +202,52 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
     unsynced_ = std::make_unique<detail::UnsyncedGradients>(all);
 }
 
+void DDPStrategy::check_slow_networks() const {
+  const bool power = options_.compression == Compression::powersgd;
+  const auto refuse = [](std::string_view what) { throw ConfigError(cat("[strategies.ddp] ", what)); };
+  if (!power && options_.powersgd != PowerSgdOptions())
+    refuse("powersgd has no effect without compression: powersgd. Set it, or remove powersgd.");
+  if (power && options_.static_graph)
+    refuse(
+        "static_graph has no effect with compression: powersgd, which exchanges gradients after backward. Remove it.");
+  if (power && options_.gradient_as_bucket_view)
+    refuse("gradient_as_bucket_view has no effect with compression: powersgd, which has no buckets. Remove it.");
+  if (power && options_.local_sgd)
+    refuse(
+        "compression: powersgd and local_sgd do not work together: what one rank has not sent, the average of the "
+        "weights would take twice. Use one of them.");
+}
+
+// It is called again when parameters are frozen or unfrozen, and when local steps begin.
+void DDPStrategy::prepare_slow_networks(const std::vector<NamedParameter>& parameters) {
+  if (options_.bucket_cap_mb.is_auto()) {
+    const detail::ExchangeCost cost = detail::measure_exchange(*group_, device_);
+    options_.bucket_cap_mb = detail::bucket_size(cost);
+    if (place_.rank == 0)
+      log::info(cat("ddp: bucket_cap_mb is ", format_fixed(*options_.bucket_cap_mb.value, 1),
+                    ": a sum over the ranks takes ", format_fixed(cost.latency_s * 1e3, 3), " ms, and one second for ",
+                    format_fixed(cost.bytes_per_second / 1024 / 1024, 0), " MiB"));
+  }
+  const double bucket_cap_mb = *options_.bucket_cap_mb.value;
+  if (options_.compression == Compression::powersgd && place_.world_size > 1) {
+    if (!power_) power_ = std::make_unique<detail::PowerSgd>(options_.powersgd, bucket_cap_mb);
+    power_->start(parameters, std::exchange(loaded_power_, {}));
+  }
+  if (options_.local_sgd && place_.world_size > 1) {
+    if (!local_) local_ = std::make_shared<detail::LocalSgd>(*options_.local_sgd, bucket_cap_mb, *group_);
+    local_->start(parameters, optimizers_, steps_done_, std::exchange(loaded_local_, {}));
+  }
+  reducers_are_local_ = is_local_step();
+}
+
+bool DDPStrategy::is_local_step() const { return local_ && local_->is_local(steps_done_); }
+
+detail::C10dCollectives* DDPStrategy::exchange_ranks() const {
+  return is_local_step() ? local_->group() : &*group_->impl().collectives;
+}
+
 void DDPStrategy::make_reducers() {
+  if (exchange_ranks() == nullptr) return shares_to_reduce_.clear();
   std::vector<std::vector<NamedParameter>> shares = std::exchange(shares_to_reduce_, {});
   const bool fits = loaded_buckets_fit(shares);
   // Parameters unused here belong to other optimizers' backwards, so that is not an error.
@@ -202,9 +264,13 @@ void DDPStrategy::make_reducers() {
 std::unique_ptr<detail::GradientExchange> DDPStrategy::make_reducer(std::vector<NamedParameter> parameters,
                                                                     bool find_unused_parameters,
                                                                     const std::vector<std::vector<int64_t>>& buckets) {
+  detail::C10dCollectives& ranks = *exchange_ranks();
+  if (power_)
+    return std::make_unique<detail::PowerSgdExchange>(*power_, std::move(parameters), find_unused_parameters,
+                                                      steps_done_, ranks);
   Options options = options_;
   options.find_unused_parameters = find_unused_parameters;
-  return std::make_unique<detail::GradientReducer>(*group_, std::move(parameters), options, buckets);
+  return std::make_unique<detail::GradientReducer>(ranks, std::move(parameters), options, buckets);
 }
 
 bool DDPStrategy::loaded_buckets_fit(const std::vector<std::vector<NamedParameter>>& shares) const {
@@ -218,22 +284,24 @@ bool DDPStrategy::loaded_buckets_fit(const std::vector<std::vector<NamedParamete
 
 void DDPStrategy::follow_frozen_parameters(LightningModule& module) {
   // In manual optimization, parameters are toggled for each optimizer.
-  if (!module.automatic_optimization()) return;
-  const bool changed = std::any_of(learning_.begin(), learning_.end(),
+  const bool changed = module.automatic_optimization() &&
+                       std::any_of(learning_.begin(), learning_.end(),
                                    [](const auto& item) { return item.first.requires_grad() != item.second; });
-  if (changed) start_training(module, std::vector(optimizers_));
+  if (changed || reducers_are_local_ != is_local_step()) start_training(module, std::vector(optimizers_));
 }
 
 void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("training_step");
+  if (local_) local_->before_step(steps_done_);
   run_exchange(*group_, name().c_str(), [&] {
     follow_frozen_parameters(module);
     if (sync == GradSync::now && !shares_to_reduce_.empty()) make_reducers();
     for (auto& reducer : reducers_) reducer->before_forward();
   });
   put_back_buffers(module);
-  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now))
+  const bool exchanges = sync == GradSync::now && !is_local_step();
+  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, exchanges))
     take_from_rank_0(own_buffers(module));
 }
 
@@ -255,11 +323,24 @@ void DDPStrategy::before_evaluation(LightningModule& module) {
   group_->collectives().set_activity("evaluation");
   // In a fit, the first step, which may be slow, is still to come; outside a fit, start-up is over.
   if (reducers_.empty() && shares_to_reduce_.empty()) group_->use_short_timeout();
+  if (local_) local_->show_average();
   if (!options_.broadcast_buffers) return;
   // Within a window each rank continues with its own buffers.
   if (has_own_buffers() && kept_buffers_.empty())
     for (const Tensor& buffer : own_buffers(module)) kept_buffers_.push_back(buffer.clone());
   take_from_rank_0(own_buffers(module));
+}
+
+std::unique_ptr<WholeParameters> DDPStrategy::whole_parameters() {
+  if (!local_ || !local_->has_own_weights()) return nullptr;
+  struct Average final : WholeParameters {
+    explicit Average(std::shared_ptr<detail::LocalSgd> of) : local(std::move(of)) { local->show_average(); }
+    ~Average() override { local->show_own(); }
+    Average(const Average&) = delete;
+    Average& operator=(const Average&) = delete;
+    std::shared_ptr<detail::LocalSgd> local;
+  };
+  return std::make_unique<Average>(local_);
 }
 
 void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
@@ -291,14 +372,16 @@ void DDPStrategy::sync_gradients(Optimizer& optimizer) {
   group_->collectives().set_activity("sync_gradients");
   average_gradients(optimizer);
   if (unsynced_) unsynced_->synced(optimizer);
-  syncs_buffers_next_ = true;
+  syncs_buffers_next_ |= !is_local_step();
 }
 
 void DDPStrategy::average_gradients(Optimizer& optimizer) {
-  if (average_)
-    average_->average(optimizer, *group_);
-  else
-    detail::GradientAverage(options_).average(optimizer, *group_);
+  detail::C10dCollectives* const ranks = exchange_ranks();
+  if (ranks == nullptr) return;
+  const std::vector<Tensor> parameters = detail::parameters_of(optimizer);
+  if (power_) return power_->average(parameters, /*may_be_missing=*/true, steps_done_, *ranks);
+  if (average_) return average_->average_gradients(parameters, *ranks);
+  detail::TensorAverage(*options_.bucket_cap_mb.value, options_.compression).average_gradients(parameters, *ranks);
 }
 
 void DDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
@@ -308,14 +391,16 @@ void DDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, c
 }
 
 void DDPStrategy::after_step(LightningModule& module, int64_t global_step) {
+  steps_done_ = global_step;
   if (!group_) return;
   group_->use_short_timeout();
+  if (local_ && local_->after_step(global_step)) syncs_buffers_next_ = true;
   if (options_.check_replicas_every > 0 && global_step % options_.check_replicas_every == 0)
     detail::check_same_ranks(group_->collectives(), {.module = module,
                                                      .optimizers = {optimizers_.begin(), optimizers_.end()},
                                                      .optimizer_steps = {},
                                                      .global_step = global_step,
-                                                     .has_whole_weights = !divides_parameters()});
+                                                     .has_whole_weights = ranks_have_same_weights()});
   group_->collectives().set_activity("between steps");
 }
 
@@ -348,12 +433,16 @@ void DDPStrategy::check_same_ranks(LightningModule& module, const std::vector<Op
                           .optimizers = {},
                           .optimizer_steps = {},
                           .global_step = global_step,
-                          .has_whole_weights = !divides_parameters()};
+                          .has_whole_weights = ranks_have_same_weights()};
   for (OptimizerHandle* handle : optimizers) {
     state.optimizers.push_back(&handle->optimizer());
     state.optimizer_steps.push_back(handle->steps());
   }
   detail::check_same_ranks(group_->collectives(), state);
+}
+
+bool DDPStrategy::ranks_have_same_weights() const {
+  return !divides_parameters() && !(local_ && local_->has_own_weights());
 }
 
 StateTree DDPStrategy::state() const {
@@ -377,15 +466,27 @@ StateTree DDPStrategy::state() const {
   if (has_own_buffers() && module_)
     for (const Tensor& buffer : kept_buffers_.empty() ? own_buffers(*module_) : kept_buffers_)
       buffers.emplace_back(buffer);
-  return StateTree::map({{"reducers", std::move(reducers)},
-                         {"buffers", std::move(buffers)},
-                         {"syncs_buffers_next", syncs_buffers_next_},
-                         {"world_size", place_.world_size},
-                         {"bucket_cap_mb", options_.bucket_cap_mb}});
+  StateTree state = StateTree::map({{"reducers", std::move(reducers)},
+                                    {"buffers", std::move(buffers)},
+                                    {"syncs_buffers_next", syncs_buffers_next_},
+                                    {"world_size", place_.world_size},
+                                    {"bucket_cap_mb", options_.bucket_cap_mb.value.value_or(0)}});
+  if (power_) state["powersgd"] = power_->state();
+  if (local_) state["local_sgd"] = local_->state();
+  if (power_ || local_) state["steps"] = steps_done_;
+  return state;
 }
 
 void DDPStrategy::load_state(const StateTree& state) {
   loaded_buckets_.clear();
+  const bool same_ranks = state.contains("world_size") && state.at("world_size").as_int() == place_.world_size;
+  steps_done_ = state.contains("steps") ? state.at("steps").as_int() : 0;
+  // What a rank has not sent is its own.
+  if (same_ranks && state.contains("powersgd")) loaded_power_ = state.at("powersgd");
+  if (state.contains("local_sgd"))
+    loaded_local_ = same_ranks ? state.at("local_sgd") : detail::LocalSgd::shared_state(state.at("local_sgd"));
+  if (same_ranks && options_.bucket_cap_mb.is_auto() && state.at("bucket_cap_mb").as_double() > 0)
+    options_.bucket_cap_mb = state.at("bucket_cap_mb").as_double();
   if (state.contains("buffers") && state.at("world_size").as_int() == place_.world_size) {
     syncs_buffers_next_ = state.at("syncs_buffers_next").as_bool();
     for (const StateTree& buffer : state.at("buffers").as_list()) kept_buffers_.push_back(buffer.tensor());
@@ -393,7 +494,7 @@ void DDPStrategy::load_state(const StateTree& state) {
   }
   // With another bucket size or number of ranks, nothing is bit-exact anyway.
   if (!state.contains("reducers") || state.at("world_size").as_int() != place_.world_size ||
-      state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb)
+      state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb.value)
     return;
   std::vector<detail::Buckets> all;
   for (const StateTree& reducer : state.at("reducers").as_list()) {
@@ -429,11 +530,23 @@ void DDPStrategy::abandon() noexcept {
   shares_to_reduce_.clear();
   average_.reset();
   unsynced_.reset();
+  power_.reset();
+  local_.reset();
   group_.reset();
 }
 
 void DDPStrategy::teardown() noexcept {
   unsync_norms();
+  try {
+    if (local_) local_->finish();
+  } catch (const std::exception& error) {
+    log::warn("strategies.own_weights",
+              cat("the weights after the fit are those of this rank alone, since the ranks could not average them: ",
+                  error.what()));
+  }
+  power_.reset();
+  local_.reset();
+  steps_done_ = 0;
   reducers_.clear();
   shares_to_reduce_.clear();
   kept_buffers_.clear();

@@ -54,6 +54,9 @@ void check_options(const FSDPStrategy::Options& options) {
     throw ConfigError(
         cat("[strategies.fsdp] ", option, " has no effect with sharding: ", enum_text(options.sharding), ". ", advice));
   };
+  if (options.compression == DDPStrategy::Compression::powersgd || options.local_sgd)
+    throw ConfigError(cat("[strategies.fsdp] ", options.local_sgd ? "local_sgd" : "compression: powersgd",
+                          " needs whole gradients and weights on each rank. Use strategy: ddp."));
   if (options.sharding == FSDPStrategy::Sharding::optimizer) {
     if (options.reduce_dtype != FSDPStrategy::ReduceDtype::gradient)
       refuse("reduce_dtype", "Use compression: bf16 or fp16, or sharding: gradients.");
@@ -67,7 +70,7 @@ void check_options(const FSDPStrategy::Options& options) {
   if (options.static_graph) refuse("static_graph", "Remove it, or use sharding: optimizer.");
   if (options.gradient_as_bucket_view)
     refuse("gradient_as_bucket_view", "Remove it: gradients are freed when they are exchanged.");
-  if (options.bucket_cap_mb != defaults.bucket_cap_mb)
+  if (options.bucket_cap_mb.value != defaults.bucket_cap_mb.value)
     refuse("bucket_cap_mb", "Remove it, and set units: the gradients of a unit are exchanged at once.");
 }
 
@@ -94,8 +97,8 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
   optimizers_ = optimizers;
   if (process_group() && !shards_) {
     groups_ = options_.sharding == Sharding::hybrid
-                  ? std::make_unique<detail::ShardGroups>(*process_group(),
-                                                          options_.shard_size.value.value_or(place().local_world_size))
+                  ? std::make_unique<detail::ShardGroups>(
+                        *process_group(), options_.shard_size.value.value_or(place().local_world_size), "shard_size")
                   : std::make_unique<detail::ShardGroups>(*process_group());
     shards_ = std::make_unique<detail::OptimizerShards>(
         module, optimizers, options_.units.value, *groups_,

@@ -19,4 +19,5 @@ set(TEST_SOURCES
   fsdp_test.cpp
   launch_test.cpp
   ranks.cpp
-  rendezvous_test.cpp)
+  rendezvous_test.cpp
+  slow_networks_test.cpp)

@@ -106,6 +106,7 @@ TEST_CASE("a part that needs a metric gets it while it is active, and its state 
   };
   WarmupLR schedule = make(), other = make();
   CHECK(schedule.wants_metric());
+  CHECK(schedule.metric_mode() == MonitorMode::min);
   start(schedule, a);
   for (int i = 0; i < 3; ++i) schedule.step(100.0);
   CHECK(a.groups()[0].lr == 1);

@@ -45,6 +45,11 @@ grep -q "^  count_empty  *Counts the empty lines" help.txt || { cat help.txt; fa
 grep -qF "did you mean 'count_empty'?" help.txt || { cat help.txt; fail "the verb of the plug-in is not suggested"; }
 "$trainer" list verb --plugin "$plugin" | grep -q "count_empty  *Counts the empty lines" || fail "list verb does not show the verb"
 "$trainer" list verb | grep -q "verb: none; .*--plugin FILE.so" || fail "list verb without verbs"
+# A program that contains the verb completes its options.
+completed() { LD_PRELOAD="$plugin" "$trainer" __complete zsh "$@" | cut -f1 | sort | tr '\n' ' '; }
+[ "$(completed count_empty --)" = "--file --help --plugin " ] || fail "completion of the verb's options: $(completed count_empty --)"
+[ "$(completed count_empty --file '')" = ":files " ] || fail "completion of the option's value: $(completed count_empty --file '')"
+[ -z "$("$trainer" __complete zsh count_empty --trainer)" ] || fail "keys of a config are offered to a verb that is not known"
 refused() {
   code=0
   "$trainer" count_empty --plugin "$plugin" "${@:3}" >/dev/null 2>stderr || code=$?

@@ -89,6 +89,13 @@ Tensor C10dCollectives::all_reduce(const Tensor& value, ReduceOp op) {
   return values[0];
 }
 
+void C10dCollectives::sum(Tensor values) {
+  const at::NoGradGuard no_grad;
+  const ExchangeMark mark(*owner_.impl().heartbeat, "all_reduce");
+  std::vector<Tensor> sent{std::move(values)};
+  run_exchange(owner_, "all_reduce", [&] { group_->allreduce(sent)->wait(); });
+}
+
 bool C10dCollectives::is_over_nccl(const Tensor& value) const { return !value.is_cpu() && !owner_.impl().nccl.empty(); }
 
 Tensor C10dCollectives::gather_rows(const Tensor& value) {

@@ -1,12 +1,24 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
+
+/// Every parameter must get a gradient in a backward that exchanges them; on this rank those with `names` got none.
+inline DistributedError no_gradient_error(const std::vector<std::string>& names, int64_t rank) {
+  return DistributedError(
+      cat("[strategies.ddp] every parameter must get a gradient in each backward that ends a window; on rank ", rank,
+          " these got none: ", join(names),
+          ". Remove them from the module, set requires_grad to false, or set "
+          "trainer.strategy.init_args.find_unused_parameters: true."));
+}
 
 using Buckets = std::vector<std::vector<int64_t>>;
 

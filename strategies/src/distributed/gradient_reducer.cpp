@@ -51,10 +51,10 @@ struct GradientReducer::Impl {
   std::shared_ptr<c10d::Logger> logger;
 };
 
-GradientReducer::GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters,
+GradientReducer::GradientReducer(C10dCollectives& ranks, std::vector<NamedParameter> parameters,
                                  const DDPStrategy::Options& options, const Buckets& buckets)
     : GradientExchange(std::move(parameters)),
-      rank_(group.collectives().rank()),
+      rank_(ranks.rank_in_run()),
       find_unused_(options.find_unused_parameters || options.static_graph),
       static_graph_(options.static_graph),
       impl_(std::make_unique<Impl>()) {
@@ -64,11 +64,11 @@ GradientReducer::GradientReducer(ProcessGroup& group, std::vector<NamedParameter
     names.emplace(tensors.size(), parameter.name);
     tensors.push_back(parameter.value);
   }
-  const auto cap_bytes = static_cast<int64_t>(options.bucket_cap_mb * 1024 * 1024);
+  const auto cap_bytes = static_cast<int64_t>(options.bucket_cap_mb.value.value() * 1024 * 1024);
   std::vector<std::vector<size_t>> assignment;
   for (const auto& bucket : buckets) assignment.emplace_back(bucket.begin(), bucket.end());
   if (assignment.empty()) assignment = assign_by_size(tensors, cap_bytes);
-  impl_->group = group.impl().group;
+  impl_->group = ranks.group();
   impl_->reducer = std::make_shared<c10d::Reducer>(
       tensors, std::move(assignment), impl_->group, std::vector<bool>(tensors.size(), false), cap_bytes,
       options.find_unused_parameters, options.gradient_as_bucket_view, std::move(names),
@@ -122,11 +122,7 @@ void GradientReducer::after_backward() {
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     if (text.find("Expected to have finished reduction") == text.npos) throw;
-    throw DistributedError(
-        cat("[strategies.ddp] every parameter must get a gradient in each backward that ends a window; on rank ", rank_,
-            " these got none: ", join(without_gradient(text)),
-            ". Remove them from the module, set requires_grad to false, or set "
-            "trainer.strategy.init_args.find_unused_parameters: true."));
+    throw no_gradient_error(without_gradient(text), rank_);
   }
 }
 

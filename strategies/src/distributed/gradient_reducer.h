@@ -7,16 +7,17 @@
 
 #include "distributed/gradient_exchange.h"
 #include "fulgur/strategies/ddp.h"
-#include "fulgur/strategies/process_group.h"
 
 namespace fulgur::detail {
+
+class C10dCollectives;
 
 /// LibTorch's Reducer over some parameters: averages their gradients over ranks, bucket by bucket, while backward
 /// computes.
 class GradientReducer final : public GradientExchange {
  public:
-  /// With `buckets` (indices of parameters) of an earlier Reducer; empty: by size.
-  GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DDPStrategy::Options& options,
+  /// With `buckets` (indices of parameters) of an earlier Reducer; empty: by size, which `options` has as a number.
+  GradientReducer(C10dCollectives& ranks, std::vector<NamedParameter> parameters, const DDPStrategy::Options& options,
                   const Buckets& buckets);
   ~GradientReducer() override;
 

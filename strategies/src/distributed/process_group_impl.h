@@ -25,6 +25,9 @@ class C10dCollectives final : public Collectives {
       : owner_(owner), group_(std::move(group)) {}
 
   int64_t rank() const override { return group_->getRank(); }
+  /// The rank in the run, which that in this group may differ from.
+  int64_t rank_in_run() const { return owner_.place().rank; }
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
   int64_t world_size() const override { return group_->getSize(); }
   Tensor all_reduce(const Tensor& value, ReduceOp op) override;
   std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients) override;
@@ -39,6 +42,8 @@ class C10dCollectives final : public Collectives {
   void set_activity(const char* what) override;
   void set_steps_done(int64_t steps) override;
 
+  /// Replaces a tensor, which is contiguous, by the sum over ranks; the host does not wait for a GPU.
+  void sum(Tensor values);
   /// Starts the exchange of a buffer [ranks · part], of which each rank has its own part: afterwards all have all. All
   /// ranks have the same dtype and size.
   c10::intrusive_ptr<c10d::Work> start_gather(const Tensor& buffer);

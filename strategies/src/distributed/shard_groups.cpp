@@ -17,17 +17,16 @@ void ShardGroups::connect(std::optional<C10dCollectives>& group, const std::stri
 
 ShardGroups::ShardGroups(ProcessGroup& whole) : whole_(whole) {}
 
-ShardGroups::ShardGroups(ProcessGroup& whole, int64_t shard_size) : whole_(whole) {
+ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view option) : whole_(whole) {
   const int64_t rank = whole.place().rank, ranks = whole.place().world_size;
-  if (ranks % shard_size != 0)
-    throw ConfigError(cat("[strategies.fsdp] ", shard_size,
-                          " ranks have the parts of a copy, which does not divide the ", ranks,
-                          " ranks of the run. Set trainer.strategy.init_args.shard_size to a divisor."));
-  if (shard_size == ranks) return;
-  const int64_t copy = rank / shard_size, part = rank % shard_size;
+  if (ranks % size != 0)
+    throw ConfigError(cat("[strategies] groups of ", size, " ranks do not divide the ", ranks,
+                          " ranks of the run. Set trainer.strategy.init_args.", option, " to a divisor."));
+  if (size == ranks) return;
+  const int64_t copy = rank / size, part = rank % size;
   std::vector<int64_t> parts, copies;
-  for (int64_t i = 0; i < shard_size; ++i) parts.push_back(copy * shard_size + i);
-  for (int64_t i = 0; i < ranks / shard_size; ++i) copies.push_back(i * shard_size + part);
+  for (int64_t i = 0; i < size; ++i) parts.push_back(copy * size + i);
+  for (int64_t i = 0; i < ranks / size; ++i) copies.push_back(i * size + part);
   connect(parts_, cat("parts", copy), parts);
   connect(copies_, cat("copies", part), copies);
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "distributed/process_group_impl.h"
@@ -14,9 +15,9 @@ class ShardGroups {
  public:
   /// All ranks have parts.
   explicit ShardGroups(ProcessGroup& whole);
-  /// Each `shard_size` ranks in a row have the parts of one copy. All ranks must call it. Throws a ConfigError if that
-  /// does not divide their number.
-  ShardGroups(ProcessGroup& whole, int64_t shard_size);
+  /// Each `size` ranks in a row have the parts of one copy. All ranks must call it. Throws a ConfigError that names
+  /// `option` if that does not divide their number.
+  ShardGroups(ProcessGroup& whole, int64_t size, std::string_view option);
   ShardGroups(const ShardGroups&) = delete;
   ShardGroups& operator=(const ShardGroups&) = delete;
 

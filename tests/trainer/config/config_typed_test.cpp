@@ -4,6 +4,7 @@
 
 #include "fulgur/core/text/text.h"
 #include "support/expect_error.h"
+#include "support/full_speed.h"
 
 namespace config_typed_test {
 
@@ -188,9 +189,8 @@ TEST_CASE("F41 10,000 unknown keys are reported in less than a second") {
   for (int i = 0; i < 10'000; ++i) yaml += cat("  some_key_", i, ": 1\n");
   const auto start = std::chrono::steady_clock::now();
   const std::string message = load_error(yaml);
-#ifndef __SANITIZE_ADDRESS__
-  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 1);
-#endif
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  CHECK((!test::kRunsAtFullSpeed || took.count() < 1));
   CHECK(says(message, "10000 problems"));
   CHECK(message.size() < 50'000);
 }

@@ -80,6 +80,11 @@ TEST_CASE("a mode that contradicts the name of its metric is a warning") {
                                       "min: write mode: max [early_stopping.mode]"));
   CHECK_THAT(wrong, ContainsSubstring("[model_checkpoint.mode]"));
   CHECK_THAT(lines({early_stopping("val_loss"), model_checkpoint("val_loss")}), !ContainsSubstring(".mode]"));
+  module->plateau = "val_accuracy";
+  CHECK_THAT(lines({}), ContainsSubstring("the learning rate schedule: a large value of 'val_accuracy' is usually "
+                                          "better, but mode is min: write mode: max [lr_scheduler.mode]"));
+  module->plateau = "val_loss";
+  CHECK_THAT(lines({}), !ContainsSubstring(".mode]"));
   for (const auto& [monitor, mode, is_doubtful] : {std::tuple{"val_acc", MonitorMode::min, true},
                                                    {"val_acc", MonitorMode::max, false},
                                                    {"val/AUROC", MonitorMode::min, true},

@@ -78,7 +78,9 @@ std::string describe(const std::string& name) {
     throw ConfigError(cat("[describe] '", name, "' is a kind of component. `", program_name(), " list ", name,
                           "` lists those of it, and `", program_name(), " describe NAME` the options of one."));
   throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",
-                        program_name(), " list` shows all."));
+                        program_name(),
+                        " list` shows all. Those of a plug-in need --plugin FILE.so, or -c with a "
+                        "config that names it."));
 }
 
 }  // namespace

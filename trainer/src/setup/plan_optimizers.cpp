@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "fulgur/core/contracts/monitor_direction.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/optim/composed_schedules.h"
@@ -156,7 +157,12 @@ void prepare_schedule(const RunState& run, LogStore& logs, SchedulerConfig& conf
     throw ConfigError(
         "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
         "config).");
-  if (config.monitor) logs.monitor({*config.monitor});
+  if (config.monitor) {
+    logs.monitor({*config.monitor});
+    const std::optional<MonitorMode> mode = config.scheduler->metric_mode();
+    if (const std::string doubt = mode ? doubtful_mode(*config.monitor, *mode) : ""; !doubt.empty())
+      log::warn("lr_scheduler.mode", cat("the learning rate schedule: ", doubt));
+  }
   config.scheduler->scale_rates(run.lr_factor);
   config.scheduler->set_run_length(length, config.interval, config.frequency);
   config.scheduler->attach(optimizer);

@@ -199,7 +199,15 @@ void RunSetup::open_run_folder(ResumePlan& resume) {
   }
 }
 
-void RunSetup::check_options() const { run_.options.check(run_.fn, run_.model->automatic_optimization()); }
+void RunSetup::check_options() const {
+  run_.options.check(run_.fn, run_.model->automatic_optimization());
+  const OnNonFinite policy = run_.options.on_nonfinite;
+  const bool raises = policy == OnNonFinite::raise || policy == OnNonFinite::off;
+  if (run_.fn == TrainerFn::fit && run_.strategy->steps_apart() && run_.world_size() > 1 && !raises)
+    throw ConfigError(cat("[trainer.on_nonfinite] ", enum_text(policy),
+                          " needs gradients that are the same on all "
+                          "ranks, and with local_sgd they differ. Use on_nonfinite: raise or off."));
+}
 
 void RunSetup::start() {
   run_.position.setting_up = false;

@@ -14,6 +14,7 @@ namespace fulgur {
 class FULGUR_API ComposedSchedule : public LrScheduler {
  public:
   bool wants_metric() const override;
+  std::optional<MonitorMode> metric_mode() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

@@ -28,6 +28,7 @@ class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
   };
   explicit ReduceLROnPlateau(Options options);
   bool wants_metric() const override { return true; }
+  std::optional<MonitorMode> metric_mode() const override { return options_.mode; }
   /// Depends on the reductions so far, not on the steps.
   double lr_at(int64_t steps, double initial_lr) const override;
   void scale_rates(double factor) override { options_.min_lr *= factor; }

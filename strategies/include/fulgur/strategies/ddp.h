@@ -10,12 +10,16 @@
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/core/options/options.h"
 #include "fulgur/strategies/process_group.h"
+#include "fulgur/strategies/slow_networks.h"
 
 namespace fulgur {
 
 namespace detail {
-class GradientAverage;
+class C10dCollectives;
 class GradientExchange;
+class LocalSgd;
+class PowerSgd;
+class TensorAverage;
 class UnsyncedGradients;
 }  // namespace detail
 
@@ -23,10 +27,12 @@ class UnsyncedGradients;
 /// are averaged while backward still computes (LibTorch's c10d::Reducer).
 class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
  public:
-  enum class Compression { none, fp16, bf16 };
+  enum class Compression { none, fp16, bf16, powersgd };
   friend constexpr auto enum_names(Compression) {
-    return std::to_array<EnumName<Compression>>(
-        {{Compression::none, "none"}, {Compression::fp16, "fp16"}, {Compression::bf16, "bf16"}});
+    return std::to_array<EnumName<Compression>>({{Compression::none, "none"},
+                                                 {Compression::fp16, "fp16"},
+                                                 {Compression::bf16, "bf16"},
+                                                 {Compression::powersgd, "powersgd"}});
   }
   struct FULGUR_API Options {
     std::string process_group_backend = "auto";
@@ -34,9 +40,11 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
     bool find_unused_parameters = false;
     bool static_graph = false;
     bool gradient_as_bucket_view = false;
-    double bucket_cap_mb = 25;
+    Auto<double> bucket_cap_mb = 25.0;
     bool broadcast_buffers = true;
     Compression compression = Compression::none;
+    PowerSgdOptions powersgd = {};
+    std::optional<LocalSgdOptions> local_sgd = {};
     double start_timeout_s = 300;
     double timeout_s = 60;
     int64_t check_replicas_every = 0;
@@ -47,6 +55,7 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   explicit DDPStrategy(Options options);
   ~DDPStrategy() override;
 
+  /// Once a fit has started, `bucket_cap_mb` is the number that `auto` has become.
   const Options& options() const { return options_; }
   std::string name() const override { return "ddp"; }
   DeviceUse device_use() const override { return DeviceUse::one_each; }
@@ -78,6 +87,9 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Every `check_replicas_every` steps, throws a DistributedError that names the weights that differ between ranks.
   void after_step(LightningModule& module, int64_t global_step) override;
+  bool steps_apart() const override { return options_.local_sgd.has_value(); }
+  /// With local_sgd, parameters that differ between ranks are their average.
+  std::unique_ptr<WholeParameters> whole_parameters() override;
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;
   /// Exchanges are recorded too; the reducers are recreated on the recording stream.
@@ -106,6 +118,12 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   bool has_own_buffers() const;
   void put_back_buffers(const LightningModule& module);
   void unsync_norms() noexcept;
+  void check_slow_networks() const;
+  void prepare_slow_networks(const std::vector<NamedParameter>& parameters);
+  /// The ranks whose gradients the next step averages; nullptr: this one alone.
+  detail::C10dCollectives* exchange_ranks() const;
+  bool is_local_step() const;
+  bool ranks_have_same_weights() const;
   void make_reducers();
   /// Whether the buckets of a checkpoint are of so many reducers and parameters.
   bool loaded_buckets_fit(const std::vector<std::vector<NamedParameter>>& shares) const;
@@ -129,9 +147,14 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   /// in the first backward after their creation, and exchanges gradients in it.
   std::vector<std::vector<NamedParameter>> shares_to_reduce_;
   /// Holds its memory if each window ends with `sync_gradients`; then there are no reducers.
-  std::unique_ptr<detail::GradientAverage> average_;
+  std::unique_ptr<detail::TensorAverage> average_;
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< used with manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
+  std::unique_ptr<detail::PowerSgd> power_;  ///< with compression: powersgd
+  std::shared_ptr<detail::LocalSgd> local_;  ///< with local_sgd
+  StateTree loaded_power_, loaded_local_;
+  int64_t steps_done_ = 0;
+  bool reducers_are_local_ = false;         ///< they were made for steps that average gradients in a group only
   std::function<void()> exchange_awaited_;  ///< empty: nothing watches
   bool syncs_buffers_next_ = true;
   std::vector<Tensor> kept_buffers_;  // this rank's buffers of the current window, while an evaluation uses rank 0's

@@ -11,6 +11,7 @@
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/options/enum_names.h"
+#include "fulgur/core/options/monitor_mode.h"
 #include "fulgur/core/options/options.h"
 #include "fulgur/core/state/state_tree.h"
 
@@ -60,6 +61,9 @@ class FULGUR_API LrScheduler : public Stateful {
   /// it counts like the steps before it.
   void resume_in_window() { first_pace_ = saved_pace_; }
   virtual bool wants_metric() const { return false; }
+  /// Whether low or high values of the metric count as better; nullopt if the schedule does not rank them, or if its
+  /// parts differ.
+  virtual std::optional<MonitorMode> metric_mode() const { return std::nullopt; }
   /// Sets the length of the run and how often the schedule steps. Called by the Trainer before `attach`.
   void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 

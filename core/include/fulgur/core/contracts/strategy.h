@@ -125,10 +125,12 @@ class FULGUR_API Strategy {
   /// The loop calls this, which calls precision.step, which calls the optimizer. `closure` is empty except for
   /// optimizers that need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
+  /// Whether ranks make steps with gradients that differ, so that what one decides by them the others do not know.
+  virtual bool steps_apart() const { return false; }
   /// Whether this process has only a part of the parameters between steps; the others cannot be read then.
   virtual bool divides_parameters() const { return false; }
-  /// Gathers divided parameters until the result is destroyed; what is written to them stays. Null if they are whole.
-  /// All ranks must call it.
+  /// Gathers divided parameters until the result is destroyed, or makes those that differ between ranks the same; what
+  /// is written to them stays. Null if they are whole and the same. All ranks must call it.
   [[nodiscard]] virtual std::unique_ptr<WholeParameters> whole_parameters() { return nullptr; }
   /// The state of an optimizer for a checkpoint, with whole tensors. All ranks must call it, in the same order; those
   /// that write no checkpoint may get null.

@@ -1,0 +1,263 @@
+// Gradients over slow networks: PowerSGD, local SGD, DiLoCo and measured bucket sizes.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/core/text/text.h"
+#include "ranks.h"
+
+namespace slow_networks_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+namespace {
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<Finished> fit(const fs::path& folder, int world, const Arguments& more) {
+  return run_ranks({.count = world, .folder = folder}, probe("fit", world, 12, more));
+}
+
+fs::path trained(const TemporaryFolder& folder, int world, const Arguments& more) {
+  REQUIRE(all_exit(fit(folder.path(), world, more), 0));
+  return last_checkpoint(folder.path());
+}
+
+// The last value of a metric in the run's rows.
+double last_value(const TemporaryFolder& folder, const std::string& metric) {
+  const std::string rows = read_text(run_folder(folder.path()) / "metrics.jsonl");
+  const std::string key = "\"" + metric + "\":";
+  const size_t at = rows.rfind(key);
+  REQUIRE(at != std::string::npos);
+  return std::stod(rows.substr(at + key.size()));
+}
+
+const Arguments kSgd{"--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.9"};
+const Arguments kAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
+const Arguments kPower{"--model.hidden",
+                       "32",
+                       "--trainer.strategy.compression",
+                       "powersgd",
+                       "--trainer.strategy.powersgd.start_step",
+                       "2",
+                       "--trainer.strategy.powersgd.min_compression_rate",
+                       "1",
+                       "--trainer.strategy.check_replicas_every",
+                       "1"};
+const Arguments kEverySix{"--trainer.strategy.local_sgd.period", "6"};
+const Arguments kDiloco{"--trainer.strategy.local_sgd.period", "6", "--trainer.strategy.local_sgd.outer_optimizer.lr",
+                        "0.7"};
+
+// A run that a signal ends after `cut_at` steps and that is resumed, beside one that nothing ends.
+void check_resume(int world, const Arguments& options, const std::string& cut_at) {
+  INFO(fulgur::join(options, " ") << ", cut after " << cut_at);
+  const Arguments length{"--trainer.max_epochs", "3", "--data.num_train", "120"};
+  const TemporaryFolder whole, parts;
+  REQUIRE(all_exit(fit(whole.path(), world, options + length), 0));
+  REQUIRE(
+      all_exit(fit(parts.path(), world,
+                   options + length +
+                       Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                 "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
+               75));
+  REQUIRE(all_exit(fit(parts.path(), world, options + length + Arguments{"--resume"}), 0));
+  CHECK(same_bits(last_checkpoint(whole.path()), last_checkpoint(parts.path())));
+  CHECK(
+      (read_text(run_folder(whole.path()) / "metrics.jsonl") == read_text(run_folder(parts.path()) / "metrics.jsonl")));
+}
+
+}  // namespace
+
+TEST_CASE("powersgd: ranks agree, and the loss is close to that of whole gradients") {
+  const int world = GENERATE(2, 3);
+  const std::string rank = GENERATE("1", "2");
+  const TemporaryFolder plain, compressed;
+  const Arguments length = kSgd + Arguments{"--trainer.max_epochs", "10", "--data.num_train", "120"};
+  const auto a = trained(plain, world, length + Arguments{"--model.hidden", "32"});
+  const auto b = trained(compressed, world,
+                         length + kPower + Arguments{"--trainer.strategy.powersgd.matrix_approximation_rank", rank});
+  CHECK_FALSE(same_bits(a, b));
+  const double expected = last_value(plain, "val_loss"), found = last_value(compressed, "val_loss");
+  INFO("val_loss " << expected << ", with powersgd " << found);
+  CHECK(found < expected * 1.1 + 0.01);
+}
+
+TEST_CASE("powersgd: before its start, and without a matrix worth it, gradients are exchanged whole") {
+  const TemporaryFolder plain, late, small;
+  const Arguments length = kSgd + Arguments{"--trainer.max_steps", "20", "--model.hidden", "32"};
+  const auto expected = trained(plain, 2, length);
+  CHECK(difference(expected, trained(late, 2, length + Arguments{"--trainer.strategy.compression", "powersgd"})) <
+        1e-6);
+  CHECK(difference(expected, trained(small, 2,
+                                     length + kPower +
+                                         Arguments{"--trainer.strategy.powersgd.min_compression_rate", "1e6"})) < 1e-6);
+}
+
+TEST_CASE("powersgd: what a step loses is kept, also over a resume") {
+  const Arguments more =
+      GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "2", "--model.norm", "true"},
+               Arguments{"--trainer.strategy.powersgd.warm_start", "false"});
+  check_resume(2, kAdam + kPower + more, GENERATE("1", "7"));
+}
+
+TEST_CASE("powersgd: error feedback is what makes it follow whole gradients") {
+  const TemporaryFolder plain, with, without;
+  const Arguments length{"--optimizer", "SGD", "--optimizer.lr", "0.05", "--trainer.max_steps", "40"};
+  const auto expected = trained(plain, 2, length + Arguments{"--model.hidden", "32"});
+  const double kept = difference(expected, trained(with, 2, length + kPower));
+  const double lost = difference(
+      expected,
+      trained(without, 2, length + kPower + Arguments{"--trainer.strategy.powersgd.use_error_feedback", "false"}));
+  INFO("differs by " << kept << " with, and by " << lost << " without");
+  CHECK(kept < lost);
+}
+
+TEST_CASE("powersgd: unused parameters, frozen ones, and gradients that are not finite") {
+  const TemporaryFolder named, found, skipped, micro;
+  const Arguments length = kSgd + Arguments{"--trainer.max_steps", "12"};
+  const auto runs = fit(named.path(), 2, length + kPower + Arguments{"--model.spare", "true"});
+  CHECK(all_exit(runs, 5));
+  for (const Finished& run : runs) CHECK(says(run.err, "these got none: spare"));
+  trained(found, 2,
+          length + kPower + Arguments{"--model.spare", "true", "--trainer.strategy.find_unused_parameters", "true"});
+  const auto after = trained(skipped, 2,
+                             length + kPower +
+                                 Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan",
+                                           "--model.trouble_rank", "1", "--trainer.check_every", "1"});
+  for (const auto& [name, value] : fulgur::read_safetensors(after / "model.safetensors").tensors) {
+    INFO(name);
+    CHECK(value.isfinite().all().item<bool>());
+  }
+  trained(micro, 2, length + kPower + Arguments{"--trainer.auto_micro_batch", "true"});
+}
+
+TEST_CASE(
+    "local sgd: an average after each step is the average of gradients, for an optimizer that is linear in them") {
+  const std::string size = GENERATE("1", "2");
+  const Arguments more = GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "2"});
+  const Arguments length = kSgd + more + Arguments{"--trainer.max_steps", "20"};
+  const TemporaryFolder plain, local;
+  const auto expected = trained(plain, 4, length);
+  const auto found =
+      trained(local, 4,
+              length + Arguments{"--trainer.strategy.local_sgd.period", "1", "--trainer.strategy.local_sgd.group_size",
+                                 size, "--trainer.strategy.check_replicas_every", "1"});
+  CHECK(difference(expected, found) < 1e-6);
+}
+
+TEST_CASE("local sgd: groups average their gradients in each step, and all their weights at its end") {
+  // Groups of two of four ranks, whose weights meet at the end, are two runs of two ranks only if nothing meets before.
+  const Arguments length = kSgd + Arguments{"--trainer.max_steps", "7"};
+  const TemporaryFolder alone, groups;
+  const auto own = trained(alone, 4, length + Arguments{"--trainer.strategy.local_sgd.period", "100"});
+  const auto pairs = trained(
+      groups, 4,
+      length + Arguments{"--trainer.strategy.local_sgd.period", "100", "--trainer.strategy.local_sgd.group_size", "2"});
+  CHECK(difference(own, pairs) > 1e-6);
+}
+
+TEST_CASE("local sgd: until it starts, ranks average their gradients") {
+  const TemporaryFolder plain, post;
+  const Arguments length = kAdam + Arguments{"--trainer.max_steps", "20"};
+  CHECK(same_bits(trained(plain, 2, length),
+                  trained(post, 2, length + kEverySix + Arguments{"--trainer.strategy.local_sgd.start_step", "20"})));
+  const TemporaryFolder begun;
+  CHECK_FALSE(
+      same_bits(last_checkpoint(plain.path()),
+                trained(begun, 2, length + kEverySix + Arguments{"--trainer.strategy.local_sgd.start_step", "10"})));
+}
+
+TEST_CASE("local sgd: the outer optimizer is SGD over the change of the average") {
+  // With a period of one step and plain SGD inside, DiLoCo is SGD with the product of both rates.
+  const Arguments length{"--trainer.max_steps", "20", "--optimizer", "SGD"};
+  const std::string nesterov = GENERATE("true", "false");
+  const TemporaryFolder plain, outer;
+  const auto expected = trained(
+      plain, 2,
+      length + Arguments{"--optimizer.lr", "0.035", "--optimizer.momentum", "0.9", "--optimizer.nesterov", nesterov});
+  const auto found = trained(outer, 2,
+                             length + Arguments{"--optimizer.lr", "0.05", "--trainer.strategy.local_sgd.period", "1",
+                                                "--trainer.strategy.local_sgd.outer_optimizer.lr", "0.7",
+                                                "--trainer.strategy.local_sgd.outer_optimizer.momentum", "0.9",
+                                                "--trainer.strategy.local_sgd.outer_optimizer.nesterov", nesterov});
+  CHECK(difference(expected, found) < 1e-5);
+}
+
+TEST_CASE("local sgd: a resume continues with each rank's weights and states") {
+  const Arguments more = GENERATE(kEverySix, kDiloco, kEverySix + Arguments{"--trainer.accumulate_grad_batches", "2"},
+                                  kEverySix + Arguments{"--trainer.strategy.local_sgd.start_step", "5"});
+  check_resume(2, kAdam + more + Arguments{"--model.norm", "true", "--model.dropout", "0.2"}, GENERATE("4", "6", "9"));
+}
+
+TEST_CASE("local sgd: evaluations and checkpoints between two averages change nothing, and see the average") {
+  const Arguments period = GENERATE(kEverySix, kDiloco);
+  const Arguments length = kAdam + period + Arguments{"--data.num_train", "240", "--trainer.max_epochs", "1"};
+  const TemporaryFolder quiet, watched;
+  const auto expected = trained(quiet, 2, length);
+  const auto found =
+      trained(watched, 2,
+              length + Arguments{"--trainer.val_check_interval", "4", "--trainer.callbacks+=ModelCheckpoint",
+                                 "--trainer.callbacks.every_n_train_steps", "5", "--trainer.callbacks.save_top_k", "-1",
+                                 "--trainer.callbacks+=WeightAveraging"});
+  CHECK(same_bits(expected, found));
+  // The checkpoint of step 5 has the average of the ranks' weights.
+  const TemporaryFolder five;
+  const auto ended = trained(five, 2, length + Arguments{"--trainer.max_steps", "5"});
+  std::optional<fs::path> middle;
+  for (const auto& entry : fs::directory_iterator(run_folder(watched.path()) / "checkpoints"))
+    if (entry.path().filename().string().find("step=5") != std::string::npos) middle = entry.path();
+  REQUIRE(middle);
+  CHECK(same_bits(ended, *middle));
+}
+
+TEST_CASE("local sgd: a run continues from the average with another number of ranks") {
+  const TemporaryFolder parts;
+  const Arguments options = kAdam + kDiloco + Arguments{"--data.num_train", "240"};
+  REQUIRE(all_exit(fit(parts.path(), 4, options + Arguments{"--trainer.max_steps", "8"}), 0));
+  REQUIRE(all_exit(
+      fit(parts.path(), 2, options + Arguments{"--trainer.max_steps", "14", "--resume", "--allow-config-change"}), 0));
+}
+
+TEST_CASE("slow networks: what does not work together is refused") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const Arguments& options, const std::string& text, int code = 2) {
+    const auto runs = fit(folder.path(), 2, kSgd + Arguments{"--trainer.max_steps", "2"} + options);
+    INFO(fulgur::join(options, " "));
+    CHECK(all_exit(runs, code));
+    INFO(runs[0].err);
+    CHECK(says(runs[0].err, text));
+  };
+  refused(kPower + Arguments{"--trainer.precision", "16-mixed"}, "Use bf16-mixed or 32-true");
+  refused(kEverySix + Arguments{"--trainer.precision", "bf16-true"}, "Use bf16-mixed or 32-true");
+  refused(kPower + kEverySix, "do not work together");
+  refused(kPower + Arguments{"--trainer.strategy.static_graph", "true"}, "static_graph has no effect");
+  refused({"--trainer.strategy.powersgd.start_step", "3"}, "powersgd has no effect without compression: powersgd");
+  refused(kEverySix + Arguments{"--trainer.on_nonfinite", "skip"}, "Use on_nonfinite: raise or off");
+  refused(kEverySix + Arguments{"--trainer.strategy.local_sgd.group_size", "2"}, "none trains alone");
+  refused({"--trainer.strategy.local_sgd.start_step", "2"}, "period");
+  for (const Arguments& options : {kPower, kEverySix}) {
+    Arguments arguments = probe("fit", 2, 12, options + Arguments{"--trainer.strategy.sharding", "gradients"});
+    *std::ranges::find(arguments, "ddp") = "fsdp";
+    const auto runs = run_ranks({.count = 2, .folder = folder.path()}, arguments);
+    CHECK(all_exit(runs, 2));
+    CHECK(says(runs[0].err, "Use strategy: ddp"));
+  }
+}
+
+TEST_CASE("ddp: bucket_cap_mb: auto is measured, shown, and kept by a resume") {
+  const TemporaryFolder folder;
+  const Arguments options = kSgd + Arguments{"--trainer.strategy.bucket_cap_mb", "auto"};
+  const auto runs = fit(folder.path(), 2, options + Arguments{"--trainer.max_steps", "4"});
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "ddp: bucket_cap_mb is "));
+  const auto resumed = fit(folder.path(), 2, options + Arguments{"--trainer.max_steps", "8", "--resume"});
+  REQUIRE(all_exit(resumed, 0));
+  CHECK_FALSE(says(resumed[0].err, "ddp: bucket_cap_mb is "));
+}
+
+}  // namespace slow_networks_test
