@@ -84,7 +84,26 @@ TEST_CASE("powersgd: ranks agree, and the loss is close to that of whole gradien
   CHECK_FALSE(same_bits(a, b));
   const double expected = last_value(plain, "val_loss"), found = last_value(compressed, "val_loss");
   INFO("val_loss " << expected << ", with powersgd " << found);
-  CHECK(found < expected * 1.1 + 0.01);
+  // The gradients of three classes have two directions.
+  CHECK(found < expected * (rank == "1" ? 1.5 : 1.05));
+}
+
+TEST_CASE("powersgd: factors with all columns are the gradients") {
+  const Arguments more =
+      GENERATE(Arguments{}, Arguments{"--trainer.strategy.powersgd.warm_start", "false"},
+               Arguments{"--trainer.accumulate_grad_batches", "2", "--trainer.gradient_clip_val", "0.1"},
+               Arguments{"--trainer.precision", "bf16-mixed"});
+  const Arguments length = kSgd + Arguments{"--trainer.max_steps", "30"};
+  const TemporaryFolder plain, whole;
+  Arguments of_plain = more + Arguments{"--model.hidden", "32"};
+  if (more.size() == 2 && more[1] == "false") of_plain = {"--model.hidden", "32"};
+  const auto expected = trained(plain, 3, length + of_plain);
+  const auto found = trained(whole, 3,
+                             length + kPower + more +
+                                 Arguments{"--trainer.strategy.powersgd.matrix_approximation_rank", "64",
+                                           "--trainer.strategy.powersgd.min_compression_rate", "0.001"});
+  const bool rounds = more.size() == 2 && more[1] == "bf16-mixed";
+  CHECK(difference(expected, found) < (rounds ? 1e-3 : 1e-6));
 }
 
 TEST_CASE("powersgd: before its start, and without a matrix worth it, gradients are exchanged whole") {

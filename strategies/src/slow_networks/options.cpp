@@ -10,7 +10,7 @@ void PowerSgdOptions::fields(Fields& f) {
       .at_least(0);
   f(min_compression_rate, "min_compression_rate",
     "Matrices that the factors do not make smaller by more than this factor are exchanged whole, as vectors are.")
-      .at_least(1);
+      .greater_than(0);
   f(use_error_feedback, "use_error_feedback",
     "Adds what a step has lost to the gradient of the next one. It takes as much memory as the gradients.");
   f(warm_start, "warm_start", "Starts from the factors of the last step, instead of random ones.");
