@@ -386,6 +386,14 @@ void add_machine(CLI::App& app, CommandLine& out, std::optional<std::string>& ar
       ->type_name("SHELL");
 }
 
+/// Measures the machine.
+void add_bench(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
+  CLI::App* verb =
+      app.add_subcommand("bench", "Measure exchanges between processes (comm), as a profile for plan")->fallthrough();
+  verb->add_option("what", argument, "comm")->required()->type_name("WHAT");
+  verb->add_option("--output", out.output, "Profile to write; it is printed if not given")->type_name("FILE");
+}
+
 /// Finds a learning rate or a batch size for a config.
 void add_tune(CLI::App& app, CommandLine& out, std::optional<std::string>& argument) {
   TuneArguments& tune = out.tune;
@@ -557,6 +565,7 @@ void declare(CLI::App& app, CommandLine& out, Values& values) {
   describe->add_option("name", values.argument, "Name of the component")->required()->type_name("NAME");
   add_exchange(app, out, values.argument);
   add_history(app, out);
+  add_bench(app, out, values.argument);
   add_tune(app, out, values.argument);
   add_sweep(app, out.sweep);
   add_plan(app, out);
@@ -681,6 +690,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     throw ConfigError(
         "[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the "
         "two");
+  if (out.verb == "bench" && values.argument != "comm")
+    throw ConfigError(cat("[cli.bench] bench measures exchanges between processes; got '",
+                          escape_controls(values.argument.value_or("").substr(0, 200)), "'. Use bench comm."));
   if (out.verb == "tune" && values.argument != "lr" && values.argument != "batch_size")
     throw ConfigError(cat("[cli.tune] tune finds a learning rate or a batch size; got '",
                           escape_controls(values.argument.value_or("").substr(0, 200)),

@@ -19,6 +19,7 @@
 #include "fulgur/trainer/launch_options.h"
 #include "fulgur/trainer/trainer.h"
 #include "inspect_verb.h"
+#include "planning/bench_comm.h"
 #include "planning/plan_verb.h"
 #include "plugin.h"
 #include "prepared_run.h"
@@ -264,6 +265,7 @@ ExitCode run(const CommandLine& command, const std::string& program, const std::
   if (command.verb == "doctor" && !command.print_config) return doctor(command);
   if (command.verb == "new") return create_project(command);
   if (command.verb == "plan" && !command.print_config) return plan(command);
+  if (command.verb == "bench") return bench_comm(command, program, arguments);
 
   if (command.print_config)
     return print(to_yaml(load_config(command.sources).write(), *command.print_config)), ExitCode::ok;

@@ -284,6 +284,8 @@ class Completer {
       add("trainer", "The keys under trainer");
       for (const std::string& kind : registry_kinds())
         for (const std::string& name : component_registry(kind).names()) add(name, kind);
+    } else if (verb == "bench") {
+      add("comm", "Exchanges between processes");
     } else if (verb == "tune") {
       add("lr", "Find a learning rate");
       add("batch_size", "Find a batch size");

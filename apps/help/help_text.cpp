@@ -110,7 +110,7 @@ const VerbGroup kGroups[] = {{"Start", {"new"}},
                              {"Weights", {"export", "import", "inspect"}},
                              {"Runs", {"runs", "compare", "report", "watch"}},
                              {"Data", {"tokenize"}},
-                             {"Machine", {"doctor", "env", "completion"}}};
+                             {"Machine", {"doctor", "env", "bench", "completion"}}};
 
 Lines verb_lines(const CLI::App& app) {
   std::vector<std::string> left;
@@ -141,7 +141,7 @@ std::vector<const CLI::Option*> options_of_verb(const CLI::App& verb, const CLI:
   std::vector<const CLI::Option*> options = verb.get_options();
   const auto add = [&](const char* option) { options.push_back(app.get_option(option)); };
   const bool runs = is_among(name, {"fit", "validate", "test", "predict", "tune"});
-  if (runs || is_among(name, {"config", "import", "sweep", "doctor", "plan"}) || reads_only_plugins(name))
+  if (runs || is_among(name, {"config", "import", "sweep", "doctor", "plan", "bench"}) || reads_only_plugins(name))
     add("--config");
   if (!is_among(name, {"inspect", "runs", "compare", "report", "watch", "tokenize", "env", "completion", "new"}))
     add("--plugin");

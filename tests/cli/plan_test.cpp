@@ -196,6 +196,34 @@ TEST_CASE("plan takes a profile of one's own, and says what is wrong in it") {
   refused(all, "there is no profile 'h1000'; did you mean 'h100'");
 }
 
+TEST_CASE("bench comm writes a profile of this machine, which plan reads") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> bench{"bench", "comm", "--trainer.accelerator", "cpu", "--trainer.num_threads", "1"};
+  const Finished measured =
+      trainer(joined(bench, {"--trainer.devices", "2", "--output", "mine.yaml"}), {.folder = folder.path()});
+  INFO(measured.out << measured.err);
+  REQUIRE(measured.exit_code == 0);
+  CHECK(says(measured.out, "sums over the 2 processes of a node"));
+  const std::string text = read_text(folder / "mine.yaml");
+  INFO(text);
+  CHECK(says(text, "devices_per_node: 2"));
+  CHECK(says(text, "inter is a copy of intra"));
+  const Finished planned = trainer(joined({"plan", "--profile", "mine.yaml", "--nodes", "1,2", "--json"}, kLlama70B),
+                                   {.folder = folder.path()});
+  INFO(planned.err);
+  CHECK(planned.exit_code == 0);
+  // Without a file, the profile is all that is printed.
+  const Finished printed = trainer(joined(bench, {"--trainer.devices", "3"}), {.folder = folder.path()});
+  CHECK(printed.exit_code == 0);
+  CHECK(printed.out.starts_with("# sums over the 3 processes"));
+  CHECK(says(printed.out, "\nname: measured\n"));
+  CHECK(trainer(joined(bench, {"--trainer.devices", "1"})).exit_code == 2);
+  CHECK(trainer({"bench", "disk"}).exit_code == 2);
+  const Finished nowhere =
+      trainer(joined(bench, {"--trainer.devices", "2", "--output", "missing/mine.yaml"}), {.folder = folder.path()});
+  CHECK(nowhere.exit_code == 2);
+}
+
 TEST_CASE("plan refuses what it cannot plan") {
   const auto with = [](const std::vector<std::string>& more) { return joined(kMlp, more); };
   refused(with({"--nodes", "8..1"}), "--nodes takes numbers of nodes, as 4, 1,2,8 or 1..1024");

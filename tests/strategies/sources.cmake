@@ -4,6 +4,7 @@ set(TEST_SOURCES
   cluster_shards_test.cpp
   ddp_baseline_test.cpp
   device_work_test.cpp
+  exchange_times_test.cpp
   flat_unit_test.cpp
   grad_scaler_test.cpp
   group_of_one_test.cpp
@@ -13,5 +14,6 @@ set(TEST_SOURCES
   launcher_test.cpp
   no_name_lookups_test.cpp
   node_numbers_test.cpp
+  orthonormal_test.cpp
   real_launchers_test.cpp
   rendezvous_requests_test.cpp)

@@ -16,7 +16,7 @@ std::pair<const void*, int64_t> state_of(const Tensor& parameter) {
   return {gradient.unsafeGetTensorImpl(), gradient._version()};
 }
 
-std::unordered_set<const void*> parameters_of(const Optimizer& optimizer) {
+std::unordered_set<const void*> identities_of(const Optimizer& optimizer) {
   std::unordered_set<const void*> own;
   for (const ParamGroup& group : optimizer.groups())
     for (const Tensor& parameter : group.of_module()) own.insert(parameter.unsafeGetTensorImpl());
@@ -41,13 +41,13 @@ void UnsyncedGradients::after_backward(bool exchanged) {
 }
 
 void UnsyncedGradients::synced(const Optimizer& optimizer) {
-  const auto own = parameters_of(optimizer);
+  const auto own = identities_of(optimizer);
   for (Seen& seen : seen_)
     if (own.contains(seen.parameter.value.unsafeGetTensorImpl())) seen.unsynced = nullptr;
 }
 
 void UnsyncedGradients::check_step(const Optimizer& optimizer) const {
-  const auto own = parameters_of(optimizer);
+  const auto own = identities_of(optimizer);
   for (const Seen& seen : seen_) {
     if (!seen.unsynced || state_of(seen.parameter.value).first != seen.unsynced) continue;
     if (!own.contains(seen.parameter.value.unsafeGetTensorImpl())) continue;

@@ -1,16 +1,8 @@
 #pragma once
 
-#include <string>
-
-#include "distributed/process_group_impl.h"
+#include "fulgur/strategies/exchange_times.h"
 
 namespace fulgur::detail {
-
-/// What exchanges between the ranks of a run cost, as measured.
-struct ExchangeCost {
-  double latency_s = 0;         ///< of a sum of one number
-  double bytes_per_second = 0;  ///< of the tensor that a sum is over, as its size grows
-};
 
 /// Measures sums over all ranks on the device whose gradients they exchange. All ranks must call it; all get the
 /// numbers of rank 0.

@@ -71,6 +71,8 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   int64_t world_size() const override { return place_.world_size; }
   const ProcessPlace& place() const override { return place_; }
   Collectives& collectives() override;
+  /// The connection of the ranks; null before `configure`, after `teardown`, and if the run is one process.
+  ProcessGroup* process_group() const { return group_.get(); }
   Precision& precision() override { return *precision_; }
   /// Sets parameters and buffers to rank 0's. Throws a ConfigError that names LibTorch's own BatchNorm layers under
   /// sync_batchnorm.
@@ -102,8 +104,6 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   void teardown() noexcept override;
 
  protected:
-  /// The connection of the ranks; null before `configure`, after `teardown`, and if the run is one process.
-  ProcessGroup* process_group() const { return group_.get(); }
   /// What averages the gradients of `parameters` in each backward that exchanges them. `buckets` are those of an
   /// earlier one, or empty.
   virtual std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
