@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -113,12 +114,57 @@ std::string reasons(const NodePlan& plan) {
   for (const Prediction& one : plan.shardings) {
     if (&one == best) continue;
     std::string why = one.obstacle;
-    if (why.empty())
-      why = cat(four_figures((1 - one.samples_per_s / best->samples_per_s) * 100),
-                " % slower: ", duration(one.exposed_s), " of its exchanges are not hidden");
+    if (why.empty()) {
+      const double slower = 1 - one.samples_per_s / best->samples_per_s;
+      why = slower < 0.01 ? "as fast, within 1 %"
+                          : cat(format_fixed(slower * 100, 0), " % slower: ", duration(one.exposed_s),
+                                " of its exchanges are not hidden");
+    }
     text += cat("  not ", enum_text(one.sharding), ": ", why, "\n");
   }
   return text;
+}
+
+/// What would make the sharding fit that is closest to it.
+std::string advice(const NodePlan& plan) {
+  const auto need = [](const Prediction& one) {
+    return one.memory.total() > one.limit ? one.memory.total() : std::numeric_limits<double>::infinity();
+  };
+  const Prediction& closest = *std::ranges::min_element(plan.shardings, {}, need);
+  if (!std::isfinite(need(closest))) return {};
+  const auto kinds = closest.memory.kinds();
+  const auto [kind, bytes] = *std::ranges::max_element(kinds, {}, [](const auto& item) { return item.second; });
+  const std::string_view name = kind;
+  const char* what = name == "activations"
+                         ? "precision: bf16-true (with *-mixed, autocast keeps copies of the weights), or the model's "
+                           "activation_checkpointing"
+                     : name == "exchange" || name == "libraries" || name == "batch" || name == "buffers"
+                         ? "smaller units or buckets"
+                         : "more nodes, or precision: bf16-true with master_weights: false";
+  return cat("  closest is ", enum_text(closest.sharding), " with ", gib(closest.memory.total()), " GiB, of which ",
+             gib(bytes), " are ", name, ": try ", what, "\n");
+}
+
+/// What the numbers leave out.
+std::vector<std::string> notes(const Config& config, const ModelSize& model, int64_t devices,
+                               const std::vector<NodePlan>& plans) {
+  std::vector<std::string> all;
+  const auto whole = static_cast<double>(model.parameter_bytes);
+  const bool does_not_start = std::ranges::any_of(plans, [&](const NodePlan& plan) {
+    const Prediction* const best = plan.best();
+    return best != nullptr && whole > best->limit;
+  });
+  if (does_not_start)
+    all.push_back(cat("a run begins, evaluates and saves with the whole module (", gib(whole),
+                      " GiB) on each rank, which does not fit: training steps are predicted, but such a run cannot "
+                      "start yet (docs/distributed.md)"));
+  if (config.trainer.strategy.class_path() != "fsdp") return all;
+  const auto& options = static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value;
+  if (options.units.value) all.emplace_back("units are planned as auto, not as in the config");
+  if (options.shard_size.value.value_or(devices) != devices)
+    all.push_back(
+        cat("hybrid is planned with the ", devices, " devices of a node, not with the shard_size of the config"));
+  return all;
 }
 
 PlanJson json_of_prediction(const Prediction& one) {
@@ -217,6 +263,7 @@ ExitCode plan(const CommandLine& command) {
   std::vector<NodePlan> plans;
   for (const int64_t count : nodes) plans.push_back(search.search({count, devices}));
   const StepSize& step = search.step(model.batch_size());
+  const std::vector<std::string> left_out = notes(config, model.size(), devices, plans);
   if (command.json) {
     PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));
@@ -226,6 +273,7 @@ ExitCode plan(const CommandLine& command) {
       for (const Prediction& prediction : one.shardings) item["shardings"].push_back(json_of_prediction(prediction));
       json["nodes"].push_back(std::move(item));
     }
+    json["notes"] = left_out;
     return print(json_text(json)), ExitCode::ok;
   }
   std::string text = model_text(model.size(), step, profile);
@@ -240,9 +288,10 @@ ExitCode plan(const CommandLine& command) {
       why +=
           cat(counted(nodes[i], "node"), ": ",
               best != nullptr ? cat(enum_text(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
-              "\n", reasons(plans[i]));
+              "\n", best == nullptr ? advice(plans[i]) : "", reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
+  for (const std::string& note : left_out) text += cat("note: ", note, "\n");
   return print(text), ExitCode::ok;
 }
 

@@ -167,6 +167,8 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
   if (sharding != PlannedSharding::ddp && !model.is_elementwise)
     out.obstacle = cat(model.optimizer, " needs whole parameters");
+  else if (sharding != PlannedSharding::ddp && model.master_bytes > 0)
+    out.obstacle = "fsdp refuses float32 copies of weights: set master_weights: false for the precision";
   else if (sharding == PlannedSharding::hybrid && mesh.nodes == 1)
     out.obstacle = "one node has nothing to replicate: the same as parameters";
   else if (out.memory.total() > out.limit)

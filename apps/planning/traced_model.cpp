@@ -292,7 +292,16 @@ StepSize TracedModel::step(int64_t batch_size) {
   mode.take_operations();
   {
     mode.set_autocast(autocast_of(impl_->precision->name()));
-    Tensor loss = module.training_step(batch, 0).loss;
+    Tensor loss;
+    try {
+      loss = module.training_step(batch, 0).loss;
+    } catch (const Error& error) {
+      if (impl_->data) throw;
+      throw ConfigError(
+          cat("[cli.plan] training_step cannot use a batch of the entries that --input gives: ", error.what(),
+              " Give an --input for each entry, in the order of the batch, or "
+              "--input NAME=SHAPE for one that has a name."));
+    }
     if (!loss.defined())
       throw ConfigError(cat("[cli.plan] training_step of ", impl_->config.model.class_path(),
                             " returned no loss for the planned batch, so there is no step to plan."));

@@ -114,6 +114,9 @@ void DDPStrategy::configure(StrategySetup setup) {
                                             .device = device_,
                                             .start_timeout_s = options_.start_timeout_s,
                                             .timeout_s = options_.timeout_s});
+  if (place_.world_size == 1 && (options_.local_sgd || options_.compression == Compression::powersgd))
+    log::warn("strategies.one_process", cat("ddp: ", options_.local_sgd ? "local_sgd" : "compression: powersgd",
+                                            " does nothing in a run of one process. Set trainer.devices or num_nodes"));
   if (!group_) return;
   place_ = group_->place();
   require_place(place_, place_.local_world_size, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
@@ -212,6 +215,11 @@ void DDPStrategy::check_slow_networks() const {
         "static_graph has no effect with compression: powersgd, which exchanges gradients after backward. Remove it.");
   if (power && options_.gradient_as_bucket_view)
     refuse("gradient_as_bucket_view has no effect with compression: powersgd, which has no buckets. Remove it.");
+  if (!power && options_.compression != Compression::none && options_.local_sgd &&
+      options_.local_sgd->group_size.value == 1 && options_.local_sgd->start_step == 0)
+    refuse(
+        "compression has no effect with local_sgd if ranks exchange no gradients. Remove it, or set group_size or "
+        "start_step.");
   if (power && options_.local_sgd)
     refuse(
         "compression: powersgd and local_sgd do not work together: what one rank has not sent, the average of the "
@@ -230,10 +238,22 @@ void DDPStrategy::prepare_slow_networks(const std::vector<NamedParameter>& param
   }
   const double bucket_cap_mb = *options_.bucket_cap_mb.value;
   if (options_.compression == Compression::powersgd && place_.world_size > 1) {
-    if (!power_) power_ = std::make_unique<detail::PowerSgd>(options_.powersgd, bucket_cap_mb);
+    const bool begins = !power_;
+    if (begins) power_ = std::make_unique<detail::PowerSgd>(options_.powersgd, bucket_cap_mb);
     power_->start(parameters, std::exchange(loaded_power_, {}));
+    if (begins && power_->has_nothing_to_do())
+      log::warn("strategies.nothing_to_compress",
+                "compression: powersgd has no matrix that its factors make smaller: all gradients are sent whole. "
+                "Lower powersgd.matrix_approximation_rank or min_compression_rate, or use another compression");
+    else if (begins && place_.rank == 0)
+      log::info(cat("powersgd: from step ", options_.powersgd.start_step, " on, a step sends ", power_->describe()));
   }
   if (options_.local_sgd && place_.world_size > 1) {
+    for (const Optimizer* optimizer : optimizers_)
+      if (optimizer->needs_closure())
+        throw ConfigError(cat("[strategies.ddp] ", optimizer->name(),
+                              " evaluates the loss of all ranks several times in a step, as often as their common "
+                              "weights need; with local_sgd, each rank has its own. Use another optimizer."));
     if (!local_) local_ = std::make_shared<detail::LocalSgd>(*options_.local_sgd, bucket_cap_mb, *group_);
     local_->start(parameters, optimizers_, steps_done_, std::exchange(loaded_local_, {}));
   }
@@ -369,6 +389,7 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
 
 void DDPStrategy::sync_gradients(Optimizer& optimizer) {
   if (!group_) return;
+  if (local_) local_->show_own();  // an evaluation may come between a window's last backward and this
   group_->collectives().set_activity("sync_gradients");
   average_gradients(optimizer);
   if (unsynced_) unsynced_->synced(optimizer);
@@ -386,6 +407,7 @@ void DDPStrategy::average_gradients(Optimizer& optimizer) {
 
 void DDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
   if (unsynced_) unsynced_->check_step(optimizer);
+  if (local_) local_->show_own();
   if (group_) group_->collectives().set_activity("the optimizer's step");
   Strategy::optimizer_step(optimizer, closure, found_inf);
 }

@@ -90,6 +90,9 @@ void FSDPStrategy::configure(StrategySetup setup) {
         "all "
         "ranks read the same units. Use sharding: gradients, or auto_micro_batch: false.");
   DDPStrategy::configure(std::move(setup));
+  if (world_size() == 1)
+    log::warn("strategies.one_process",
+              "fsdp divides nothing in a run of one process. Set trainer.devices or num_nodes");
 }
 
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {

@@ -196,6 +196,30 @@ TEST_CASE("plan takes a profile of one's own, and says what is wrong in it") {
   refused(all, "there is no profile 'h1000'; did you mean 'h100'");
 }
 
+TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
+  const Finished large = trainer(joined({"plan", "--nodes", "8"}, kLlama70B));
+  INFO(large.out << large.err);
+  CHECK(says(large.out, "note: a run begins, evaluates and saves with the whole module"));
+  std::vector<std::string> mixed = joined({"plan", "--nodes", "8"}, kLlama70B);
+  *std::ranges::find(mixed, "bf16-true") = "bf16-mixed";
+  const Finished nothing = trainer(mixed);
+  INFO(nothing.out);
+  CHECK(says(nothing.out, "nothing fits"));
+  CHECK(says(nothing.out, "are activations: try precision: bf16-true"));
+  const Finished copies = trainer(joined(joined({"plan"}, kLlama70B), {"--trainer.precision.master_weights", "true"}));
+  CHECK(says(copies.out, "set master_weights: false"));
+  const Finished one_input = trainer({"plan", "--model", "GPT", "--model.vocab_size", "100", "--model.block_size", "16",
+                                      "--optimizer", "AdamW", "--optimizer.lr", "0.1", "--input", "16:int64"});
+  CHECK(one_input.exit_code == 2);
+  CHECK(says(one_input.err, "Give an --input for each entry"));
+  const Finished units = trainer(joined(
+      joined({"plan"}, kLlama70B), {"--trainer.strategy", "fsdp", "--trainer.strategy.sharding", "hybrid",
+                                    "--trainer.strategy.shard_size", "4", "--trainer.strategy.units", "[blocks]"}));
+  INFO(units.out << units.err);
+  CHECK(says(units.out, "note: units are planned as auto"));
+  CHECK(says(units.out, "not with the shard_size of the config"));
+}
+
 TEST_CASE("bench comm writes a profile of this machine, which plan reads") {
   const TemporaryFolder folder;
   const std::vector<std::string> bench{"bench", "comm", "--trainer.accelerator", "cpu", "--trainer.num_threads", "1"};

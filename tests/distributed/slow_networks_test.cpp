@@ -234,6 +234,32 @@ TEST_CASE("local sgd: evaluations and checkpoints between two averages change no
   CHECK(same_bits(ended, *middle));
 }
 
+TEST_CASE("local sgd: an evaluation inside a window that then ends early changes nothing") {
+  // A stream ends, or the rest of an epoch is skipped, while a window is open.
+  const Arguments more = GENERATE(Arguments{"--data.stream", "[60, 60]"},
+                                  Arguments{"--model.trouble", "skip_epoch", "--model.trouble_step", "10"});
+  const Arguments length =
+      kAdam + kEverySix + more + Arguments{"--data.num_train",     "240", "--trainer.accumulate_grad_batches", "4",
+                                           "--trainer.max_epochs", "3",   "--trainer.check_val_every_n_epoch", "null"};
+  const TemporaryFolder quiet, watched;
+  CHECK(same_bits(trained(quiet, 2, length + Arguments{"--trainer.val_check_interval", "1000"}),
+                  trained(watched, 2, length + Arguments{"--trainer.val_check_interval", "10"})));
+}
+
+TEST_CASE("local sgd: a resume that changes the outer optimizer in the middle of a period keeps ranks together") {
+  const TemporaryFolder parts;
+  const Arguments options =
+      kAdam + Arguments{"--data.num_train", "240", "--trainer.strategy.check_replicas_every", "1"};
+  const auto [before, after] =
+      GENERATE(std::pair{kEverySix, kDiloco}, std::pair{kDiloco, kEverySix}, std::pair{kDiloco, Arguments{}},
+               std::pair{Arguments{}, kDiloco},
+               std::pair{kDiloco, kDiloco + Arguments{"--trainer.strategy.local_sgd.start_step", "9"}});
+  REQUIRE(all_exit(fit(parts.path(), 2, options + before + Arguments{"--trainer.max_steps", "4"}), 0));
+  CHECK(all_exit(fit(parts.path(), 2,
+                     options + after + Arguments{"--trainer.max_steps", "18", "--resume", "--allow-config-change"}),
+                 0));
+}
+
 TEST_CASE("local sgd: a run continues from the average with another number of ranks") {
   const TemporaryFolder parts;
   const Arguments options = kAdam + kDiloco + Arguments{"--data.num_train", "240"};
@@ -254,10 +280,13 @@ TEST_CASE("slow networks: what does not work together is refused") {
   refused(kPower + Arguments{"--trainer.precision", "16-mixed"}, "Use bf16-mixed or 32-true");
   refused(kEverySix + Arguments{"--trainer.precision", "bf16-true"}, "Use bf16-mixed or 32-true");
   refused(kPower + kEverySix, "do not work together");
+  refused(kEverySix + Arguments{"--trainer.strategy.compression", "bf16"}, "compression has no effect with local_sgd");
+  refused({"--trainer.strategy.local_sgd", "4"}, "write {KEY: VALUE}; the keys are period, start_step, group_size");
   refused(kPower + Arguments{"--trainer.strategy.static_graph", "true"}, "static_graph has no effect");
   refused({"--trainer.strategy.powersgd.start_step", "3"}, "powersgd has no effect without compression: powersgd");
   refused(kEverySix + Arguments{"--trainer.on_nonfinite", "skip"}, "Use on_nonfinite: raise or off");
   refused(kEverySix + Arguments{"--trainer.strategy.local_sgd.group_size", "2"}, "none trains alone");
+  refused(kEverySix + Arguments{"--optimizer", "LBFGS"}, "Use another optimizer");
   refused({"--trainer.strategy.local_sgd.start_step", "2"}, "period");
   for (const Arguments& options : {kPower, kEverySix}) {
     Arguments arguments = probe("fit", 2, 12, options + Arguments{"--trainer.strategy.sharding", "gradients"});
@@ -266,6 +295,24 @@ TEST_CASE("slow networks: what does not work together is refused") {
     CHECK(all_exit(runs, 2));
     CHECK(says(runs[0].err, "Use strategy: ddp"));
   }
+}
+
+TEST_CASE("slow networks: what does nothing is said") {
+  const TemporaryFolder factored, whole, alone;
+  const Arguments length = kSgd + Arguments{"--trainer.max_steps", "2"};
+  const auto some = fit(factored.path(), 2, length + kPower);
+  CHECK(all_exit(some, 0));
+  INFO(some[0].err);
+  CHECK(says(some[0].err, "powersgd: from step 2 on, a step sends 2 of 4 parameters as factors of rank 1, "));
+  const auto none =
+      fit(whole.path(), 2, length + kPower + Arguments{"--trainer.strategy.powersgd.matrix_approximation_rank", "500"});
+  CHECK(all_exit(none, 0));
+  CHECK(says(none[0].err, "[strategies.nothing_to_compress]"));
+  const Finished one = trainer(probe("fit", 1, 12, length + Arguments{"--trainer.strategy", "ddp"} + kEverySix),
+                               {.folder = alone.path()});
+  INFO(one.err);
+  CHECK(one.exit_code == 0);
+  CHECK(says(one.err, "[strategies.one_process]"));
 }
 
 TEST_CASE("ddp: bucket_cap_mb: auto is measured, shown, and kept by a resume") {

@@ -97,6 +97,13 @@ bool wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& prob
   // `pretrained: weights.safetensors`
   if (hint.empty() && node.is_scalar() && expected.object && expected.object()->find("path") != nullptr)
     hint = cat("write {path: ", node.text(), "}");
+  if (hint.empty() && expected.object) {
+    constexpr size_t kMostNamed = 12;
+    const std::unique_ptr<Fields> fields = expected.object();
+    std::vector<std::string> keys;
+    for (const Field& field : fields->all()) keys.push_back(field.name);
+    if (keys.size() <= kMostNamed) hint = cat("write {KEY: VALUE}; the keys are ", join(keys));
+  }
   if (!hint.empty()) message += "; " + hint;
   problems.add(node.where, path, std::move(message));
   return false;

@@ -54,7 +54,14 @@ void LocalSgd::start(const std::vector<NamedParameter>& parameters, const std::v
 
 void LocalSgd::before_step(int64_t steps) {
   show_own();
-  if (options_.outer_optimizer && is_local(steps) && start_.empty()) start_ = copies_of(values_of(parameters_));
+  if (!is_local(steps)) {
+    // A resume may have moved the start.
+    average();
+    start_.clear();
+    momentum_.clear();
+  }
+  if (options_.outer_optimizer && is_local(steps) && start_.empty() && !differs_)
+    start_ = copies_of(values_of(parameters_));
 }
 
 // A step of several optimizers may count as several.
@@ -71,12 +78,14 @@ bool LocalSgd::after_step(int64_t steps) {
   return is_due_now;
 }
 
+// All ranks have the same `differs_`.
 void LocalSgd::average() {
   if (!differs_) return;
   const at::NoGradGuard no_grad;
   show_own();
   average_.average(values_of(parameters_), *ranks_.impl().collectives);
-  if (options_.outer_optimizer) make_outer_step();
+  // A resume may have added the outer optimizer in the middle of a period: it begins with the next one.
+  if (options_.outer_optimizer && !start_.empty()) make_outer_step();
   differs_ = false;
 }
 
@@ -159,10 +168,14 @@ void LocalSgd::take(const StateTree& loaded) {
           cat("[strategies.ddp] the ", key, " of local_sgd in the checkpoint are not those of the model."));
     return tensors;
   };
-  start_ = read("start");
-  momentum_ = read("momentum");
+  if (options_.outer_optimizer) {
+    start_ = read("start");
+    momentum_ = read("momentum");
+  }
   differs_ = loaded.at("differs").as_bool();
   if (const std::vector<Tensor> weights = read("weights"); !weights.empty()) at::_foreach_copy_(values, weights);
+  // Until local steps begin again, ranks step alike: with the states of rank 0, which all have loaded.
+  if (!is_local(steps_)) return;
   const StateTree::List& optimizers = loaded.at("optimizers").as_list();
   if (!optimizers.empty() && optimizers.size() != optimizers_.size())
     throw CheckpointError("[strategies.ddp] the checkpoint has other optimizers of local_sgd.");

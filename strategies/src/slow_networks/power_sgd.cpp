@@ -193,6 +193,27 @@ void PowerSgd::average(const std::vector<Tensor>& parameters, bool may_be_missin
   }
 }
 
+bool PowerSgd::has_nothing_to_do() const {
+  return std::ranges::none_of(memories_, [&](const Memory& m) { return is_worth_it(m.parameter.value); });
+}
+
+std::string PowerSgd::describe() const {
+  int64_t factored = 0, numbers = 0, sent = 0;
+  for (const Memory& memory : memories_) {
+    const Tensor& value = memory.parameter.value;
+    if (!value.requires_grad()) continue;
+    numbers += value.numel();
+    const bool as_factors = is_worth_it(value);
+    factored += as_factors ? 1 : 0;
+    const int64_t rank = std::min(
+        {options_.matrix_approximation_rank, value.dim() > 0 ? value.size(0) : 1, as_factors ? columns_of(value) : 1});
+    sent += as_factors ? (value.size(0) + columns_of(value)) * rank : value.numel();
+  }
+  const double share = numbers == 0 ? 0 : static_cast<double>(sent) / static_cast<double>(numbers) * 100;
+  return cat(factored, " of ", counted(static_cast<int64_t>(memories_.size()), "parameter"), " as factors of rank ",
+             options_.matrix_approximation_rank, ", ", format_fixed(share, 1), " % of the bytes");
+}
+
 StateTree PowerSgd::state() const {
   StateTree state = StateTree::map({});
   for (const Memory& memory : memories_)

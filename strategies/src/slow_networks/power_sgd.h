@@ -29,6 +29,10 @@ class PowerSgd {
   /// Bytes of a rank's gradients that the last call exchanged, as tensors, and bytes of the gradients.
   std::pair<int64_t, int64_t> bytes() const { return bytes_; }
 
+  /// What a step sends once it has begun: `2 of 6 parameters as factors of rank 1, 1.3 % of the bytes`.
+  std::string describe() const;
+  /// Whether no matrix is worth it, so that all is sent whole.
+  bool has_nothing_to_do() const;
   StateTree state() const;
 
  private:

@@ -33,11 +33,18 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
-/// Name, type, default and doc of each option, one per line.
-std::string table_of(const Fields& fields) {
+void add_rows(std::vector<TextRow>& rows, const Fields& fields, const std::string& prefix, bool also_nested) {
+  for (const Field& field : fields.all()) {
+    rows.push_back({prefix + field.name, type_text(field.type), default_text(field), field.doc});
+    if (also_nested && field.type.object)
+      add_rows(rows, *field.type.object(), cat(prefix, field.name, "."), also_nested);
+  }
+}
+
+/// Name, type, default and doc of each option, one per line, and `also_nested` those of the options that are maps.
+std::string table_of(const Fields& fields, bool also_nested = false) {
   std::vector<TextRow> rows{{"option", "type", "default", "meaning"}};
-  for (const Field& field : fields.all())
-    rows.push_back({field.name, type_text(field.type), default_text(field), field.doc});
+  add_rows(rows, fields, "", also_nested);
   std::vector<int64_t> widths = column_widths(rows);
   constexpr int64_t kWidest = 44;
   for (size_t i = 1; i < widths.size(); ++i) widths[i] = std::min(widths[i], kWidest);
@@ -68,7 +75,7 @@ std::string describe(const std::string& name) {
     const OptionFields made(info->make_options());
     if (!out.empty()) out += "\n";
     out += cat(info->name, " (", kind, ")\n  ", info->doc, "\n\n");
-    out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields);
+    out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields, /*also_nested=*/true);
     if (!info->exports.empty()) out += cat("\n  Provides for link, as data.NAME: ", info->exports, "\n");
     out += common_table(registry, made.fields);
   }

@@ -347,13 +347,14 @@ NonFiniteDecision NonFinitePolicy::decide(const std::string& what) {
       return NonFiniteDecision::proceed;
     case OnNonFinite::raise: {
       const std::string bad = find();
-      throw NonFiniteError(
-          cat("[trainer.on_nonfinite] ", what, " is not finite ", finding_.where,
-              bad.empty() || bad == what ? "" : cat("; first ", bad),
-              ". Lower the learning rate, clip gradients, or check the data; on_nonfinite: skip skips "
-              "such steps, and trainer.check_every: 1 finds the first bad gradient.",
-              // Without a target that counts, cross entropy divides by 0.
-              what == "the loss" ? " A loss is NaN too if all targets of a batch are ignored (-100)." : ""));
+      throw NonFiniteError(cat(
+          "[trainer.on_nonfinite] ", what, " is not finite ", finding_.where,
+          bad.empty() || bad == what ? "" : cat("; first ", bad),
+          ". Lower the learning rate, clip gradients, or check the data; ",
+          settings_.strategy && settings_.strategy->steps_apart() ? "" : "on_nonfinite: skip skips such steps, and ",
+          "trainer.check_every: 1 finds the first bad gradient.",
+          // Without a target that counts, cross entropy divides by 0.
+          what == "the loss" ? " A loss is NaN too if all targets of a batch are ignored (-100)." : ""));
     }
     case OnNonFinite::skip:
       reported_ = true;
