@@ -5,6 +5,7 @@
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/text/text.h"
 #include "ranks.h"
+#include "support/gpu.h"
 
 namespace slow_networks_test {
 
@@ -266,6 +267,22 @@ TEST_CASE("local sgd: a run continues from the average with another number of ra
   REQUIRE(all_exit(fit(parts.path(), 4, options + Arguments{"--trainer.max_steps", "8"}), 0));
   REQUIRE(all_exit(
       fit(parts.path(), 2, options + Arguments{"--trainer.max_steps", "14", "--resume", "--allow-config-change"}), 0));
+}
+
+TEST_CASE("slow networks: on two GPUs the ranks compute what they do on CPUs, over NCCL", "[gpu]") {
+  require_gpus(2);
+  const Arguments options = GENERATE(kPower, kEverySix, kDiloco, Arguments{"--trainer.strategy.bucket_cap_mb", "auto"});
+  const Arguments length =
+      kSgd + options +
+      Arguments{"--data.num_train", "240", "--trainer.max_epochs", "1", "--trainer.val_check_interval", "4"};
+  const TemporaryFolder cpu, gpu, parts;
+  const auto expected = trained(cpu, 2, length);
+  const Arguments on_gpus = length + Arguments{"--trainer.accelerator", "cuda"};
+  const auto found = trained(gpu, 2, on_gpus);
+  CHECK(difference(expected, found) < 1e-4);
+  REQUIRE(all_exit(fit(parts.path(), 2, on_gpus + Arguments{"--trainer.max_steps", "9"}), 0));
+  REQUIRE(all_exit(fit(parts.path(), 2, on_gpus + Arguments{"--resume", "--allow-config-change"}), 0));
+  CHECK(same_bits(found, last_checkpoint(parts.path())));
 }
 
 TEST_CASE("slow networks: what does not work together is refused") {
