@@ -39,7 +39,7 @@ constexpr const char* kWithValue[] = {
 constexpr const char* kFlags[] = {"help",          "help-all", "version", "force", "averaged",
                                   "only_adapters", "json",     "convert", "quiet", "retry_failed"};
 /// Options of `plan`; for other verbs these names are not options.
-constexpr const char* kOfPlan[] = {"nodes", "devices"};
+constexpr const char* kOfPlan[] = {"nodes", "devices", "batch_size"};
 /// Short forms of config keys.
 struct Short {
   const char* name;
@@ -392,6 +392,7 @@ void add_bench(CLI::App& app, CommandLine& out, std::optional<std::string>& argu
       app.add_subcommand("bench", "Measure exchanges between processes (comm), as a profile for plan")->fallthrough();
   verb->add_option("what", argument, "comm")->required()->type_name("WHAT");
   verb->add_option("--output", out.output, "Profile to write; it is printed if not given")->type_name("FILE");
+  verb->add_flag("--force", out.force, "Replace the output if it exists");
 }
 
 /// Finds a learning rate or a batch size for a config.
@@ -499,6 +500,10 @@ void add_plan(CLI::App& app, CommandLine& out) {
   verb->add_option("--profile", planning.profile,
                    "The machines: a100, h100, h200, xeon or a YAML file; h100 if not given")
       ->type_name("PROFILE");
+  verb->add_option("--batch_size", planning.batch_size,
+                   "Samples of a batch of one rank; the batch_size of the config's data if not given")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   verb->add_option("--input", planning.inputs,
                    "Shape of one sample of an entry of a batch (3,32,32 or 2048:int64), instead of a batch of the "
                    "config's data; may be given several times")

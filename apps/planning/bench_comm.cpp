@@ -1,5 +1,7 @@
 #include "planning/bench_comm.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 
@@ -38,14 +40,20 @@ LinkProfile link_of(const ExchangeCost& cost, int64_t ranks) {
 
 std::string table_of(const std::string& title, const std::vector<ExchangeTime>& times, const ExchangeCost& cost) {
   std::vector<TextRow> rows{{"bytes", "measured", "fitted", "error"}};
+  double worst = 0;
   for (const auto& [bytes, seconds] : times) {
     const double fitted = cost.latency_s + static_cast<double>(bytes) / cost.bytes_per_second;
+    worst = std::max(worst, std::abs(fitted / seconds - 1));
     rows.push_back({cat(bytes), cat(format_fixed(seconds * 1e3, 3), " ms"), cat(format_fixed(fitted * 1e3, 3), " ms"),
                     cat(format_fixed((fitted / seconds - 1) * 100, 0), " %")});
   }
   const std::vector<int64_t> widths = column_widths(rows);
   std::string text = cat(title, "\n");
   for (const TextRow& row : rows) text += cat("  ", aligned(row, widths), "\n");
+  if (worst > 0.3)
+    text += cat("  the fit is off by up to ", format_fixed(worst * 100, 0),
+                " %: the machine may be busy, or its "
+                "exchanges change their way with the size\n");
   return text;
 }
 
@@ -117,7 +125,11 @@ HardwareProfile make_profile(const Links& links, const DeviceRates& rates, const
 }  // namespace
 
 ExitCode bench_comm(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
-  if (command.output) check_report_path(*command.output, "--output");
+  if (command.output) {
+    check_report_path(*command.output, "--output");
+    if (std::filesystem::exists(*command.output) && !command.force)
+      throw ConfigError(cat("[bench.comm] ", command.output->string(), " exists. Name another file, or add --force."));
+  }
   const TrainerOptions options = load_config(command.sources).trainer;
   const bool is_ddp = options.strategy.class_path() == "ddp";
   Fabric fabric({.accelerator = options.accelerator,

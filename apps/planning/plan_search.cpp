@@ -1,19 +1,27 @@
 #include "planning/plan_search.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fulgur::cli {
 namespace {
 
 constexpr int64_t kLargestBatch = 4096;
+/// Predictions are not more exact than this.
+constexpr double kAsFast = 0.95;
 
 }  // namespace
 
 const Prediction* NodePlan::best() const {
-  const Prediction* best = nullptr;
+  double fastest = 0;
+  bool any_starts = false;
+  const auto runs = [&](const Prediction& one) { return one.obstacle.empty() && (one.holds_whole || !any_starts); };
+  for (const Prediction& one : shardings) any_starts |= one.obstacle.empty() && one.holds_whole;
   for (const Prediction& one : shardings)
-    if (one.obstacle.empty() && (best == nullptr || one.samples_per_s > best->samples_per_s)) best = &one;
-  return best;
+    if (runs(one)) fastest = std::max(fastest, one.samples_per_s);
+  for (const Prediction& one : shardings)
+    if (runs(one) && one.samples_per_s >= kAsFast * fastest) return &one;
+  return nullptr;
 }
 
 PlanSearch::PlanSearch(TracedModel& model, PlannedRun run, HardwareProfile profile)
@@ -41,6 +49,14 @@ Prediction PlanSearch::best_batch(PlannedSharding sharding, const Mesh& mesh) {
     if (size == 1 || one.samples_per_s > best.samples_per_s * 1.01) best = std::move(one);
   }
   return best;
+}
+
+std::optional<int64_t> PlanSearch::fewest_nodes(int64_t devices, int64_t most) {
+  for (int64_t nodes = 1; nodes <= most; nodes *= 2)
+    for (const PlannedSharding sharding : kShardings)
+      if (predict_step(model_.size(), step(1), sharding, {nodes, devices}, run_, profile_).obstacle.empty())
+        return nodes;
+  return std::nullopt;
 }
 
 NodePlan PlanSearch::search(const Mesh& mesh) {

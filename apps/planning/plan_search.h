@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "planning/prediction.h"
@@ -11,7 +12,8 @@ namespace fulgur::cli {
 struct NodePlan {
   /// For each sharding: the micro-batch with the most samples per second that fits; the smallest one if none does.
   std::vector<Prediction> shardings;
-  /// The fastest of those that fit; nullptr if none does.
+  /// Of those that fit, the first in the order of `PlannedSharding` that is as fast as the fastest, within 5 %; one
+  /// that can start if there is one. nullptr if none fits.
   const Prediction* best() const;
 };
 
@@ -23,6 +25,8 @@ class PlanSearch {
   /// With the batch size of the config.
   std::vector<Prediction> as_configured(const Mesh& mesh);
   NodePlan search(const Mesh& mesh);
+  /// The smallest power of two of nodes with which a batch of one sample fits, up to `most`.
+  std::optional<int64_t> fewest_nodes(int64_t devices, int64_t most);
   const StepSize& step(int64_t batch_size);
 
  private:

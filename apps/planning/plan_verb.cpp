@@ -76,7 +76,9 @@ TextRow memory_row(const Prediction& one) {
   TextRow row{std::string(enum_text(one.sharding)), cat(one.batch_size)};
   for (const auto& [kind, bytes] : one.memory.kinds()) row.push_back(gib(bytes));
   row.push_back(gib(one.memory.total()));
-  row.push_back(one.obstacle.empty() ? "fits" : one.obstacle);
+  row.push_back(!one.obstacle.empty() ? one.obstacle
+                : one.holds_whole     ? "fits"
+                                      : "steps fit, the whole module does not");
   return row;
 }
 
@@ -114,19 +116,30 @@ std::string reasons(const NodePlan& plan) {
   for (const Prediction& one : plan.shardings) {
     if (&one == best) continue;
     std::string why = one.obstacle;
+    if (why.empty() && best->holds_whole && !one.holds_whole) why = "the whole module does not fit beside its parts";
     if (why.empty()) {
-      const double slower = 1 - one.samples_per_s / best->samples_per_s;
-      why = slower < 0.01 ? "as fast, within 1 %"
-                          : cat(format_fixed(slower * 100, 0), " % slower: ", duration(one.exposed_s),
-                                " of its exchanges are not hidden");
+      const double times = best->samples_per_s / one.samples_per_s;
+      const std::string exposed = cat(": ", duration(one.exposed_s), " of its exchanges are not hidden");
+      if (times < 1)
+        why = cat(format_fixed((1 - times) * 100, 0), " % faster, which is less than the error of the prediction");
+      else if (times < 1.01)
+        why = "as fast, within 1 %";
+      else
+        why = times < 2 ? cat("takes ", format_fixed((times - 1) * 100, 0), " % longer", exposed)
+                        : cat("takes ", format_fixed(times, 1), " times as long", exposed);
     }
     text += cat("  not ", enum_text(one.sharding), ": ", why, "\n");
   }
   return text;
 }
 
-/// What would make the sharding fit that is closest to it.
-std::string advice(const NodePlan& plan) {
+bool has_option(const Config& config, std::string_view name) {
+  const OptionFields made(component_registry("model").get(config.model.class_path()).make_options());
+  return made.fields.find(name) != nullptr;
+}
+
+/// What would make the sharding fit that is closest to it, and is not in the config yet.
+std::string advice(const NodePlan& plan, const Config& config, std::optional<int64_t> nodes) {
   const auto need = [](const Prediction& one) {
     return one.memory.total() > one.limit ? one.memory.total() : std::numeric_limits<double>::infinity();
   };
@@ -135,14 +148,16 @@ std::string advice(const NodePlan& plan) {
   const auto kinds = closest.memory.kinds();
   const auto [kind, bytes] = *std::ranges::max_element(kinds, {}, [](const auto& item) { return item.second; });
   const std::string_view name = kind;
-  const char* what = name == "activations"
-                         ? "precision: bf16-true (with *-mixed, autocast keeps copies of the weights), or the model's "
-                           "activation_checkpointing"
-                     : name == "exchange" || name == "libraries" || name == "batch" || name == "buffers"
-                         ? "smaller units or buckets"
-                         : "more nodes, or precision: bf16-true with master_weights: false";
+  std::vector<std::string> tries;
+  if (name == "activations" && has_option(config, "activation_checkpointing"))
+    tries.emplace_back("model.activation_checkpointing: all, if it is not set");
+  if (config.trainer.precision.class_path() != "bf16-true")
+    tries.emplace_back(name == "activations"
+                           ? "precision: bf16-true (with *-mixed, autocast keeps copies of the weights)"
+                           : "precision: bf16-true with master_weights: false");
+  if (nodes) tries.push_back(cat(counted(*nodes, "node"), ", on which a batch of one sample fits"));
   return cat("  closest is ", enum_text(closest.sharding), " with ", gib(closest.memory.total()), " GiB, of which ",
-             gib(bytes), " are ", name, ": try ", what, "\n");
+             gib(bytes), " are ", name, tries.empty() ? "" : ": try ", join(tries, "; or "), "\n");
 }
 
 /// What the numbers leave out.
@@ -150,14 +165,22 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
                                const std::vector<NodePlan>& plans) {
   std::vector<std::string> all;
   const auto whole = static_cast<double>(model.parameter_bytes);
-  const bool does_not_start = std::ranges::any_of(plans, [&](const NodePlan& plan) {
-    const Prediction* const best = plan.best();
-    return best != nullptr && whole > best->limit;
-  });
+  const auto any_best = [&](auto&& is) {
+    return std::ranges::any_of(plans, [&](const NodePlan& plan) {
+      const Prediction* const best = plan.best();
+      return best != nullptr && is(*best);
+    });
+  };
+  if (any_best([](const Prediction& best) { return best.efficiency < 0.5; }))
+    all.emplace_back(
+        "devices wait for exchanges most of the time where efficiency is below 50 %: raise "
+        "accumulate_grad_batches, or see docs/slow_networks.md");
+  const bool does_not_start = any_best([](const Prediction& best) { return !best.holds_whole; });
   if (does_not_start)
-    all.push_back(cat("a run begins, evaluates and saves with the whole module (", gib(whole),
-                      " GiB) on each rank, which does not fit: training steps are predicted, but such a run cannot "
-                      "start yet (docs/distributed.md)"));
+    all.push_back(cat(
+        "a run begins, evaluates and saves with the whole module (", gib(whole),
+        " GiB) on each rank, which does not fit beside its states: training steps are predicted, but such a run cannot "
+        "start yet (docs/distributed.md)"));
   if (config.trainer.strategy.class_path() != "fsdp") return all;
   const auto& options = static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value;
   if (options.units.value) all.emplace_back("units are planned as auto, not as in the config");
@@ -178,6 +201,7 @@ PlanJson json_of_prediction(const Prediction& one) {
           {"batch_size", one.batch_size},
           {"memory", std::move(memory)},
           {"fits", one.obstacle.empty()},
+          {"holds_whole_module", one.holds_whole},
           {"obstacle", one.obstacle},
           {"sent_bytes", std::llround(one.sent_bytes)},
           {"step_s", one.step_s()},
@@ -256,7 +280,7 @@ ExitCode plan(const CommandLine& command) {
   const Config config = load_config(command.sources);
   log::silence(config.silence);
   const int64_t devices = command.planning.devices.value_or(profile.devices_per_node);
-  TracedModel model(config, command.planning.inputs);
+  TracedModel model(config, command.planning.inputs, command.planning.batch_size);
   PlanSearch search(model, run_of(config), profile);
   const Mesh first{nodes.front(), devices};
   const std::vector<Prediction> configured = search.as_configured(first);
@@ -283,12 +307,13 @@ ExitCode plan(const CommandLine& command) {
   std::string why;
   for (size_t i = 0; i < plans.size(); ++i) {
     const Prediction* const best = plans[i].best();
-    if (best != nullptr) rows.push_back(time_row(*best));
+    rows.push_back(best != nullptr ? time_row(*best) : TextRow{cat(nodes[i]), "nothing fits"});
     if (i == 0 || i + 1 == plans.size())
       why +=
           cat(counted(nodes[i], "node"), ": ",
               best != nullptr ? cat(enum_text(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
-              "\n", best == nullptr ? advice(plans[i]) : "", reasons(plans[i]));
+              "\n", best == nullptr ? advice(plans[i], config, search.fewest_nodes(devices, kMostNodes)) : "",
+              reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
   for (const std::string& note : left_out) text += cat("note: ", note, "\n");

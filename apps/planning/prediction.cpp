@@ -56,7 +56,10 @@ std::string largest_kind(const PlannedMemory& memory) {
 void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& times, const PlannedRun& run,
                   const HardwareProfile& profile) {
   const Mesh group = group_of(out.sharding, out.mesh);
-  const auto gradients = static_cast<double>(model.gradient_bytes) * (run.compresses ? 0.5 : 1);
+  // fsdp refuses `compression` if gradients are divided.
+  const bool compresses =
+      run.compresses && (out.sharding == PlannedSharding::ddp || out.sharding == PlannedSharding::optimizer);
+  const auto gradients = static_cast<double>(model.gradient_bytes) * (compresses ? 0.5 : 1);
   const auto parameters = static_cast<double>(model.parameter_bytes);
   const int64_t buckets = std::max<int64_t>(1, std::llround(std::ceil(gradients / run.bucket_bytes)));
   const auto units = static_cast<int64_t>(std::max<size_t>(model.units.size(), 1));
@@ -174,6 +177,9 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   else if (out.memory.total() > out.limit)
     out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
                        ", most for ", largest_kind(out.memory));
+  const double evaluated = static_cast<double>(model.parameter_bytes) + out.memory.states + out.memory.buffers +
+                           out.memory.batch + out.memory.libraries;
+  out.holds_whole = evaluated <= out.limit;
   const ComputeTimes times = times_of(step, run, profile);
   const double windows = static_cast<double>(run.accumulate);
   out.compute_s = (times.forward + times.backward) * windows;

@@ -49,8 +49,10 @@ struct Prediction {
   PlannedSharding sharding = PlannedSharding::ddp;
   int64_t batch_size = 0;  ///< of one rank, in one batch of a window
   PlannedMemory memory;
-  double limit = 0;       ///< bytes that tensors may have
-  std::string obstacle;   ///< why it does not run; empty if it does
+  double limit = 0;      ///< bytes that tensors may have
+  std::string obstacle;  ///< why steps do not run; empty if they do
+  /// Whether the whole module fits beside this rank's other parts: a run begins, evaluates and saves with it.
+  bool holds_whole = true;
   double sent_bytes = 0;  ///< by each rank, in a step
   double compute_s = 0, optimizer_s = 0, exchange_s = 0, exposed_s = 0, jitter_s = 0;
   double step_s() const { return compute_s + optimizer_s + exposed_s + jitter_s; }
@@ -63,7 +65,7 @@ struct Prediction {
 /// Bytes of a rank.
 PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile);
-/// The whole prediction.
+/// The prediction of a step, and of what follows from it.
 Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile);
 

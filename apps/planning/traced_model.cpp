@@ -254,13 +254,15 @@ struct TracedModel::Impl {
   }
 };
 
-TracedModel::TracedModel(const Config& config, const std::vector<std::string>& inputs)
+TracedModel::TracedModel(const Config& config, const std::vector<std::string>& inputs,
+                         std::optional<int64_t> batch_size)
     : impl_(std::make_unique<Impl>()) {
   refuse_unplanned(config);
   impl_->config = config;
   MetaMemory::instance().set_use(MemoryUse::state);
   log::silence({"module.log_outside_run"});
   impl_->find_batch(inputs);
+  if (batch_size) impl_->batch_size = *batch_size;
   impl_->make_model();
   const int64_t before = MetaMemory::instance().bytes(MemoryUse::state);
   static_cast<void>(step(impl_->batch_size));

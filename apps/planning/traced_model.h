@@ -47,7 +47,7 @@ class TracedModel {
  public:
   /// Creates the model. `inputs` are shapes of one sample, as `2048:int64`, one for each entry of a batch; if there are
   /// none, a batch is read from the config's data. Throws a ConfigError for a config that the plan does not cover.
-  TracedModel(const Config& config, const std::vector<std::string>& inputs);
+  TracedModel(const Config& config, const std::vector<std::string>& inputs, std::optional<int64_t> batch_size = {});
   ~TracedModel();
   TracedModel(const TracedModel&) = delete;
   TracedModel& operator=(const TracedModel&) = delete;

@@ -228,7 +228,9 @@ void DDPStrategy::check_slow_networks() const {
 
 // It is called again when parameters are frozen or unfrozen, and when local steps begin.
 void DDPStrategy::prepare_slow_networks(const std::vector<NamedParameter>& parameters) {
+  if (options_.bucket_cap_mb.is_auto() && place_.world_size == 1) options_.bucket_cap_mb = Options().bucket_cap_mb;
   if (options_.bucket_cap_mb.is_auto()) {
+    bucket_cap_was_auto_ = true;
     const detail::ExchangeCost cost = detail::measure_exchange(*group_, device_);
     options_.bucket_cap_mb = detail::bucket_size(cost);
     if (place_.rank == 0)
@@ -254,7 +256,15 @@ void DDPStrategy::prepare_slow_networks(const std::vector<NamedParameter>& param
         throw ConfigError(cat("[strategies.ddp] ", optimizer->name(),
                               " evaluates the loss of all ranks several times in a step, as often as their common "
                               "weights need; with local_sgd, each rank has its own. Use another optimizer."));
-    if (!local_) local_ = std::make_shared<detail::LocalSgd>(*options_.local_sgd, bucket_cap_mb, *group_);
+    if (!local_) {
+      local_ = std::make_shared<detail::LocalSgd>(*options_.local_sgd, bucket_cap_mb, *group_);
+      int64_t bytes = 0;
+      for (const NamedParameter& parameter : parameters) bytes += static_cast<int64_t>(parameter.value.nbytes());
+      if (place_.rank == 0)
+        log::info(cat("local_sgd: from step ", options_.local_sgd->start_step, " on, ranks average their weights, ",
+                      format_fixed(static_cast<double>(bytes) / 1e6, 1), " MB, every ",
+                      counted(options_.local_sgd->period, "step")));
+    }
     local_->start(parameters, optimizers_, steps_done_, std::exchange(loaded_local_, {}));
   }
   reducers_are_local_ = is_local_step();
@@ -492,10 +502,11 @@ StateTree DDPStrategy::state() const {
                                     {"buffers", std::move(buffers)},
                                     {"syncs_buffers_next", syncs_buffers_next_},
                                     {"world_size", place_.world_size},
-                                    {"bucket_cap_mb", options_.bucket_cap_mb.value.value_or(0)}});
+                                    {"bucket_cap_mb", options_.bucket_cap_mb.value.value_or(0)},
+                                    {"bucket_cap_was_auto", bucket_cap_was_auto_},
+                                    {"steps", steps_done_}});
   if (power_) state["powersgd"] = power_->state();
   if (local_) state["local_sgd"] = local_->state();
-  if (power_ || local_) state["steps"] = steps_done_;
   return state;
 }
 
@@ -507,8 +518,18 @@ void DDPStrategy::load_state(const StateTree& state) {
   if (same_ranks && state.contains("powersgd")) loaded_power_ = state.at("powersgd");
   if (state.contains("local_sgd"))
     loaded_local_ = same_ranks ? state.at("local_sgd") : detail::LocalSgd::shared_state(state.at("local_sgd"));
-  if (same_ranks && options_.bucket_cap_mb.is_auto() && state.at("bucket_cap_mb").as_double() > 0)
-    options_.bucket_cap_mb = state.at("bucket_cap_mb").as_double();
+  bucket_cap_was_auto_ = same_ranks && options_.bucket_cap_mb.is_auto() && state.contains("bucket_cap_was_auto") &&
+                         state.at("bucket_cap_was_auto").as_bool();
+  if (bucket_cap_was_auto_) options_.bucket_cap_mb = state.at("bucket_cap_mb").as_double();
+  if (!same_ranks && place_.rank == 0) {
+    if (state.contains("powersgd") && options_.compression == Compression::powersgd)
+      log::info(
+          "resume: with another number of ranks, powersgd begins without the errors and factors of the checkpoint");
+    if (state.contains("local_sgd") && options_.local_sgd)
+      log::info(
+          "resume: with another number of ranks, all begin with the average of the weights, and with the state of "
+          "rank 0's optimizer");
+  }
   if (state.contains("buffers") && state.at("world_size").as_int() == place_.world_size) {
     syncs_buffers_next_ = state.at("syncs_buffers_next").as_bool();
     for (const StateTree& buffer : state.at("buffers").as_list()) kept_buffers_.push_back(buffer.tensor());

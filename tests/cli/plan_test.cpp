@@ -200,12 +200,15 @@ TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   const Finished large = trainer(joined({"plan", "--nodes", "8"}, kLlama70B));
   INFO(large.out << large.err);
   CHECK(says(large.out, "note: a run begins, evaluates and saves with the whole module"));
+  CHECK(says(large.out, "steps fit, the whole module does not"));
   std::vector<std::string> mixed = joined({"plan", "--nodes", "8"}, kLlama70B);
   *std::ranges::find(mixed, "bf16-true") = "bf16-mixed";
   const Finished nothing = trainer(mixed);
   INFO(nothing.out);
   CHECK(says(nothing.out, "nothing fits"));
-  CHECK(says(nothing.out, "are activations: try precision: bf16-true"));
+  CHECK(says(nothing.out, "are activations: try model.activation_checkpointing: all"));
+  CHECK(says(nothing.out, "or precision: bf16-true"));
+  CHECK(says(nothing.out, " nodes, on which a batch of one sample fits"));
   const Finished copies = trainer(joined(joined({"plan"}, kLlama70B), {"--trainer.precision.master_weights", "true"}));
   CHECK(says(copies.out, "set master_weights: false"));
   const Finished one_input = trainer({"plan", "--model", "GPT", "--model.vocab_size", "100", "--model.block_size", "16",
@@ -218,6 +221,33 @@ TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   INFO(units.out << units.err);
   CHECK(says(units.out, "note: units are planned as auto"));
   CHECK(says(units.out, "not with the shard_size of the config"));
+}
+
+TEST_CASE("plan: the batch size of a described batch, and the simplest of the shardings that are as fast") {
+  const std::vector<std::string> small{"plan",     "--model",
+                                       "GPT",      "--model.vocab_size",
+                                       "100",      "--model.block_size",
+                                       "16",       "--optimizer",
+                                       "AdamW",    "--optimizer.lr",
+                                       "0.1",      "--input",
+                                       "16:int64", "--input",
+                                       "16:int64", "--json"};
+  const auto planned = [&](const std::vector<std::string>& more) {
+    const Finished run = trainer(joined(small, more));
+    INFO(run.err);
+    REQUIRE(run.exit_code == 0);
+    return PlanReport::parse(run.out);
+  };
+  CHECK(planned({"--batch_size", "24"})["model"]["batch_size"] == 24);
+  CHECK(planned({})["model"]["batch_size"] == 1);
+  const PlanReport two = planned({"--devices", "2"});
+  double fastest = 0;
+  for (const auto& one : two["nodes"][0]["shardings"]) fastest = std::max(fastest, one["samples_per_s"].get<double>());
+  for (const auto& one : two["nodes"][0]["shardings"]) {
+    if (one["samples_per_s"].get<double>() < 0.95 * fastest) continue;
+    CHECK(two["nodes"][0]["best"] == one["sharding"]);
+    break;
+  }
 }
 
 TEST_CASE("bench comm writes a profile of this machine, which plan reads") {
@@ -241,6 +271,10 @@ TEST_CASE("bench comm writes a profile of this machine, which plan reads") {
   CHECK(printed.exit_code == 0);
   CHECK(printed.out.starts_with("# sums over the 3 processes"));
   CHECK(says(printed.out, "\nname: measured\n"));
+  const Finished again =
+      trainer(joined(bench, {"--trainer.devices", "2", "--output", "mine.yaml"}), {.folder = folder.path()});
+  CHECK(again.exit_code == 2);
+  CHECK(says(again.err, "mine.yaml exists"));
   CHECK(trainer(joined(bench, {"--trainer.devices", "1"})).exit_code == 2);
   CHECK(trainer({"bench", "disk"}).exit_code == 2);
   const Finished nowhere =

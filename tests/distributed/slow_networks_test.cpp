@@ -262,11 +262,26 @@ TEST_CASE("local sgd: a resume that changes the outer optimizer in the middle of
 }
 
 TEST_CASE("local sgd: a run continues from the average with another number of ranks") {
-  const TemporaryFolder parts;
+  const TemporaryFolder parts, of_power;
   const Arguments options = kAdam + kDiloco + Arguments{"--data.num_train", "240"};
   REQUIRE(all_exit(fit(parts.path(), 4, options + Arguments{"--trainer.max_steps", "8"}), 0));
   REQUIRE(all_exit(
       fit(parts.path(), 2, options + Arguments{"--trainer.max_steps", "14", "--resume", "--allow-config-change"}), 0));
+  REQUIRE(all_exit(fit(of_power.path(), 4, kAdam + kPower + Arguments{"--trainer.max_steps", "8"}), 0));
+  const auto resumed = fit(
+      of_power.path(), 2, kAdam + kPower + Arguments{"--trainer.max_steps", "14", "--resume", "--allow-config-change"});
+  REQUIRE(all_exit(resumed, 0));
+  CHECK(says(resumed[0].err, "begins without the errors and factors"));
+}
+
+TEST_CASE("local sgd: a resume that adds it makes the first average after a whole period") {
+  const TemporaryFolder parts;
+  const Arguments options = kAdam + Arguments{"--data.num_train", "240"};
+  REQUIRE(all_exit(fit(parts.path(), 2, options + Arguments{"--trainer.max_steps", "8"}), 0));
+  REQUIRE(all_exit(fit(parts.path(), 2,
+                       options + kDiloco + Arguments{"--trainer.max_steps", "9", "--resume", "--allow-config-change"}),
+                   0));
+  CHECK_FALSE(says(read_text(last_checkpoint(parts.path()) / "state.json"), "momentum."));
 }
 
 TEST_CASE("slow networks: on two GPUs the ranks compute what they do on CPUs, over NCCL", "[gpu]") {
@@ -315,7 +330,7 @@ TEST_CASE("slow networks: what does not work together is refused") {
 }
 
 TEST_CASE("slow networks: what does nothing is said") {
-  const TemporaryFolder factored, whole, alone;
+  const TemporaryFolder factored, whole, alone, averaged;
   const Arguments length = kSgd + Arguments{"--trainer.max_steps", "2"};
   const auto some = fit(factored.path(), 2, length + kPower);
   CHECK(all_exit(some, 0));
@@ -325,6 +340,8 @@ TEST_CASE("slow networks: what does nothing is said") {
       fit(whole.path(), 2, length + kPower + Arguments{"--trainer.strategy.powersgd.matrix_approximation_rank", "500"});
   CHECK(all_exit(none, 0));
   CHECK(says(none[0].err, "[strategies.nothing_to_compress]"));
+  const auto local = fit(averaged.path(), 2, length + kEverySix);
+  CHECK(says(local[0].err, "local_sgd: from step 0 on, ranks average their weights, 0.0 MB, every 6 steps"));
   const Finished one = trainer(probe("fit", 1, 12, length + Arguments{"--trainer.strategy", "ddp"} + kEverySix),
                                {.folder = alone.path()});
   INFO(one.err);

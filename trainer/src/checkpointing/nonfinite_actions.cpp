@@ -31,6 +31,11 @@ void roll_back(RunState& run, Services& services) {
                      cat(text, ": there is no checkpoint to return to, so the optimizer's step is skipped instead"));
   }
   if (!path) throw NonFiniteError(cat(text, ", and there is no checkpoint to roll back to."));
+  if (run.strategy->steps_apart() && run.world_size() > 1)
+    throw NonFiniteError(cat(text,
+                             ": there is no rollback with local_sgd, whose ranks have their own weights. Resume "
+                             "from the last checkpoint, ",
+                             path->string()));
   services.checkpoints.discard_requests("a rollback");
   const CheckpointContent content = read_checkpoint(*path);
   services.finite.count_rollback(content.state.at(checkpoint_keys::kNonfinite), *path);

@@ -63,6 +63,16 @@ std::string common_table(const ComponentRegistry& registry, const Fields& own) {
              table_of(common.fields));
 }
 
+/// The components with an option of that name.
+std::vector<std::string> owners_of_option(std::string_view name) {
+  std::vector<std::string> owners;
+  for (const std::string& kind : registry_kinds())
+    for (const std::string& known : component_registry(kind).names())
+      if (OptionFields(component_registry(kind).get(known).make_options()).fields.find(name) != nullptr)
+        owners.push_back(known);
+  return owners;
+}
+
 /// Doc and options of the components of that name, of every kind.
 std::string describe(const std::string& name) {
   std::string out;
@@ -84,6 +94,9 @@ std::string describe(const std::string& name) {
   if (std::ranges::find(kinds, name) != kinds.end())
     throw ConfigError(cat("[describe] '", name, "' is a kind of component. `", program_name(), " list ", name,
                           "` lists those of it, and `", program_name(), " describe NAME` the options of one."));
+  if (const std::vector<std::string> owners = owners_of_option(name); !owners.empty())
+    throw ConfigError(cat("[describe] '", name, "' is an option of ", join(owners), ". `", program_name(), " describe ",
+                          owners.front(), "` shows it."));
   throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",
                         program_name(),
                         " list` shows all. Those of a plug-in need --plugin FILE.so, or -c with a "

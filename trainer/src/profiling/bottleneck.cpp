@@ -79,11 +79,16 @@ void advise_on_exchange(const StepCosts& costs, const RunTraits& run, std::vecto
   advice.push_back({cat("backward waits ", format_fixed(1e3 * costs.exchange_s, 2),
                         " ms a step for the gradients of other ranks. Exchange them less often"),
                     cat("trainer: {accumulate_grad_batches: ", 4 * run.accumulate_grad_batches, "}")});
+  advice.push_back(
+      {"on a slow network, ranks can exchange factors of gradients, or average weights every few steps "
+       "(docs/slow_networks.md)",
+       ddp_yaml("local_sgd: {period: 8}")});
   if (!run.compresses_gradients)
     advice.push_back({"half of the bytes suffice if gradients are sent as bfloat16", ddp_yaml("compression: bf16")});
   if (run.finds_unused_parameters)
     advice.push_back({"the search for unused parameters traverses the graph in each step, and exchanges which they are",
                       ddp_yaml("find_unused_parameters: false")});
+  if (!run.has_buckets) return;
   advice.push_back({"smaller buckets begin the exchange earlier, larger ones need fewer messages; the default is 25",
                     ddp_yaml("bucket_cap_mb: 10")});
 }

@@ -35,6 +35,7 @@ struct RunTraits {
   bool has_images = false;  ///< a parameter has four dimensions, as the kernel of a convolution
   bool channels_last = false, high_matmul_precision = false;
   bool compresses_gradients = false, finds_unused_parameters = false;
+  bool has_buckets = true;  ///< gradients are exchanged in buckets while backward computes
 };
 
 enum class Bound { data, host, device, exchange, nothing };

@@ -62,6 +62,7 @@ RunTraits traits_of(const RunState& run) {
   if (const auto* const ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get())) {
     traits.compresses_gradients = ddp->options().compression != DDPStrategy::Compression::none;
     traits.finds_unused_parameters = ddp->options().find_unused_parameters;
+    traits.has_buckets = ddp->options().compression != DDPStrategy::Compression::powersgd;
   }
   return traits;
 }

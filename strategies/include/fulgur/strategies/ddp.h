@@ -154,6 +154,7 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   std::shared_ptr<detail::LocalSgd> local_;  ///< with local_sgd
   StateTree loaded_power_, loaded_local_;
   int64_t steps_done_ = 0;
+  bool bucket_cap_was_auto_ = false;
   bool reducers_are_local_ = false;         ///< they were made for steps that average gradients in a group only
   std::function<void()> exchange_awaited_;  ///< empty: nothing watches
   bool syncs_buffers_next_ = true;
