@@ -361,6 +361,10 @@ void DDPStrategy::before_evaluation(LightningModule& module) {
   take_from_rank_0(own_buffers(module));
 }
 
+void DDPStrategy::after_evaluation(LightningModule&) {
+  if (local_) local_->show_own();
+}
+
 std::unique_ptr<WholeParameters> DDPStrategy::whole_parameters() {
   if (!local_ || !local_->has_own_weights()) return nullptr;
   struct Average final : WholeParameters {
@@ -399,7 +403,7 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
 
 void DDPStrategy::sync_gradients(Optimizer& optimizer) {
   if (!group_) return;
-  if (local_) local_->show_own();  // an evaluation may come between a window's last backward and this
+  if (local_) local_->show_own();  // an evaluation that has thrown may have come before
   group_->collectives().set_activity("sync_gradients");
   average_gradients(optimizer);
   if (unsynced_) unsynced_->synced(optimizer);

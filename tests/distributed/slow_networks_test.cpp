@@ -247,6 +247,38 @@ TEST_CASE("local sgd: an evaluation inside a window that then ends early changes
                   trained(watched, 2, length + Arguments{"--trainer.val_check_interval", "10"})));
 }
 
+TEST_CASE("local sgd: weights that hooks write after an evaluation are those of the rank") {
+  const Arguments length = kAdam + kEverySix +
+                           Arguments{"--data.num_train",
+                                     "240",
+                                     "--trainer.max_epochs",
+                                     "2",
+                                     "--model.trouble",
+                                     "flip_between",
+                                     "--model.trouble_step",
+                                     "4",
+                                     "--trainer.strategy.check_replicas_every",
+                                     "-1"};
+  const TemporaryFolder quiet, watched;
+  CHECK(same_bits(trained(quiet, 2, length),
+                  trained(watched, 2, length + Arguments{"--trainer.val_check_interval", "4"})));
+}
+
+TEST_CASE("local sgd: frozen parameters are left as they are") {
+  const TemporaryFolder folder;
+  const Arguments length = kAdam + Arguments{"--trainer.max_steps", "12", "--trainer.callbacks+=Finetuning",
+                                             "--trainer.callbacks.freeze", "[\"first*\"]"};
+  const auto a = fulgur::read_safetensors(trained(folder, 3, length) / "model.safetensors").tensors;
+  const TemporaryFolder local;
+  const auto b =
+      fulgur::read_safetensors(trained(local, 3, length + Arguments{"--trainer.strategy.local_sgd.period", "1"}) /
+                               "model.safetensors")
+          .tensors;
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i].first.starts_with("first")) CHECK(a[i].second.equal(b[i].second));
+}
+
 TEST_CASE("local sgd: a resume that changes the outer optimizer in the middle of a period keeps ranks together") {
   const TemporaryFolder parts;
   const Arguments options =

@@ -288,7 +288,7 @@ void Fabric::step(Optimizer& optimizer, const Closure& closure) {
 }
 
 struct Fabric::Evaluation::Impl {
-  explicit Impl(Fabric::Impl& fabric) : rng(fabric.strategy->devices()) {
+  explicit Impl(Fabric::Impl& of) : fabric(of), rng(fabric.strategy->devices()) {
     for (const auto& part : fabric.own->modules()) modes.emplace_back(part, part->is_training());
     fabric.strategy->before_evaluation(*fabric.module);
     fabric.own->eval();
@@ -299,10 +299,16 @@ struct Fabric::Evaluation::Impl {
     for (const auto& [part, training] : modes)
       // It sets the parts below too, which come later in the list.
       if (part->is_training() != training) part->train(training);
+    try {
+      if (fabric.strategy) fabric.strategy->after_evaluation(*fabric.module);
+    } catch (const std::exception&) {
+      // A device that has failed: the next step says so.
+    }
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  Fabric::Impl& fabric;
   RngGuard rng;
   at::NoGradGuard no_grad;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;

@@ -46,6 +46,7 @@ LocalSgd::LocalSgd(const LocalSgdOptions& options, double bucket_cap_mb, Process
 
 void LocalSgd::start(const std::vector<NamedParameter>& parameters, const std::vector<Optimizer*>& optimizers,
                      int64_t steps, const StateTree& loaded) {
+  if (parameters_.size() != parameters.size()) trained_.assign(parameters.size(), false);
   parameters_ = parameters;
   optimizers_ = optimizers;
   steps_ = steps;
@@ -62,7 +63,18 @@ void LocalSgd::before_step(int64_t steps) {
   }
   if (options_.outer_optimizer && is_local(steps) && start_.empty() && !differs_)
     start_ = copies_of(values_of(parameters_));
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].value.requires_grad() && parameters_[i].value.is_floating_point()) trained_[i] = true;
 }
+
+std::vector<Tensor> LocalSgd::trained() const {
+  std::vector<Tensor> values;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (trained_[i]) values.push_back(parameters_[i].value.detach());
+  return values;
+}
+
+void LocalSgd::forget_trained() { trained_.assign(parameters_.size(), false); }
 
 // A step of several optimizers may count as several.
 bool LocalSgd::is_due(int64_t steps) const {
@@ -83,10 +95,11 @@ void LocalSgd::average() {
   if (!differs_) return;
   const at::NoGradGuard no_grad;
   show_own();
-  average_.average(values_of(parameters_), *ranks_.impl().collectives);
+  average_.average(trained(), *ranks_.impl().collectives);
   // A resume may have added the outer optimizer in the middle of a period: it begins with the next one.
   if (options_.outer_optimizer && !start_.empty()) make_outer_step();
   differs_ = false;
+  forget_trained();
 }
 
 // torch.optim.SGD, whose gradient is the change of the weights in the period.
@@ -96,48 +109,56 @@ void LocalSgd::make_outer_step() {
   if (momentum_.empty())
     for (const Tensor& value : values) momentum_.push_back(at::zeros_like(value));
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].is_floating_point()) continue;
+    if (!trained_[i]) continue;
     const Tensor gradient = start_[i] - values[i];
     momentum_[i].mul_(outer.momentum).add_(gradient);
     const Tensor step = outer.nesterov ? gradient.add(momentum_[i], outer.momentum) : momentum_[i];
     start_[i].sub_(step, outer.lr);
+    values[i].copy_(start_[i]);
   }
-  at::_foreach_copy_(values, start_);
 }
 
 void LocalSgd::show_average() {
   if (!has_own_weights()) return;
   const at::NoGradGuard no_grad;
-  const std::vector<Tensor> values = values_of(parameters_);
-  own_ = copies_of(values);
+  const std::vector<Tensor> values = trained();
+  const std::vector<Tensor> own = copies_of(values);
   average_.average(values, *ranks_.impl().collectives);
-  shown_.clear();
-  for (const Tensor& value : values) shown_.emplace_back(value.clone(), value._version());
+  for (size_t i = 0; i < values.size(); ++i)
+    shown_.push_back({.parameter = values[i],
+                      .own = own[i],
+                      .average = values[i].clone(),
+                      .version = static_cast<int64_t>(values[i]._version())});
 }
 
 void LocalSgd::show_own() {
-  if (own_.empty()) return;
   const at::NoGradGuard no_grad;
-  const std::vector<Tensor> values = values_of(parameters_);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto& [average, version] = shown_[i];
+  for (const Shown& shown : std::exchange(shown_, {})) {
     // A callback may have written other weights for an evaluation, and the average after it.
-    if (values[i]._version() == version || at::equal(values[i], average)) values[i].copy_(own_[i]);
+    const bool is_average = shown.parameter._version() == shown.version || at::equal(shown.parameter, shown.average);
+    if (is_average) Tensor(shown.parameter).copy_(shown.own);
   }
-  own_.clear();
-  shown_.clear();
 }
 
 void LocalSgd::finish() {
   show_average();
-  own_.clear();
   shown_.clear();
   differs_ = false;
+  forget_trained();
 }
 
 StateTree LocalSgd::state() const {
   StateTree state = StateTree::map({{"differs", differs_}});
-  if (differs_) state["weights"] = to_list(own_.empty() ? values_of(parameters_) : own_);
+  if (differs_) {
+    std::vector<Tensor> weights = values_of(parameters_);
+    for (const Shown& shown : shown_)
+      for (Tensor& weight : weights)
+        if (weight.is_alias_of(shown.parameter)) weight = shown.own;
+    state["weights"] = to_list(weights);
+    StateTree::List trained;
+    for (const bool is : trained_) trained.emplace_back(is);
+    state["trained"] = std::move(trained);
+  }
   if (!start_.empty()) state["start"] = to_list(start_);
   if (!momentum_.empty()) state["momentum"] = to_list(momentum_);
   StateTree::List optimizers;
@@ -173,6 +194,10 @@ void LocalSgd::take(const StateTree& loaded) {
     momentum_ = read("momentum");
   }
   differs_ = loaded.at("differs").as_bool();
+  if (differs_) {
+    const StateTree::List& trained = loaded.at("trained").as_list();
+    for (size_t i = 0; i < std::min(trained.size(), trained_.size()); ++i) trained_[i] = trained[i].as_bool();
+  }
   if (const std::vector<Tensor> weights = read("weights"); !weights.empty()) at::_foreach_copy_(values, weights);
   // Until local steps begin again, ranks step alike: with the states of rank 0, which all have loaded.
   if (!is_local(steps_)) return;

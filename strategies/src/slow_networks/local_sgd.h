@@ -36,7 +36,7 @@ class LocalSgd {
   bool after_step(int64_t steps);
 
   /// Whether the parameters are this rank's, which those of other ranks differ from.
-  bool has_own_weights() const { return differs_ && own_.empty(); }
+  bool has_own_weights() const { return differs_ && shown_.empty(); }
   /// Puts the average into the parameters until `show_own`; all ranks must call it.
   void show_average();
   /// Puts this rank's weights back, except those that were written to since.
@@ -51,6 +51,9 @@ class LocalSgd {
 
  private:
   void average();
+  /// The parameters of real numbers that were trained since the last average, or may be in the next step.
+  std::vector<Tensor> trained() const;
+  void forget_trained();
   void make_outer_step();
   bool is_due(int64_t steps) const;
   void take(const StateTree& loaded);
@@ -63,12 +66,17 @@ class LocalSgd {
   TensorAverage average_;
   std::vector<NamedParameter> parameters_;
   std::vector<Optimizer*> optimizers_;
-  int64_t steps_ = 0;                              ///< that are done
-  bool differs_ = false;                           ///< a local step was made since the last average
-  std::vector<Tensor> own_;                        ///< this rank's weights while the parameters are the average
-  std::vector<std::pair<Tensor, int64_t>> shown_;  ///< the average, and the versions of the parameters then
-  std::vector<Tensor> start_;                      ///< of the period, for the outer optimizer
-  std::vector<Tensor> momentum_;                   ///< of the outer optimizer
+  int64_t steps_ = 0;          ///< that are done
+  bool differs_ = false;       ///< a local step was made since the last average
+  std::vector<bool> trained_;  ///< by parameter; the others are the same on all ranks
+  /// A parameter that is the average now.
+  struct Shown {
+    Tensor parameter, own, average;
+    int64_t version;  ///< of the parameter, as the average
+  };
+  std::vector<Shown> shown_;
+  std::vector<Tensor> start_;     ///< of the period, for the outer optimizer
+  std::vector<Tensor> momentum_;  ///< of the outer optimizer
 };
 
 }  // namespace fulgur::detail

@@ -420,6 +420,7 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   run.each_due_callback(LogScope::forbidden, hooks.names.end, [&](Callback& c) { (c.*hooks.end)(services.context); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
+  if (run.fn == TrainerFn::fit) run.strategy->after_evaluation(module);
   report.seconds = services.context.elapsed_s() - started;
   return report;
 }

@@ -81,6 +81,7 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
   void before_evaluation(LightningModule& module) override;
+  void after_evaluation(LightningModule& module) override;
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void sync_gradients(Optimizer& optimizer) override;

@@ -93,6 +93,8 @@ class FULGUR_API Strategy {
   virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
   /// Called before each evaluation; makes state that differs between ranks the same.
   virtual void before_evaluation(LightningModule& /*module*/) {}
+  /// Called after each evaluation of a fit, when the hooks of its end have returned.
+  virtual void after_evaluation(LightningModule& /*module*/) {}
   /// Per-rank state, besides weights and optimizers, on which results depend to the last bit. A resume with another
   /// number of ranks gives rank 0's state to all.
   virtual StateTree state() const { return {}; }
