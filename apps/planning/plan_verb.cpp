@@ -95,6 +95,7 @@ TextRow time_row(const Prediction& one) {
   return {cat(one.mesh.nodes),
           std::string(enum_text(one.sharding)),
           cat(one.batch_size),
+          large(one.samples_per_s * one.step_s()),
           duration(one.step_s()),
           duration(one.compute_s + one.optimizer_s),
           duration(one.exchange_s),
@@ -107,8 +108,8 @@ TextRow time_row(const Prediction& one) {
           percent(one.waste)};
 }
 
-const TextRow kTimeHead{"nodes", "sharding",   "batch",       "step",       "compute",    "exchange", "not hidden",
-                        "sent",  "efficiency", "samples/day", "tokens/day", "save every", "waste"};
+const TextRow kTimeHead{"nodes",      "sharding", "batch",      "of all",      "step",       "compute",    "exchange",
+                        "not hidden", "sent",     "efficiency", "samples/day", "tokens/day", "save every", "waste"};
 
 std::string reasons(const NodePlan& plan) {
   std::string text;

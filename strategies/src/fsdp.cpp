@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "distributed/shard_groups.h"
@@ -107,11 +108,25 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
         module, optimizers, options_.units.value, *groups_,
         detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()});
     take_loaded_gradients();
+    describe_units();
   }
   DDPStrategy::start_training(module, optimizers);
   if (!shards_ || !divides_all() || parameters_) return;
   parameters_ = std::make_unique<detail::ParameterShards>(*groups_, *shards_);
   parameters_->divide();
+}
+
+void FSDPStrategy::describe_units() const {
+  int64_t largest = 0;
+  for (const auto& unit : shards_->units()) largest = std::max(largest, static_cast<int64_t>(unit->buffer().nbytes()));
+  const auto count = static_cast<int64_t>(shards_->units().size());
+  if (rank() == 0)
+    log::info(cat("fsdp: sharding ", enum_text(options_.sharding), " · ", counted(count, "unit"), ", the largest with ",
+                  format_fixed(static_cast<double>(largest) / 1e6, 1), " MB"));
+  if (divides_all() && count == 1)
+    log::warn("strategies.one_unit",
+              cat("fsdp gathers all parameters at once, since they are one unit, so sharding: ",
+                  enum_text(options_.sharding), " saves little memory. Name parts of the module in units"));
 }
 
 void FSDPStrategy::before_forward(LightningModule& module, GradSync sync) {

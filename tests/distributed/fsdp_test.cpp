@@ -328,6 +328,16 @@ TEST_CASE("fsdp: on two GPUs the ranks compute what those of ddp do, over NCCL",
   CHECK(same_checkpoints(of_gradients, trained(parameters, 2, "parameters", units)));
 }
 
+TEST_CASE("fsdp: the run says what is divided, and warns of one unit") {
+  const TemporaryFolder parts, one;
+  const Arguments length{"--trainer.max_steps", "1"};
+  const auto runs = fit(parts.path(), 2, "parameters", length + Arguments{"--trainer.strategy.units", "[first, last]"});
+  CHECK(says(runs[0].err, "fsdp: sharding parameters · 2 units, the largest with "));
+  CHECK_FALSE(says(runs[0].err, "[strategies.one_unit]"));
+  CHECK(says(fit(one.path(), 2, "parameters", length + Arguments{"--trainer.strategy.units", "[]"})[0].err,
+             "[strategies.one_unit]"));
+}
+
 TEST_CASE("fsdp: a parameter without a gradient is named") {
   const TemporaryFolder folder;
   const auto runs = fit(folder.path(), 2, "gradients", {"--model.spare", "true", "--trainer.max_steps", "1"});

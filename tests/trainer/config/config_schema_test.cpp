@@ -159,7 +159,14 @@ TEST_CASE("components are listed and described") {
 
   const std::string model = describe_component("ConfigModel");
   CHECK(says(model, "ConfigModel (model)"));
-  CHECK(says(model, "classes  int, at least 2"));
+  CHECK(says(model, "  int, at least 2"));
+  CHECK(says(model, "\n  classes "));
+  // The options of one that is a map follow it.
+  const std::string ddp = describe_component("ddp");
+  CHECK(says(ddp, "\n  local_sgd.outer_optimizer.momentum "));
+  CHECK(says(test::message_of<ConfigError>([] { describe_component("matrix_approximation_rank"); }),
+             "unknown component"));
+  CHECK(says(test::message_of<ConfigError>([] { describe_component("local_sgd"); }), "is an option of ddp, fsdp. `"));
   CHECK(says(model, "required"));
   CHECK(says(model, "[8, 4]"));
   CHECK_FALSE(says(model, "Beside class_path"));

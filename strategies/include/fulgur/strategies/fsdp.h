@@ -96,6 +96,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
   void check_memory() const;
+  void describe_units() const;
   void give_back() noexcept;
 
   Options options_;
