@@ -24,7 +24,7 @@ namespace fulgur::cli {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kBytesOfGib = 1024.0 * 1024 * 1024;
 
 /// The shortest time of `work`, which is repeated so often that it takes a while.
 double seconds_of(at::Device device, int repeats, const std::function<void()>& work) {
@@ -78,11 +78,11 @@ DeviceRates measure_device(at::Device device, int64_t sharers) {
   at::Tensor small = at::zeros({256}, at::TensorOptions(device));
   rates.kernel_us = seconds_of(device, 2000, [&] { small.add_(1); }) * 1e6;
   if (const auto free = free_device_memory(device); free && !device.is_cpu())
-    rates.memory_gib = static_cast<double>(*free) / kGiB;
+    rates.memory_gib = static_cast<double>(*free) / kBytesOfGib;
   else {
     double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
     if (const auto limit = process_limits().memory_bytes) memory = std::min(memory, static_cast<double>(*limit));
-    rates.memory_gib = memory / static_cast<double>(sharers) / kGiB;
+    rates.memory_gib = memory / static_cast<double>(sharers) / kBytesOfGib;
   }
   return rates;
 }

@@ -125,10 +125,8 @@ void LocalSgd::show_average() {
   const std::vector<Tensor> own = copies_of(values);
   average_.average(values, *ranks_.impl().collectives);
   for (size_t i = 0; i < values.size(); ++i)
-    shown_.push_back({.parameter = values[i],
-                      .own = own[i],
-                      .average = values[i].clone(),
-                      .version = static_cast<int64_t>(values[i]._version())});
+    shown_.push_back(
+        {.parameter = values[i], .own = own[i], .average = values[i].clone(), .version = values[i]._version()});
 }
 
 void LocalSgd::show_own() {

@@ -170,7 +170,7 @@ void PowerSgd::average(const std::vector<Tensor>& parameters, bool may_be_missin
   for (const Tensor& parameter : may_be_missing ? parameters_with_gradient(parameters, ranks) : parameters) {
     if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
     if (parameter.grad().is_sparse()) parameter.mutable_grad() = parameter.grad().to_dense();
-    const Tensor gradient = parameter.grad();
+    const Tensor& gradient = parameter.grad();
     bytes_.second += gradient.numel() * gradient.element_size();
     Memory* const memory = memory_of(parameter);
     if (steps >= options_.start_step && memory != nullptr && is_worth_it(gradient))
