@@ -22,7 +22,7 @@ std::optional<ExitCode> run_added_verb(const std::vector<std::string>& arguments
 std::string help_of_added_verbs();
 /// The same verbs with what they do.
 std::vector<std::pair<std::string, std::string>> added_verb_list();
-/// The added verb of that name; nullptr if there is none.
+/// The added verb of that name; nullptr if no added verb has it.
 const ComponentInfo* find_added_verb(const std::string& name);
 
 }  // namespace fulgur::cli

@@ -146,8 +146,7 @@ std::string advice(const NodePlan& plan, const Config& config, std::optional<int
   };
   const Prediction& closest = *std::ranges::min_element(plan.shardings, {}, need);
   if (!std::isfinite(need(closest))) return {};
-  const auto kinds = closest.memory.kinds();
-  const auto [kind, bytes] = *std::ranges::max_element(kinds, {}, [](const auto& item) { return item.second; });
+  const auto [kind, bytes] = closest.memory.largest();
   const std::string_view name = kind;
   std::vector<std::string> tries;
   if (name == "activations" && has_option(config, "activation_checkpointing"))

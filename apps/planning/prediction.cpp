@@ -48,11 +48,6 @@ Mesh group_of(PlannedSharding sharding, const Mesh& mesh) {
   return sharding == PlannedSharding::hybrid ? Mesh{1, mesh.devices} : mesh;
 }
 
-std::string largest_kind(const PlannedMemory& memory) {
-  const auto kinds = memory.kinds();
-  return std::ranges::max_element(kinds, {}, [](const auto& kind) { return kind.second; })->first;
-}
-
 void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& times, const PlannedRun& run,
                   const HardwareProfile& profile) {
   const Mesh group = group_of(out.sharding, out.mesh);
@@ -125,6 +120,11 @@ std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {
           {"batch", batch},           {"activations", activations}, {"exchange", exchange}, {"libraries", libraries}};
 }
 
+std::pair<const char*, double> PlannedMemory::largest() const {
+  const auto all = kinds();
+  return *std::ranges::max_element(all, {}, [](const auto& kind) { return kind.second; });
+}
+
 PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile) {
   const int64_t ranks = group_of(sharding, mesh).ranks();
@@ -176,7 +176,7 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
     out.obstacle = "one node has nothing to replicate: the same as parameters";
   else if (out.memory.total() > out.limit)
     out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
-                       ", most for ", largest_kind(out.memory));
+                       ", most for ", out.memory.largest().first);
   const double evaluated = static_cast<double>(model.parameter_bytes) + out.memory.states + out.memory.buffers +
                            out.memory.batch + out.memory.libraries;
   out.holds_whole = evaluated <= out.limit;

@@ -42,6 +42,7 @@ struct PlannedMemory {
   }
   /// Names and bytes, in this order.
   std::vector<std::pair<const char*, double>> kinds() const;
+  std::pair<const char*, double> largest() const;
 };
 
 struct Prediction {

@@ -277,6 +277,9 @@ TEST_CASE("bench comm writes a profile of this machine, which plan reads") {
       trainer(joined(bench, {"--trainer.devices", "2", "--output", "mine.yaml"}), {.folder = folder.path()});
   CHECK(again.exit_code == 2);
   CHECK(says(again.err, "mine.yaml exists"));
+  CHECK(
+      trainer(joined(bench, {"--trainer.devices", "2", "--output", "mine.yaml", "--force"}), {.folder = folder.path()})
+          .exit_code == 0);
   CHECK(trainer(joined(bench, {"--trainer.devices", "1"})).exit_code == 2);
   CHECK(trainer({"bench", "disk"}).exit_code == 2);
   const Finished nowhere =

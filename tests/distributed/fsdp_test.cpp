@@ -11,14 +11,8 @@ namespace fsdp_test {
 
 using namespace fulgur::test;
 namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
 
 namespace {
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // The arguments of `probe` with another strategy, or with a sharding of fsdp. The optimizer's name in `more` resets its
 // options, so it comes first.

@@ -9,6 +9,14 @@
 
 namespace fulgur::test {
 
+using Arguments = std::vector<std::string>;
+
+/// `a` and then `b`.
+inline Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 /// How ranks are started.
 struct Ranks {
   int count = 2;

@@ -11,14 +11,8 @@ namespace slow_networks_test {
 
 using namespace fulgur::test;
 namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
 
 namespace {
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 std::vector<Finished> fit(const fs::path& folder, int world, const Arguments& more) {
   return run_ranks({.count = world, .folder = folder}, probe("fit", world, 12, more));
@@ -105,6 +99,13 @@ TEST_CASE("powersgd: factors with all columns are the gradients") {
                                            "--trainer.strategy.powersgd.min_compression_rate", "0.001"});
   const bool rounds = more.size() == 2 && more[1] == "bf16-mixed";
   CHECK(difference(expected, found) < (rounds ? 1e-3 : 1e-6));
+}
+
+TEST_CASE("powersgd: a warm start begins with other factors than random ones") {
+  const TemporaryFolder warm, cold;
+  const Arguments length = kSgd + kPower + Arguments{"--trainer.max_steps", "12"};
+  CHECK_FALSE(same_bits(trained(warm, 2, length),
+                        trained(cold, 2, length + Arguments{"--trainer.strategy.powersgd.warm_start", "false"})));
 }
 
 TEST_CASE("powersgd: before its start, and without a matrix worth it, gradients are exchanged whole") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,13 @@
 namespace fulgur::detail {
 
 /// Every parameter must get a gradient in a backward that exchanges them; on this rank those with `names` got none.
-inline DistributedError no_gradient_error(const std::vector<std::string>& names, int64_t rank) {
-  return DistributedError(
-      cat("[strategies.ddp] every parameter must get a gradient in each backward that ends a window; on rank ", rank,
-          " these got none: ", join(names),
-          ". Remove them from the module, set requires_grad to false, or set "
-          "trainer.strategy.init_args.find_unused_parameters: true."));
+inline DistributedError no_gradient_error(const std::vector<std::string>& names, int64_t rank,
+                                          std::string_view strategy = "ddp") {
+  return DistributedError(cat("[strategies.", strategy,
+                              "] every parameter must get a gradient in each backward that ends a window; on rank ",
+                              rank, " these got none: ", join(names),
+                              ". Remove them from the module, set requires_grad to false, or set "
+                              "trainer.strategy.init_args.find_unused_parameters: true."));
 }
 
 using Buckets = std::vector<std::vector<int64_t>>;

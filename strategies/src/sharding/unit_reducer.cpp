@@ -110,11 +110,7 @@ void UnitReducer::after_backward() {
         gradients_.start(units_[index].number, has_gradient[index]);
     }
   } else if (const std::vector<std::string> missing = without_gradient(); !missing.empty()) {
-    throw DistributedError(
-        cat("[strategies.fsdp] every parameter must get a gradient in each backward that ends a window; on rank ",
-            groups_.whole().place().rank, " these got none: ", join(missing),
-            ". Remove them from the module, set requires_grad to false, or set "
-            "trainer.strategy.init_args.find_unused_parameters: true."));
+    throw no_gradient_error(missing, groups_.whole().place().rank, "fsdp");
   }
   gradients_.finish();
   if (!std::exchange(knows_order_, true)) learn_order();

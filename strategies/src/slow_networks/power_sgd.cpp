@@ -132,7 +132,6 @@ void PowerSgd::exchange(std::vector<Factors>& matrices, const std::vector<Tensor
     const Tensor all = joined(tensors, views);
     ranks.sum(all);
     all.div_(world);
-    bytes_.first += all.numel() * all.element_size();
     return views;
   };
   std::vector<Tensor> first, second, others;
@@ -141,7 +140,6 @@ void PowerSgd::exchange(std::vector<Factors>& matrices, const std::vector<Tensor
   for (const Tensor& tensor : whole) {
     const bool alike = tensor.scalar_type() == at::kFloat && !matrices.empty();
     (alike ? with_left : others).push_back(tensor);
-    if (!alike) bytes_.first += tensor.numel() * tensor.element_size();
   }
   if (!others.empty()) whole_.average(others, ranks);
   if (matrices.empty()) return;
@@ -166,12 +164,10 @@ void PowerSgd::average(const std::vector<Tensor>& parameters, bool may_be_missin
   if (steps < options_.start_step && may_be_missing) return whole_.average_gradients(parameters, ranks);
   std::vector<Factors> matrices;
   std::vector<Tensor> whole;
-  bytes_ = {};
   for (const Tensor& parameter : may_be_missing ? parameters_with_gradient(parameters, ranks) : parameters) {
     if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
     if (parameter.grad().is_sparse()) parameter.mutable_grad() = parameter.grad().to_dense();
     const Tensor& gradient = parameter.grad();
-    bytes_.second += gradient.numel() * gradient.element_size();
     Memory* const memory = memory_of(parameter);
     if (steps >= options_.start_step && memory != nullptr && is_worth_it(gradient))
       matrices.push_back(begin(*memory, gradient, steps));

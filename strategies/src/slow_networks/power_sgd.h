@@ -26,9 +26,6 @@ class PowerSgd {
   /// parameters. `may_be_missing`: those without a gradient are as in TensorAverage; else each must have one.
   void average(const std::vector<Tensor>& parameters, bool may_be_missing, int64_t steps, C10dCollectives& ranks);
 
-  /// Bytes of a rank's gradients that the last call exchanged, as tensors, and bytes of the gradients.
-  std::pair<int64_t, int64_t> bytes() const { return bytes_; }
-
   /// What a step sends once it has begun: `2 of 6 parameters as factors of rank 1, 1.3 % of the bytes`.
   std::string describe() const;
   /// Whether no matrix is worth it, so that all is sent whole.
@@ -54,7 +51,6 @@ class PowerSgd {
   TensorAverage whole_;
   std::vector<Memory> memories_;
   std::map<std::pair<int64_t, int64_t>, Tensor> spares_;
-  std::pair<int64_t, int64_t> bytes_;
 };
 
 /// Averages gradients with PowerSgd after backward.
