@@ -32,7 +32,8 @@ exported() { nm -D --defined-only --format=posix "$1" | awk '$2 ~ /^[TDBRiu]$/ |
 
 find_library "$1"; old="$library"
 find_library "$2"; new="$library"
-old_soname="$(soname_of "$old")" new_soname="$(soname_of "$new")"
+old_soname="$(soname_of "$old")"
+new_soname="$(soname_of "$new")"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 

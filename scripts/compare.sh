@@ -26,7 +26,9 @@ resolved() {
   if [ "$1" = . ]; then echo .; return; fi
   git rev-parse --verify --quiet "$1^{commit}" || die 2 "compare.sh: there is no commit '$1'"
 }
-a="$(resolved "$1")" b="$(resolved "$2")"
+# Two assignments: the status of one with two substitutions is that of the last.
+a="$(resolved "$1")"
+b="$(resolved "$2")"
 [ "$a" != "$b" ] || die 2 "compare.sh: '$1' and '$2' are the same commit"
 shift 2
 

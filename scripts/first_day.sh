@@ -77,7 +77,9 @@ stage() {
   local name="$1" code=0 begin bytes kib
   shift
   say "$name"
-  begin="$(date +%s)" bytes="$(received)" kib="$(occupied)"
+  begin="$(date +%s)"
+  bytes="$(received)"
+  kib="$(occupied)"
   set +e
   (set -euo pipefail; "$@") >"$work/log" 2>&1
   code=$?

@@ -102,7 +102,10 @@ class Script(unittest.TestCase):
         self.assertEqual(helped.returncode, 0)
         self.assertIn("scripts/compare.sh main HEAD", helped.stdout)
         self.assertEqual(self.run_script("main").returncode, 2)
-        self.assertEqual(self.run_script("no-such-commit", ".").returncode, 2)
+        for missing in ("no-such-commit", "."), (".", "no-such-commit"):
+            refused = self.run_script(*missing)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("there is no commit 'no-such-commit'", refused.stderr)
         self.assertIn("the same commit", self.run_script(".", ".").stderr)
 
 
