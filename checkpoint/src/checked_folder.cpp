@@ -187,16 +187,16 @@ std::string CheckedFolder::read_text(const std::string& file) {
   return text;
 }
 
-SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
+std::map<std::string, std::string> CheckedFolder::read_entries(
+    const std::string& file, const std::function<void*(const SafetensorsEntry&)>& place) {
   PartReader reader(*this, file);
-  SafetensorsFile out;
-  if (!reader.good()) return out;
+  if (!reader.good()) return {};
   const FileRecord& record = reader.record();
   const FilePart& first = record.parts.front();
   SafetensorsHeader header;
   if (first.bytes < 8 || first.bytes > kMaxHeaderBytes + 16) {
     add_problem(file, first.name, "has a size that no header can have");
-    return out;
+    return {};
   }
   std::string text(first.bytes, '\0');
   bool usable = reader.read(first, text.data());
@@ -217,18 +217,52 @@ SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
       add_problem(file, first.name, error.what());
     }
   }
-  out.metadata = std::move(header.metadata);
   for (size_t i = 1; i < record.parts.size(); ++i) {
     // Even without its header a file is searched for further damage.
-    if (!usable) {
+    void* const data = usable ? place(header.entries[i - 1]) : nullptr;
+    if (data)
+      reader.read(record.parts[i], data);
+    else
       reader.skip(record.parts[i]);
-      continue;
-    }
-    Tensor tensor = empty_tensor(header.entries[i - 1]);
-    reader.read(record.parts[i], tensor.mutable_data_ptr());
-    out.tensors.emplace_back(record.parts[i].name, std::move(tensor));
   }
+  return std::move(header.metadata);
+}
+
+SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
+  SafetensorsFile out;
+  out.metadata = read_entries(file, [&](const SafetensorsEntry& entry) {
+    return out.tensors.emplace_back(entry.name, empty_tensor(entry)).second.mutable_data_ptr();
+  });
   return out;
+}
+
+NamedTensors CheckedFolder::read_divided(const std::string& whole_file) {
+  NamedTensors tensors;
+  const auto divided = manifest_.divided.find(whole_file);
+  if (divided == manifest_.divided.end()) return tensors;
+  // Of the pieces of each file, by the tensor's name.
+  struct Place {
+    const DividedTensor* tensor;
+    char* data;
+  };
+  std::map<std::string_view, std::map<std::string_view, Place>> places;
+  for (const DividedTensor& tensor : divided->second) {
+    const Tensor dense = empty_tensor({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+    auto* const data = static_cast<char*>(dense.mutable_data_ptr());
+    for (const TensorPiece& piece : tensor.pieces)
+      places[piece.file].emplace(tensor.name, Place{&tensor, data + piece.begin * dense.element_size()});
+    tensors.emplace_back(tensor.name, dense.as_strided(tensor.shape, strides_of(tensor.shape, tensor.order)));
+  }
+  for (const auto& [file, of_file] : places)
+    read_entries(std::string(file), [&](const SafetensorsEntry& entry) -> void* {
+      const auto found = of_file.find(entry.name);
+      if (found == of_file.end()) return nullptr;
+      if (entry.dtype == found->second.tensor->dtype) return found->second.data;
+      add_problem(std::string(file), entry.name,
+                  cat("has dtype ", entry.dtype, "; the manifest says ", found->second.tensor->dtype));
+      return nullptr;
+    });
+  return tensors;
 }
 
 std::string text_of(const std::vector<CheckpointProblem>& problems) {

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "formats/safetensors_header.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "io/manifest.h"
 
@@ -14,6 +18,9 @@ class CheckedFolder {
  public:
   /// Reads the manifest. Throws a CheckpointError if `folder` is not a checkpoint or the manifest is damaged.
   explicit CheckedFolder(const std::filesystem::path& folder);
+  /// A folder whose manifest is not written yet.
+  CheckedFolder(std::filesystem::path folder, Manifest manifest)
+      : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
 
   const Manifest& manifest() const { return manifest_; }
   const std::vector<CheckpointProblem>& problems() const { return problems_; }
@@ -25,10 +32,16 @@ class CheckedFolder {
   /// The same, and returns what was read. Invalid if problems() is not empty afterwards.
   std::string read_text(const std::string& file);
   SafetensorsFile read_tensors(const std::string& file);
+  /// The divided tensors that `whole_file` does not have, put together from the files that have their pieces.
+  NamedTensors read_divided(const std::string& whole_file);
 
  private:
   void add_problem(std::string file, std::string part, std::string message);
   class PartReader;
+  /// Reads a safetensors file, and returns its metadata. `place` says where the values of a tensor go; with nullptr
+  /// they are only compared.
+  std::map<std::string, std::string> read_entries(const std::string& file,
+                                                  const std::function<void*(const SafetensorsEntry&)>& place);
   std::filesystem::path folder_;
   Manifest manifest_;
   std::vector<CheckpointProblem> problems_;

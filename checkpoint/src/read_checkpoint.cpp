@@ -12,6 +12,10 @@ namespace {
 
 using detail::CheckedFolder;
 
+bool is_of_optimizers(std::string_view file) {
+  return file == detail::kOptimizerFile || detail::is_part_file(file, detail::kOptimizerFile);
+}
+
 detail::TensorMap by_name(NamedTensors tensors) {
   detail::TensorMap map;
   for (auto& [name, tensor] : tensors) map.emplace(std::move(name), std::move(tensor));
@@ -20,9 +24,9 @@ detail::TensorMap by_name(NamedTensors tensors) {
 
 void throw_problems(const fs::path& path, const CheckedFolder& folder, CheckpointParts parts) {
   if (folder.problems().empty()) return;
-  const bool unneeded = parts != CheckpointParts::all &&
-                        std::ranges::all_of(folder.problems(),
-                                            [](const auto& problem) { return problem.file == detail::kOptimizerFile; });
+  const bool unneeded =
+      parts != CheckpointParts::all &&
+      std::ranges::all_of(folder.problems(), [](const auto& problem) { return is_of_optimizers(problem.file); });
   throw CheckpointError(
       cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems()),
           "\nUse another checkpoint of the run, or restore this one from a copy.",
@@ -45,12 +49,18 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
   detail::TensorMap state_tensors, optimizer_tensors;
   if (folder.manifest().files.contains(detail::kStateTensorsFile))
     state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
-  if (with_optimizers)
+  NamedTensors divided = folder.read_divided(detail::kModelFile);
+  if (with_optimizers) {
     optimizer_tensors = by_name(folder.read_tensors(detail::kOptimizerFile).tensors);
-  else if (verify == Verify::whole)
-    folder.check_contents(detail::kOptimizerFile);
+    for (auto& [name, tensor] : folder.read_divided(detail::kOptimizerFile))
+      optimizer_tensors.emplace(std::move(name), std::move(tensor));
+  } else if (verify == Verify::whole) {
+    for (const auto& [name, record] : folder.manifest().files)
+      if (is_of_optimizers(name)) folder.check_contents(name);
+  }
   throw_problems(path, folder, parts);
   content.module = std::move(weights.tensors);
+  std::ranges::move(divided, std::back_inserter(content.module));
   for (const auto& [key, value] : weights.metadata)
     if (key.starts_with("alias:")) content.aliases.emplace(key.substr(6), value);
   try {
@@ -90,7 +100,7 @@ VerifyReport verify_checkpoint(const fs::path& path, Verify verify) {
     if (verify == Verify::whole) folder.check_names_and_sizes();
     if (folder.problems().empty())
       for (const auto& [name, record] : folder.manifest().files)
-        if (verify == Verify::whole || name != detail::kOptimizerFile) folder.check_contents(name);
+        if (verify == Verify::whole || !is_of_optimizers(name)) folder.check_contents(name);
     report.problems = folder.problems();
   } catch (const std::exception& error) {
     report.problems.push_back({"", "", error.what()});

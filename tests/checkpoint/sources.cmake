@@ -2,6 +2,7 @@ set(TEST_SOURCES
   adapters_test.cpp
   async_writer_test.cpp
   checkpoint_folder_test.cpp
+  checkpoint_parts_test.cpp
   corruption_test.cpp
   device_copies_test.cpp
   fixture_test.cpp

@@ -55,7 +55,62 @@ FileRecord read_record(const std::string& name, const Json& json) {
   return record;
 }
 
-Manifest read_fields(const Json& json) {
+// One tensor per line.
+std::string to_text(const DividedTensor& tensor) {
+  nlohmann::ordered_json json{{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}};
+  if (!tensor.order.empty()) json["order"] = tensor.order;
+  auto pieces = nlohmann::ordered_json::array();
+  for (const TensorPiece& piece : tensor.pieces)
+    pieces.push_back(nlohmann::ordered_json::array({piece.file, piece.begin, piece.count}));
+  json["pieces"] = std::move(pieces);
+  return json.dump();
+}
+
+std::string to_text(const DividedTensors& divided) {
+  std::string text = "\n\"divided\": {";
+  const char* separator = "\n";
+  for (const auto& [file, tensors] : divided) {
+    text += cat(separator, Json(file).dump(), ": [");
+    const char* of_tensor = "\n";
+    for (const DividedTensor& tensor : tensors) {
+      text += of_tensor + to_text(tensor);
+      of_tensor = ",\n";
+    }
+    text += "\n]";
+    separator = ",\n";
+  }
+  return text + "\n},";
+}
+
+DividedTensor read_divided_tensor(const Json& json) {
+  DividedTensor tensor{.name = json.at("name").get<std::string>(),
+                       .dtype = json.at("dtype").get<std::string>(),
+                       .shape = json.at("shape").get<std::vector<int64_t>>(),
+                       .order = {},
+                       .pieces = {}};
+  if (json.contains("order")) tensor.order = json.at("order").get<std::vector<int64_t>>();
+  for (const Json& item : json.at("pieces"))
+    tensor.pieces.push_back({item.at(0).get<std::string>(), item.at(1).get<int64_t>(), item.at(2).get<int64_t>()});
+  return tensor;
+}
+
+DividedTensors read_divided(const Json& json) {
+  DividedTensors divided;
+  if (!json.contains("divided")) return divided;
+  for (const auto& [file, tensors] : json.at("divided").items()) {
+    if (file != kModelFile && file != kOptimizerFile)
+      bad_manifest(cat("it names divided tensors of '", escape_controls(file.substr(0, 200)), "', which has none."));
+    for (const Json& tensor : tensors) divided[file].push_back(read_divided_tensor(tensor));
+  }
+  return divided;
+}
+
+bool is_file_of_checkpoint(std::string_view name) {
+  return name == kModelFile || name == kOptimizerFile || name == kStateFile || name == kStateTensorsFile ||
+         is_part_file(name, kModelFile) || is_part_file(name, kOptimizerFile);
+}
+
+Manifest read_fields(const Json& json, ManifestScope scope) {
   Manifest manifest;
   const Json& origin = json.at("origin");
   manifest.origin.config_hash = origin.at("config_hash").get<std::string>();
@@ -72,12 +127,15 @@ Manifest read_fields(const Json& json) {
   manifest.weights_only = json.at("weights_only").get<bool>();
   for (const auto& [name, record] : json.at("files").items()) {
     // Other names could point outside the folder.
-    if (name != kModelFile && name != kOptimizerFile && name != kStateFile && name != kStateTensorsFile)
+    if (!is_file_of_checkpoint(name))
       bad_manifest(cat("it names the file '", escape_controls(name.substr(0, 200)), "', which no checkpoint has."));
     manifest.files.emplace(name, read_record(name, record));
   }
   for (const char* name : {kModelFile, kOptimizerFile, kStateFile})
-    if (!manifest.files.contains(name)) bad_manifest(cat("it is damaged: it does not name ", name, "."));
+    if (scope == ManifestScope::whole && !manifest.files.contains(name))
+      bad_manifest(cat("it is damaged: it does not name ", name, "."));
+  manifest.divided = read_divided(json);
+  check_divided(manifest.divided, manifest.files, /*complete=*/scope == ManifestScope::whole);
   return manifest;
 }
 
@@ -118,7 +176,7 @@ std::string manifest_to_text(const Manifest& manifest) {
                                            {"deterministic", origin.deterministic},
                                            {"save_counter", origin.save_counter},
                                            {"run", origin.run}};
-    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", kCheckpointFormat,
+    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", manifest.divided.empty() ? 1 : 2,
                ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ", manifest.epoch,
                ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only,
                ",\n\"files\": {");
@@ -127,16 +185,17 @@ std::string manifest_to_text(const Manifest& manifest) {
       text += cat(separator, Json(name).dump(), ": ", to_text(record));
       separator = ",\n";
     }
+    text += "\n},";
+    if (!manifest.divided.empty()) text += to_text(manifest.divided);
   } catch (const Json::exception&) {
     bad_manifest("a text of the origin, or the name of a tensor, is not UTF-8.");
   }
-  text += "\n},";
   text += kHashField;
   const std::string hash = hash_text(hash_of(text));
   return cat(text, hash, kEnd);
 }
 
-Manifest manifest_from_text(std::string_view text) {
+Manifest manifest_from_text(std::string_view text, ManifestScope scope) {
   const Json json = parse(text);
   const int64_t version = claimed_version(json);
   // Check this first: a newer format may use another hash.
@@ -153,7 +212,7 @@ Manifest manifest_from_text(std::string_view text) {
   try {
     if (json.is_discarded() || json.at("format") != "fulgur-checkpoint" || version < 1)
       bad_manifest("it is not the manifest of a checkpoint.");
-    return read_fields(json);
+    return read_fields(json, scope);
   } catch (const Json::exception&) {
     bad_manifest("it is damaged: a field is missing or has the wrong type.");
   }

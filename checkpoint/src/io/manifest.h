@@ -8,20 +8,10 @@
 #include <vector>
 
 #include "fulgur/checkpoint/origin.h"
+#include "io/divided_tensors.h"
+#include "io/file_record.h"
 
 namespace fulgur::detail {
-
-/// A piece of a file with its own hash: a tensor, a header, a field of the state.
-struct FilePart {
-  std::string name;
-  uint64_t bytes = 0, hash = 0;
-};
-
-/// What a file must contain; the parts are consecutive and cover it completely.
-struct FileRecord {
-  uint64_t bytes = 0, hash = 0;
-  std::vector<FilePart> parts;
-};
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kModelFile = "model.safetensors";
@@ -36,12 +26,16 @@ struct Manifest {
   int64_t epoch = 0, global_step = 0;
   bool weights_only = false;
   std::map<std::string, FileRecord> files;
+  DividedTensors divided;
 };
+
+/// Of the files of a checkpoint, those that one process has written, or all.
+enum class ManifestScope { part, whole };
 
 /// The text of the file; its last field is a hash of everything before it.
 std::string manifest_to_text(const Manifest& manifest);
 
 /// Reads and checks a manifest, its own hash first. Throws a CheckpointError that says what is wrong, without a path.
-Manifest manifest_from_text(std::string_view text);
+Manifest manifest_from_text(std::string_view text, ManifestScope scope = ManifestScope::whole);
 
 }  // namespace fulgur::detail

@@ -28,7 +28,7 @@ Tensor make_buffer(const Tensor& tensor) {
 }  // namespace
 
 Tensor TensorSnapshot::copy(const std::string& place, const Tensor& tensor) {
-  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_cuda()) return tensor;
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_cuda() || tensor.is_meta()) return tensor;
   Buffer& buffer = buffers_[place];
   buffer.last_used = count_;
   if (!same_form(buffer.tensor, tensor)) {
@@ -63,6 +63,8 @@ CheckpointContent TensorSnapshot::take(const CheckpointContent& content, StateTr
   CheckpointContent copies = content;
   for (auto& [name, tensor] : copies.module)
     if (!devices_.add(tensor)) tensor = copy("module/" + name, tensor);
+  for (size_t i = 0; i < copies.parts.size(); ++i)
+    if (Tensor& values = copies.parts[i].values; !devices_.add(values)) values = copy(cat("parts/", i), values);
   copy_tree("optimizers", copies.optimizers);
   copy_tree("state", copies.state);
   if (facts) copy_tree("facts", *facts);

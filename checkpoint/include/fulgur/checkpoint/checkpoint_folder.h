@@ -10,19 +10,22 @@
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/options/enum_names.h"
 #include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor_part.h"
 
 namespace fulgur {
 
-/// The newest format that this library reads, and the one it writes.
-inline constexpr int64_t kCheckpointFormat = 1;
+/// The newest format that this library reads. It writes format 1, and format 2 if ranks have written parts of tensors.
+inline constexpr int64_t kCheckpointFormat = 2;
 
-/// The contents of a checkpoint, in memory. Tensors may alias live ones.
+/// The contents of a checkpoint, in memory. Tensors may alias live ones. A tensor on the device `meta` stands for one
+/// that is divided among processes.
 struct FULGUR_API CheckpointContent {
   NamedTensors module;
   std::map<std::string, std::string> aliases;  ///< tied parameter → name it is stored under
   StateTree optimizers;                        ///< list of optimizer states; null for weights only
   StateTree state;                             ///< everything else
   CheckpointOrigin origin;
+  std::vector<TensorPart> parts = {};  ///< those of this process, of divided tensors of `module` and `optimizers`
 };
 
 /// Writes `content` into a temporary folder beside `folder` (`….ckpt`), syncs it, and renames it to `folder`.

@@ -1,0 +1,47 @@
+#pragma once
+
+// Independent of LibTorch.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file_record.h"
+
+namespace fulgur::detail {
+
+/// Consecutive elements of a divided tensor. In `file` they are a vector with the tensor's name.
+struct TensorPiece {
+  std::string file;
+  int64_t begin = 0, count = 0;
+};
+
+/// A tensor whose elements are in several files.
+struct DividedTensor {
+  std::string name;
+  std::string dtype;  ///< as in safetensors files: `F32`
+  std::vector<int64_t> shape;
+  std::vector<int64_t> order;  ///< of the dimensions in memory, from the slowest to the fastest; empty: row-major
+  std::vector<TensorPiece> pieces;
+};
+
+/// By the file that has the tensors that are whole: `model.safetensors`, `optimizer.safetensors`.
+using DividedTensors = std::map<std::string, std::vector<DividedTensor>>;
+
+/// The file in which process `rank` of `ranks` writes its pieces: `model-part-00001-of-00008.safetensors` for rank 0.
+std::string part_file(std::string_view whole_file, int64_t rank, int64_t ranks);
+/// Whether `name` is such a file of `whole_file`.
+bool is_part_file(std::string_view name, std::string_view whole_file);
+
+/// Throws a CheckpointError unless each tensor has a shape and an order that a tensor can have, and each piece is in
+/// one of `files`, with the bytes of its elements. With `complete`, the pieces must also be all elements, each once, in
+/// their order.
+void check_divided(const DividedTensors& divided, const std::map<std::string, FileRecord>& files, bool complete);
+
+/// The strides of a dense tensor with this shape and order.
+std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& order);
+/// The order of the dimensions of a dense tensor in its memory; empty if it is row-major.
+std::vector<int64_t> order_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides);
+
+}  // namespace fulgur::detail
