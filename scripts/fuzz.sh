@@ -33,7 +33,7 @@ command -v "$cxx" >/dev/null || die 2 "fuzz.sh: needs clang with libFuzzer; inst
 core=(core/src/text/errors.cpp core/src/text/text.cpp)
 sources_of() {
   case "$1" in
-    safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp ;;
+    safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/formats/safetensors_header.cpp checkpoint/src/io/element_bytes.cpp ;;
     pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/formats/{pickle_reader,pickle_writer,pytorch_archive,zip_reader}.cpp core/src/system/{durable_file,system_calls}.cpp ;;
     images) echo tests/fuzz/images.cpp images/src/decoding/{exif,image_reader,jpeg_reader,pixel_rows,png_reader,webp_reader}.cpp ;;
     idx) echo tests/fuzz/idx.cpp data/src/datasets/idx.cpp ;;

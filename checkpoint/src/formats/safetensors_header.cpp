@@ -161,7 +161,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 };
 
 void check_size(const SafetensorsEntry& entry, uint64_t data_bytes) {
-  uint64_t bytes = safetensors_dtype_size(entry.dtype);
+  uint64_t bytes = element_bytes(entry.dtype);
   if (bytes == 0)
     bad_header(cat(shown_name(entry.name), " has the unknown dtype ",
                    shown_name(std::string_view(entry.dtype).substr(0, 40))));
@@ -189,14 +189,6 @@ std::optional<std::string> repeated_name(const SafetensorsHeader& header) {
 }
 
 }  // namespace
-
-uint64_t safetensors_dtype_size(std::string_view dtype) {
-  static const std::map<std::string_view, uint64_t> kSizes{
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
-      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
-  const auto found = kSizes.find(dtype);
-  return found == kSizes.end() ? 0 : found->second;
-}
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes) {
   if (json.empty() || json.front() != '{') bad_header("it does not start with '{'");

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/element_bytes.h"
+
 namespace fulgur::detail {
 
 struct SafetensorsEntry {
@@ -25,10 +27,6 @@ struct SafetensorsHeader {
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxTensors = 1u << 18;
 inline constexpr size_t kMaxNameBytes = 1u << 16;
-inline constexpr size_t kMaxDimensions = 64;
-
-/// Bytes of one element, or 0 for an unknown dtype.
-uint64_t safetensors_dtype_size(std::string_view dtype);
 
 /// Checks and reads the JSON header of a file whose data part has `data_bytes` bytes: contiguous from 0, no gaps, no
 /// overlap, sizes that match shapes, unique names. Throws a CheckpointError.

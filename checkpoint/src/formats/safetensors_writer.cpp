@@ -16,7 +16,7 @@ struct Layout {
     detail::SafetensorsHeader header;
     for (const auto& entry : entries) {
       const char* const dtype = detail::name_of_dtype(entry.dtype, entry.name);
-      uint64_t row_bytes = detail::safetensors_dtype_size(dtype);
+      uint64_t row_bytes = detail::element_bytes(dtype);
       for (size_t i = 1; i < entry.shape.size(); ++i) row_bytes *= static_cast<uint64_t>(entry.shape[i]);
       const uint64_t end = data_bytes + row_bytes * static_cast<uint64_t>(entry.shape.at(0));
       header.entries.push_back({entry.name, dtype, entry.shape, data_bytes, end});

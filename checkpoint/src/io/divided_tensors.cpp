@@ -5,9 +5,9 @@
 #include <optional>
 #include <set>
 
-#include "formats/safetensors_header.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "io/element_bytes.h"
 
 namespace fulgur::detail {
 namespace {
@@ -44,7 +44,7 @@ std::optional<uint64_t> elements_of(const std::vector<int64_t>& shape) {
 }
 
 void check_form(const DividedTensor& tensor) {
-  if (safetensors_dtype_size(tensor.dtype) == 0) bad_tensor(tensor, "has an unknown dtype");
+  if (element_bytes(tensor.dtype) == 0) bad_tensor(tensor, "has an unknown dtype");
   if (!elements_of(tensor.shape)) bad_tensor(tensor, "has a shape that no tensor can have");
   std::vector<int64_t> sorted = tensor.order, dimensions(tensor.shape.size());
   std::ranges::sort(sorted);
@@ -65,7 +65,7 @@ PieceBytes bytes_of_pieces(const std::map<std::string, FileRecord>& files, std::
 
 void check_pieces(const DividedTensor& tensor, const PieceBytes& bytes, bool complete) {
   const auto elements = static_cast<int64_t>(elements_of(tensor.shape).value_or(0));
-  const auto size = static_cast<int64_t>(safetensors_dtype_size(tensor.dtype));
+  const auto size = static_cast<int64_t>(element_bytes(tensor.dtype));
   int64_t end = 0;
   for (const TensorPiece& piece : tensor.pieces) {
     const auto file = bytes.find(piece.file);
