@@ -156,14 +156,11 @@ std::string text_of(const CheckpointInspection& found) {
           cat(file.tensors.size(), " tensors, ", format_count(static_cast<int64_t>(values_of(file))), " values"));
   }
   text += "files\n" + columns(files);
-  for (const auto& file : found.files) {
-    if (file.name != "model.safetensors") continue;
-    Rows tensors;
-    for (const TensorInfo& tensor : file.tensors) tensors.push_back(row_of(tensor));
-    for (const auto& [alias, name] : found.aliases)
-      tensors.push_back({escape_controls(alias), "is " + escape_controls(name)});
-    text += "weights\n" + columns(tensors);
-  }
+  Rows weights;
+  for (const TensorInfo& tensor : found.weights) weights.push_back(row_of(tensor));
+  for (const auto& [alias, name] : found.aliases)
+    weights.push_back({escape_controls(alias), "is " + escape_controls(name)});
+  text += "weights\n" + columns(weights);
   Rows data;
   if (data_state_of(found).is_map()) add_state_rows(data, "", data_state_of(found));
   if (!data.empty()) text += "state of the data module\n" + columns(data);
@@ -193,6 +190,7 @@ Json json_of(const CheckpointInspection& found) {
           {"loop", loop ? state_json(*loop) : Json(nullptr)},
           {"global_step", found.summary.global_step},
           {"weights_only", found.summary.weights_only},
+          {"weights", json_of(found.weights)},
           {"imported_from",
            found.state.contains(keys::kImported) ? Json(found.state.at(keys::kImported).as_string()) : Json(nullptr)},
           {"origin",

@@ -4,6 +4,8 @@
 #include "formats/safetensors_file.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "io/divided_tensors.h"
+#include "io/element_bytes.h"
 #include "io/input_file.h"
 
 namespace fulgur {
@@ -31,12 +33,19 @@ CheckpointInspection inspect_checkpoint(const fs::path& path) {
       for (const detail::SafetensorsEntry& entry : header.entries)
         file.tensors.push_back({entry.name, entry.dtype, entry.shape, entry.end - entry.begin});
       if (name != detail::kModelFile) continue;
+      out.weights = file.tensors;
       for (const auto& [key, value] : header.metadata)
         if (key.starts_with("alias:")) out.aliases.emplace(key.substr(6), value);
     } catch (const CheckpointError&) {
       // The report contains it.
     }
   }
+  if (const auto divided = manifest.divided.find(detail::kModelFile); divided != manifest.divided.end())
+    for (const detail::DividedTensor& tensor : divided->second) {
+      uint64_t bytes = detail::element_bytes(tensor.dtype);
+      for (const int64_t size : tensor.shape) bytes *= static_cast<uint64_t>(size);
+      out.weights.push_back({tensor.name, tensor.dtype, tensor.shape, bytes});
+    }
   if (!out.report.ok()) return out;
   try {
     out.state = read_checkpoint_state(path);

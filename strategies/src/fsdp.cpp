@@ -31,6 +31,10 @@ void FSDPStrategy::Options::fields(Fields& f) {
   f(shard_size, "shard_size",
     "With sharding: hybrid, the number of ranks that have the parts of a copy; ranks in a row. auto: those of a node.")
       .at_least(1);
+  f(state_dict_type, "state_dict_type",
+    "Checkpoints have whole tensors, which rank 0 writes (full), or parts of tensors, which all ranks write at the "
+    "same "
+    "time (sharded). Any number of ranks and any strategy can load either.");
   DDPStrategy::Options::fields(f);
 }
 
@@ -278,6 +282,18 @@ StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {
 void FSDPStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
   if (shards_) return shards_->load_state(optimizer, state);
   DDPStrategy::load_optimizer_state(optimizer, state);
+}
+
+std::optional<TensorPart> FSDPStrategy::part_to_save(const Tensor& parameter) const {
+  if (!shards_->has(parameter)) return std::nullopt;
+  const auto [unit, index] = shards_->place_of(parameter);
+  // What was written to a parameter that is whole now is not in the part yet.
+  const bool is_there = !parameters_ || parameters_->has_whole(unit);
+  return shards_->part_of(unit, index, is_there);
+}
+
+StateTree FSDPStrategy::optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) {
+  return shards_->state_in_parts(optimizer, parts);
 }
 
 void FSDPStrategy::give_back() noexcept {

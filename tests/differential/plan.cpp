@@ -171,6 +171,7 @@ class Maker {
     const bool monitors = std::ranges::any_of(plan_["callbacks"],
                                               [](const Plan& each) { return each["class_path"] == "GradientMonitor"; });
     plan_["sharding"] = monitors ? Plan("optimizer") : one_of({"optimizer", "gradients", "parameters"});
+    plan_["sharded_checkpoints"] = one_in(2);
   }
 
   void optimizer() {
@@ -425,6 +426,7 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
   config.erase("events");
   config.erase("callbacks");
   config.erase("sharding");
+  config.erase("sharded_checkpoints");
   Plan& t = config["trainer"];
   t["accelerator"] = "cpu";
   t["default_root_dir"] = folder.string();
@@ -437,6 +439,7 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
     if (plan.contains("sharding")) {
       t["strategy"]["class_path"] = "fsdp";
       t["strategy"]["init_args"]["sharding"] = plan["sharding"];
+      if (plan.value("sharded_checkpoints", false)) t["strategy"]["init_args"]["state_dict_type"] = "sharded";
     }
     if (value_at(plan, "/model/norm", false)) t["sync_batchnorm"] = true;
     if (value_at(plan, "/model/unused", false)) t["strategy"]["init_args"]["find_unused_parameters"] = true;

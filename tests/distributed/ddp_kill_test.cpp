@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <cctype>
 #include <cstdlib>
 #include <random>
@@ -79,12 +80,21 @@ int hunt(Running& launcher, int wanted, std::mt19937& random) {
 TEST_CASE(
     "F4, launched: ranks that are killed at random, one or both, again and again, end with the bytes of an undisturbed "
     "run") {
-  const auto arguments = [](int max_restarts) {
-    return probe("fit", 2, 8,
-                 {"--trainer.max_epochs", "12", "--trainer.accumulate_grad_batches", "3", "--data.num_train", "240",
-                  "--data.num_workers", "2", "--model.dropout", "0.2", "--optimizer", "AdamW", "--optimizer.lr", "0.01",
-                  "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4",
-                  "--trainer.strategy.max_restarts", std::to_string(max_restarts)});
+  // With sharded checkpoints, both ranks write at the same time.
+  const std::string strategy = GENERATE("ddp", "fsdp");
+  CAPTURE(strategy);
+  const auto arguments = [&](int max_restarts) {
+    Arguments all =
+        probe("fit", 2, 8,
+              {"--trainer.max_epochs", "12", "--trainer.accumulate_grad_batches", "3", "--data.num_train", "240",
+               "--data.num_workers", "2", "--model.dropout", "0.2", "--optimizer", "AdamW", "--optimizer.lr", "0.01",
+               "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4",
+               "--trainer.strategy.max_restarts", std::to_string(max_restarts)});
+    if (strategy == "ddp") return all;
+    *std::ranges::find(all, "ddp") = strategy;
+    return all + Arguments{"--trainer.strategy.sharding",        "parameters",
+                           "--trainer.strategy.units",           "[first, last]",
+                           "--trainer.strategy.state_dict_type", "sharded"};
   };
   const TemporaryFolder folder;
   fs::create_directory(folder / "quiet");

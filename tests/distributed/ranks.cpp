@@ -8,7 +8,8 @@
 #include <stdexcept>
 
 #include <catch2/catch_test_macros.hpp>
-#include "fulgur/checkpoint/safetensors.h"
+#include <map>
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::test {
@@ -101,14 +102,16 @@ namespace {
 
 template <class Function>
 void each_pair(const fs::path& a, const fs::path& b, Function function) {
-  const SafetensorsFile first = read_safetensors(a / "model.safetensors"),
-                        second = read_safetensors(b / "model.safetensors");
-  if (first.tensors.size() != second.tensors.size()) throw std::runtime_error("the checkpoints have different tensors");
-  for (size_t i = 0; i < first.tensors.size(); ++i) {
-    if (first.tensors[i].first != second.tensors[i].first)
-      throw std::runtime_error("the checkpoints have different tensors: " + first.tensors[i].first);
-    function(first.tensors[i].second, second.tensors[i].second);
-  }
+  const auto weights = [](const fs::path& checkpoint) {
+    std::map<std::string, Tensor> all;
+    for (auto& [name, tensor] : read_checkpoint(checkpoint).module) all.emplace(name, std::move(tensor));
+    return all;
+  };
+  const auto first = weights(a), second = weights(b);
+  if (!std::ranges::equal(
+          first, second, {}, [](const auto& x) { return x.first; }, [](const auto& x) { return x.first; }))
+    throw std::runtime_error("the checkpoints have different tensors");
+  for (const auto& [name, tensor] : first) function(tensor, second.at(name));
 }
 
 }  // namespace

@@ -20,4 +20,5 @@ set(TEST_SOURCES
   launch_test.cpp
   ranks.cpp
   rendezvous_test.cpp
+  sharded_checkpoints_test.cpp
   slow_networks_test.cpp)

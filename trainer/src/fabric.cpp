@@ -331,12 +331,17 @@ std::filesystem::path Fabric::save(const std::filesystem::path& folder, const St
         cat("[trainer.fabric] the name of a checkpoint must end in .ckpt, by which list_checkpoints finds it; got '",
             escape_controls(folder.string()), "'."));
   Collectives& collectives = impl_->strategy->collectives();
-  const auto whole = impl_->strategy->whole_parameters();
+  Strategy& strategy = *impl_->strategy;
+  const bool in_parts = strategy.saves_parts();
+  const auto whole = in_parts ? nullptr : strategy.whole_parameters();
   CheckpointContent content;
   content.module = module_state(*impl_->own);
+  if (in_parts) content.module = detail::in_parts(strategy, std::move(content.module), content.parts);
   content.aliases = parameter_aliases(*impl_->own);
   StateTree::List optimizers, ranks;
-  for (const auto& optimizer : impl_->optimizers) optimizers.push_back(impl_->strategy->optimizer_state(*optimizer));
+  for (const auto& optimizer : impl_->optimizers)
+    optimizers.push_back(in_parts ? strategy.optimizer_state_in_parts(*optimizer, content.parts)
+                                  : strategy.optimizer_state(*optimizer));
   content.optimizers = std::move(optimizers);
   for (const std::string& packed : collectives.gather_text(pack_state(impl_->own_state())))
     ranks.push_back(unpack_state(packed));
@@ -349,18 +354,8 @@ std::filesystem::path Fabric::save(const std::filesystem::path& folder, const St
   content.origin.world_size = collectives.world_size();
   content.origin.device = impl_->devices.describe();
   content.origin.threads = at::get_num_threads();
-  // Rank 0 writes; the others get the path, or the error.
-  std::string outcome;
-  if (collectives.rank() == 0) {
-    try {
-      outcome = cat("+", write_verified_checkpoint(folder, content).string());
-    } catch (const std::exception& error) {
-      outcome = cat("-", error.what());
-    }
-  }
-  outcome = collectives.broadcast_text(outcome, 0);
-  if (outcome.starts_with('-')) throw CheckpointError(outcome.substr(1));
-  return outcome.substr(1);
+  if (in_parts) return detail::write_parts_of_ranks(collectives, folder, content);
+  return detail::path_of_rank_0(collectives, [&] { return write_verified_checkpoint(folder, content); });
 }
 
 StateTree Fabric::load(const std::filesystem::path& folder) {

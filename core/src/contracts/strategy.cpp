@@ -38,6 +38,10 @@ void Strategy::convert_and_move(LightningModule& module) {
 
 StateTree Strategy::optimizer_state(const Optimizer& optimizer) { return optimizer.state(); }
 
+StateTree Strategy::optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& /*parts*/) {
+  return optimizer_state(optimizer);
+}
+
 void Strategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) { optimizer.load_state(state); }
 
 void Strategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {

@@ -170,6 +170,36 @@ StateTree OptimizerShards::state(const Optimizer& optimizer) const {
   return groups_.whole().place().rank == 0 ? state : StateTree(nullptr);
 }
 
+TensorPart OptimizerShards::as_part(size_t unit, size_t index, const Tensor& elements) const {
+  const FlatUnit& flat = *units_[unit];
+  const Tensor& parameter = flat.parameters()[index].value;
+  const bool writes = !groups_.copies() || groups_.copies()->rank() == 0;
+  return {.whole = at::empty_strided(parameter.sizes(), parameter.strides(),
+                                     elements.options().device(at::kMeta).requires_grad(false)),
+          .begin = flat.own_range(index).begin,
+          .values = writes ? elements : elements.narrow(0, 0, 0)};
+}
+
+TensorPart OptimizerShards::part_of(size_t unit, size_t index, bool are_there) const {
+  const FlatUnit& flat = *units_[unit];
+  return as_part(unit, index, are_there ? flat.own_elements(index, flat.buffer()) : flat.own_elements(index));
+}
+
+StateTree OptimizerShards::state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) const {
+  StateTree state = optimizer.state();
+  StateTree& of_parameters = state["state"];
+  for (const ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      const auto [unit, index] = place_of(group.module_params[i]);
+      for (auto& [name, value] : of_parameters[group.names[i]].as_map()) {
+        if (name == kStep) continue;
+        const TensorPart& part = parts.emplace_back(as_part(unit, index, value.tensor()));
+        value = StateTree(part.whole);
+      }
+    }
+  return state;
+}
+
 StateTree OptimizerShards::own_part(const Optimizer& optimizer, const StateTree& state) const {
   StateTree own = state;
   StateTree& of_parameters = own["state"];

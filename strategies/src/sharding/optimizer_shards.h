@@ -9,6 +9,7 @@
 #include "distributed/shard_groups.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/state/tensor_part.h"
 #include "sharding/flat_unit.h"
 
 namespace fulgur::detail {
@@ -50,12 +51,19 @@ class OptimizerShards {
   void gather_parameters(const Optimizer& optimizer) const;
   /// The state with whole tensors, on rank 0; null on the others. All ranks must call it.
   StateTree state(const Optimizer& optimizer) const;
+  /// The state with a tensor on `meta` in place of each divided one, and what this rank writes of these.
+  StateTree state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) const;
+  /// What this rank writes of a parameter: its elements in the unit's buffer, if they `are_there`, or those that it
+  /// keeps.
+  TensorPart part_of(size_t unit, size_t index, bool are_there) const;
   /// Loads the parts of this rank of a state with whole tensors.
   void load_state(Optimizer& optimizer, const StateTree& state) const;
 
  private:
   std::vector<size_t> changed_units(const Optimizer& optimizer) const;
   StateTree own_part(const Optimizer& optimizer, const StateTree& state) const;
+  /// `elements` of this rank as a part of a tensor like the parameter; none if a rank with a copy writes them.
+  TensorPart as_part(size_t unit, size_t index, const Tensor& elements) const;
 
   ShardGroups& groups_;
   Divided divided_;

@@ -42,6 +42,8 @@ class ParameterShards {
   /// Stops watching, and gathers all units until `divide`. All ranks must call it.
   void gather();
   bool is_whole() const { return is_whole_; }
+  /// Whether a unit is gathered now.
+  bool has_whole(size_t unit) const { return units_[unit].is_there; }
   /// Gathers all units until `release`, also within a forward or a backward. All ranks must call it.
   void hold();
   void release();

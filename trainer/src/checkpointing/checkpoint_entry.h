@@ -28,7 +28,8 @@ struct Collecting {
   RunState& run;
   Services& services;
   bool weights_only = false;
-  StateTree store = {};  ///< of the CheckpointStore
+  StateTree store = {};                ///< of the CheckpointStore
+  std::vector<TensorPart> parts = {};  ///< what this rank writes of divided tensors, if all ranks write
 };
 
 /// The run that is restored, and from what.

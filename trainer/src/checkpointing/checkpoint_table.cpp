@@ -156,8 +156,10 @@ void load_gradients(Restoring& r, const StateTree& gradients) {
 
 StateTree save_optimizers(Collecting& c) {
   StateTree::List optimizers;
+  Strategy& strategy = *c.run.strategy;
   for (const auto& planned : c.run.plan.optimizers)
-    optimizers.push_back(c.run.strategy->optimizer_state(*planned.optimizer));
+    optimizers.push_back(strategy.saves_parts() ? strategy.optimizer_state_in_parts(*planned.optimizer, c.parts)
+                                                : strategy.optimizer_state(*planned.optimizer));
   return optimizers;
 }
 

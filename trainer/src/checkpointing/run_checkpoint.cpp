@@ -44,6 +44,8 @@ CheckpointContent collect_checkpoint(Collecting collecting) {
   RunState& run = collecting.run;
   CheckpointContent content;
   content.module = module_state(*run.model);
+  if (run.strategy->saves_parts())
+    content.module = in_parts(*run.strategy, std::move(content.module), collecting.parts);
   content.aliases = parameter_aliases(*run.model);
   content.optimizers = nullptr;
   content.origin = origin_of(run);
@@ -52,6 +54,7 @@ CheckpointContent collect_checkpoint(Collecting collecting) {
     if (!entry.save || (collecting.weights_only && !entry.with_weights)) continue;
     (entry.own_file ? content.optimizers : content.state[entry.key]) = entry.save(collecting);
   }
+  content.parts = std::move(collecting.parts);
   if (!collecting.weights_only) gather_rank_states(run.collectives(), content.state);
   run.each_callback(LogScope::forbidden, "on_save_checkpoint",
                     [&](Callback& c) { c.on_save_checkpoint(collecting.services.context, content.state); });

@@ -19,7 +19,8 @@ struct Run {
                  {.stop_reason = [this] { return state.stop_reason; },
                   .signal = signals::received,
                   .take_save_request = signals::take_save_request,
-                  .save_is_done = [this] { return checkpoints.save_is_done(); }},
+                  .save_is_done = [this] { return checkpoints.save_is_done(); },
+                  .writes_parts = [this] { return checkpoints.writes_parts(); }},
                  [this](NonFiniteDecision decision) { carry_out(state, services, decision); }) {}
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpointing/run_checkpoint.h"
+#include "fulgur/checkpoint/module_state.h"
 #include "run/all_loggers.h"
 #include "run/services.h"
 #include "saving/checkpoint_store.h"
@@ -34,8 +35,15 @@ class RunCheckpointHost final : public CheckpointHost {
   }
   std::unique_ptr<WholeParameters> whole_parameters() override { return run_.strategy->whole_parameters(); }
   bool divides_parameters() const override { return run_.strategy->divides_parameters(); }
+  bool saves_parts() const override { return run_.strategy->saves_parts(); }
   Tensor weight_norm() override { return services_.finite.weight_norm(); }
-  std::optional<std::string> bad_weight() override { return services_.finite.bad_weight(); }
+  std::optional<std::string> bad_weight() override {
+    NamedTensors weights = module_state(*run_.model);
+    if (run_.strategy->saves_parts())
+      for (auto& [name, value] : weights)
+        if (const auto part = run_.strategy->part_to_save(value)) value = part->values;
+    return services_.finite.bad_weight(weights);
+  }
   bool take_save_done() override { return services_.consensus.take_save_done(); }
   bool allows_saves() const override { return run_.checkpoints_allowed; }
   bool is_alone() const override { return run_.failed_alone; }

@@ -138,7 +138,9 @@ void CheckpointStore::wait_for_save() {
   for (auto& result : results) result = without_torn(std::move(result));
   if (host_.is_alone()) return;
   check_exchanges_before_save();
-  if (run_.world_size() > 1)
+  if (parts_)
+    results = {commit_parts(results.empty() ? AsyncCheckpointWriter::Result{} : results.front())};
+  else if (run_.world_size() > 1)
     results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
   for (const auto& result : results) finish_save(result);
   prune();
@@ -155,7 +157,7 @@ void CheckpointStore::check_exchanges_before_save() {
 // On a GPU the host does not wait for the device's results; the writer of the checkpoint checks them.
 // Parameters that are whole only during a save cannot be copied later.
 bool CheckpointStore::judged_later() const {
-  return settings_.async && run_.device().is_cuda() && !host_.divides_parameters();
+  return settings_.async && run_.device().is_cuda() && !host_.divides_parameters() && !host_.saves_parts();
 }
 
 bool CheckpointStore::awaits_rows() const { return judged_later() && run_.world_size() == 1; }
@@ -286,12 +288,12 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += run_layout::kExtension;
   folder = plain_path(folder);
-  const auto whole = host_.whole_parameters();
+  const auto whole = host_.saves_parts() ? nullptr : host_.whole_parameters();
   CheckpointInfo info = info_of_now(ticket, folder, request);
   if (!judged_later()) {
     host_.check_ranks();
     // Rank 0's buffers are written. Those of other ranks may differ; rank 0's replace them before the next forward.
-    const std::string bad = run_.collectives().broadcast_text(host_.bad_weight().value_or(""), 0);
+    const std::string bad = bad_weight_of_ranks();
     if (!bad.empty()) return report_refusal(info, not_finite(folder, bad));
   }
   ++saves_;
@@ -301,7 +303,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     CheckpointContent content = host_.collect(request.weights_only, state(ticket, request));
     content.origin.save_counter = saves_;
     content.origin.run = kept_.run_name();
-    if (settings_.async) return begin_writing(info, content);
+    if (settings_.async) return host_.saves_parts() ? begin_writing_parts(info, content) : begin_writing(info, content);
     info.path = write_now(folder, content);
   } catch (const CheckpointError& error) {
     saved_ = saved_before;
@@ -330,7 +332,44 @@ void CheckpointStore::begin_writing(CheckpointInfo info, const CheckpointContent
   }
 }
 
+std::string CheckpointStore::bad_weight_of_ranks() {
+  const std::string own = host_.bad_weight().value_or("");
+  if (!host_.saves_parts()) return run_.collectives().broadcast_text(own, 0);
+  for (std::string& of_rank : run_.collectives().gather_text(own))
+    if (!of_rank.empty()) return std::move(of_rank);
+  return {};
+}
+
+void CheckpointStore::begin_writing_parts(CheckpointInfo info, const CheckpointContent& content) {
+  auto parts = std::make_shared<RankParts>(run_.collectives(), info.path);
+  if (!writer_) writer_.emplace();
+  AsyncCheckpointWriter::Rules rules;
+  rules.write = [parts](const fs::path& folder, const CheckpointContent& copies) {
+    parts->write(copies);
+    return folder;
+  };
+  try {
+    writer_->submit(info.path, content, std::move(rules));
+  } catch (const CheckpointError& error) {
+    begin_error_ = error;
+  }
+  parts_ = std::move(parts);
+  in_flight_ = std::move(info);
+  torn_.clear();
+}
+
+AsyncCheckpointWriter::Result CheckpointStore::commit_parts(const AsyncCheckpointWriter::Result& own) {
+  AsyncCheckpointWriter::Result result;
+  try {
+    result.path = std::exchange(parts_, nullptr)->commit(own.error);
+  } catch (const CheckpointError& error) {
+    result.error = error;
+  }
+  return result;
+}
+
 fs::path CheckpointStore::write_now(const fs::path& folder, const CheckpointContent& content) {
+  if (host_.saves_parts()) return write_parts_of_ranks(run_.collectives(), folder, content);
   AsyncCheckpointWriter::Result result;
   try {
     if (run_.is_global_zero()) result.path = settings_.writer->write(folder, content);

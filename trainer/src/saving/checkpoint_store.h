@@ -18,6 +18,7 @@
 #include "saving/failed_saves.h"
 #include "saving/kept_checkpoints.h"
 #include "saving/late_tensors.h"
+#include "saving/rank_parts.h"
 
 namespace fulgur::detail {
 
@@ -40,9 +41,11 @@ class CheckpointHost {
   /// A norm of all weights, computed on the device: not finite if one of them is not; undefined if there is no check.
   virtual Tensor weight_norm() = 0;
   virtual bool divides_parameters() const = 0;
+  /// Whether all ranks write a checkpoint together, each its parts.
+  virtual bool saves_parts() const = 0;
   /// Gathers parameters of which ranks have parts, until the result is destroyed.
   virtual std::unique_ptr<WholeParameters> whole_parameters() = 0;
-  /// The name of the first weight that is not finite. Waits for the device.
+  /// The name of the first weight of this rank that is not finite. Waits for the device.
   virtual std::optional<std::string> bad_weight() = 0;
   /// True once after rank 0's save in flight has ended; only with several ranks, on all of them at the same step.
   virtual bool take_save_done() = 0;
@@ -91,6 +94,8 @@ class CheckpointStore {
   void before_writes();
   /// True on rank 0 if the save in flight has finished and this has not been reported yet.
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
+  /// True while this rank writes its parts of a checkpoint.
+  bool writes_parts() const { return parts_ && writer_ && writer_->busy(); }
   /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
   /// Call when the run resumes from this checkpoint, which contains the store's state. All ranks must call it.
@@ -118,7 +123,13 @@ class CheckpointStore {
   void start_save(uint64_t ticket, const CheckpointRequest& request);
   /// Begins to write `content` in the background: rank 0 writes, the others wait for its result at the end of the save.
   void begin_writing(CheckpointInfo info, const CheckpointContent& content);
-  /// Writes `content` now, on rank 0. Returns the path; throws a CheckpointError on all ranks.
+  /// Likewise; all ranks write their parts.
+  void begin_writing_parts(CheckpointInfo info, const CheckpointContent& content);
+  AsyncCheckpointWriter::Result commit_parts(const AsyncCheckpointWriter::Result& own);
+  /// The first weight that is not finite on any rank that writes it; empty if all are.
+  std::string bad_weight_of_ranks();
+  /// Writes `content` now: on rank 0, or the parts of each rank. Returns the path; throws a CheckpointError on all
+  /// ranks.
   std::filesystem::path write_now(const std::filesystem::path& folder, const CheckpointContent& content);
   /// Answers a request of this process with the checkpoint that the run resumed from, if that is the same.
   bool take_resumed(uint64_t ticket, const CheckpointRequest& request);
@@ -161,8 +172,9 @@ class CheckpointStore {
   FailedSaves failed_saves_;
   bool refused_ = false;  // a save was refused in this process
   LateTensors late_;
-  std::string torn_;                 // the tensor that was written while it was copied for the save in flight
-  std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
+  std::string torn_;                  // the tensor that was written while it was copied for the save in flight
+  std::optional<c10::Event> begun_;   // the device's work before the save in flight; with several ranks
+  std::shared_ptr<RankParts> parts_;  // of the save in flight, which the writer's thread uses, too
 };
 
 /// A request for a checkpoint of the current state, named `epoch=E-step=S`, where E is the last epoch that was trained

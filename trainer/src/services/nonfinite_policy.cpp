@@ -302,11 +302,13 @@ NonFiniteDecision NonFinitePolicy::judge_running_window() {
 }
 
 // One number shows whether anything is wrong; only then is each tensor checked.
-Tensor NonFinitePolicy::weight_norm() const {
+Tensor NonFinitePolicy::weight_norm() const { return weight_norm(module_state(run_.module())); }
+
+Tensor NonFinitePolicy::weight_norm(const NamedTensors& weights) const {
   if (settings_.policy == OnNonFinite::off) return {};
   at::NoGradGuard no_grad;
   std::vector<Tensor> floating;
-  for (const auto& [name, value] : module_state(run_.module()))
+  for (const auto& [name, value] : weights)
     if (value.is_floating_point() && value.numel() > 0) floating.push_back(value.detach());
   return floating.empty() ? Tensor() : grad_norm(floating);
 }
@@ -319,8 +321,8 @@ std::optional<std::string> NonFinitePolicy::bad_weight(const Tensor& norm, const
   return std::nullopt;  // only the sum of squares overflowed
 }
 
-std::optional<std::string> NonFinitePolicy::bad_weight() const {
-  return bad_weight(weight_norm(), module_state(run_.module()));
+std::optional<std::string> NonFinitePolicy::bad_weight(const NamedTensors& weights) const {
+  return bad_weight(weight_norm(weights), weights);
 }
 
 std::vector<int64_t> NonFinitePolicy::find_ranks() const {

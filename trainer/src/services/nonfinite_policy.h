@@ -99,9 +99,10 @@ class NonFinitePolicy {
   NonFiniteDecision judge(bool finite, const BatchRange& batches);
   /// Judges the losses of the current window. Synchronizes with the device.
   NonFiniteDecision judge_running_window();
-  /// The first non-finite parameter or buffer; nullopt with `off`. Synchronizes with the device.
-  std::optional<std::string> bad_weight() const;
-  /// The same in two parts: a number computed on the device, undefined with `off`, and its interpretation.
+  /// The first of `weights` that is not finite; nullopt with `off`. Synchronizes with the device.
+  std::optional<std::string> bad_weight(const NamedTensors& weights) const;
+  /// The same for the module's weights, in two parts: a number computed on the device, undefined with `off`, and its
+  /// interpretation.
   Tensor weight_norm() const;
   static std::optional<std::string> bad_weight(const Tensor& norm, const NamedTensors& weights);
   /// Whether the policy `stop` has ended the run.
@@ -129,6 +130,7 @@ class NonFinitePolicy {
   void load_state(const StateTree& state, bool manual);
 
  private:
+  Tensor weight_norm(const NamedTensors& weights) const;
   NonFiniteDecision decide_by_gradients(Optimizer& optimizer, const Tensor& norm);
   NonFiniteDecision check_scaled_gradients(const Optimizer& optimizer);
   void note_manual_step(NonFiniteDecision decision);

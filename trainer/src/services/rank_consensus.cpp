@@ -11,6 +11,9 @@ namespace {
 
 enum Slot : size_t { kStop, kSignal, kSave, kSaveDone, kClock, kInterval, kSlots };
 
+// Votes about a save: the largest counts.
+enum SaveVote : int64_t { kNoSave, kWritten, kBeingWritten };
+
 constexpr double kEvery_s = 1.0;
 constexpr int64_t kMostSteps = 10000;
 
@@ -38,9 +41,10 @@ void RankConsensus::begin() {
   votes[kStop] = votes_.stop_reason() ? collectives_->world_size() - collectives_->rank() : 0;
   votes[kSignal] = votes_.signal().value_or(0);
   votes[kSave] = votes_.take_save_request() ? 1 : 0;
+  if (votes_.writes_parts()) votes[kSaveDone] = kBeingWritten;
   // Rank 0's clock counts, and so do the values derived from it.
   if (collectives_->rank() == 0) {
-    votes[kSaveDone] = votes_.save_is_done() ? 1 : 0;
+    if (votes_.save_is_done()) votes[kSaveDone] = kWritten;
     votes[kClock] = static_cast<int64_t>(seconds_since(started_) * 1e6);
     const int64_t done = steps_ - read_at_step_;
     const double each_s = done > 0 ? seconds_since(read_at_) / static_cast<double>(done) : kEvery_s;
@@ -59,7 +63,7 @@ void RankConsensus::read() {
         collectives_->broadcast_text(votes_.stop_reason().value_or(""), collectives_->world_size() - agreed[kStop]));
   if (agreed[kSignal] != 0) signal_ = static_cast<int>(agreed[kSignal]);
   save_ = save_ || agreed[kSave] != 0;
-  save_done_ = save_done_ || agreed[kSaveDone] != 0;
+  save_done_ = save_done_ || agreed[kSaveDone] == kWritten;
   clock_s_ = static_cast<double>(agreed[kClock]) / 1e6;
   interval_ = std::max<int64_t>(agreed[kInterval], 1);
   read_at_ = run_clock_now();

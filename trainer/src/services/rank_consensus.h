@@ -18,6 +18,7 @@ struct LocalVotes {
   std::function<std::optional<int>()> signal;
   std::function<bool()> take_save_request;  ///< true once after each SIGUSR1
   std::function<bool()> save_is_done;       ///< asked on rank 0 only
+  std::function<bool()> writes_parts;       ///< this rank still writes its parts of a checkpoint
 };
 
 /// Decisions that ranks make together although each sees something different: a signal, a request to stop, the wall
@@ -46,7 +47,7 @@ class RankConsensus {
   bool stop_agreed() const;
   /// True once after each SIGUSR1 of any rank.
   bool take_save_request();
-  /// True once after rank 0's writer has finished a save; only with several ranks.
+  /// True once after the writers of all ranks have finished a save; only with several ranks.
   bool take_save_done();
 
  private:

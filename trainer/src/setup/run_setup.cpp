@@ -72,6 +72,14 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
 void RunSetup::prepare_weights() {
   if (run_.fn == TrainerFn::fit) {
     run_.strategy->start_training(*run_.model, services_.context.optimizers());
+    const std::string& writer = run_.options.checkpoint_writer.class_path();
+    if (run_.strategy->saves_parts() && writer != TrainerOptions().checkpoint_writer.class_path())
+      throw ConfigError(
+          cat("[trainer.checkpoint_writer] with state_dict_type: sharded, each rank writes its part of a "
+              "checkpoint, which ",
+              writer,
+              " cannot do. Use checkpoint_writer: folder, or "
+              "state_dict_type: full."));
   } else if (run_.device().is_cpu() && run_.replicas.empty() && run_.strategy->precision().name() == "32-true") {
     // Nothing computes gradients in this run.
     inference_weights_.emplace(*run_.model);

@@ -25,6 +25,7 @@ struct FULGUR_API CheckpointInspection {
   };
   CheckpointSummary summary;
   std::vector<File> files;
+  std::vector<TensorInfo> weights;             ///< of the model, also those whose parts are in several files
   std::map<std::string, std::string> aliases;  ///< tied parameter → name it is stored under
   StateTree state;                             ///< empty if `report` has problems
   VerifyReport report;                         ///< result of comparing every byte of the folder

@@ -43,11 +43,17 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
                                                  {ReduceDtype::bfloat16, "bfloat16"},
                                                  {ReduceDtype::float16, "float16"}});
   }
+  /// How checkpoints hold what is divided: as whole tensors that rank 0 writes, or as the parts of each rank.
+  enum class StateDictType { full, sharded };
+  friend constexpr auto enum_names(StateDictType) {
+    return std::to_array<EnumName<StateDictType>>({{StateDictType::full, "full"}, {StateDictType::sharded, "sharded"}});
+  }
   struct FULGUR_API Options : DDPStrategy::Options {
     Sharding sharding = Sharding::optimizer;
     Auto<std::vector<std::string>> units = {};
     ReduceDtype reduce_dtype = ReduceDtype::gradient;
     Auto<int64_t> shard_size = {};
+    StateDictType state_dict_type = StateDictType::full;
     void fields(Fields& f);
   };
 
@@ -77,6 +83,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void load_state(const StateTree& state) override;
   StateTree optimizer_state(const Optimizer& optimizer) override;
   void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
+  bool saves_parts() const override { return options_.state_dict_type == StateDictType::sharded && shards_ != nullptr; }
+  std::optional<TensorPart> part_to_save(const Tensor& parameter) const override;
+  StateTree optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) override;
   std::unique_ptr<GraphCapture> make_graph_capture() override { return nullptr; }
   /// The optimizers then step whole parameters again, and have lost the divided states; checkpoints have them.
   void abandon() noexcept override;

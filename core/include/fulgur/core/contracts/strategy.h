@@ -15,6 +15,7 @@
 #include "fulgur/core/device/graph_capture.h"
 #include "fulgur/core/state/stage.h"
 #include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor_part.h"
 
 namespace fulgur {
 
@@ -139,6 +140,14 @@ class FULGUR_API Strategy {
   virtual StateTree optimizer_state(const Optimizer& optimizer);
   /// Loads a state with whole tensors.
   virtual void load_optimizer_state(Optimizer& optimizer, const StateTree& state);
+  /// Whether each rank writes its parts of a checkpoint; otherwise rank 0 writes all of it.
+  virtual bool saves_parts() const { return false; }
+  /// With `saves_parts`, what this rank writes of a parameter: no elements if other ranks write all of it, and nullopt
+  /// if rank 0 writes it as a whole. The values are those of now, in memory that training changes.
+  virtual std::optional<TensorPart> part_to_save(const Tensor& /*parameter*/) const { return std::nullopt; }
+  /// With `saves_parts`, the state of an optimizer in which `TensorPart::whole` stands for each tensor that is divided.
+  /// Appends what this rank writes of these.
+  virtual StateTree optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts);
   /// Called after each training step, eager or captured, outside any recording, when `global_step` steps are done.
   virtual void after_step(LightningModule& /*module*/, int64_t /*global_step*/) {}
   /// Records the work of `device()`; nullptr if it cannot be recorded.
