@@ -29,7 +29,8 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
 constexpr const char* kWithValue[] = {
-    "config", "report", "plugin", "format", "output", "strict", "key_prefix", "sort", "filter", "every", "profile",
+    "config", "report", "plugin", "format", "output", "strict", "max_shard_size", "key_prefix", "sort", "filter",
+    "every", "profile",
     // of tune
     "mode", "min_lr", "max_lr", "early_stop_threshold", "steps", "steps_per_trial", "init", "max_trials", "margin",
     // of sweep
@@ -295,8 +296,15 @@ void add_exchange(CLI::App& app, CommandLine& out, std::optional<std::string>& a
       ->type_name("FORMAT");
   exports
       ->add_option("--output", out.output,
-                   "File to write (folder, of adapters); the checkpoint's name in this folder if not given")
+                   "File to write (folder, of adapters and shards); the checkpoint's name in this folder if not given")
       ->type_name("FILE");
+  exports
+      ->add_option("--max_shard_size", out.max_shard_size,
+                   "safetensors: write a folder of files with at most so many bytes each (5GB), and their index, for "
+                   "Hugging Face's loaders")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::PositiveNumber)
+      ->type_name("SIZE");
   exports->add_flag("--force", out.force, "Replace an existing output");
   exports->add_flag("--averaged", out.averaged, "Export the averages of the callback WeightAveraging");
   exports->add_flag("--only_adapters", out.only_adapters,

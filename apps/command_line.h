@@ -27,6 +27,7 @@ struct CommandLine {
   std::optional<YamlStyle> print_config;
   std::optional<std::string> format;            ///< of export: `safetensors`, `pt` or `torchscript`
   std::optional<std::filesystem::path> output;  ///< of export, import, report, bench, tune and tokenize
+  std::optional<uint64_t> max_shard_size;       ///< of export: bytes of a file of a folder
   bool force = false;                           ///< of export: replace the output
   bool averaged = false;                        ///< of export: the weights of WeightAveraging
   bool only_adapters = false;                   ///< of export: without the other weights

@@ -1,14 +1,18 @@
 #include "exchange_verbs.h"
 
+#include <memory>
 #include <sstream>
+#include <utility>
 
 #include "exporting/export_torchscript.h"
 #include "fulgur/checkpoint/adapters.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/export_safetensors.h"
 #include "fulgur/checkpoint/key_prefix.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/checkpoint/weights_reader.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
@@ -36,6 +40,7 @@ enum class ExportFormat { safetensors, pytorch, torchscript };
 
 ExportFormat format_of(const CommandLine& command) {
   if (command.format == "pt") return ExportFormat::pytorch;
+  if (command.max_shard_size && !command.format) return ExportFormat::safetensors;
   if (command.format) return *command.format == "torchscript" ? ExportFormat::torchscript : ExportFormat::safetensors;
   const fs::path end = command.output ? command.output->extension() : fs::path();
   if (end == kSafetensors) return ExportFormat::safetensors;
@@ -100,6 +105,8 @@ ExitCode export_adapters(const CommandLine& command) {
   if (command.format)
     throw ConfigError(
         "[cli.export] --only_adapters writes a folder with a safetensors file; --format has no effect. Leave it out.");
+  if (command.max_shard_size)
+    throw ConfigError("[cli.export] --only_adapters writes one file; --max_shard_size has no effect. Leave it out.");
   if (command.output)
     for (const char* end : {kSafetensors, kTorchscript, ".pt", ".pth", ".bin"})
       if (command.output->extension() == end)
@@ -115,6 +122,45 @@ ExitCode export_adapters(const CommandLine& command) {
   if (command.averaged) take_averages(content, checkpoint);
   const fs::path output = command.output.value_or(named_after(checkpoint, "").string() + "-adapters");
   write_adapters(output, content.module, *adapters, command.force);
+  print(escape_controls(output.string()) + "\n");
+  return ExitCode::ok;
+}
+
+/// Weights that are in memory.
+TensorSource source_of(CheckpointContent content) {
+  TensorSource source;
+  for (const auto& [name, tensor] : content.module)
+    source.tensors.push_back({name, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), tensor.nbytes()});
+  source.aliases = std::move(content.aliases);
+  source.read = [tensors = std::move(content.module)](size_t index) { return tensors[index].second; };
+  return source;
+}
+
+/// The weights of a checkpoint, one in memory at a time.
+TensorSource source_of(const fs::path& checkpoint) {
+  const auto reader = std::make_shared<const WeightsReader>(checkpoint);
+  return {.tensors = reader->tensors(),
+          .read = [reader](size_t index) { return reader->read(index); },
+          .aliases = reader->aliases()};
+}
+
+/// Averages and adapters need all weights at once.
+ExitCode export_safetensors(const CommandLine& command, const fs::path& checkpoint) {
+  const auto adapters = adapters_of(read_checkpoint_state(checkpoint));
+  TensorSource source;
+  if (command.averaged || adapters) {
+    CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
+    if (command.averaged) take_averages(content, checkpoint);
+    if (adapters) merge_adapters(content.module, *adapters);
+    source = source_of(std::move(content));
+  } else {
+    source = source_of(checkpoint);
+  }
+  const fs::path output = command.output.value_or(named_after(checkpoint, command.max_shard_size ? "" : kSafetensors));
+  if (command.max_shard_size)
+    write_safetensors_shards(output, source, *command.max_shard_size, command.force);
+  else
+    write_safetensors_from(output, source, command.force);
   print(escape_controls(output.string()) + "\n");
   return ExitCode::ok;
 }
@@ -138,6 +184,9 @@ ExitCode export_checkpoint(const CommandLine& command) {
   const ExportFormat format = format_of(command);
   if (format != ExportFormat::torchscript && !command.inputs.empty())
     throw ConfigError("[cli.export] --input is for --format torchscript, which records a program. Leave it out.");
+  if (format == ExportFormat::safetensors) return export_safetensors(command, checkpoint);
+  if (command.max_shard_size)
+    throw ConfigError("[cli.export] --max_shard_size is for --format safetensors. Leave it out.");
   const fs::path output = command.output.value_or(named_after(checkpoint, extension_of(format)));
   CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
   if (command.averaged) take_averages(content, checkpoint);
@@ -146,7 +195,7 @@ ExitCode export_checkpoint(const CommandLine& command) {
     export_torchscript(command, content, output);
   } else {
     WeightsFile weights;
-    weights.format = format == ExportFormat::pytorch ? WeightsFormat::pytorch : WeightsFormat::safetensors;
+    weights.format = WeightsFormat::pytorch;
     weights.tensors = std::move(content.module);
     weights.aliases = std::move(content.aliases);
     write_weights_file(output, weights, command.force);

@@ -201,10 +201,6 @@ void refuse_existing_adapters(const fs::path& folder) {
                                 " exists already. Name another folder, or replace it with --force."));
 }
 
-void rename_or_throw(const fs::path& from, const fs::path& to) {
-  if (detail::system_calls().rename(from.c_str(), to.c_str()) != 0) detail::throw_errno("publishing", to, errno);
-}
-
 // Moves complete files into a folder that exists. Without the removal, one of two renames would leave the new config
 // with the old weights.
 void move_adapters(const fs::path& from, const fs::path& to) {
@@ -213,8 +209,8 @@ void move_adapters(const fs::path& from, const fs::path& to) {
   if (error)
     throw CheckpointError(cat("[checkpoint.write_adapters] ", escape_controls((to / kAdapterWeights).string()),
                               " could not be replaced: ", error.message(), "."));
-  rename_or_throw(from / kAdapterConfig, to / kAdapterConfig);
-  rename_or_throw(from / kAdapterWeights, to / kAdapterWeights);
+  detail::rename_or_throw(from / kAdapterConfig, to / kAdapterConfig);
+  detail::rename_or_throw(from / kAdapterWeights, to / kAdapterWeights);
   fs::remove(from, error);
   detail::sync_folder(to);
 }
@@ -317,7 +313,7 @@ void write_adapters(const fs::path& folder, const NamedTensors& tensors, const A
     detail::write_durably(hidden / kAdapterConfig, config_text(record, tensors));
     write_weights_file(hidden / kAdapterWeights, weights);
     if (exists) return move_adapters(hidden, target);
-    rename_or_throw(hidden, target);
+    detail::rename_or_throw(hidden, target);
   } catch (...) {
     fs::remove_all(hidden, error);
     throw;

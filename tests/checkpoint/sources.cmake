@@ -5,6 +5,7 @@ set(TEST_SOURCES
   checkpoint_parts_test.cpp
   corruption_test.cpp
   device_copies_test.cpp
+  export_safetensors_test.cpp
   fixture_test.cpp
   list_checkpoints_test.cpp
   module_state_test.cpp

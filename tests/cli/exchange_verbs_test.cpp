@@ -119,6 +119,31 @@ TEST_CASE("an output that exists is refused, and replaced with --force only") {
   CHECK(run.entries() == before);
 }
 
+TEST_CASE("export --max_shard_size writes a folder of files and their index") {
+  const Trained run;
+  const Finished exported = run({"export", kLast, "--max_shard_size", "100B"});
+  INFO(exported.err);
+  REQUIRE(exported.exit_code == 0);
+  CHECK(exported.out == "last\n");
+  CHECK(fs::exists(run.path() / "last/model.safetensors.index.json"));
+  REQUIRE(run({"export", kLast, "--output", "one.safetensors"}).exit_code == 0);
+  REQUIRE(run({"import", "last", "-c", "c.yaml", "--output", "shards.ckpt"}).exit_code == 0);
+  REQUIRE(run({"import", "one.safetensors", "-c", "c.yaml", "--output", "one.ckpt"}).exit_code == 0);
+  CHECK(run.test_loss("shards.ckpt") == run.test_loss("one.ckpt"));
+  REQUIRE(run({"export", kLast, "--max_shard_size", "1GB", "--output", "whole"}).exit_code == 0);
+  CHECK(fs::exists(run.path() / "whole/model.safetensors"));
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--format", "pt"},
+                                               {"--only_adapters"},
+                                               {"--output", "w.pt", "--format", "torchscript"}}) {
+    std::vector<std::string> arguments{"export", kLast, "--max_shard_size", "1MB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished refused = run(arguments);
+    CHECK(refused.exit_code == 2);
+    CHECK(says(refused.err, "--max_shard_size"));
+  }
+  CHECK(run({"export", kLast, "--max_shard_size", "much"}).exit_code == 2);
+}
+
 TEST_CASE("weights of another dtype are converted if requested") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);

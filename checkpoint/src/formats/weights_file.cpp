@@ -35,13 +35,6 @@ WeightsFormat format_of(const fs::path& path) {
                             " must be a safetensors file or a file written by torch.save; it is neither.", hint));
 }
 
-void refuse_existing(const fs::path& path) {
-  std::error_code error;
-  if (fs::symlink_status(path, error).type() != fs::file_type::not_found)
-    throw CheckpointError(cat("[checkpoint.export] the output ", escape_controls(path.string()),
-                              " exists already. Name another one, or replace it with --force."));
-}
-
 WeightsFile read_one_file(const fs::path& path) {
   WeightsFile out;
   out.format = format_of(path);
@@ -104,7 +97,7 @@ void write_weights_file(const fs::path& path, const WeightsFile& weights, bool r
   if (path.filename().empty() || fs::is_directory(path, ignored))
     throw CheckpointError(
         cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
-  if (!replace) refuse_existing(path);
+  if (!replace) detail::refuse_existing(path);
   detail::make_folders(detail::folder_of(path));
   const fs::path temporary = detail::temporary_sibling(path);
   try {
@@ -115,9 +108,8 @@ void write_weights_file(const fs::path& path, const WeightsFile& weights, bool r
       for (const auto& [alias, name] : weights.aliases) metadata[kAliasMark + alias] = name;
       write_safetensors(temporary, weights.tensors, metadata);
     }
-    if (!replace) refuse_existing(path);
-    if (detail::system_calls().rename(temporary.c_str(), path.c_str()) != 0)
-      detail::throw_errno("publishing", path, errno);
+    if (!replace) detail::refuse_existing(path);
+    detail::rename_or_throw(temporary, path);
   } catch (...) {
     fs::remove(temporary, ignored);
     throw;

@@ -8,6 +8,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "io/element_bytes.h"
+#include "io/folder_names.h"
 
 namespace fulgur::detail {
 namespace {
@@ -22,11 +23,6 @@ constexpr size_t kNumberDigits = 5;
 
 std::string stem_of(std::string_view whole_file) {
   return cat(whole_file.substr(0, whole_file.size() - kExtension.size()), "-part-");
-}
-
-std::string padded(int64_t number) {
-  const std::string digits = cat(number);
-  return std::string(digits.size() < kNumberDigits ? kNumberDigits - digits.size() : 0, '0') + digits;
 }
 
 bool is_number(std::string_view text) {
@@ -89,7 +85,7 @@ void check_pieces(const DividedTensor& tensor, const PieceBytes& bytes, bool com
 }  // namespace
 
 std::string part_file(std::string_view whole_file, int64_t rank, int64_t ranks) {
-  return cat(stem_of(whole_file), padded(rank + 1), kOf, padded(ranks), kExtension);
+  return cat(stem_of(whole_file), five_digits(rank + 1), kOf, five_digits(ranks), kExtension);
 }
 
 bool is_part_file(std::string_view name, std::string_view whole_file) {

@@ -29,6 +29,22 @@ bool is_temporary(std::string_view name) {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
+void refuse_existing(const fs::path& path) {
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() != fs::file_type::not_found)
+    throw CheckpointError(cat("[checkpoint.export] the output ", escape_controls(path.string()),
+                              " exists already. Name another one, or replace it with --force."));
+}
+
+void rename_or_throw(const fs::path& from, const fs::path& to) {
+  if (system_calls().rename(from.c_str(), to.c_str()) != 0) throw_errno("publishing", to, errno);
+}
+
+std::string five_digits(int64_t number) {
+  const std::string digits = cat(number);
+  return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+}
+
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace fulgur::detail {
@@ -13,6 +15,15 @@ bool is_temporary(std::string_view name);
 
 /// The folder that contains `path`; `.` for a bare name.
 std::filesystem::path folder_of(const std::filesystem::path& path);
+
+/// Throws a CheckpointError if there is anything at `path`, the output of an export.
+void refuse_existing(const std::filesystem::path& path);
+
+/// Renames `from` to `to`; throws a FileError.
+void rename_or_throw(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// `00042`: the numbers of files that belong together.
+std::string five_digits(int64_t number);
 
 /// `mkdir -p` with errors as CheckpointErrors.
 void make_folders(const std::filesystem::path& folder);

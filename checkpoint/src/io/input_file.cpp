@@ -39,6 +39,10 @@ void InputFile::read(void* data, uint64_t bytes) {
   }
 }
 
+void InputFile::move_to(uint64_t position) {
+  if (lseek(fd_, static_cast<off_t>(position), SEEK_SET) < 0) throw_errno("reading", path_, errno);
+}
+
 std::string InputFile::looks_like() const {
   char buffer[32];
   const ssize_t got = pread(fd_, buffer, sizeof buffer, 0);

@@ -6,7 +6,7 @@
 
 namespace fulgur::detail {
 
-/// A regular file that is read from its beginning. FIFOs, folders and devices are refused without blocking.
+/// A regular file that is read in order. FIFOs, folders and devices are refused without blocking.
 class InputFile {
  public:
   /// Throws a CheckpointError if it cannot be opened.
@@ -17,6 +17,8 @@ class InputFile {
   uint64_t size() const { return size_; }
   /// The next `bytes` bytes; throws if there are fewer.
   void read(void* data, uint64_t bytes);
+  /// The next read begins there.
+  void move_to(uint64_t position);
   /// What the file looks like, judging by its first bytes, as a sentence with a leading space; empty if not recognised.
   std::string looks_like() const;
 
