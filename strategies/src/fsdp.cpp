@@ -173,13 +173,14 @@ void FSDPStrategy::check_memory() const {
                 "with set_data(). Copy the values into it: parameter.copy_(values) under at::NoGradGuard."));
 }
 
-void FSDPStrategy::before_evaluation(LightningModule& module) {
-  DDPStrategy::before_evaluation(module);
-  if (parameters_) parameters_->gather();
+void FSDPStrategy::begin_evaluation_round(bool computes, bool all_compute) {
+  parameters_->begin_evaluation(computes, all_compute);
 }
 
+void FSDPStrategy::end_evaluation_round() { parameters_->end_evaluation(); }
+
 std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
-  // Those that are whole already stay so: an evaluation, or another call, needs them.
+  // Those that are whole already stay so: another call needs them.
   if (!parameters_ || parameters_->is_whole()) return nullptr;
   struct Whole final : WholeParameters {
     explicit Whole(detail::ParameterShards& of) : parameters(of) { parameters.hold(); }

@@ -31,12 +31,10 @@ namespace fs = std::filesystem;
 namespace {
 
 const NamedTensors& tensors() {
-  static const NamedTensors all{{"first", at::randn({64, 33})},
-                                {"conv", at::randn({8, 4, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast)},
-                                {"scale", at::randn({})},
-                                {"empty", at::randn({0, 2})},
-                                {"large", at::randn({300, 100})},
-                                {"counts", at::arange(7)}};
+  static const NamedTensors all{
+      {"first", at::randn({64, 33})},   {"conv", at::randn({8, 4, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast)},
+      {"scale", at::randn({})},         {"empty", at::randn({0, 2})},
+      {"large", at::randn({300, 100})}, {"counts", at::arange(7)}};
   return all;
 }
 
@@ -80,8 +78,8 @@ void check_same(const WeightsFile& weights) {
   REQUIRE(weights.tensors.size() == tensors().size());
   for (const auto& [name, tensor] : weights.tensors) {
     CAPTURE(name);
-    CHECK(std::ranges::any_of(
-        tensors(), [&](const auto& other) { return other.first == name && other.second.equal(tensor); }));
+    CHECK(std::ranges::any_of(tensors(),
+                              [&](const auto& other) { return other.first == name && other.second.equal(tensor); }));
   }
   CHECK(weights.aliases == std::map<std::string, std::string>{{"head", "large"}});
 }
@@ -130,7 +128,8 @@ TEST_CASE("an export replaces the files of an earlier one only, and only if it m
   std::ofstream(shards / "thesis.txt") << "years of work";
   CHECK_THAT(message_of<CheckpointError>([&] { again(true); }), ContainsSubstring("thesis.txt"));
   CHECK(fs::exists(shards / "thesis.txt"));
-  for (const auto& entry : fs::directory_iterator(folder.path())) CHECK(entry.path().filename().string().front() != '.');
+  for (const auto& entry : fs::directory_iterator(folder.path()))
+    CHECK(entry.path().filename().string().front() != '.');
 }
 
 TEST_CASE("damage that is found while weights are read leaves no output") {

@@ -131,6 +131,52 @@ TEST_CASE("fsdp: groups of ranks have copies, and compute what all ranks do toge
   CHECK(same_checkpoints(found, last_checkpoint(parts.path())));
 }
 
+TEST_CASE("fsdp: evaluations gather unit by unit, also if ranks have different numbers of batches") {
+  const std::string samples = GENERATE("1", "7", "40");
+  const std::string kind = GENERATE("set", "stream_of_blocks", "batches_of_blocks", "batches_in_turns");
+  CAPTURE(samples, kind);
+  const Arguments options = kAdam + Arguments{"--trainer.max_steps",
+                                              "12",
+                                              "--trainer.val_check_interval",
+                                              "4",
+                                              "--data.num_eval",
+                                              samples,
+                                              "--data.eval",
+                                              kind,
+                                              "--trainer.strategy.units",
+                                              "[first, last]"};
+  const TemporaryFolder gradients, parameters, copies;
+  const auto expected = trained(gradients, 3, "gradients", options);
+  CHECK(same_checkpoints(expected, trained(parameters, 3, "parameters", options)));
+  const auto rows = [](const TemporaryFolder& folder) {
+    return read_text(run_folder(folder.path()) / "metrics.jsonl");
+  };
+  CHECK(says(rows(gradients), "val_loss"));
+  CHECK(rows(gradients) == rows(parameters));
+  trained(copies, 4, "hybrid", options + Arguments{"--trainer.strategy.shard_size", "2"});
+  CHECK(says(rows(copies), "val_loss"));
+}
+
+TEST_CASE("fsdp: averaged weights are validated, of divided parameters, too") {
+  const Arguments options = kAdam + Arguments{"--trainer.max_steps",
+                                              "12",
+                                              "--trainer.val_check_interval",
+                                              "4",
+                                              "--data.num_eval",
+                                              "7",
+                                              "--trainer.callbacks+=WeightAveraging",
+                                              "--model.norm",
+                                              "true",
+                                              "--trainer.strategy.units",
+                                              "[first, last]"};
+  const TemporaryFolder gradients, parameters;
+  CHECK(same_checkpoints(trained(gradients, 3, "gradients", options), trained(parameters, 3, "parameters", options)));
+  const auto rows = [](const TemporaryFolder& folder) {
+    return read_text(run_folder(folder.path()) / "metrics.jsonl");
+  };
+  CHECK(rows(gradients) == rows(parameters));
+}
+
 TEST_CASE("fsdp: the norm of divided gradients is that of all ranks") {
   const int world = GENERATE(2, 3);
   const Arguments more{"--optimizer",

@@ -291,6 +291,7 @@ struct Fabric::Evaluation::Impl {
   explicit Impl(Fabric::Impl& of) : fabric(of), rng(fabric.strategy->devices()) {
     for (const auto& part : fabric.own->modules()) modes.emplace_back(part, part->is_training());
     fabric.strategy->before_evaluation(*fabric.module);
+    whole = fabric.strategy->whole_parameters();
     fabric.own->eval();
     formats = fabric.strategy->precision().forward_guard();
   }
@@ -300,6 +301,7 @@ struct Fabric::Evaluation::Impl {
       // It sets the parts below too, which come later in the list.
       if (part->is_training() != training) part->train(training);
     try {
+      whole.reset();
       if (fabric.strategy) fabric.strategy->after_evaluation(*fabric.module);
     } catch (const std::exception&) {
       // A device that has failed: the next step says so.
@@ -310,6 +312,7 @@ struct Fabric::Evaluation::Impl {
 
   Fabric::Impl& fabric;
   RngGuard rng;
+  std::unique_ptr<WholeParameters> whole;
   at::NoGradGuard no_grad;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
   std::unique_ptr<Precision::Guard> formats;

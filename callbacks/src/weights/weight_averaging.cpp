@@ -189,7 +189,7 @@ void WeightAveraging::setup(RunContext& run, TrainerFn fn) {
 
 void WeightAveraging::teardown(RunContext& run, TrainerFn) {
   if (std::exchange(run_, nullptr)) skips_ = skipped_since_update(run);
-  average_->leave();
+  leave();
   // After the last checkpoint, which holds the weights that were trained.
   if (ended_ && options_.copy_at_end && !average_->empty()) {
     const auto whole = run.run_weights().whole_parameters();
@@ -198,7 +198,7 @@ void WeightAveraging::teardown(RunContext& run, TrainerFn) {
   module_ = nullptr;
 }
 
-void WeightAveraging::on_exception(RunContext&, const std::exception&) { average_->leave(); }
+void WeightAveraging::on_exception(RunContext&, const std::exception&) { leave(); }
 
 void WeightAveraging::on_train_start(RunContext& run) {
   const double reached = trigger_.reached();
@@ -398,7 +398,13 @@ void WeightAveraging::enter(RunContext& run) {
     for (Tensor& buffer : average_->shared_buffers()) buffer.copy_(run.collectives().broadcast(buffer, 0));
   // While only the device knows whether there was an update, it decides between the average and the weights themselves.
   const Tensor& like = average_->parameters().begin()->second;
+  whole_ = run.run_weights().whole_parameters();
   average_->enter(run.module(), /*and_keep_buffers=*/false, updates_->is_known() ? Tensor() : updates_->is_zero(like));
+}
+
+void WeightAveraging::leave() {
+  average_->leave();
+  whole_.reset();
 }
 
 void WeightAveraging::on_validation_start(RunContext& run) {
@@ -408,11 +414,11 @@ void WeightAveraging::on_validation_start(RunContext& run) {
   }
   enter(run);
 }
-void WeightAveraging::on_validation_end(RunContext&) { average_->leave(); }
+void WeightAveraging::on_validation_end(RunContext&) { leave(); }
 void WeightAveraging::on_test_start(RunContext& run) { enter(run); }
-void WeightAveraging::on_test_end(RunContext&) { average_->leave(); }
+void WeightAveraging::on_test_end(RunContext&) { leave(); }
 void WeightAveraging::on_predict_start(RunContext& run) { enter(run); }
-void WeightAveraging::on_predict_end(RunContext&) { average_->leave(); }
+void WeightAveraging::on_predict_end(RunContext&) { leave(); }
 
 void WeightAveraging::on_save_checkpoint(RunContext&, StateTree& checkpoint) {
   if (!checkpoint.contains(kCallbacksKey)) checkpoint[kCallbacksKey][state_key()] = state();

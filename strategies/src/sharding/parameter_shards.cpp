@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <utility>
@@ -25,7 +26,7 @@ c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit) {
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
       cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
           parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
-          " divided among the ranks here: only training_step, backward, evaluations and saves can read it. Call "
+          " divided among the ranks here: only steps, backward and saves can read it. Call "
           "run.run_weights().whole_parameters() on all ranks first, or use sharding: gradients."));
   return c10::Storage(std::move(storage));
 }
@@ -59,20 +60,70 @@ ParameterShards::ParameterShards(ShardGroups& groups, OptimizerShards& shards)
 
 ParameterShards::~ParameterShards() { stop(); }
 
-void ParameterShards::begin_forward() {
+void ParameterShards::begin(Purpose purpose) {
   if (is_whole_) divide();
   pass_ = forward;
-  if (!order_.empty()) last_order_ = std::exchange(order_, {});
-  follows_ = !last_order_.empty();
+  order_ = &orders_[purpose];
+  if (!order_->now.empty()) order_->last = std::exchange(order_->now, {});
+  follows_ = !order_->last.empty();
   for (Unit& unit : units_) unit.gathers = {};
+}
+
+void ParameterShards::begin_forward() {
+  begin(training);
   watch_.start();
   watches_ = true;
+}
+
+void ParameterShards::begin_evaluation(bool computes, bool all_compute) {
+  announcer_.reset();
+  computes_ = computes;
+  if (!all_compute) {
+    const Tensor flags = groups_.parts().gather_rows(at::tensor({computes ? 1 : 0}, at::kLong));
+    if (flags.any().item<bool>() && !flags.all().item<bool>()) announcer_ = flags.flatten().argmax().item<int64_t>();
+  }
+  if (!computes && !announcer_) return;
+  begin(evaluation);
+  if (!computes) return follow();
+  // Nothing is gathered in advance of a forward that others follow.
+  follows_ = follows_ && !announcer_;
+  watch_.start();
+  watches_ = true;
+}
+
+void ParameterShards::end_evaluation() {
+  if (computes_ && announcer_) agree(-1);
+  announcer_.reset();
+  if (std::exchange(computes_, true)) divide();
+}
+
+int64_t ParameterShards::agree(int64_t own) {
+  const int64_t next = groups_.parts().broadcast(at::tensor({own}, at::kLong), *announcer_).item<int64_t>();
+  if (computes_ && next != own)
+    throw DistributedError(
+        cat("[strategies.fsdp] the ranks read other units in the same batch of an evaluation: this one ",
+            own < 0 ? std::string("has ended its step")
+                    : cat("'", escape_controls(units_[static_cast<size_t>(own)].flat->parameters().front().name), "'"),
+            ". The steps of all ranks must read the parameters in the same order."));
+  return next;
+}
+
+void ParameterShards::follow() {
+  for (int64_t next = agree(-1); next >= 0; next = agree(-1)) {
+    const auto index = static_cast<size_t>(next);
+    Unit& unit = units_[index];
+    if (unit.is_there) continue;
+    gather(unit);
+    arrive(unit);
+    note(index);
+    if (held_ == 0) free(unit);
+  }
 }
 
 void ParameterShards::begin_backward() {
   if (!watches_) return;
   pass_ = backward;
-  if (!order_.empty()) free_all_but({order_.back()}, /*kept_too=*/true);
+  if (!order_->now.empty()) free_all_but({order_->now.back()}, /*kept_too=*/true);
 }
 
 void ParameterShards::end_backward(bool follows) {
@@ -109,8 +160,8 @@ void ParameterShards::gather() {
 }
 
 void ParameterShards::gather_all() {
-  for (Unit& unit : units_)
-    if (!unit.is_there && !unit.on_its_way) start(unit);
+  for (size_t i = 0; i < units_.size(); ++i)
+    if (!units_[i].is_there && !units_[i].on_its_way) start(i);
   for (Unit& unit : units_)
     if (!unit.is_there) arrive(unit);
 }
@@ -167,7 +218,7 @@ void ParameterShards::use(at::TensorList tensors) {
     for (const size_t index : wanted) {
       Unit& unit = units_[index];
       if (unit.is_there) continue;
-      if (!unit.on_its_way) start(unit);
+      if (!unit.on_its_way) start(index);
       arrive(unit);
       note(index);
     }
@@ -183,7 +234,12 @@ void ParameterShards::use(at::TensorList tensors) {
   }
 }
 
-void ParameterShards::start(Unit& unit) {
+void ParameterShards::start(size_t index) {
+  if (announcer_) agree(static_cast<int64_t>(index));
+  gather(units_[index]);
+}
+
+void ParameterShards::gather(Unit& unit) {
   c10::StorageImpl& whole = *unit.whole.unsafeGetStorageImpl();
   whole.set_data_ptr_noswap(whole.allocator()->allocate(static_cast<size_t>(unit.bytes)));
   whole.set_nbytes(static_cast<size_t>(unit.bytes));
@@ -239,14 +295,15 @@ void ParameterShards::free_all_but(const std::vector<size_t>& wanted, bool kept_
 void ParameterShards::note(size_t index) {
   Unit& unit = units_[index];
   if (++unit.gathers[pass_] > kMostGathers) unit.is_kept[pass_] = true;
-  follows_ = follows_ && order_.size() < last_order_.size() && last_order_[order_.size()] == index;
-  order_.push_back(index);
+  std::vector<size_t>& now = order_->now;
+  follows_ = follows_ && now.size() < order_->last.size() && order_->last[now.size()] == index;
+  now.push_back(index);
 }
 
 void ParameterShards::start_next() {
-  if (!follows_ || order_.size() == last_order_.size()) return;
-  Unit& unit = units_[last_order_[order_.size()]];
-  if (!unit.is_there && !unit.on_its_way) start(unit);
+  if (!follows_ || order_->now.size() == order_->last.size()) return;
+  const size_t next = order_->last[order_->now.size()];
+  if (!units_[next].is_there && !units_[next].on_its_way) start(next);
 }
 
 }  // namespace fulgur::detail

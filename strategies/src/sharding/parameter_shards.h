@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -31,6 +32,11 @@ class ParameterShards {
 
   /// From now on operations of this thread gather what they read, until `end_backward`.
   void begin_forward();
+  /// The same for a forward without a backward, until `end_evaluation`. If not `all_compute` it, the first rank that
+  /// does says which unit is gathered, and a rank that does not only takes part in that, and returns at the end of the
+  /// others. All ranks must call both.
+  void begin_evaluation(bool computes, bool all_compute);
+  void end_evaluation();
   /// Frees what the forward has kept, except the unit that it read last.
   void begin_backward();
   /// Frees all units. If a forward `follows`, its operations are watched without `begin_forward`.
@@ -57,6 +63,11 @@ class ParameterShards {
 
  private:
   enum Pass { forward, backward };
+  enum Purpose { training, evaluation };
+  /// The units that were gathered, in their order: in this forward and backward, and in those before.
+  struct Order {
+    std::vector<size_t> now, last;
+  };
   struct Unit {
     FlatUnit* flat = nullptr;
     c10::Storage whole, away;  // of the parameters, while they are there or not
@@ -67,9 +78,15 @@ class ParameterShards {
     std::array<int64_t, 2> gathers{};           // in each pass of this step
     std::array<bool, 2> is_kept{};              // until the end of the pass: it is read too often to be freed
   };
+  void begin(Purpose purpose);
   void use(at::TensorList tensors);
   void gather_all();
-  void start(Unit& unit);
+  void start(size_t index);
+  /// The unit that the first rank which computes gathers next; -1: none any more. Throws a DistributedError if this
+  /// rank computes and gathers another one.
+  int64_t agree(int64_t own);
+  void follow();
+  void gather(Unit& unit);
   void arrive(Unit& unit);
   void free(Unit& unit);
   void free_all();
@@ -83,8 +100,11 @@ class ParameterShards {
   std::vector<Unit> units_;
   std::unordered_map<const c10::StorageImpl*, size_t> unit_of_;  // by either storage
   Pass pass_ = forward;
-  std::vector<size_t> order_, last_order_;  // of the gathers in this step, and in the one before
-  bool follows_ = false;                    // this step has gathered in the last order so far
+  std::array<Order, 2> orders_;  // by purpose
+  Order* order_ = orders_.data();
+  bool follows_ = false;              // this step has gathered in the last order so far
+  std::optional<int64_t> announcer_;  // the rank that says what is gathered, if not all compute
+  bool computes_ = true;
   bool is_whole_ = true, watches_ = false;
   int held_ = 0;  // calls of `hold` that are not released
   OperationWatch watch_;

@@ -167,18 +167,27 @@ class NoGradients {
 // others.
 class Rounds {
  public:
-  // `abandons`: a signal ends the evaluation before its next batch.
-  Rounds(RunState& run, Services& services, std::optional<int64_t> batches, bool abandons)
+  // `batches`: at most, or `is_exact`. `abandons`: a signal ends the evaluation before its next batch.
+  Rounds(RunState& run, Services& services, std::optional<int64_t> batches, bool is_exact, bool abandons)
       : run_(run), services_(services), together_(run.world_size() > 1), abandons_(abandons) {
     if (!together_) return;
-    const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
+    const std::vector<int64_t> most =
+        run.collectives()
+            .start_max({batches ? 0 : 1, batches.value_or(0), is_exact ? 0 : 1, is_exact ? -batches.value_or(0) : 0})
+            ->take();
     if (most[0] == 0) count_ = most[1];
+    if (most[2] == 0) fewest_ = -most[3];
   }
 
   // Whether there is a round `index`; `more`: whether this rank has a batch for it.
   bool next(int64_t index, bool more) const {
     if (!together_) return more;
     return count_ ? index < *count_ : run_.collectives().any(more);
+  }
+  // Whether every rank has a batch for the round `index`. All ranks must call it.
+  bool all_have(int64_t index, bool more) const {
+    if (!together_) return more;
+    return fewest_ ? index < *fewest_ : !run_.collectives().any(!more);
   }
   // Called before a batch of this rank is evaluated.
   void before_batch() const {
@@ -196,7 +205,8 @@ class Rounds {
   RunState& run_;
   Services& services_;
   bool together_, abandons_;
-  std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
+  std::optional<int64_t> count_;   ///< the maximum over ranks; nullopt: unknown on one of them
+  std::optional<int64_t> fewest_;  ///< the minimum; nullopt: unknown on one of them
 };
 
 // On other devices, members in which steps gather values for a hook at the end would be those of the module's copies.
@@ -220,6 +230,7 @@ class EvaluationPass {
         step_scope_(stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_step),
         epoch_scope_(stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_epoch),
         splits_(!keeps_members(run, stage)),
+        gathers_(run.strategy->gathers_in_evaluations()),
         captured_(captured_evaluation(run, services, stage)),
         on_outputs_(std::move(on_outputs)) {}
 
@@ -277,7 +288,8 @@ class EvaluationPass {
     run_.position.reads_in_turns =
         stage_ == RunningStage::predict && (run_.world_size() == 1 || loader.shares_in_turns());
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    const Rounds rounds(run_, services_, limit, abandons_);
+    const bool is_exact = run_.stages[stage_].batches[index].has_value();
+    const Rounds rounds(run_, services_, limit, is_exact, abandons_);
     bool more = true;
     for (int64_t i = 0;; ++i) {
       run_.position.reading = i;
@@ -287,11 +299,13 @@ class EvaluationPass {
       }
       run_.position.reading.reset();
       if (!rounds.next(i, more)) break;
+      if (gathers_) run_.strategy->begin_evaluation_round(more, rounds.all_have(i, more));
       if (more) {
         rounds.before_batch();
         left_ = limit ? std::optional(*limit - i - 1) : std::nullopt;
         evaluate_batch(index, i, left_ != 0 ? prefetcher : nullptr);
       }
+      if (gathers_) run_.strategy->end_evaluation_round();
       rounds.end_round();
       if (run_.fn != TrainerFn::fit) run_.actions.step_done();
     }
@@ -359,7 +373,7 @@ class EvaluationPass {
   const EvaluationHooks& hooks_;
   LightningModule& module_;
   const LogScope step_scope_, epoch_scope_;
-  const bool splits_;
+  const bool splits_, gathers_;
   EvaluationSteps* const captured_;  // nullptr: there are none
   const OnOutputs on_outputs_;
   HeldBatch held_;

@@ -22,7 +22,11 @@ class WeightVersions {
   }
 
  private:
-  static const void* data_of(const Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
+  // Divided parameters have no memory now, and may not be read.
+  static const void* data_of(const Tensor& tensor) {
+    return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
+                                : nullptr;
+  }
   static int64_t version_of(const Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
   struct Version {

@@ -73,7 +73,9 @@ std::optional<int64_t> read_training_data(RunState& run, Services& services) {
     const HeldBatch as_loaded(batch);  // a callback may replace the batch
     shaping.shape(run, services.context, batch);
     batch_to_device(run, batch, 0);
+    if (run.strategy->gathers_in_evaluations()) run.strategy->begin_evaluation_round(true, /*all_compute=*/true);
     compute_on(run, batch, index);
+    if (run.strategy->gathers_in_evaluations()) run.strategy->end_evaluation_round();
     services.consensus.step();
     if (const auto signal = services.consensus.signal()) {
       run.ended_in_train_end = signal;

@@ -8,6 +8,7 @@
 
 #include "fulgur/core/contracts/callback.h"
 #include "fulgur/core/contracts/interval_trigger.h"
+#include "fulgur/core/contracts/whole_parameters.h"
 #include "fulgur/core/options/enum_names.h"
 
 namespace fulgur {
@@ -114,13 +115,15 @@ class FULGUR_API WeightAveraging final : public Callback, public FollowsWeights 
   bool is_after_start(RunContext& run) const;
   void set_rates(RunContext& run);
   void enter(RunContext& run);
+  void leave();
   void request_last_checkpoint(RunContext& run) const;
   void warn_of_short_annealing(RunContext& run) const;
 
   Options options_;
   IntervalTrigger trigger_;
   std::unique_ptr<detail::WeightAverage> average_;
-  LightningModule* module_ = nullptr;  ///< of the run, for checks of a state that is loaded
+  std::unique_ptr<WholeParameters> whole_;  ///< while the module has the average
+  LightningModule* module_ = nullptr;       ///< of the run, for checks of a state that is loaded
   TrainerFn fn_ = TrainerFn::fit;
   std::unique_ptr<detail::UpdateCount> updates_;
   int64_t updated_at_step_ = 0;

@@ -23,9 +23,9 @@ class ShardGroups;
 /// parameters, and the parts are exchanged after the step. Parameters and gradients are whole on each rank. With
 /// `gradients` (stage 2) each rank keeps the averages of its part of the gradients only: the parameters have no
 /// gradient after a backward that exchanges them. With `parameters` (stage 3) it keeps its part of the parameters only,
-/// and units are gathered while a forward or a backward reads them; each rank must read them in the same order. An
-/// evaluation and a save gather all. `hybrid` is that within groups of ranks, such as those of a node; the groups have
-/// copies of each other.
+/// and units are gathered while a forward or a backward reads them; each rank must read them in the same order. A save
+/// with `state_dict_type: full` gathers all. `hybrid` is that within groups of ranks, such as those of a node; the
+/// groups have copies of each other.
 class FULGUR_API FSDPStrategy final : public DDPStrategy {
  public:
   enum class Sharding { optimizer, gradients, parameters, hybrid };
@@ -69,7 +69,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
-  void before_evaluation(LightningModule& module) override;
+  bool gathers_in_evaluations() const override { return parameters_ != nullptr; }
+  void begin_evaluation_round(bool computes, bool all_compute) override;
+  void end_evaluation_round() override;
   bool divides_parameters() const override { return divides_all() && process_group(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
   void after_step(LightningModule& module, int64_t global_step) override;

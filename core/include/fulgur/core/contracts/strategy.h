@@ -94,6 +94,13 @@ class FULGUR_API Strategy {
   virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
   /// Called before each evaluation; makes state that differs between ranks the same.
   virtual void before_evaluation(LightningModule& /*module*/) {}
+  /// Whether divided parameters are gathered as the steps of an evaluation read them: then the next two are called
+  /// around each round of its batches, on all ranks.
+  virtual bool gathers_in_evaluations() const { return false; }
+  /// `computes`: this rank has a batch in the round; `all_compute`: every rank has. A rank without a batch takes part
+  /// in the exchanges of the others here.
+  virtual void begin_evaluation_round(bool /*computes*/, bool /*all_compute*/) {}
+  virtual void end_evaluation_round() {}
   /// Called after each evaluation of a fit, when the hooks of its end have returned.
   virtual void after_evaluation(LightningModule& /*module*/) {}
   /// Per-rank state, besides weights and optimizers, on which results depend to the last bit. A resume with another
