@@ -135,7 +135,7 @@ std::string DDPStrategy::describe() const {
 
 void DDPStrategy::attach(LightningModule& module) {
   module_ = &module;
-  convert_and_move(module);
+  place_module(module);
   if (sync_batchnorm_) {
     const std::vector<std::string> fixed = nn::unsyncable_batch_norms(module);
     if (!fixed.empty())

@@ -94,6 +94,7 @@ void FSDPStrategy::configure(StrategySetup setup) {
         "[strategies.fsdp] auto_micro_batch repeats parts of a batch on one rank alone, and with sharding: parameters "
         "all "
         "ranks read the same units. Use sharding: gradients, or auto_micro_batch: false.");
+  only_trains_ = setup.only_trains;
   DDPStrategy::configure(std::move(setup));
   if (world_size() == 1)
     log::warn("strategies.one_process",
@@ -108,16 +109,37 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
                   ? std::make_unique<detail::ShardGroups>(
                         *process_group(), options_.shard_size.value.value_or(place().local_world_size), "shard_size")
                   : std::make_unique<detail::ShardGroups>(*process_group());
+    auto parameters = divides_all() ? std::make_shared<detail::ParameterShards>(*groups_) : nullptr;
     shards_ = std::make_unique<detail::OptimizerShards>(
         module, optimizers, options_.units.value, *groups_,
-        detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()});
+        detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()}, device(),
+        [&](detail::FlatUnit& unit) {
+          if (parameters) parameters->add(unit);
+        });
+    parameters_ = std::move(parameters);
+    move_undivided(module);
     take_loaded_gradients();
     describe_units();
   }
   DDPStrategy::start_training(module, optimizers);
-  if (!shards_ || !divides_all() || parameters_) return;
-  parameters_ = std::make_unique<detail::ParameterShards>(*groups_, *shards_);
-  parameters_->divide();
+}
+
+bool FSDPStrategy::starts_on_host() const {
+  return divides_all() && only_trains_ && process_group() != nullptr && !device().is_cpu();
+}
+
+void FSDPStrategy::place_module(LightningModule& module) {
+  if (!starts_on_host()) return DDPStrategy::place_module(module);
+  precision().set_device(device());
+  precision().convert_module(module);
+  for (Tensor& buffer : module.buffers())
+    if (buffer.defined()) buffer.set_data(buffer.to(device()));
+}
+
+void FSDPStrategy::move_undivided(LightningModule& module) const {
+  const at::NoGradGuard no_grad;
+  for (auto& [name, value] : unique_parameters(module))
+    if (!shards_->has(value) && value.device() != device()) value.set_data(value.to(device()));
 }
 
 void FSDPStrategy::describe_units() const {
@@ -149,7 +171,7 @@ void FSDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
 
 void FSDPStrategy::after_step(LightningModule& module, int64_t global_step) {
   // A callback that one rank alone calls must not wait for the others.
-  if (parameters_ && !parameters_->is_whole()) parameters_->divide();
+  if (parameters_) parameters_->divide();
   DDPStrategy::after_step(module, global_step);
   const int64_t every = options_.check_replicas_every;
   if (parameters_ && every > 0 && global_step % every == 0) parameters_->check_copies();
@@ -180,16 +202,17 @@ void FSDPStrategy::begin_evaluation_round(bool computes, bool all_compute) {
 void FSDPStrategy::end_evaluation_round() { parameters_->end_evaluation(); }
 
 std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
-  // Those that are whole already stay so: another call needs them.
-  if (!parameters_ || parameters_->is_whole()) return nullptr;
+  if (!parameters_) return nullptr;
   struct Whole final : WholeParameters {
-    explicit Whole(detail::ParameterShards& of) : parameters(of) { parameters.hold(); }
-    ~Whole() override { parameters.release(); }
+    explicit Whole(const std::shared_ptr<detail::ParameterShards>& of) : parameters(of) { of->hold(); }
+    ~Whole() override {
+      if (const auto still_divided = parameters.lock()) still_divided->release();
+    }
     Whole(const Whole&) = delete;
     Whole& operator=(const Whole&) = delete;
-    detail::ParameterShards& parameters;
+    std::weak_ptr<detail::ParameterShards> parameters;
   };
-  return std::make_unique<Whole>(*parameters_);
+  return std::make_unique<Whole>(parameters_);
 }
 
 void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
@@ -314,7 +337,7 @@ void FSDPStrategy::abandon() noexcept {
 
 void FSDPStrategy::teardown() noexcept {
   try {
-    if (parameters_ && process_group()) parameters_->gather();
+    if (parameters_ && process_group()) parameters_->give_back(starts_on_host() ? at::Device(at::kCPU) : device());
   } catch (const std::exception& error) {
     log::warn("strategies.divided_parameters",
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
@@ -24,7 +25,7 @@ Tensor in_memory_order(const Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t ranks)
+FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, int64_t rank, int64_t ranks)
     : parameters_(std::move(parameters)), rank_(rank) {
   const at::NoGradGuard no_grad;
   const Tensor first = parameters_.front().value;
@@ -39,11 +40,15 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t
   }
   part_ = rounded_up((end + ranks - 1) / ranks, step);
   numel_ = part_ * ranks;
-  buffer_ = at::zeros({numel_}, first.options().requires_grad(false));
+  buffer_ = at::zeros({numel_}, first.options().device(device).requires_grad(false));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor place = whole(i, buffer_);
-    place.copy_(parameters_[i].value);
-    parameters_[i].value.set_data(place);
+    Tensor& value = parameters_[i].value;
+    place.copy_(value);
+    // A gradient of a checkpoint, of an accumulation window.
+    const Tensor gradient = std::exchange(value.mutable_grad(), Tensor());
+    value.set_data(place);
+    if (gradient.defined()) value.mutable_grad() = gradient.to(device);
   }
 }
 
@@ -78,13 +83,13 @@ Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {
   return buffer.as_strided(parameter.sizes(), parameter.strides(), begins_[index]);
 }
 
-void FlatUnit::release() noexcept {
+void FlatUnit::release(at::Device device) noexcept {
   try {
     const at::NoGradGuard no_grad;
     // Parameters of which this rank has a part only keep memory that cannot be read.
     for (NamedParameter& parameter : parameters_)
       if (parameter.value.storage().unsafeGetStorageImpl() == buffer_.storage().unsafeGetStorageImpl())
-        parameter.value.set_data(parameter.value.detach().clone());
+        parameter.value.set_data(parameter.value.detach().to(device, /*non_blocking=*/false, /*copy=*/true));
   } catch (const std::exception& error) {
     // They keep their values, in the memory of the buffer.
     log::warn("strategies.shared_memory", cat("parameters keep the memory of their unit: ", error.what()));

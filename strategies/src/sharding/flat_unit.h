@@ -16,9 +16,9 @@ Tensor in_memory_order(const Tensor& tensor);
 /// optimizers use; the end is padded.
 class FlatUnit {
  public:
-  /// Moves the parameters into the buffer: they keep their identity, values, shapes and strides. Throws a ConfigError
-  /// that names a parameter whose elements are not dense in memory.
-  FlatUnit(std::vector<NamedParameter> parameters, int64_t rank, int64_t ranks);
+  /// Moves the parameters into the buffer, on `device`: they keep their identity, values, shapes and strides. Throws a
+  /// ConfigError that names a parameter whose elements are not dense in memory.
+  FlatUnit(std::vector<NamedParameter> parameters, at::Device device, int64_t rank, int64_t ranks);
 
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   /// Of the buffer: ranks · part.
@@ -46,8 +46,8 @@ class FlatUnit {
   Tensor own_elements_of_part(size_t index, const Tensor& part) const;
   /// All elements of parameter `index` in a buffer that is as long, with the parameter's shape and strides: a view.
   Tensor whole(size_t index, const Tensor& buffer) const;
-  /// Gives each parameter memory that it shares with no other.
-  void release() noexcept;
+  /// Gives each parameter that is in the buffer memory that it shares with no other, on `device`.
+  void release(at::Device device) noexcept;
 
  private:
   std::vector<NamedParameter> parameters_;

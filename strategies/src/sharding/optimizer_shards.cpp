@@ -40,8 +40,8 @@ void check_optimizer(const Optimizer& optimizer) {
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups,
-                                 Divided divided)
-    : groups_(groups), divided_(divided) {
+                                 Divided divided, at::Device device, const std::function<void(FlatUnit&)>& on_unit)
+    : groups_(groups), divided_(divided), device_(device) {
   std::map<const void*, size_t> stepped;  // by which optimizer
   for (size_t i = 0; i < optimizers.size(); ++i) {
     check_optimizer(*optimizers[i]);
@@ -63,8 +63,9 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
       shards_.emplace_back(members.size());
       units_.push_back(
-          std::make_unique<FlatUnit>(std::move(members), groups.parts().rank(), groups.parts().world_size()));
+          std::make_unique<FlatUnit>(std::move(members), device, groups.parts().rank(), groups.parts().world_size()));
       if (divided.parameters) units_.back()->keep_part();
+      on_unit(*units_.back());
     }
   }
   for (Optimizer* optimizer : optimizers) {
@@ -87,7 +88,7 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
 }
 
 OptimizerShards::~OptimizerShards() {
-  for (const auto& unit : units_) unit->release();
+  for (const auto& unit : units_) unit->release(device_);
 }
 
 void OptimizerShards::take_gradients(Optimizer& optimizer) const {

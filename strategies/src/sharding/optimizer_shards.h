@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,12 +24,13 @@ class OptimizerShards {
     bool gradients = false;   ///< the shards get the gradients of their parts before the step (`GradientShards`)
     bool parameters = false;  ///< the shards have memory apart from the units (`ParameterShards`)
   };
-  /// Moves the parameters of the optimizers into units (`parameter_units`), and makes the optimizers step shards of
-  /// them; states that they have are divided. Each unit belongs to one optimizer. Throws a ConfigError for an optimizer
-  /// that needs whole parameters.
+  /// Moves the parameters of the optimizers into units (`parameter_units`) on `device`, and makes the optimizers step
+  /// shards of them; states that they have are divided. Each unit belongs to one optimizer. `on_unit` gets each unit
+  /// before the next one is made. Throws a ConfigError for an optimizer that needs whole parameters.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided);
-  /// Gives the parameters memory that they share with no other.
+                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided,
+                  at::Device device, const std::function<void(FlatUnit&)>& on_unit);
+  /// Gives parameters that are in their units memory that they share with no other.
   ~OptimizerShards();
   OptimizerShards(const OptimizerShards&) = delete;
   OptimizerShards& operator=(const OptimizerShards&) = delete;
@@ -67,6 +69,7 @@ class OptimizerShards {
 
   ShardGroups& groups_;
   Divided divided_;
+  at::Device device_;
   std::vector<std::unique_ptr<FlatUnit>> units_;
   std::vector<std::vector<Tensor>> shards_;  // of each unit's parameters
   std::unordered_map<const void*, Place> places_;

@@ -41,27 +41,23 @@ void set_storage(const Tensor& tensor, const c10::Storage& storage) {
 
 }  // namespace
 
-ParameterShards::ParameterShards(ShardGroups& groups, OptimizerShards& shards)
-    : groups_(groups), watch_([this](at::TensorList tensors) { use(tensors); }) {
-  for (const auto& flat : shards.units()) {
-    const c10::Storage whole = flat->buffer().storage();
-    Unit unit{.flat = flat.get(),
-              .whole = whole,
-              .away = unreadable(whole, *flat),
-              .bytes = {},
-              .on_its_way = {},
-              .versions = {}};
-    unit.bytes = static_cast<int64_t>(whole.nbytes());
-    unit_of_.emplace(unit.whole.unsafeGetStorageImpl(), units_.size());
-    unit_of_.emplace(unit.away.unsafeGetStorageImpl(), units_.size());
-    units_.push_back(std::move(unit));
-  }
+ParameterShards::ParameterShards(ShardGroups& groups)
+    : groups_(groups), watch_([this](at::TensorList tensors) { use(tensors); }) {}
+
+void ParameterShards::add(FlatUnit& flat) {
+  const c10::Storage whole = flat.buffer().storage();
+  Unit unit{
+      .flat = &flat, .whole = whole, .away = unreadable(whole, flat), .bytes = {}, .on_its_way = {}, .versions = {}};
+  unit.bytes = static_cast<int64_t>(whole.nbytes());
+  unit_of_.emplace(unit.whole.unsafeGetStorageImpl(), units_.size());
+  unit_of_.emplace(unit.away.unsafeGetStorageImpl(), units_.size());
+  units_.push_back(std::move(unit));
+  free(units_.back());
 }
 
 ParameterShards::~ParameterShards() { stop(); }
 
 void ParameterShards::begin(Purpose purpose) {
-  if (is_whole_) divide();
   pass_ = forward;
   order_ = &orders_[purpose];
   if (!order_->now.empty()) order_->last = std::exchange(order_->now, {});
@@ -132,16 +128,12 @@ void ParameterShards::end_backward(bool follows) {
   pass_ = forward;
 }
 
-void ParameterShards::before_step() {
-  if (is_whole_) return divide();
-  free_all();
-}
+void ParameterShards::before_step() { free_all(); }
 
 void ParameterShards::divide() {
   stop();
   pass_ = forward;
   free_all();
-  is_whole_ = false;
 }
 
 void ParameterShards::hold() {
@@ -150,13 +142,19 @@ void ParameterShards::hold() {
 }
 
 void ParameterShards::release() {
-  if (--held_ == 0 && !is_whole_) free_all();
+  if (--held_ == 0) free_all();
 }
 
-void ParameterShards::gather() {
+void ParameterShards::give_back(at::Device device) {
   stop();
-  gather_all();
-  is_whole_ = true;
+  held_ = 0;
+  pass_ = forward;
+  free_all();
+  for (size_t i = 0; i < units_.size(); ++i) {
+    start(i);
+    arrive(units_[i]);
+    units_[i].flat->release(device);
+  }
 }
 
 void ParameterShards::gather_all() {
@@ -261,7 +259,7 @@ void ParameterShards::arrive(Unit& unit) {
 void ParameterShards::free(Unit& unit) {
   const auto& parameters = unit.flat->parameters();
   // A forward, or code that has asked for whole parameters, may write through `data()`, which changes no version.
-  bool is_written = unit.versions.empty() || pass_ == forward || is_whole_;
+  bool is_written = unit.versions.empty() || pass_ == forward || held_ > 0;
   for (size_t i = 0; i < parameters.size() && !is_written; ++i)
     is_written = parameters[i].value._version() != unit.versions[i];
   if (is_written) {

@@ -23,13 +23,14 @@ namespace fulgur::detail {
 /// storage, whose data comes and goes.
 class ParameterShards {
  public:
-  /// Takes the units of `shards`, whose optimizers step the parts that this rank keeps; both must outlive this. All
-  /// units are whole at first.
-  ParameterShards(ShardGroups& groups, OptimizerShards& shards);
+  /// `groups` must outlive this.
+  explicit ParameterShards(ShardGroups& groups);
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
 
+  /// Takes a unit, whose part this rank keeps, and frees it. It must outlive this.
+  void add(FlatUnit& flat);
   /// From now on operations of this thread gather what they read, until `end_backward`.
   void begin_forward();
   /// The same for a forward without a backward, until `end_evaluation`. If not `all_compute` it, the first rank that
@@ -45,9 +46,9 @@ class ParameterShards {
   void before_step();
   /// Stops watching, and frees all units; what was written to whole parameters stays.
   void divide();
-  /// Stops watching, and gathers all units until `divide`. All ranks must call it.
-  void gather();
-  bool is_whole() const { return is_whole_; }
+  /// Stops watching, and gives the parameters, whole, memory on `device` that they share with no other. All ranks must
+  /// call it; nothing can be gathered afterwards.
+  void give_back(at::Device device);
   /// Whether a unit is gathered now.
   bool has_whole(size_t unit) const { return units_[unit].is_there; }
   /// Gathers all units until `release`, also within a forward or a backward. All ranks must call it.
@@ -105,7 +106,7 @@ class ParameterShards {
   bool follows_ = false;              // this step has gathered in the last order so far
   std::optional<int64_t> announcer_;  // the rank that says what is gathered, if not all compute
   bool computes_ = true;
-  bool is_whole_ = true, watches_ = false;
+  bool watches_ = false;
   int held_ = 0;  // calls of `hold` that are not released
   OperationWatch watch_;
 };

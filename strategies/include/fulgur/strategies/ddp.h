@@ -105,6 +105,8 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   void teardown() noexcept override;
 
  protected:
+  /// Converts the module to the run's precision, and moves it to its device.
+  virtual void place_module(LightningModule& module) { convert_and_move(module); }
   /// What averages the gradients of `parameters` in each backward that exchanges them. `buckets` are those of an
   /// earlier one, or empty.
   virtual std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,

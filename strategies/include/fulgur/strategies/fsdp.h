@@ -94,6 +94,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void teardown() noexcept override;
 
  protected:
+  void place_module(LightningModule& module) override;
   std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
                                                          bool find_unused_parameters,
                                                          const std::vector<std::vector<int64_t>>& buckets) override;
@@ -104,6 +105,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
     return options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid;
   }
   bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
+  /// Whether the module is in host memory before and after the training, since one device may not hold it.
+  bool starts_on_host() const;
+  void move_undivided(LightningModule& module) const;
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
   void check_memory() const;
@@ -115,7 +119,8 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   StateTree loaded_gradients_;          ///< by the names of parameters, for `start_training`
   std::unique_ptr<detail::ShardGroups> groups_;
   std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
-  std::unique_ptr<detail::ParameterShards> parameters_;  ///< with `parameters`
+  std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
+  bool only_trains_ = false;
 };
 
 }  // namespace fulgur
