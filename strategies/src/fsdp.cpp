@@ -132,6 +132,8 @@ void FSDPStrategy::place_module(LightningModule& module) {
   if (!starts_on_host()) return DDPStrategy::place_module(module);
   precision().set_device(device());
   precision().convert_module(module);
+  // Whatever device the module was made on.
+  module.to(at::kCPU);
   for (Tensor& buffer : module.buffers())
     if (buffer.defined()) buffer.set_data(buffer.to(device()));
 }
