@@ -150,8 +150,8 @@ void refuse_unplanned(const Config& config) {
   if (config.adapters)
     throw ConfigError("[cli.plan] plan does not know `adapters` yet. Leave them out: --adapters null.");
   const std::string strategy = config.trainer.strategy.class_path();
-  for (const char* one_process : {"dp", "model_parallel", "hybrid"})
-    if (strategy == one_process)
+  for (const char* unknown : {"dp", "model_parallel", "hybrid", "mesh"})
+    if (strategy == unknown)
       throw ConfigError(cat("[cli.plan] plan knows single_device, ddp and fsdp; the config's strategy is ", strategy,
                             ". Use --trainer.strategy ddp."));
 }

@@ -81,6 +81,22 @@ StepOutput Classifier::training_step(const Batch& batch, int64_t) {
   return loss;
 }
 
+LayerChain Classifier::begin_stages() {
+  if (augmentation_.mixup_alpha > 0 || augmentation_.cutmix_alpha > 0)
+    throw ConfigError(
+        "[models.Classifier] mixup_alpha and cutmix_alpha mix samples and their labels, which are on different ranks "
+        "of a pipeline. Set them to 0, or mesh.pipeline to 1.");
+  LayerChain chain;
+  chain.input = [](const Batch& batch) { return LayerChain::Values{batch[0]}; };
+  chain.loss = [this](const LayerChain::Values& logits, const Batch& batch) {
+    Tensor loss =
+        classification_loss(logits[0], batch[1], augmentation_.label_smoothing, class_weights_.on_device_of(logits[0]));
+    log("train_loss", loss, {.prog_bar = true});
+    return loss;
+  };
+  return chain;
+}
+
 Tensor Classifier::training_loss(const Tensor& input, const Tensor& labels) {
   const auto& [smoothing, mixup_alpha, cutmix_alpha] = augmentation_;
   if (mixup_alpha <= 0 && cutmix_alpha <= 0) {

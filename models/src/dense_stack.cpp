@@ -20,13 +20,15 @@ DenseStack::DenseStack(const std::vector<int64_t>& widths, double dropout) : dro
 
 Tensor DenseStack::forward(const Tensor& input) {
   Tensor x = input;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    x = layers_[i]->forward(x);
-    if (i + 1 == layers_.size()) break;
-    x = x.relu_();
-    if (dropout_ > 0 && is_training()) x = at::dropout(x, dropout_, true);
-  }
+  for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
   return x;
+}
+
+Tensor DenseStack::layer(size_t index, const Tensor& input) {
+  Tensor x = layers_[index]->forward(input);
+  if (index + 1 == layers_.size()) return x;
+  x = x.relu_();
+  return dropout_ > 0 && is_training() ? at::dropout(x, dropout_, true) : x;
 }
 
 Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option) {

@@ -1,6 +1,7 @@
 #include "fulgur/models/mlp_classifier.h"
 
 #include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/text/text.h"
 #include "option_bounds.h"
 
 namespace fulgur {
@@ -30,6 +31,15 @@ MlpClassifier::MlpClassifier(const Options& options)
 
 Tensor MlpClassifier::forward(const Tensor& input) {
   return layers_->forward(flatten_samples(input, options_.in_features, "MlpClassifier", "in_features"));
+}
+
+LayerChain MlpClassifier::stages() {
+  LayerChain chain = begin_stages();
+  for (size_t i = 0; i < layers_->size(); ++i)
+    chain.add(cat("layer", i), {cat("layers.layer", i)}, [this, i](const Tensor& x) {
+      return layers_->layer(i, i == 0 ? flatten_samples(x, options_.in_features, "MlpClassifier", "in_features") : x);
+    });
+  return chain;
 }
 
 [[maybe_unused]] static const bool registered_mlp_classifier =

@@ -18,6 +18,7 @@ set(TEST_SOURCES
   ddp_training_test.cpp
   fsdp_test.cpp
   launch_test.cpp
+  mesh_test.cpp
   ranks.cpp
   rendezvous_test.cpp
   sharded_checkpoints_test.cpp

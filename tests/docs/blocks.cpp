@@ -168,6 +168,10 @@ namespace distributed {
 #include "distributed.a_main_that_launches.1.inc"
 }
 
+namespace mesh {
+#include "mesh.the_layers_of_a_module.1.inc"
+}
+
 namespace image_transforms {
 #include "image_transforms.a_transform_of_your_own.1.inc"
 }

@@ -46,7 +46,7 @@ TEST_CASE("a unit holds its parameters, and each element belongs to one rank") {
       before.push_back(value.detach().clone());
       strides.push_back(value.strides().vec());
     }
-    const fulgur::detail::FlatUnit unit(parameters, rank, ranks);
+    const fulgur::detail::FlatUnit unit(parameters, at::kCPU, rank, ranks);
     CHECK(unit.buffer().numel() % ranks == 0);
     CHECK(unit.own_part().numel() * ranks == unit.buffer().numel());
     // The padding is at most 64 bytes for each parameter and each rank.
@@ -81,7 +81,7 @@ TEST_CASE("released parameters have memory of their own again, with the same val
   const auto parameters = some_parameters();
   std::vector<Tensor> before;
   for (const auto& [name, value] : parameters) before.push_back(value.detach().clone());
-  fulgur::detail::FlatUnit unit(parameters, 1, 2);
+  fulgur::detail::FlatUnit unit(parameters, at::kCPU, 1, 2);
   unit.release();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& value = parameters[i].value;
@@ -92,7 +92,7 @@ TEST_CASE("released parameters have memory of their own again, with the same val
 
 TEST_CASE("a parameter with gaps in memory is refused by its name") {
   const std::vector<NamedParameter> gaps{{"layer.weight", at::randn({4, 6}).narrow(1, 0, 3)}};
-  CHECK_THAT(test::message_of<ConfigError>([&] { fulgur::detail::FlatUnit(gaps, 0, 2); }),
+  CHECK_THAT(test::message_of<ConfigError>([&] { fulgur::detail::FlatUnit(gaps, at::kCPU, 0, 2); }),
              ContainsSubstring("'layer.weight' is a view with gaps"));
 }
 

@@ -15,5 +15,7 @@ set(TEST_SOURCES
   no_name_lookups_test.cpp
   node_numbers_test.cpp
   orthonormal_test.cpp
+  pipeline_schedule_test.cpp
+  stage_plan_test.cpp
   real_launchers_test.cpp
   rendezvous_requests_test.cpp)

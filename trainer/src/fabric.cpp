@@ -185,6 +185,10 @@ void Fabric::setup(std::shared_ptr<torch::nn::Module> module, std::vector<std::s
   if (impl_->module)
     throw Error("[trainer.fabric] setup takes one module, once. Register several networks as parts of one module.");
   if (!module) throw Error("[trainer.fabric] setup needs a module; got a null pointer.");
+  if (strategy.data_shares() != strategy.world_size())
+    throw ConfigError(
+        "[trainer.fabric] the ranks of a pipeline compute a step together, which a loop of your own does not. Set "
+        "mesh.pipeline to 1, or use the Trainer.");
   if (strategy.replicas_wanted() > 0 || strategy.splits_batches())
     throw ConfigError(
         cat("[trainer.fabric] a loop of your own computes each batch by itself; strategy ", strategy.name(),

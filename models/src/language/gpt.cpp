@@ -140,24 +140,31 @@ Tensor GPT::embed(const Tensor& tokens, const Tensor& positions, GptContext& con
   } catch (const c10::IndexError&) {
     throw_token_out_of_range(tokens, options_.vocab_size);
   }
-  if (options_.positions == GptPositions::learned) {
+  if (options_.positions == GptPositions::learned)
     x = x + (positions.defined() ? wpe_(positions) : wpe_->weight.narrow(0, 0, tokens.size(1)));
-  } else {
-    const Tensor places = positions.defined() ? positions : at::arange(tokens.size(1), tokens.options());
-    context.rotation = nn::rotation_at(places, options_.n_embd / options_.n_head,
-                                       options_.rope_theta.value.value_or(10000.0), x.scalar_type());
-  }
+  context.rotation = rotation_of(x, positions);
   return options_.dropout > 0 ? at::dropout(x, options_.dropout, is_training()) : x;
+}
+
+nn::Rotation GPT::rotation_of(const Tensor& x, const Tensor& positions) const {
+  if (options_.positions == GptPositions::learned) return {};
+  const Tensor places = positions.defined() ? positions : at::arange(x.size(1), x.options().dtype(at::kLong));
+  return nn::rotation_at(places, options_.n_embd / options_.n_head, options_.rope_theta.value.value_or(10000.0),
+                         x.scalar_type());
+}
+
+Tensor GPT::block(size_t index, const Tensor& x, const GptContext& context) {
+  const auto compute = [block = blocks_[index], context](const Tensor& input) {
+    return block->forward(input, context);
+  };
+  return detail::is_checkpointed(index, checkpoint_every_) ? nn::checkpoint(compute, x) : compute(x);
 }
 
 Tensor GPT::forward(const Tensor& tokens) {
   check_tokens(tokens, options_.block_size);
   GptContext context;
   Tensor x = embed(tokens, {}, context);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const auto block = [block = blocks_[i], context](const Tensor& input) { return block->forward(input, context); };
-    x = detail::is_checkpointed(i, checkpoint_every_) ? nn::checkpoint(block, x) : block(x);
-  }
+  for (size_t i = 0; i < blocks_.size(); ++i) x = block(i, x, context);
   return lm_head_(ln_f_.forward(x));
 }
 
@@ -189,9 +196,32 @@ Tensor GPT::extend(const Tensor& tokens, const Tensor& positions, int64_t used, 
   return lm_head_(ln_f_.forward(blocks_with(x, context, cache).squeeze(1)));
 }
 
-Tensor GPT::loss_of(const Batch& batch) {
+LayerChain GPT::stages() {
+  LayerChain chain;
+  chain.input = [](const Batch& batch) { return LayerChain::Values{batch[0]}; };
+  std::vector<std::string> embeddings{"transformer.wte"};
+  if (options_.positions == GptPositions::learned) embeddings.emplace_back("transformer.wpe");
+  chain.add("embedding", embeddings, [this](const Tensor& tokens) {
+    check_tokens(tokens, options_.block_size);
+    GptContext context;
+    return embed(tokens, {}, context);
+  });
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    chain.add(cat("h.", i), {cat("transformer.h.", i)},
+              [this, i](const Tensor& x) { return block(i, x, {.rotation = rotation_of(x, {})}); });
+  chain.add("head", {"transformer.ln_f", "lm_head"}, [this](const Tensor& x) { return lm_head_(ln_f_.forward(x)); });
+  chain.loss = [this](const LayerChain::Values& logits, const Batch& batch) {
+    Tensor loss = loss_of(logits[0], batch);
+    log("train_loss", loss, {.prog_bar = true});
+    return loss;
+  };
+  return chain;
+}
+
+Tensor GPT::loss_of(const Batch& batch) { return loss_of(forward(batch[0]), batch); }
+
+Tensor GPT::loss_of(const Tensor& logits, const Batch& batch) const {
   const Tensor& targets = batch[1];
-  const Tensor logits = forward(batch[0]);
   if (targets.sizes() != batch[0].sizes() || targets.scalar_type() != at::kLong)
     throw DataError(cat("[models.GPT] the next tokens must be int64 of the tokens' shape ",
                         shape_text(batch[0].sizes()), "; got ", c10::toString(targets.scalar_type()), " of shape ",

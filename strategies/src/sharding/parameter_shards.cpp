@@ -11,6 +11,7 @@
 #include "distributed/same_ranks.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "sharding/storages.h"
 
 namespace fulgur::detail {
 namespace {
@@ -19,24 +20,12 @@ namespace {
 constexpr int64_t kMostGathers = 2;
 
 c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit) {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), like.nbytes(),
-                                                       at::DataPtr(nullptr, like.device()), /*allocator=*/nullptr,
-                                                       /*resizable=*/false);
   const auto& parameters = unit.parameters();
-  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
-          parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
-          " divided among the ranks here: only steps, backward and saves can read it. Call "
-          "run.run_weights().whole_parameters() on all ranks first, or use sharding: gradients."));
-  return c10::Storage(std::move(storage));
-}
-
-void set_storage(const Tensor& tensor, const c10::Storage& storage) {
-  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  const bool allowed = impl.allow_tensor_metadata_change();
-  impl.set_allow_tensor_metadata_change(true);
-  impl.set_storage_keep_dtype(storage);
-  impl.set_allow_tensor_metadata_change(allowed);
+  return unreadable_storage(
+      like, cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
+                parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
+                " divided among the ranks here: only steps, backward and saves can read it. Call "
+                "run.run_weights().whole_parameters() on all ranks first, or use sharding: gradients."));
 }
 
 }  // namespace

@@ -70,15 +70,15 @@ StateTree save_loaders(Collecting& c) {
 void load_loaders(Restoring& r, const StateTree& value) {
   RunState& run = r.run;
   const StateTree::List& states = value.as_list();
-  const int64_t saved_world_size = r.content.origin.world_size;
+  const int64_t saved_shares = saved_data_shares(r.content);
   const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
   const bool reads_on = run.counters.in_epoch() && !run.counters.at_epoch_end();
   // If each rank has its own data, there are no shares to convert.
-  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler && reads_on;
+  const bool reshards = saved_shares != run.data_shares() && run.options.use_distributed_sampler && reads_on;
   if (!states.empty()) set_batch_size_of_resumed_epoch(run, states.front());
   for (size_t i = 0; i < loaders.size(); ++i) {
-    loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
+    loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_shares) : states[i]);
     if (reads_on) loaders[i]->check_loaded(run.counters.epoch);
     const StateTree now = loaders[i]->state();
     if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
@@ -86,7 +86,7 @@ void load_loaders(Restoring& r, const StateTree& value) {
     if (before == after || run.counters.batches.completed != before) continue;
     run.counters.batches = {.ready = after, .started = after, .processed = after, .completed = after};
     log::info(cat("data: the epoch resumes at batch ", after, ", after as many samples as at batch ", before,
-                  " with the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
+                  " with the checkpoint's ", saved_shares, saved_shares == 1 ? " process" : " processes"));
   }
 }
 
@@ -94,6 +94,7 @@ StateTree save_loop(Collecting& c) {
   const RunState& run = c.run;
   const auto& reason = run.stop_reason;
   return StateTree::map({{"accumulation", run.window.target},
+                         {"data_shares", run.data_shares()},
                          {"accumulate_grad_batches", run.options.accumulate_grad_batches},
                          {"window_length", run.window.length},
                          {"window_done", run.window.done},
@@ -214,6 +215,11 @@ StateTree gradients_of_rank(const RankValues& values, int64_t) {
 }
 
 void load_strategy(Restoring& r, const StateTree& value) {
+  if (value.contains("stage_gradients") && value.at("stage_gradients").as_bool() && r.run.strategy->name() != "mesh")
+    throw CheckpointError(
+        cat("[trainer.resume] the checkpoint was saved between a backward and its step by mesh, whose ranks have the "
+            "gradients of their stages only; the run's strategy is ",
+            r.run.strategy->name(), ". Resume with the same mesh."));
   if (value.contains("gradient_shards") && r.run.strategy->name() != "fsdp")
     throw CheckpointError(
         cat("[trainer.resume] the checkpoint was saved between a backward and its step by fsdp, whose "
@@ -321,6 +327,13 @@ const CheckpointEntry kEntries[] = {
 }  // namespace
 
 std::span<const CheckpointEntry> checkpoint_entries() { return kEntries; }
+
+int64_t saved_data_shares(const CheckpointContent& content) {
+  // Checkpoints of earlier versions do not have it: each rank had a share.
+  if (content.state.contains("loop") && content.state.at("loop").contains("data_shares"))
+    return content.state.at("loop").at("data_shares").as_int();
+  return content.origin.world_size;
+}
 
 void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state) {
   const bool whole =

@@ -15,4 +15,7 @@ std::span<const CheckpointEntry> checkpoint_entries();
 /// names the entry.
 void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state);
 
+/// Number of shares of the training data when the checkpoint was saved.
+int64_t saved_data_shares(const CheckpointContent& content);
+
 }  // namespace fulgur::detail

@@ -120,18 +120,18 @@ void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
                   ". Results may differ in the last bits"));
 }
 
-// If the batch size per rank stays the same, another number of ranks gives another global batch.
-void warn_other_batch(RunState& run, const CheckpointOrigin& origin, const StateTree::List& loaders) {
+// If the batch size per rank stays the same, another number of shares gives another global batch.
+void warn_other_batch(RunState& run, int64_t shares, const StateTree::List& loaders) {
   if (loaders.empty() || !loaders.front().contains("batch_size")) return;
   // The epoch that begins may have another size than the one that has ended.
   if (run.batch_sizes && !run.counters.in_epoch()) return;
-  const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
-  const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.world_size();
+  const int64_t before = loaders.front().at("batch_size").as_int() * shares;
+  const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.data_shares();
   if (before == now) return;
-  const bool divides = origin.world_size != run.world_size() && before % run.world_size() == 0;
+  const bool divides = shares != run.data_shares() && before % run.data_shares() == 0;
   run.print(cat("resume: the global batch has ", now, " samples instead of ", before,
                 ", so the run trains differently than before",
-                divides ? cat("; a batch_size of ", before / run.world_size(),
+                divides ? cat("; a batch_size of ", before / run.data_shares(),
                               " in the config with --allow-config-change keeps the global batch")
                         : ""));
 }
@@ -158,7 +158,7 @@ void restore_run(Restoring restoring) {
   if (load.loads_optimizer()) load_entries(LoadPhase::strategy, restoring, state);
   if (load.loads_loops()) {
     warn_origin_differs(run, content.origin);
-    warn_other_batch(run, content.origin, content.state.at(checkpoint_keys::kLoaders).as_list());
+    warn_other_batch(run, saved_data_shares(content), content.state.at(checkpoint_keys::kLoaders).as_list());
   }
 }
 

@@ -320,7 +320,12 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   const nn::LoraWeights adapted(run_.lora_layers);  // until backward, which may compute parts of the forward again
   {
     const auto timer = run_.actions.time("training_step");
-    run_.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
+    const GradSync sync = last_of_window ? GradSync::now : GradSync::deferred;
+    run_.strategy->before_forward(module, sync);
+    if (std::optional<StepOutput> computed = compute_by_strategy(batch, sync)) {
+      take_computed(*computed);
+      return *std::move(computed);
+    }
     const std::vector<MicroBatch> parts = run_.strategy->split(module, batch, RunningStage::train);
     const auto guard = parts.empty() ? run_.strategy->precision().forward_guard() : nullptr;
     output = parts.empty() ? module.training_step(batch, batch_idx) : training_step_of_parts(run_, parts, batch_idx);
@@ -350,6 +355,49 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   // second tensor would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
+}
+
+std::optional<StepOutput> TrainingStep::compute_by_strategy(const Batch& batch, GradSync sync) {
+  const double samples = run_.position.batch_samples;
+  const StepServices services{.part =
+                                  [&](int64_t of_part, const std::function<void()>& work) {
+                                    run_.step.progress = std::max(run_.step.progress, StepProgress::backward);
+                                    run_.position.batch_samples = static_cast<double>(of_part);
+                                    const auto guard = run_.strategy->precision().forward_guard();
+                                    work();
+                                    run_.position.batch_samples = samples;
+                                  },
+                              .scaled =
+                                  [&](const Tensor& loss, double share) {
+                                    require_scalar_loss(loss);
+                                    if (!loss.requires_grad()) refuse_loss_without_graph(loss, *run_.model);
+                                    Tensor scaled = services_.finite.shown_unchecked(loss);
+                                    const double factor = share / static_cast<double>(run_.window.length);
+                                    if (factor != 1) scaled = scaled * factor;
+                                    return run_.strategy->precision().scale(scaled);
+                                  },
+                              .sync = sync};
+  return run_.strategy->compute_step(*run_.model, batch, services);
+}
+
+void TrainingStep::take_computed(StepOutput& output) {
+  LightningModule& module = *run_.model;
+  GradientNorm::forget(module);
+  if (debug_) debug_->check_loss(output.loss);
+  if (!carry_out(run_, services_, services_.finite.check_loss(output.loss))) {
+    left_out_ = true;
+    return;
+  }
+  for (const RegisteredJudge& judge : run_.judges)
+    if (run_.is_due(judge)) judge.judge->see_loss(services_.context, output.loss);
+  run_.each_callback(LogScope::train_step, {Hook::on_before_backward, "on_before_backward"},
+                     [&](Callback& c) { c.on_before_backward(services_.context, output.loss); });
+  module.on_before_backward(output.loss);
+  run_.each_callback(LogScope::train_step, {Hook::on_after_backward, "on_after_backward"},
+                     [&](Callback& c) { c.on_after_backward(services_.context); });
+  module.on_after_backward();
+  if (debug_) debug_->check_gradients();
+  ++run_.window.losses;
 }
 
 bool TrainingStep::accepts(Tensor& loss) {

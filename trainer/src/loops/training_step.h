@@ -44,6 +44,11 @@ class TrainingStep final : public StepActions {
   /// The step of an optimizer that evaluates its loss several times.
   StepOutput closure_step(const Batch& batch, int64_t batch_idx);
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
+  /// What follows once a strategy has computed forward and backward of a batch: checks of the loss, and the hooks
+  /// around backward.
+  void take_computed(StepOutput& output);
+  /// The strategy's computation of a batch; nullopt if it leaves this to the module.
+  std::optional<StepOutput> compute_by_strategy(const Batch& batch, GradSync sync);
   /// The same in micro-batches, as small as memory requires. Gradients are exchanged after the last of them.
   StepOutput micro_batched(const Batch& batch, int64_t batch_idx, bool last_of_window);
   /// Forward and backward of one of them, the fraction `share` of the batch.

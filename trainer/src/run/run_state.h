@@ -222,6 +222,8 @@ struct RunState {
   void request_stop(std::string reason);
   int64_t rank() const { return strategy->rank(); }
   int64_t world_size() const { return strategy->world_size(); }
+  /// Number of shares of the training data; several ranks may train on one.
+  int64_t data_shares() const { return strategy->data_shares(); }
   bool is_global_zero() const { return rank() == 0; }
   at::Device device() const { return strategy->device(); }
   Collectives& collectives() const { return strategy->collectives(); }

@@ -23,7 +23,7 @@ struct Services {
   Services(RunState& run, RunContext& run_context, CheckpointStore& checkpoint_store, LocalVotes votes,
            std::function<void(NonFiniteDecision)> act)
       : context(run_context),
-        seen(run_context, run.counters),
+        seen(run_context, run.counters, [&run] { return run.data_shares(); }),
         finite(run_context, logs, run.position.batch, [&run] { return run.describe_position(); }),
         consensus(std::move(votes), [&run](std::string reason) { run.stop_reason = std::move(reason); }),
         rank_checks(run),

@@ -37,7 +37,7 @@ bool NonFinitePolicy::judges_gradients() const {
 }
 
 void NonFinitePolicy::begin_window() {
-  own_loss_is_bad_ = false;
+  own_loss_is_bad_ = loss_is_bad_ = false;
   if (saves_buffers()) buffers_.save(run_.module());
 }
 
@@ -92,6 +92,12 @@ Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor
     if (leaf.is_floating_point() && leaf.numel() > 0)
       loss = loss + (leaf.sum() * std::numeric_limits<double>::quiet_NaN()).to(loss.options());
   return loss;
+}
+
+Tensor NonFinitePolicy::shown_unchecked(const Tensor& loss) const {
+  if (!judges_gradients()) return loss;
+  // A gradient of 0 becomes NaN, too.
+  return loss * (loss.detach() - loss.detach()).add(1);
 }
 
 NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& norm) {

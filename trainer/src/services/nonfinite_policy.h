@@ -76,6 +76,9 @@ class NonFinitePolicy {
   /// The loss as passed to backward. If steps are skipped by their gradients, a non-finite loss gives NaN gradients for
   /// all leaves it depends on, or for `inputs` if not empty.
   Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
+  /// The same for a loss whose backward runs before `check_loss`: a loss that is not finite gives NaN gradients for all
+  /// leaves that it depends on.
+  Tensor shown_unchecked(const Tensor& loss) const;
   /// Checks the gradients of a step before it is made; `norm` if clipping has computed it. The optimizer
   /// steps if the result is `proceed`.
   NonFiniteDecision check_gradients(Optimizer& optimizer, const Tensor& norm);

@@ -3,6 +3,8 @@
 #include <ATen/ops/tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "fulgur/core/contracts/run_context.h"
 
@@ -13,8 +15,10 @@ namespace fulgur::detail {
 /// depends on the totals makes no exchange for them.
 class SeenCounts {
  public:
-  /// `progress` holds the totals.
-  SeenCounts(RunContext& run, Progress& progress) : run_(run), progress_(progress) {}
+  /// `progress` holds the totals. `shares` returns the number of shares of the data, each of which as many ranks train
+  /// on; empty: one for each rank.
+  SeenCounts(RunContext& run, Progress& progress, std::function<int64_t()> shares = {})
+      : run_(run), progress_(progress), shares_of_data_(std::move(shares)) {}
   /// From now on, the totals are exact after each batch, at the cost of a small exchange on the host. All ranks must
   /// call it.
   void count_each_batch() { each_batch_ = true; }
@@ -27,8 +31,8 @@ class SeenCounts {
   void add(int64_t samples, int64_t tokens) {
     progress_.own_samples += samples;
     progress_.own_tokens += tokens;
-    progress_.samples_seen += samples * run_.world_size();
-    progress_.tokens_seen += tokens * run_.world_size();
+    progress_.samples_seen += samples * shares();
+    progress_.tokens_seen += tokens * shares();
     if (run_.world_size() == 1) return;
     pending_.samples += samples;
     pending_.tokens += tokens;
@@ -39,8 +43,9 @@ class SeenCounts {
     if (run_.world_size() == 1) return;
     const Tensor sums =
         run_.collectives().all_reduce(at::tensor({pending_.samples, pending_.tokens}, at::kLong), ReduceOp::sum);
-    progress_.samples_seen += sums.const_data_ptr<int64_t>()[0] - pending_.samples * run_.world_size();
-    progress_.tokens_seen += sums.const_data_ptr<int64_t>()[1] - pending_.tokens * run_.world_size();
+    const int64_t of_share = run_.world_size() / shares();  // ranks that count the same samples
+    progress_.samples_seen += sums.const_data_ptr<int64_t>()[0] / of_share - pending_.samples * shares();
+    progress_.tokens_seen += sums.const_data_ptr<int64_t>()[1] / of_share - pending_.tokens * shares();
     pending_ = {};
   }
   /// Restores the counts from before the batch, which is not counted.
@@ -61,8 +66,11 @@ class SeenCounts {
   void restore(Mark mark) { pending_ = mark; }
 
  private:
+  int64_t shares() const { return shares_of_data_ ? shares_of_data_() : run_.world_size(); }
+
   RunContext& run_;
   Progress& progress_;
+  std::function<int64_t()> shares_of_data_;
   bool each_batch_ = false;
   Counts pending_;  // of this rank, not exchanged yet
   Counts pending_before_, own_before_, all_before_;

@@ -44,7 +44,7 @@ RunLength run_length(RunState& run, Services& services) {
     length.steps_per_epoch = static_cast<double>(steps);
   }
   if (!run.stages[RunningStage::train].loaders.empty())
-    length.samples_per_step = static_cast<double>(first.batch_size * first.window * run.world_size());
+    length.samples_per_step = static_cast<double>(first.batch_size * first.window * run.data_shares());
   return length;
 }
 

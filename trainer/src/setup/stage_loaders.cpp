@@ -201,12 +201,15 @@ void set_up_stage(RunState& run, RunningStage stage) {
   for (auto& loader : loaders) {
     // An earlier fit may have changed it, or that of a loader it combines.
     loader->set_batch_size(std::nullopt);
-    if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(run.options.uneven_shares);
+    if (stage == RunningStage::train && run.data_shares() > 1) loader->share_evenly(run.options.uneven_shares);
     const bool shares = run.options.use_distributed_sampler;
     const uint64_t seed = run.seed.value_or(0);
     try {
       if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
-      loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
+      // An evaluation divides the data among all ranks, each of which has the whole module then.
+      const bool trains = stage == RunningStage::train;
+      const int64_t share = trains ? run.strategy->data_share() : run.rank();
+      loader->configure(seed, shares ? share : 0, !shares ? 1 : trains ? run.data_shares() : run.world_size());
     } catch (const DataError& error) {
       // Several loaders may have the same name, or none.
       throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",

@@ -68,6 +68,8 @@ class FULGUR_API Classifier : public LightningModule {
   void use_class_weights(std::vector<double> weights, int64_t num_classes) {
     class_weights_ = ClassWeights(std::move(weights), num_classes, "Classifier");
   }
+  /// The input and the loss of `stages()`, without layers. Throws a ConfigError for augmentation that mixes samples.
+  LayerChain begin_stages();
   void use_augmentation(const Augmentation& augmentation) { augmentation_ = augmentation; }
   /// Declares the options of an Augmentation; without `cutmix_alpha` for inputs that are no images.
   static void augmentation_fields(Fields& f, double& label_smoothing, double& mixup_alpha, double* cutmix_alpha);

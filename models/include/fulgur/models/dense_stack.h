@@ -17,6 +17,9 @@ class FULGUR_API DenseStack : public torch::nn::Module {
   explicit DenseStack(const std::vector<int64_t>& widths, double dropout = 0.0);
   /// Maps (N, widths.front()) to (N, widths.back()).
   Tensor forward(const Tensor& input);
+  size_t size() const { return layers_.size(); }
+  /// One layer, with what follows it.
+  Tensor layer(size_t index, const Tensor& input);
 
  private:
   std::vector<nn::Linear> layers_;

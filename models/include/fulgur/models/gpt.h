@@ -89,6 +89,8 @@ class FULGUR_API GPT : public LightningModule {
   const Options& options() const { return options_; }
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
+  /// `embedding`, `h.0`, …, `head`.
+  LayerChain stages() override;
   Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
@@ -101,8 +103,12 @@ class FULGUR_API GPT : public LightningModule {
  private:
   void initialize();
   Tensor embed(const Tensor& tokens, const Tensor& positions, GptContext& context);
+  /// Rotations for tokens at `positions`, undefined: 0, 1, …, of sequences of `x` (N, T, n_embd).
+  nn::Rotation rotation_of(const Tensor& x, const Tensor& positions) const;
+  Tensor block(size_t index, const Tensor& x, const GptContext& context);
   Tensor blocks_with(Tensor x, const GptContext& context, GptCache& cache);
   Tensor loss_of(const Batch& batch);
+  Tensor loss_of(const Tensor& logits, const Batch& batch) const;
   void evaluate(const Batch& batch, const char* loss_name);
   void begin_perplexity();
   void log_perplexity(const char* name);

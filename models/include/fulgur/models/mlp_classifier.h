@@ -26,6 +26,8 @@ class FULGUR_API MlpClassifier : public Classifier {
   explicit MlpClassifier(const Options& options);
   /// Throws a ConfigError for samples that do not have in_features values.
   Tensor forward(const Tensor& input) override;
+  /// `layer0`, `layer1`, ….
+  LayerChain stages() override;
 
  private:
   Options options_;

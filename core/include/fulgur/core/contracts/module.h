@@ -16,6 +16,7 @@
 #include "fulgur/core/contracts/component_access.h"
 #include "fulgur/core/contracts/hook_signatures.h"
 #include "fulgur/core/contracts/hooks.h"
+#include "fulgur/core/contracts/layer_chain.h"
 #include "fulgur/core/contracts/loader.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/contracts/optimizer_handle.h"
@@ -56,6 +57,10 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual bool automatic_optimization() const { return true; }
   /// Callbacks that belong to the module; one replaces a configured callback of the same class.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks();
+  /// The same computation as `training_step`, as a chain of layers, for a strategy that divides it among ranks
+  /// (strategy: mesh with a pipeline). Called when a fit starts. Default: no layers, so such a strategy refuses the
+  /// module.
+  virtual LayerChain stages() { return {}; }
   /// Called once before the strategy's setup; large layers may be created here.
   virtual void configure_model() {}
   /// Loaders for a run without a DataModule and without loaders passed by the caller.

@@ -36,6 +36,17 @@ struct FULGUR_API MicroBatch {
   double share = 1;                   ///< fraction of the batch's samples; those of all parts add up to 1
 };
 
+/// What the loop does for a strategy that computes the forward and backward of a step itself.
+struct FULGUR_API StepServices {
+  /// Calls `work`, which computes a part of the batch with so many samples, under the precision's guard for forwards;
+  /// what the module logs in it counts for these samples.
+  std::function<void(int64_t samples, const std::function<void()>& work)> part;
+  /// What backward begins with: the loss of a part with the fraction `share` of the batch's samples, divided by the
+  /// length of the accumulation window and scaled by the precision.
+  std::function<Tensor(const Tensor& loss, double share)> scaled;
+  GradSync sync = GradSync::now;  ///< with `now`, gradients are also exchanged between ranks
+};
+
 /// What a strategy gets once, before all other calls.
 struct FULGUR_API StrategySetup {
   std::vector<at::Device> devices;  ///< the devices chosen on this node; contains the CPU once per requested process
@@ -78,6 +89,10 @@ class FULGUR_API Strategy {
   virtual int64_t world_size() const = 0;
   /// The place of this process among the processes of the run.
   virtual const ProcessPlace& place() const;
+  /// Number of shares of the training data. If it is below `world_size()`, several ranks train on the same batches.
+  virtual int64_t data_shares() const { return world_size(); }
+  /// The share of this rank.
+  virtual int64_t data_share() const { return rank(); }
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
 
@@ -121,6 +136,13 @@ class FULGUR_API Strategy {
   }
   /// Calls `work` with 0 to `parts` - 1, concurrently if each part has its own module, else in order.
   virtual void run_parts(size_t parts, const std::function<void(size_t)>& work);
+  /// Computes forward and backward of a batch in place of the module's `training_step` and `backward`, after
+  /// `before_forward`. Returns the loss of the whole batch, without a graph, on all ranks. nullopt: the strategy leaves
+  /// this to the loop.
+  virtual std::optional<StepOutput> compute_step(LightningModule& /*module*/, const Batch& /*batch*/,
+                                                 const StepServices& /*services*/) {
+    return std::nullopt;
+  }
   /// Runs the module's `backward` hook. With GradSync::now it also exchanges gradients if there are several ranks.
   virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
   /// Averages the gradients of the optimizer's parameters over all ranks, after backwards with GradSync::deferred that

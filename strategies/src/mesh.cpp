@@ -1,0 +1,331 @@
+#include "fulgur/strategies/mesh.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fulgur/core/contracts/component_access.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/strategies/cluster_environment.h"
+#include "pipeline/executor.h"
+#include "pipeline/stage_optimizers.h"
+#include "pipeline/stage_parameters.h"
+
+namespace fulgur {
+namespace {
+
+// With four times as many micro-batches as ranks, 1F1B waits for a fifth of a step.
+constexpr int64_t kMicroBatchesPerRank = 4;
+
+DDPStrategy::Options ddp_options(const MeshStrategy::Options& options) {
+  DDPStrategy::Options of_ddp;
+  of_ddp.process_group_backend = options.process_group_backend;
+  of_ddp.cluster_environment = options.cluster_environment;
+  of_ddp.start_timeout_s = options.start_timeout_s;
+  of_ddp.timeout_s = options.timeout_s;
+  of_ddp.check_replicas_every = options.check_replicas_every;
+  of_ddp.max_restarts = options.max_restarts;
+  return of_ddp;
+}
+
+void check_mesh_options(const MeshStrategy::Options& options) {
+  for (const auto& [axis, size] : {std::pair{"shard", options.mesh.shard}, {"tensor", options.mesh.tensor}})
+    if (size != 1)
+      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size,
+                            " is not there yet: ranks of this axis would divide the parameters of a stage. Set it to 1",
+                            axis == std::string_view("shard") ? ", or use strategy: fsdp." : "."));
+  const bool takes_turns = options.schedule == PipelineSchedule::interleaved;
+  if (options.mesh.pipeline == 1) {
+    const MeshStrategy::Options defaults;
+    const char* const unused = options.schedule != defaults.schedule ? "schedule"
+                               : options.micro_batches.value         ? "micro_batches"
+                               : options.stages_per_rank.value       ? "stages_per_rank"
+                               : options.cuts.value                  ? "cuts"
+                                                                     : nullptr;
+    if (unused)
+      throw ConfigError(cat("[strategies.mesh] ", unused, " has no effect with mesh.pipeline: 1. Remove it."));
+    return;
+  }
+  if (const int64_t turns = options.stages_per_rank.value.value_or(takes_turns ? 2 : 1); (turns > 1) != takes_turns)
+    throw ConfigError(cat("[strategies.mesh] schedule: ", enum_text(options.schedule), " has ",
+                          takes_turns ? "at least two stages" : "one stage", " per rank; stages_per_rank is ", turns,
+                          takes_turns ? ". Raise it, or use schedule: 1f1b." : ". Use schedule: interleaved_1f1b."));
+}
+
+// The size of the axis `data`.
+int64_t data_size(const MeshAxes& axes, int64_t ranks) {
+  if (ranks % axes.pipeline != 0)
+    throw ConfigError(cat("[strategies.mesh] mesh.pipeline: ", axes.pipeline, " does not divide the ", ranks,
+                          " ranks of the run (devices × num_nodes). Set one of them to a multiple of the other."));
+  const int64_t rest = ranks / axes.pipeline, data = axes.data.value.value_or(rest);
+  if (data != rest)
+    throw ConfigError(cat("[strategies.mesh] the axes of the mesh have ", data, " (data) × ", axes.pipeline,
+                          " (pipeline) = ", data * axes.pipeline, " ranks, and the run has ", ranks,
+                          " (devices × num_nodes). Set mesh.data to ", rest,
+                          " or auto, or change the number of ranks."));
+  return data;
+}
+
+void check_module(const LightningModule& module) {
+  if (!module.automatic_optimization())
+    throw ConfigError(
+        "[strategies.mesh] a pipeline computes forward and backward of a step itself, and manual optimization does so "
+        "in training_step. Set mesh.pipeline to 1, or use automatic optimization.");
+  const HookMask& overridden = detail::ComponentAccess::overridden(module);
+  if (overridden.exact && overridden.has(Hook::backward))
+    throw ConfigError(
+        "[strategies.mesh] the module overrides backward, which a pipeline does not call. Set mesh.pipeline to 1.");
+}
+
+}  // namespace
+
+void MeshAxes::fields(Fields& f) {
+  f(data, "data", "Ranks that train on shares of the data and average gradients. auto: what the other axes leave.")
+      .at_least(1);
+  f(shard, "shard", "Ranks that divide parameters, as fsdp does; only 1 is possible yet.").at_least(1);
+  f(tensor, "tensor", "Ranks that divide the computation of layers; only 1 is possible yet.").at_least(1);
+  f(pipeline, "pipeline", "Ranks that divide the layers of the module into stages.").at_least(1);
+}
+
+void MeshStrategy::Options::fields(Fields& f) {
+  f(mesh, "mesh", "Sizes of the axes; their product is the number of ranks. Ranks of data are next to each other.");
+  f(schedule, "schedule",
+    "The order in which the ranks of a pipeline compute micro-batches: gpipe, 1f1b, interleaved_1f1b (several stages "
+    "per rank) or zero_bubble (gradients of weights fill the waits).");
+  f(micro_batches, "micro_batches",
+    "Number of micro-batches of a batch of a pipeline; divides the batch size. auto: four per rank of the pipeline, or "
+    "fewer for small batches.")
+      .at_least(1);
+  f(stages_per_rank, "stages_per_rank", "Number of stages of each rank. auto: 2 with interleaved_1f1b, else 1.")
+      .at_least(1);
+  f(cuts, "cuts",
+    "Names of the layers with which the stages after the first begin. auto: stages of as equal numbers of parameters "
+    "as "
+    "possible.");
+  f(process_group_backend, "process_group_backend",
+    "Backend for values and gradients. auto: nccl for GPUs, gloo for the CPU.")
+      .one_of({"auto", "gloo", "nccl", "mpi"});
+  f(cluster_environment, "cluster_environment", "Where the rank of this process comes from, as with ddp.")
+      .one_of(cluster_environment_names());
+  f(start_timeout_s, "start_timeout_s",
+    "Seconds for all ranks to connect, and for each exchange until the end of the first step.")
+      .at_least(0.001);
+  f(timeout_s, "timeout_s",
+    "Seconds for each exchange from then on. Must exceed the longest pause of one rank (a slow batch, a save).")
+      .at_least(0.001);
+  f(check_replicas_every, "check_replicas_every",
+    "Steps after which ranks with the same stages compare weights, bit by bit; 0: only at the end of epochs and in "
+    "saves; -1: never.")
+      .at_least(-1);
+  f(max_restarts, "max_restarts",
+    "Number of times the group of processes is restarted after a failure, from the newest checkpoint.")
+      .at_least(0);
+}
+
+MeshStrategy::MeshStrategy(Options options) : DDPStrategy(ddp_options(options)), options_(std::move(options)) {
+  check_mesh_options(options_);
+}
+// Optimizers may not exist any more.
+MeshStrategy::~MeshStrategy() = default;
+
+void MeshStrategy::configure(StrategySetup setup) {
+  if (options_.mesh.pipeline > 1 && setup.syncs_after_backward)
+    throw ConfigError(
+        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline "
+        "compute each part together. Set trainer.auto_micro_batch to false, and micro_batches of the strategy.");
+  if (options_.mesh.pipeline > 1 && setup.sync_batchnorm)
+    throw ConfigError(
+        "[strategies.mesh] sync_batchnorm exchanges statistics between all ranks, and those of a pipeline have "
+        "different layers. Set trainer.sync_batchnorm to false.");
+  DDPStrategy::configure(std::move(setup));
+  data_ = data_size(options_.mesh, world_size());
+}
+
+int64_t MeshStrategy::stages_per_rank() const {
+  return options_.stages_per_rank.value.value_or(options_.schedule == PipelineSchedule::interleaved ? 2 : 1);
+}
+
+std::string MeshStrategy::shape_text() const { return cat("data ", data_, ", pipeline ", options_.mesh.pipeline); }
+
+void MeshStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
+  if (!has_pipeline()) return DDPStrategy::start_training(module, optimizers);
+  if (executor_) return;  // called again when parameters are frozen or unfrozen
+  check_module(module);
+  if (std::exchange(loaded_from_others_, false))
+    for (const auto& [name, value] : unique_parameters(module))
+      if (value.grad().defined())
+        throw CheckpointError(
+            "[strategies.mesh] the checkpoint was saved between a backward and its step by another strategy, whose "
+            "ranks have the gradients of all parameters. Resume with that strategy.");
+  const int64_t ranks = options_.mesh.pipeline;
+  const detail::PipelineShape shape{
+      .ranks = ranks,
+      .stages_per_rank = stages_per_rank(),
+      .micro_batches = options_.micro_batches.value.value_or(kMicroBatchesPerRank * ranks)};
+  if (detail::allowed_micro_batches(options_.schedule, shape) != shape.micro_batches)
+    throw ConfigError(cat("[strategies.mesh] with schedule: ", enum_text(options_.schedule),
+                          ", micro_batches must be a ", "multiple of mesh.pipeline; got ", shape.micro_batches, " and ",
+                          ranks, "."));
+  LayerChain chain = module.stages();
+  detail::StagePlan plan = detail::plan_stages(module, chain, options_.cuts.value, shape);
+  mesh_ = std::make_unique<detail::MeshGroups>(*process_group(), data_, ranks);
+  if (rank() == 0) {
+    std::string stages;
+    for (const auto& [begin, end] : plan.stages)
+      stages += cat(stages.empty() ? "" : " | ", chain.layers[begin].name,
+                    end - begin > 1 ? cat(" … ", chain.layers[end - 1].name) : "");
+    log::info(cat("mesh: ", shape_text(), " · ", enum_text(options_.schedule), " with ",
+                  counted(shape.micro_batches, "micro-batch", "micro-batches"), " · stages ", stages));
+  }
+  executor_ = std::make_unique<detail::PipelineExecutor>(std::move(chain), std::move(plan), options_.schedule, shape,
+                                                         *mesh_, device());
+  optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, executor_->plan().tensors, optimizers);
+  stepped_ = optimizers;
+  parameters_ = std::make_shared<detail::StageParameters>(*mesh_, executor_->plan().tensors);
+  parameters_->divide();
+}
+
+void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
+  if (!executor_) return DDPStrategy::before_forward(module, sync);
+  collectives().set_activity("training_step");
+  if (parameters_->is_whole()) parameters_->divide();
+  parameters_->take_buffers();
+}
+
+void MeshStrategy::check_batch(const Batch& batch) {
+  const int64_t samples = batch.size();
+  if (!options_.micro_batches.value || samples <= largest_batch_) return;
+  // Only the last batch of an epoch may be shorter.
+  largest_batch_ = samples;
+  if (samples % *options_.micro_batches.value != 0)
+    throw ConfigError(cat("[strategies.mesh] micro_batches: ", *options_.micro_batches.value, " does not divide the ",
+                          samples, " samples of a batch. Set it to a divisor, or change the batch size."));
+}
+
+std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Batch& batch,
+                                                     const StepServices& services) {
+  if (!executor_) return std::nullopt;
+  check_batch(batch);
+  StepOutput output(executor_->run(batch, services));
+  if (services.sync == GradSync::now) exchange_gradients();
+  return output;
+}
+
+void MeshStrategy::exchange_gradients() {
+  parameters_->sum_shared_gradients();
+  for (Optimizer* optimizer : stepped_) optimizers_->take_gradients(*optimizer);
+}
+
+void MeshStrategy::sync_gradients(Optimizer& optimizer) {
+  if (!executor_) return DDPStrategy::sync_gradients(optimizer);
+  exchange_gradients();
+}
+
+void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
+                                  const std::optional<Tensor>& found_inf) {
+  DDPStrategy::optimizer_step(optimizer, closure, found_inf);
+  if (!executor_) return;
+  optimizers_->note_step(optimizer);
+  parameters_->spread_shared_values();
+}
+
+void MeshStrategy::before_evaluation(LightningModule& module) {
+  if (!executor_) return DDPStrategy::before_evaluation(module);
+  collectives().set_activity("evaluation");
+  parameters_->gather();
+}
+
+void MeshStrategy::after_step(LightningModule& module, int64_t global_step) {
+  DDPStrategy::after_step(module, global_step);
+  const int64_t every = options_.check_replicas_every;
+  if (parameters_ && every > 0 && global_step % every == 0) parameters_->check_copies();
+}
+
+std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
+  if (!executor_) return DDPStrategy::whole_parameters();
+  if (parameters_->is_whole()) return nullptr;
+  struct Whole final : WholeParameters {
+    explicit Whole(const std::shared_ptr<detail::StageParameters>& of) : parameters(of) { of->hold(); }
+    ~Whole() override {
+      if (const auto still_divided = parameters.lock()) still_divided->release();
+    }
+    Whole(const Whole&) = delete;
+    Whole& operator=(const Whole&) = delete;
+    std::weak_ptr<detail::StageParameters> parameters;
+  };
+  return std::make_unique<Whole>(parameters_);
+}
+
+void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
+                                    int64_t global_step) {
+  DDPStrategy::check_same_ranks(module, optimizers, global_step);
+  if (parameters_ && options_.check_replicas_every >= 0) parameters_->check_copies();
+}
+
+StateTree MeshStrategy::state() const {
+  if (!executor_) return DDPStrategy::state();
+  bool waits = false;
+  for (const auto& tensor : executor_->plan().tensors) waits |= tensor.value.grad().defined();
+  return StateTree::map({{"mesh", shape_text()}, {"stage_gradients", waits}});
+}
+
+void MeshStrategy::load_state(const StateTree& state) {
+  if (!has_pipeline()) return DDPStrategy::load_state(state);
+  loaded_from_others_ = !state.contains("mesh");
+  if (state.contains("stage_gradients") && state.at("stage_gradients").as_bool() &&
+      state.at("mesh").as_string() != shape_text())
+    throw CheckpointError(
+        cat("[strategies.mesh] the checkpoint was saved between a backward and its step with the mesh ",
+            state.at("mesh").as_string(), ", whose ranks have the gradients of their stages only; the ",
+            "run has the mesh ", shape_text(), ". Resume with the same mesh."));
+}
+
+StateTree MeshStrategy::optimizer_state(const Optimizer& optimizer) {
+  return optimizers_ ? optimizers_->state(optimizer) : DDPStrategy::optimizer_state(optimizer);
+}
+
+void MeshStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
+  if (optimizers_) return optimizers_->load_state(optimizer, state);
+  DDPStrategy::load_optimizer_state(optimizer, state);
+}
+
+std::unique_ptr<GraphCapture> MeshStrategy::make_graph_capture() {
+  return has_pipeline() ? nullptr : DDPStrategy::make_graph_capture();
+}
+
+std::string MeshStrategy::describe() const {
+  const std::string connection = DDPStrategy::describe();
+  return connection.empty() ? connection : cat(connection, " · mesh: ", shape_text());
+}
+
+void MeshStrategy::give_back() noexcept {
+  if (optimizers_) optimizers_->give_back();
+  optimizers_.reset();
+  parameters_.reset();
+  executor_.reset();
+  mesh_.reset();
+  stepped_.clear();
+}
+
+void MeshStrategy::abandon() noexcept {
+  DDPStrategy::abandon();
+  give_back();
+}
+
+void MeshStrategy::teardown() noexcept {
+  try {
+    if (parameters_ && process_group()) parameters_->gather();
+  } catch (const std::exception& error) {
+    log::warn("strategies.divided_parameters",
+              cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
+  }
+  give_back();
+  largest_batch_ = 0;
+  DDPStrategy::teardown();
+}
+
+[[maybe_unused]] static const bool registered_mesh = Registry<Strategy>::add<MeshStrategy>(
+    "mesh", "Ranks along several axes: shares of the data, and the stages of a pipeline.");
+
+}  // namespace fulgur

@@ -1,0 +1,166 @@
+#include "pipeline/executor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/nn/parallel_apply.h"
+
+namespace fulgur::detail {
+namespace {
+
+// All ranks have the batch, so they know alike whether shapes of messages are new.
+std::string shapes_of(const Batch& batch) {
+  std::string text;
+  for (const auto& [name, value] : batch) {
+    text += name;
+    if (const auto* tensor = std::get_if<Tensor>(&value)) text += shape_text(tensor->sizes());
+  }
+  return text;
+}
+
+// Which parameters learn decides which values have gradients.
+std::string learning_of(const std::vector<StageTensor>& tensors) {
+  std::string text;
+  for (const StageTensor& tensor : tensors) text += tensor.value.requires_grad() ? '1' : '0';
+  return text;
+}
+
+LayerChain::Values with_gradients(const LayerChain::Values& values) {
+  LayerChain::Values chosen;
+  for (const Tensor& value : values)
+    if (value.requires_grad()) chosen.push_back(value);
+  return chosen;
+}
+
+}  // namespace
+
+PipelineExecutor::PipelineExecutor(LayerChain chain, StagePlan plan, PipelineSchedule schedule, PipelineShape shape,
+                                   MeshGroups& mesh, at::Device device)
+    : chain_(std::move(chain)),
+      plan_(std::move(plan)),
+      schedule_(schedule),
+      shape_(shape),
+      mesh_(mesh),
+      device_(device),
+      links_(mesh, shape.stages_per_rank > 1, device) {}
+
+std::vector<PipelineExecutor::Part> PipelineExecutor::split(const Batch& batch, int64_t parts) const {
+  const std::string learning = learning_of(plan_.tensors);
+  std::vector<Part> found;
+  int64_t begin = 0;
+  for (const int64_t size : nn::even_parts(batch.size(), parts)) {
+    Batch part = batch.narrow(begin, size);
+    std::string key = shapes_of(part) + learning;
+    found.push_back({.batch = std::move(part),
+                     .share = static_cast<double>(size) / static_cast<double>(batch.size()),
+                     .key = std::move(key)});
+    begin += size;
+  }
+  return found;
+}
+
+Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
+  PipelineShape shape = shape_;
+  shape.micro_batches = std::min(shape.micro_batches, batch.size());
+  shape.micro_batches = allowed_micro_batches(schedule_, shape);
+  std::vector<PipelineAction>& actions = actions_[shape.micro_batches];
+  if (actions.empty()) actions = make_schedule(schedule_, shape)[static_cast<size_t>(mesh_.place(MeshAxis::pipeline))];
+  const std::vector<Part> parts = split(batch, shape.micro_batches);
+  loss_ = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
+  kept_.clear();
+  for (const PipelineAction& action : actions) {
+    if (action.kind == ActionKind::forward) {
+      forward(action, parts[static_cast<size_t>(action.micro_batch)], services);
+      continue;
+    }
+    const auto kept = kept_.find({action.stage, action.micro_batch});
+    if (action.kind == ActionKind::backward_input) {
+      backward_input(action, kept->second);
+      continue;
+    }
+    Kept taken = std::move(kept->second);
+    kept_.erase(kept);
+    if (action.kind == ActionKind::backward)
+      backward(action, std::move(taken));
+    else
+      backward_weights(action, std::move(taken));
+  }
+  links_.finish();
+  return mesh_.along(MeshAxis::pipeline)->broadcast(loss_, shape_.ranks - 1);
+}
+
+void PipelineExecutor::forward(const PipelineAction& action, const Part& part, const StepServices& services) {
+  const auto [kind, stage, micro_batch] = action;
+  Kept kept;
+  kept.inputs = stage == 0 ? chain_.input(part.batch) : links_.receive_outputs(stage, part.key);
+  services.part(part.batch.size(), [&] {
+    Values values = kept.inputs;
+    const auto [begin, end] = plan_.stages[static_cast<size_t>(stage)];
+    for (size_t layer = begin; layer < end; ++layer) values = chain_.layers[layer].forward(values);
+    if (is_last(stage)) {
+      const Tensor loss = chain_.loss(values, part.batch);
+      if (!loss.defined())
+        throw Error(
+            "[strategies.mesh] the loss of the module's stages() is undefined; a pipeline needs one for each "
+            "part of a batch.");
+      values = {services.scaled(loss, part.share)};
+      loss_.add_(loss.detach().reshape({}), part.share);
+    }
+    kept.outputs = std::move(values);
+  });
+  if (!is_last(stage)) links_.send_outputs(stage, part.key, kept.outputs);
+  kept_[{stage, micro_batch}] = std::move(kept);
+}
+
+void PipelineExecutor::begin_backward(const PipelineAction& action, Kept& kept) {
+  if (!is_last(action.stage)) kept.gradients = links_.receive_gradients(kept.outputs);
+  kept.outputs = with_gradients(kept.outputs);
+  // The gradient of the loss is 1.
+  if (is_last(action.stage)) kept.gradients.assign(kept.outputs.size(), Tensor());
+}
+
+void PipelineExecutor::pass_on(const PipelineAction& action, const Values& inputs, Values gradients) {
+  if (action.stage == 0) return;
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (!gradients[i].defined()) gradients[i] = at::zeros_like(inputs[i]);
+  links_.send_gradients(gradients);
+}
+
+void PipelineExecutor::backward(const PipelineAction& action, Kept kept) {
+  begin_backward(action, kept);
+  if (!kept.outputs.empty()) torch::autograd::backward(kept.outputs, kept.gradients);
+  const Values inputs = with_gradients(kept.inputs);
+  Values gradients;
+  for (const Tensor& input : inputs) gradients.push_back(input.grad());
+  pass_on(action, inputs, std::move(gradients));
+}
+
+void PipelineExecutor::backward_input(const PipelineAction& action, Kept& kept) {
+  begin_backward(action, kept);
+  const Values inputs = with_gradients(kept.inputs);
+  if (action.stage == 0 || inputs.empty()) return;
+  Values gradients(inputs.size());
+  if (!kept.outputs.empty())
+    gradients = torch::autograd::grad(kept.outputs, inputs, kept.gradients, /*retain_graph=*/true,
+                                      /*create_graph=*/false, /*allow_unused=*/true);
+  pass_on(action, inputs, std::move(gradients));
+}
+
+void PipelineExecutor::backward_weights(const PipelineAction& action, Kept kept) {
+  if (kept.outputs.empty()) return;
+  Values weights;
+  for (const StageTensor& tensor : plan_.tensors)
+    if (tensor.is_parameter && tensor.value.requires_grad() &&
+        std::ranges::find(tensor.stages, action.stage) != tensor.stages.end())
+      weights.push_back(tensor.value);
+  if (weights.empty()) return;
+  torch::autograd::backward(kept.outputs, kept.gradients, /*retain_graph=*/false, /*create_graph=*/false, weights);
+}
+
+}  // namespace fulgur::detail

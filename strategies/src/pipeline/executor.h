@@ -1,0 +1,65 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/contracts/strategy.h"
+#include "pipeline/stage_links.h"
+#include "pipeline/stage_plan.h"
+
+namespace fulgur::detail {
+
+/// Executes the actions of a rank: forwards and backwards of micro-batches in its stages. Gradients are accumulated in
+/// the parameters.
+class PipelineExecutor {
+ public:
+  PipelineExecutor(LayerChain chain, StagePlan plan, PipelineSchedule schedule, PipelineShape shape, MeshGroups& mesh,
+                   at::Device device);
+  PipelineExecutor(const PipelineExecutor&) = delete;
+  PipelineExecutor& operator=(const PipelineExecutor&) = delete;
+
+  const StagePlan& plan() const { return plan_; }
+  /// Forward and backward of a batch in micro-batches, of which a batch with too few samples has fewer. Returns its
+  /// loss, the mean of theirs weighted by samples, on all ranks. Does not wait for a device.
+  Tensor run(const Batch& batch, const StepServices& services);
+
+ private:
+  using Values = LayerChain::Values;
+  /// A micro-batch of the batch.
+  struct Part {
+    Batch batch;
+    double share = 1;
+    std::string key;  ///< of its shapes
+  };
+  /// What a stage keeps of a micro-batch until its backward.
+  struct Kept {
+    Values inputs;     ///< leaves
+    Values outputs;    ///< the scaled loss, in the last stage
+    Values gradients;  ///< of the outputs that have one; from `backward_input` until `backward_weights`
+  };
+  std::vector<Part> split(const Batch& batch, int64_t parts) const;
+  void forward(const PipelineAction& action, const Part& part, const StepServices& services);
+  /// Takes the gradients of the outputs from the stage after.
+  void begin_backward(const PipelineAction& action, Kept& kept);
+  /// Gives the gradients of the inputs to the stage before.
+  void pass_on(const PipelineAction& action, const Values& inputs, Values gradients);
+  void backward(const PipelineAction& action, Kept kept);
+  void backward_input(const PipelineAction& action, Kept& kept);
+  void backward_weights(const PipelineAction& action, Kept kept);
+  bool is_last(int64_t stage) const { return stage + 1 == shape_.stages(); }
+
+  LayerChain chain_;
+  StagePlan plan_;
+  PipelineSchedule schedule_;
+  PipelineShape shape_;
+  MeshGroups& mesh_;
+  at::Device device_;
+  StageLinks links_;
+  std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by the number of micro-batches
+  std::map<std::pair<int64_t, int64_t>, Kept> kept_;        ///< by stage and micro-batch
+  Tensor loss_;                                             ///< so far, in the last stage
+};
+
+}  // namespace fulgur::detail

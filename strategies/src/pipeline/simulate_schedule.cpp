@@ -1,0 +1,94 @@
+#include "pipeline/simulate_schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+namespace fulgur::detail {
+namespace {
+
+using enum ActionKind;
+
+/// When the parts of a micro-batch's work in a stage were done.
+struct Done {
+  std::map<std::tuple<ActionKind, int64_t, int64_t>, double> ends;
+
+  std::optional<double> at(ActionKind kind, int64_t stage, int64_t micro_batch) const {
+    const auto found = ends.find({kind, stage, micro_batch});
+    return found == ends.end() ? std::nullopt : std::optional(found->second);
+  }
+  /// A whole backward counts as that of the input, too.
+  void note(const PipelineAction& action, double end) {
+    ends[{action.kind == backward ? backward_input : action.kind, action.stage, action.micro_batch}] = end;
+  }
+};
+
+/// What an action needs.
+std::vector<PipelineAction> needs(const PipelineAction& action, int64_t stages) {
+  const auto [kind, stage, micro_batch] = action;
+  if (kind == forward)
+    return stage > 0 ? std::vector<PipelineAction>{{forward, stage - 1, micro_batch}} : std::vector<PipelineAction>{};
+  if (kind == backward_weights) return {{backward_input, stage, micro_batch}};
+  std::vector<PipelineAction> needed{{forward, stage, micro_batch}};
+  if (stage + 1 < stages) needed.push_back({backward_input, stage + 1, micro_batch});
+  return needed;
+}
+
+}  // namespace
+
+double ActionTimes::of(ActionKind kind) const {
+  switch (kind) {
+    case ActionKind::forward:
+      return forward;
+    case ActionKind::backward:
+      return backward_input + backward_weights;
+    case ActionKind::backward_input:
+      return backward_input;
+    case ActionKind::backward_weights:
+      return backward_weights;
+  }
+  return 0;
+}
+
+SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, int64_t stages,
+                           const ActionTimes& times) {
+  SimulatedSchedule result;
+  result.most_activations.resize(ranks.size());
+  Done done;
+  std::vector<size_t> next(ranks.size());
+  std::vector<int64_t> activations(ranks.size());
+  std::vector<double> now(ranks.size());
+  double busy = 0;
+  // The first thing that the next action of a rank waits for.
+  const auto waits_for = [&](size_t rank) -> std::optional<PipelineAction> {
+    for (const PipelineAction& needed : needs(ranks[rank][next[rank]], stages))
+      if (!done.at(needed.kind, needed.stage, needed.micro_batch)) return needed;
+    return std::nullopt;
+  };
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      for (; next[rank] < ranks[rank].size() && !waits_for(rank); ++next[rank], moves = true) {
+        const PipelineAction& action = ranks[rank][next[rank]];
+        for (const PipelineAction& needed : needs(action, stages))
+          now[rank] = std::max(now[rank], *done.at(needed.kind, needed.stage, needed.micro_batch));
+        now[rank] += times.of(action.kind);
+        busy += times.of(action.kind);
+        done.note(action, now[rank]);
+        if (action.kind == forward) ++activations[rank];
+        result.most_activations[rank] = std::max(result.most_activations[rank], activations[rank]);
+        if (action.kind == backward || action.kind == backward_weights) --activations[rank];
+      }
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    result.makespan = std::max(result.makespan, now[rank]);
+    if (next[rank] == ranks[rank].size()) continue;
+    result.deadlock.push_back("rank " + std::to_string(rank) + ": " + describe(ranks[rank][next[rank]]) +
+                              " waits for the " + describe(*waits_for(rank)));
+  }
+  if (result.makespan > 0) result.bubble = 1 - busy / (result.makespan * static_cast<double>(ranks.size()));
+  return result;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,119 @@
+#include "pipeline/stage_optimizers.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "distributed/tensor_average.h"
+#include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr double kBucketMiB = 25;
+
+void check_stepped(const Optimizer& optimizer) {
+  if (!optimizer.is_elementwise())
+    throw ConfigError(cat("[strategies.mesh] a rank of a pipeline steps only the parameters of its stages, which ",
+                          optimizer.name(), " cannot. Use AdamW, Adam, SGD, RMSprop, Adagrad or Lion, or set ",
+                          "mesh.pipeline to 1."));
+  for (const ParamGroup& group : optimizer.groups())
+    if (!group.module_params.empty())
+      throw ConfigError(
+          "[strategies.mesh] float32 copies of the weights cannot be divided among the ranks of a pipeline yet. Use "
+          "precision: bf16-mixed or 32-true, or master_weights: false.");
+}
+
+}  // namespace
+
+StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
+                                 std::vector<Optimizer*> optimizers)
+    : mesh_(mesh), optimizers_(std::move(optimizers)) {
+  std::unordered_set<const void*> known;
+  for (const StageTensor& tensor : tensors) {
+    known.insert(tensor.value.unsafeGetTensorImpl());
+    if (tensor.owner() == mesh.place(MeshAxis::pipeline)) owned_.insert(tensor.value.unsafeGetTensorImpl());
+  }
+  for (Optimizer* optimizer : optimizers_) check_stepped(*optimizer);
+  C10dCollectives& pipeline = *mesh.along(MeshAxis::pipeline);
+  for (Optimizer* optimizer : optimizers_) {
+    // A run that resumes has loaded whole states.
+    const StateTree whole = optimizer->state();
+    optimizer->step_shards(
+        [&](const std::string& name, const Tensor& parameter) {
+          if (!known.contains(parameter.unsafeGetTensorImpl()))
+            throw ConfigError(
+                cat("[strategies.mesh] ", optimizer->name(), " steps '", escape_controls(name),
+                    "', which is not a parameter of the module. Register it, or set mesh.pipeline to 1."));
+          const Tensor shard =
+              owns(parameter) ? parameter.detach() : at::empty({0}, parameter.options().requires_grad(false));
+          return shard.set_requires_grad(true);
+        },
+        [&pipeline](const Tensor& value) { return pipeline.all_reduce(value, ReduceOp::sum); });
+    load_state(*optimizer, whole);
+  }
+}
+
+void StageOptimizers::give_back() const noexcept {
+  for (Optimizer* optimizer : optimizers_) optimizer->step_whole_parameters();
+}
+
+void StageOptimizers::take_gradients(Optimizer& optimizer) const {
+  std::vector<Tensor> own;
+  for (const Tensor& parameter : parameters_of(optimizer))
+    if (owns(parameter) && parameter.requires_grad()) own.push_back(parameter);
+  if (C10dCollectives* const shares = mesh_.along(MeshAxis::data); shares != nullptr && !own.empty())
+    TensorAverage(kBucketMiB, DDPStrategy::Compression::none).average_gradients(own, *shares);
+  for (ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      Tensor& gradient = group.module_params[i].mutable_grad();
+      if (owns(group.module_params[i])) group.params[i].mutable_grad() = gradient;
+      gradient.reset();
+    }
+}
+
+void StageOptimizers::note_step(Optimizer& optimizer) const {
+  for (const ParamGroup& group : optimizer.groups())
+    for (const Tensor& parameter : group.module_params)
+      if (!owns(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+StateTree StageOptimizers::state(const Optimizer& optimizer) const {
+  StateTree state = optimizer.state();
+  StateTree own;
+  for (const ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.names.size(); ++i)
+      if (owns(group.module_params[i])) own[group.names[i]] = state.at("state").at(group.names[i]);
+  // Those of the first share of the data have what rank 0 needs; one stage after the other bounds the memory.
+  if (mesh_.place(MeshAxis::data) == 0) {
+    const std::string packed = pack_state(own.is_map() ? own : StateTree(StateTree::Map()));
+    for (int64_t rank = 1; rank < mesh_.size(MeshAxis::pipeline); ++rank) {
+      const std::string of_rank =
+          mesh_.along(MeshAxis::pipeline)
+              ->broadcast_text(rank == mesh_.place(MeshAxis::pipeline) ? packed : std::string(), rank);
+      if (mesh_.whole().place().rank != 0) continue;
+      for (const auto& [name, value] : unpack_state(of_rank).as_map()) state["state"][name] = value;
+    }
+  }
+  return mesh_.whole().place().rank == 0 ? state : StateTree(nullptr);
+}
+
+void StageOptimizers::load_state(Optimizer& optimizer, const StateTree& state) const {
+  const at::NoGradGuard no_grad;
+  StateTree own = state;
+  for (const ParamGroup& group : optimizer.groups())
+    for (size_t i = 0; i < group.names.size(); ++i) {
+      // `load_state` of the optimizer reports parameters that are missing.
+      if (owns(group.module_params[i]) || !state.at("state").contains(group.names[i])) continue;
+      StateTree::Map entries = state.at("state").at(group.names[i]).as_map();
+      for (auto& [name, value] : entries)
+        if (value.is_tensor() && value.tensor().dim() > 0) value = at::empty({0}, value.tensor().options());
+      own["state"][group.names[i]] = std::move(entries);
+    }
+  optimizer.load_state(own);
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <unordered_set>
+#include <vector>
+
+#include "distributed/mesh_groups.h"
+#include "fulgur/core/contracts/optimizer.h"
+#include "pipeline/stage_plan.h"
+
+namespace fulgur::detail {
+
+/// Each rank of a pipeline steps the parameters that it owns, and has the optimizer states of these only. To the
+/// optimizers, a parameter is a shard: the whole parameter on its owner, and nothing on the other ranks.
+class StageOptimizers {
+ public:
+  /// Makes the optimizers step shards; states that they have are divided. Throws a ConfigError for an optimizer that
+  /// cannot step shards, such as LBFGS or Muon, and for copies of weights in another precision.
+  StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::vector<Optimizer*> optimizers);
+  StageOptimizers(const StageOptimizers&) = delete;
+  StageOptimizers& operator=(const StageOptimizers&) = delete;
+
+  /// The optimizers, which must exist, step whole parameters again; states are lost.
+  void give_back() const noexcept;
+  /// Averages the gradients of this rank's parameters over the shares of the data, and moves them to the shards.
+  /// Parameters have none then. All ranks must call it.
+  void take_gradients(Optimizer& optimizer) const;
+  /// Marks parameters of other ranks as changed, as a step does with those of this one.
+  void note_step(Optimizer& optimizer) const;
+  /// The state of all parameters, on rank 0; null on the others. All ranks must call it.
+  StateTree state(const Optimizer& optimizer) const;
+  /// Loads this rank's part of a state of all parameters.
+  void load_state(Optimizer& optimizer, const StateTree& state) const;
+
+ private:
+  bool owns(const Tensor& parameter) const { return owned_.contains(parameter.unsafeGetTensorImpl()); }
+
+  MeshGroups& mesh_;
+  std::vector<Optimizer*> optimizers_;
+  std::unordered_set<const void*> owned_;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,166 @@
+#include "pipeline/stage_parameters.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include <algorithm>
+#include <map>
+
+#include "distributed/same_ranks.h"
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "sharding/storages.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr size_t kBytesAtOnce = size_t{250} << 20;
+
+}  // namespace
+
+StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors)
+    : mesh_(mesh), tensors_(tensors), rank_(mesh.place(MeshAxis::pipeline)) {
+  std::map<std::vector<int64_t>, c10::intrusive_ptr<c10d::ProcessGroup>> groups;
+  for (const StageTensor& tensor : tensors) {
+    if (!tensor.is_parameter) continue;
+    if (!is_here(tensor)) {
+      const c10::Storage whole = tensor.value.storage();
+      remote_.push_back({.value = tensor.value,
+                         .away = unreadable_storage(
+                             whole, cat("[strategies.mesh] '", escape_controls(tensor.name), "' belongs to rank ",
+                                        tensor.owner(), " of the pipeline: on rank ", rank_,
+                                        ", only evaluations and saves can read it. Call "
+                                        "run.run_weights().whole_parameters() on all ranks first."))});
+      continue;
+    }
+    if (tensor.ranks.size() == 1) continue;
+    std::vector<int64_t> ranks = tensor.ranks;
+    std::ranges::sort(ranks);
+    auto& group = groups[ranks];
+    std::string name = "shared";
+    for (const int64_t rank : ranks) name += cat("_", rank);
+    if (!group) group = mesh.connect(name, ranks);
+    shared_.push_back(
+        {.value = tensor.value, .group = group, .owner = std::ranges::find(ranks, tensor.owner()) - ranks.begin()});
+  }
+}
+
+bool StageParameters::is_here(const StageTensor& tensor) const {
+  return std::ranges::find(tensor.ranks, rank_) != tensor.ranks.end();
+}
+
+void StageParameters::divide() {
+  is_whole_ = false;
+  if (held_ == 0) free();
+}
+
+void StageParameters::gather() {
+  fetch();
+  is_whole_ = true;
+}
+
+void StageParameters::hold() {
+  ++held_;
+  fetch();
+}
+
+void StageParameters::release() {
+  if (--held_ == 0 && !is_whole_) free();
+}
+
+void StageParameters::free() {
+  for (const Remote& remote : remote_) set_storage(remote.value, remote.away);
+  is_there_ = false;
+}
+
+void StageParameters::fetch() {
+  const at::NoGradGuard no_grad;
+  if (!is_there_)
+    for (const Remote& remote : remote_) {
+      const auto bytes = remote.away.nbytes();
+      c10::Allocator* const allocator = c10::GetAllocator(remote.away.device().type());
+      set_storage(remote.value, c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes),
+                                             allocator, /*resizable=*/false));
+    }
+  take_buffers();
+  for (int64_t owner = 0; owner < mesh_.size(MeshAxis::pipeline); ++owner) {
+    std::vector<Tensor> values;
+    for (const StageTensor& tensor : tensors_)
+      // Whole parameters are already the owners' values.
+      if (tensor.owner() == owner && !(is_there_ && tensor.is_parameter)) values.push_back(tensor.value.detach());
+    if (values.empty()) continue;
+    run_exchange(mesh_.whole(), "mesh", [&] {
+      c10d::broadcast_coalesced(mesh_.along(MeshAxis::pipeline)->group(), values, kBytesAtOnce,
+                                static_cast<int>(owner));
+    });
+  }
+  is_there_ = true;
+}
+
+std::vector<Tensor> StageParameters::own_buffers() const {
+  std::vector<Tensor> buffers;
+  for (const StageTensor& tensor : tensors_)
+    if (!tensor.is_parameter && is_here(tensor)) buffers.push_back(tensor.value.detach());
+  return buffers;
+}
+
+void StageParameters::take_buffers() {
+  C10dCollectives* const shares = mesh_.along(MeshAxis::data);
+  const std::vector<Tensor> buffers = own_buffers();
+  if (shares == nullptr || buffers.empty()) return;
+  run_exchange(mesh_.whole(), "mesh",
+               [&] { c10d::broadcast_coalesced(shares->group(), buffers, kBytesAtOnce, /*rank=*/0); });
+}
+
+void StageParameters::sum_shared_gradients() {
+  const at::NoGradGuard no_grad;
+  for (const Shared& shared : shared_) {
+    if (!shared.value.requires_grad()) continue;
+    Tensor& gradient = shared.value.mutable_grad();
+    std::vector<Tensor> sum{gradient.defined() ? gradient.contiguous() : at::zeros_like(shared.value)};
+    run_exchange(mesh_.whole(), "mesh", [&] { shared.group->allreduce(sum)->wait(); });
+    gradient = sum.front();
+  }
+}
+
+void StageParameters::spread_shared_values() {
+  const at::NoGradGuard no_grad;
+  for (const Shared& shared : shared_)
+    run_exchange(mesh_.whole(), "mesh", [&] {
+      c10d::broadcast_coalesced(shared.group, std::vector<Tensor>{shared.value.detach()}, kBytesAtOnce,
+                                static_cast<int>(shared.owner));
+    });
+}
+
+void StageParameters::check_copies() {
+  C10dCollectives* const shares = mesh_.along(MeshAxis::data);
+  if (shares == nullptr) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> sums;
+  std::vector<std::string> names;
+  for (const StageTensor& tensor : tensors_) {
+    if (!tensor.is_parameter || !is_here(tensor)) continue;
+    sums.push_back(checksum(tensor.value.detach()));
+    names.push_back(tensor.name);
+  }
+  std::string different;
+  if (!sums.empty()) {
+    const Tensor all = shares->all_gather_same(at::stack(sums).cpu(), /*with_gradients=*/false);
+    for (size_t i = 0; i < names.size() && different.empty(); ++i) {
+      const Tensor of_one = all.select(1, static_cast<int64_t>(i));
+      if (!of_one.eq(of_one[0]).all().item<bool>()) different = names[i];
+    }
+  }
+  // Ranks with equal parameters must learn of it, too.
+  const auto found = mesh_.whole().collectives().gather_text(different);
+  for (size_t rank = 0; rank < found.size(); ++rank)
+    if (!found[rank].empty())
+      throw DistributedError(cat("[strategies.mesh] the weights differ between shares of the data: '",
+                                 escape_controls(found[rank]), "' of rank ", static_cast<int64_t>(rank),
+                                 " is another one than that of a rank with the same stages. Code that changes weights "
+                                 "must do so on all ranks."));
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <c10/core/Storage.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <vector>
+
+#include "distributed/mesh_groups.h"
+#include "pipeline/stage_plan.h"
+
+namespace fulgur::detail {
+
+/// Keeps the parameters of this rank's stages only. A parameter of other stages has memory that cannot be read, until
+/// all are gathered for an evaluation or a save.
+class StageParameters {
+ public:
+  /// `tensors` are those of the plan, and must outlive this. All are whole at first. All ranks must call it.
+  StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors);
+  StageParameters(const StageParameters&) = delete;
+  StageParameters& operator=(const StageParameters&) = delete;
+
+  /// Frees the parameters of other stages.
+  void divide();
+  /// Gets all parameters and buffers from their owners, until `divide`. All ranks must call it.
+  void gather();
+  bool is_whole() const { return is_whole_; }
+  /// Gathers until `release`, whatever `divide` does. All ranks must call it.
+  void hold();
+  void release();
+  /// Makes the buffers of this rank's stages those of the first share of the data. All ranks must call it.
+  void take_buffers();
+  /// Sums the gradients of parameters that several ranks read, for their owners. All ranks must call it.
+  void sum_shared_gradients();
+  /// Gives the values of parameters that several ranks read to all of them. All ranks must call it.
+  void spread_shared_values();
+  /// Throws a DistributedError that names a parameter of this rank that differs between shares of the data. All ranks
+  /// must call it.
+  void check_copies();
+
+ private:
+  bool is_owner(const StageTensor& tensor) const { return tensor.owner() == rank_; }
+  bool is_here(const StageTensor& tensor) const;
+  std::vector<Tensor> own_buffers() const;
+
+  MeshGroups& mesh_;
+  const std::vector<StageTensor>& tensors_;
+  int64_t rank_;  ///< in the pipeline
+  /// Parameters of this rank that others read, too, with their ranks' group, and the owner's rank in it.
+  struct Shared {
+    Tensor value;
+    c10::intrusive_ptr<c10d::ProcessGroup> group;
+    int64_t owner = 0;
+  };
+  std::vector<Shared> shared_;
+  /// Parameters of other stages, with what they read while they are away.
+  struct Remote {
+    Tensor value;
+    c10::Storage away;
+  };
+  std::vector<Remote> remote_;
+  bool is_whole_ = true;
+  bool is_there_ = true;  ///< the memory of `remote_`
+  int held_ = 0;          ///< calls of `hold` that are not released
+  void free();
+  void fetch();
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,25 @@
+#include "sharding/storages.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+namespace fulgur::detail {
+
+c10::Storage unreadable_storage(const c10::Storage& like, std::string message) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), like.nbytes(),
+                                                       at::DataPtr(nullptr, like.device()), /*allocator=*/nullptr,
+                                                       /*resizable=*/false);
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+  return c10::Storage(std::move(storage));
+}
+
+void set_storage(const Tensor& tensor, const c10::Storage& storage) {
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool allowed = impl.allow_tensor_metadata_change();
+  impl.set_allow_tensor_metadata_change(true);
+  impl.set_storage_keep_dtype(storage);
+  impl.set_allow_tensor_metadata_change(allowed);
+}
+
+}  // namespace fulgur::detail

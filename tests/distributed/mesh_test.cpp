@@ -1,0 +1,341 @@
+// mesh: pipelines and shares of the data compute what one process does on the batches of all.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/core/text/text.h"
+#include "ranks.h"
+#include "support/gpu.h"
+
+namespace mesh_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Arguments kAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
+
+/// Ranks along the axes, and how they compute a batch of 8 samples.
+struct Mesh {
+  int data = 1, pipeline = 2;
+  std::string schedule = "1f1b";
+  std::string micro_batches = "4";
+  Arguments more = {};
+  int ranks() const { return data * pipeline; }
+};
+
+// The ranks run in the folder. Options of an optimizer come first in `more`.
+std::vector<Finished> fit(const fs::path& folder, const Mesh& mesh, const Arguments& more) {
+  Arguments arguments = probe("fit", mesh.ranks(), 8 * mesh.ranks(), more);
+  for (auto& argument : arguments)
+    if (argument == "ddp") argument = "mesh";
+  return run_ranks({.count = mesh.ranks(), .folder = folder},
+                   arguments +
+                       Arguments{"--trainer.strategy.mesh.pipeline", std::to_string(mesh.pipeline),
+                                 "--trainer.strategy.schedule", mesh.schedule, "--trainer.strategy.micro_batches",
+                                 mesh.micro_batches, "--data.batch_size", std::to_string(8 / mesh.data)} +
+                       mesh.more);
+}
+
+std::vector<Finished> fit_alone(const fs::path& folder, const Arguments& more) {
+  return {trainer(probe("fit", 1, 8, more), {.folder = folder, .environment = {"OMP_NUM_THREADS=1"}})};
+}
+
+fs::path trained(const TemporaryFolder& folder, const Mesh& mesh, const Arguments& more) {
+  REQUIRE(all_exit(fit(folder.path(), mesh, more), 0));
+  return last_checkpoint(folder.path());
+}
+
+fs::path trained_alone(const TemporaryFolder& folder, const Arguments& more) {
+  REQUIRE(all_exit(fit_alone(folder.path(), more), 0));
+  return last_checkpoint(folder.path());
+}
+
+bool same_states(const fs::path& a, const fs::path& b) {
+  const auto first = fulgur::read_safetensors(a / "optimizer.safetensors").tensors,
+             second = fulgur::read_safetensors(b / "optimizer.safetensors").tensors;
+  return std::ranges::equal(first, second, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.sizes() == y.second.sizes() && x.second.equal(y.second);
+  });
+}
+
+/// The values of a column of the run's metrics, without empty ones.
+std::vector<double> column(const fs::path& root, const std::string& name) {
+  std::ifstream file(run_folder(root) / "metrics.csv");
+  std::string line;
+  std::getline(file, line);
+  const auto names = fulgur::split_text(line, ',');
+  const auto index = static_cast<size_t>(std::ranges::find(names, name) - names.begin());
+  CAPTURE(line);
+  REQUIRE(index < names.size());
+  std::vector<double> values;
+  while (std::getline(file, line))
+    if (const auto cells = fulgur::split_text(line, ','); index < cells.size() && !cells[index].empty())
+      values.push_back(std::stod(cells[index]));
+  return values;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  REQUIRE_FALSE(a.empty());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  return most;
+}
+
+// With a larger learning rate, Adam makes steps of full length of differences in the last bit of a small gradient. An
+// epoch has more than 100 steps: its last batch is divided among shares of the data differently.
+Arguments gpt(const TemporaryFolder& folder, const Arguments& more = {}) {
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += static_cast<char>('a' + i * i % 17 * i % 11);
+  write_text(folder / "text.txt", text);
+  return Arguments{"--optimizer", "AdamW", "--optimizer.lr", "0.001"} +
+         Arguments{"--model",
+                   "ProbeGpt",
+                   "--model.vocab_size",
+                   "11",
+                   "--model.block_size",
+                   "16",
+                   "--model.n_layer",
+                   "6",
+                   "--model.n_head",
+                   "2",
+                   "--model.n_embd",
+                   "16",
+                   "--data",
+                   "TextDataModule",
+                   "--data.path",
+                   (folder / "text.txt").string(),
+                   "--data.block_size",
+                   "16",
+                   "--data.batch_size",
+                   "8",
+                   "--trainer.log_every_n_steps",
+                   "1"} +
+         more;
+}
+
+Arguments layers(const Arguments& more) { return kAdam + Arguments{"--model", "ProbeStages"} + more; }
+
+}  // namespace
+
+TEST_CASE("mesh: a GPT's losses over 100 steps are those of one process") {
+  const TemporaryFolder text, one;
+  const Arguments options = gpt(text, {"--trainer.max_steps", "100"});
+  const auto expected = trained_alone(one, options);
+  const auto losses = column(one.path(), "mean_loss");
+  for (const Mesh& mesh : {Mesh{.pipeline = 2}, {.pipeline = 4}, {.data = 2, .pipeline = 2}})
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"}) {
+      Mesh scheduled = mesh;
+      scheduled.schedule = schedule;
+      CAPTURE(mesh.data, mesh.pipeline, schedule);
+      const TemporaryFolder many;
+      const auto found = trained(many, scheduled, options);
+      CHECK(largest_difference(losses, column(many.path(), "mean_loss")) < 1e-4);
+      CHECK(difference(expected, found) < 1e-3);
+    }
+}
+
+TEST_CASE("mesh: rotary positions, RMS norm and recomputed activations work in stages too") {
+  const TemporaryFolder text, one, many;
+  const Arguments options =
+      gpt(text, {"--model.positions", "rotary", "--model.norm", "rms", "--model.mlp", "swiglu", "--model.bias", "false",
+                 "--model.activation_checkpointing", "every_2", "--trainer.max_steps", "30"});
+  trained_alone(one, options);
+  trained(many, {.pipeline = 2, .schedule = GENERATE("1f1b", "zero_bubble")}, options);
+  CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);
+}
+
+TEST_CASE("mesh: an MlpClassifier in stages") {
+  const TemporaryFolder one, many;
+  const Arguments options = kAdam + Arguments{"--model",
+                                              "MlpClassifier",
+                                              "--model.hidden",
+                                              "[16, 16, 16]",
+                                              "--data",
+                                              "SyntheticDataModule",
+                                              "--data.batch_size",
+                                              "8",
+                                              "--trainer.max_steps",
+                                              "20",
+                                              "--trainer.log_every_n_steps",
+                                              "1"};
+  trained_alone(one, options);
+  trained(many, {.pipeline = 4, .schedule = "zero_bubble"}, options);
+  CHECK(largest_difference(column(one.path(), "train_loss"), column(many.path(), "train_loss")) < 1e-5);
+}
+
+TEST_CASE("mesh: clipping by the norm of all stages, accumulation, and shorter last batches and windows") {
+  const Arguments more =
+      GENERATE(Arguments{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
+               Arguments{"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
+               Arguments{"--trainer.accumulate_grad_batches", "3"},
+               // The last batch of an epoch has five samples, and the last window two batches.
+               Arguments{"--data.num_train", "61", "--trainer.accumulate_grad_batches", "3"},
+               Arguments{"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
+               Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"});
+  const std::string schedule = GENERATE("1f1b", "interleaved_1f1b", "zero_bubble");
+  const TemporaryFolder one, many;
+  const Arguments options = layers(more + Arguments{"--trainer.max_steps", "30"});
+  const auto expected = trained_alone(one, options);
+  const auto found = trained(many, {.pipeline = 2, .schedule = schedule}, options);
+  CHECK(difference(expected, found) < 1e-5);
+  CHECK(largest_difference(column(one.path(), "loss_step"), column(many.path(), "loss_step")) < 1e-5);
+}
+
+TEST_CASE("mesh: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
+  const Mesh mesh{.data = GENERATE(1, 2), .pipeline = 2, .schedule = GENERATE("1f1b", "zero_bubble")};
+  // At step 1, the run is inside an accumulation window.
+  const std::string cut_at = GENERATE("1", "7");
+  const Arguments options = layers({"--model.dropout", mesh.data == 2 ? "0.2" : "0", "--model.ties", "true",
+                                    "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
+  const TemporaryFolder whole, parts;
+  const auto expected = trained(whole, mesh, options);
+  REQUIRE(all_exit(
+      fit(parts.path(), mesh,
+          options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                              "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
+      75));
+  const TemporaryFolder other;
+  fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  REQUIRE(all_exit(fit(parts.path(), mesh, options + Arguments{"--resume"}), 0));
+  CHECK(same_bits(expected, last_checkpoint(parts.path())));
+  CHECK(same_states(expected, last_checkpoint(parts.path())));
+}
+
+TEST_CASE("mesh: a checkpoint of a pipeline is continued by one process, and the other way round") {
+  const TemporaryFolder whole, parts;
+  const Arguments options = layers({"--data.num_train", "96"});
+  const auto expected = trained_alone(whole, options + Arguments{"--trainer.max_steps", "24"});
+  const auto to = [&](const char* steps) {
+    return options + Arguments{"--trainer.max_steps", steps, "--resume", "--allow-config-change"};
+  };
+  REQUIRE(all_exit(fit(parts.path(), {.pipeline = 2}, options + Arguments{"--trainer.max_steps", "5"}), 0));
+  REQUIRE(all_exit(fit_alone(parts.path(), to("10")), 0));
+  REQUIRE(all_exit(fit(parts.path(), {.data = 2, .pipeline = 2, .schedule = "zero_bubble"}, to("17")), 0));
+  REQUIRE(all_exit(fit(parts.path(), {.pipeline = 3}, to("24")), 0));
+  CHECK(difference(expected, last_checkpoint(parts.path())) < 1e-5);
+}
+
+TEST_CASE("mesh: batch norm of one stage, validation of the whole module, and a loss that all ranks know") {
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), {.data = 2, .pipeline = 2, .micro_batches = "2"},
+                        layers({"--model.norm", "true", "--trainer.max_epochs", "2"}));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(column(folder.path(), "val_loss").size() == 2);
+  const auto losses_of = [&](size_t rank) {
+    std::vector<std::string> lines;
+    std::string text = runs[rank].err;
+    if (rank > 0) {
+      std::ifstream file(run_folder(folder.path()) / ("rank_" + std::to_string(rank) + ".log"));
+      text.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    for (const auto& line : fulgur::split_text(text, '\n'))
+      if (const auto at = line.find("loss known here: "); at != line.npos) lines.push_back(line.substr(at));
+    return lines;
+  };
+  REQUIRE_FALSE(losses_of(0).empty());
+  // Ranks 0 and 2 are a pipeline, as 1 and 3 are.
+  CHECK(losses_of(0) == losses_of(2));
+  CHECK(losses_of(1) == losses_of(3));
+  CHECK(losses_of(0) != losses_of(1));
+}
+
+TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
+  const auto message = [&](const Mesh& mesh, const Arguments& more) {
+    const TemporaryFolder folder;
+    const auto runs = fit(folder.path(), mesh, more + Arguments{"--trainer.max_steps", "4"});
+    for (const Finished& run : runs) CHECK(run.exit_code != 0);
+    return runs[0].err;
+  };
+  const Arguments plain = layers({});
+  CHECK(says(message({.pipeline = 3, .more = {"--trainer.strategy.mesh.pipeline", "2"}}, plain),
+             "mesh.pipeline: 2 does not divide the 3 ranks"));
+  CHECK(says(message({.pipeline = 2, .more = {"--trainer.strategy.mesh.data", "2"}}, plain),
+             "the axes of the mesh have 2 (data) × 2 (pipeline) = 4 ranks, and the run has 2"));
+  CHECK(says(message({.more = {"--trainer.strategy.mesh.tensor", "2"}}, plain), "mesh.tensor: 2 is not there yet"));
+  CHECK(says(message({.pipeline = 4}, layers({"--model.layers", "1"})), "4 stages need at least as many layers"));
+  CHECK(says(message({.micro_batches = "3"}, plain), "micro_batches: 3 does not divide the 8 samples"));
+  CHECK(says(message({.schedule = "interleaved_1f1b", .micro_batches = "5"}, plain),
+             "micro_batches must be a multiple of mesh.pipeline"));
+  CHECK(says(message({.more = {"--trainer.strategy.cuts", "[layer9]"}}, plain),
+             "the module has no layer 'layer9'. Its layers are: first, layer0"));
+  CHECK(says(message({.more = {"--trainer.strategy.cuts", "[layer1, last]"}}, plain), "2 stages need 1 cut"));
+  CHECK(says(message({.more = {"--trainer.strategy.stages_per_rank", "2"}}, plain), "Use schedule: interleaved_1f1b"));
+  CHECK(says(message({}, {"--optimizer", "LBFGS", "--model", "ProbeStages"}), "which LBFGS cannot"));
+  CHECK(says(message({}, layers({"--model.manual", "true"})), "manual optimization"));
+  CHECK(says(message({}, layers({"--model.forgets", "true"})), "names these parameters: layer1.weight"));
+  CHECK(says(message({}, layers({"--model.chooses_shapes", "true"})), "returned other shapes"));
+  CHECK(says(message({}, kAdam), "the layers that the module's stages() returns, and it returns none"));
+  CHECK(says(message({}, plain + Arguments{"--trainer.auto_micro_batch", "true"}), "auto_micro_batch"));
+}
+
+TEST_CASE("mesh: a rank that dies ends the others within the timeout") {
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), {.pipeline = 2}, layers({"--model.trouble", "kill"}));
+  CHECK(runs[1].exit_code == 9);
+  CHECK(runs[0].exit_code == 5);
+}
+
+TEST_CASE("mesh: stages named by cuts begin with these layers") {
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), {.pipeline = 2, .more = {"--trainer.strategy.cuts", "[layer3]"}},
+                        layers({"--trainer.max_steps", "2"}));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "stages first … layer2 | layer3 … last"));
+}
+
+TEST_CASE("mesh: without a pipeline, the ranks are those of ddp") {
+  const TemporaryFolder one, many;
+  const auto expected = trained_alone(one, kAdam + Arguments{"--trainer.max_steps", "20"});
+  Arguments arguments = probe("fit", 2, 8, kAdam + Arguments{"--trainer.max_steps", "20"});
+  *std::ranges::find(arguments, "ddp") = "mesh";
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = many.path()}, arguments), 0));
+  CHECK(difference(expected, last_checkpoint(many.path())) < 1e-6);
+}
+
+// Hidden, since a busy machine makes steps longer; docs/performance.md has its results.
+TEST_CASE("mesh: the bubble on stages that sleep is the closed form", "[.bubble]") {
+  const auto& [schedule, closed] = GENERATE(table<std::string, double>(
+      {{"gpipe", 3.0 / 11}, {"1f1b", 3.0 / 11}, {"interleaved_1f1b", 3.0 / 19}, {"zero_bubble", 3.0 / 27}}));
+  const bool takes_turns = schedule == "interleaved_1f1b";
+  const double sleep_ms = takes_turns ? 20 : 40;
+  const TemporaryFolder folder;
+  // Each stage has one layer that sleeps.
+  const auto runs =
+      fit(folder.path(),
+          {.pipeline = 4,
+           .schedule = schedule,
+           .micro_batches = "8",
+           .more = {"--trainer.strategy.cuts", takes_turns ? "[layer1, layer2, layer3, layer4, layer5, layer6, layer7]"
+                                                           : "[layer1, layer2, layer3]"}},
+          layers({"--model.layers", takes_turns ? "8" : "4", "--model.sleep_ms", std::to_string(sleep_ms),
+                  "--trainer.max_steps", "8"}));
+  REQUIRE(all_exit(runs, 0));
+  double best = 1e9;
+  for (const auto& line : fulgur::split_text(runs[0].err, '\n'))
+    if (const auto at = line.find("a step took "); at != line.npos)
+      best = std::min(best, std::stod(line.substr(at + 12)));
+  const double work = 8 * 3 * sleep_ms * (takes_turns ? 2 : 1);
+  const double bubble = 1 - work / best;
+  WARN(schedule << ": a step of " << best << " ms, bubble " << bubble << ", closed form " << closed);
+  CHECK(std::abs(bubble - closed) < 0.05 * closed);
+}
+
+TEST_CASE("mesh: on GPUs the ranks compute what one process does, over NCCL", "[gpu]") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 2, .schedule = "zero_bubble"},
+                             Mesh{.data = 2, .pipeline = 2, .schedule = "interleaved_1f1b"});
+  require_gpus(mesh.ranks());
+  const TemporaryFolder text, one, many;
+  const Arguments options = gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
+  trained_alone(one, options + Arguments{"--trainer.devices", "1"});
+  trained(many, mesh, options);
+  CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);
+}
+
+}  // namespace mesh_test

@@ -1,0 +1,162 @@
+// A module of stages, for tests of pipelines; its layers may sleep in place of a long computation.
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/tanh.h>
+#include <fulgur/core/contracts/module.h>
+#include <fulgur/core/contracts/registry.h>
+#include <fulgur/core/text/log.h>
+#include <fulgur/core/text/text.h>
+#include <fulgur/models/gpt.h>
+#include <fulgur/nn/batch_norm.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/linear.h>
+
+#include <chrono>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using fulgur::Batch;
+using fulgur::cat;
+using fulgur::Tensor;
+
+// A linear map of x, whose forward takes a time, and so does each of the gradients of its inputs.
+struct SlowLinear : torch::autograd::Function<SlowLinear> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight, double ms) {
+    context->save_for_backward({x, weight});
+    context->saved_data["ms"] = ms;
+    wait(ms);
+    return x.matmul(weight.t());
+  }
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext* context, const std::vector<Tensor>& gradients) {
+    const auto saved = context->get_saved_variables();
+    const double ms = context->saved_data["ms"].toDouble();
+    Tensor of_x, of_weight;
+    if (context->needs_input_grad(0)) {
+      wait(ms);
+      of_x = gradients[0].matmul(saved[1]);
+    }
+    if (context->needs_input_grad(1)) {
+      wait(ms);
+      of_weight = gradients[0].t().matmul(saved[0]);
+    }
+    return {of_x, of_weight, Tensor()};
+  }
+  static void wait(double ms) {
+    if (ms > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
+  }
+};
+
+/// A chain of `layers` equal layers between two others; with `ties`, the first and the last of them share a weight.
+class ProbeStages : public fulgur::LightningModule {
+ public:
+  struct Options {
+    int64_t layers = 4, width = 8;
+    double dropout = 0, sleep_ms = 0;
+    bool ties = false, norm = false, chooses_shapes = false, forgets = false, manual = false;
+    std::string trouble = "none";
+    void fields(fulgur::Fields& f) {
+      f(layers, "layers", "Layers between the first and the last.").at_least(1);
+      f(width, "width", "Their width.");
+      f(dropout, "dropout", "Share of values set to zero.");
+      f(sleep_ms, "sleep_ms", "Time of a forward of a layer, and of each half of its backward.");
+      f(ties, "ties", "The first and the last of the layers have one weight.");
+      f(norm, "norm", "Batch norm in the second layer.");
+      f(chooses_shapes, "chooses_shapes", "A layer chooses the shape of its output by the step.");
+      f(forgets, "forgets", "A layer does not name its module.");
+      f(manual, "manual", "Manual optimization.");
+      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill"});
+    }
+  };
+  explicit ProbeStages(const Options& options) : options_(options) {
+    first_ = register_module("first", torch::nn::Linear(5, options.width));
+    for (int64_t i = 0; i < options.layers; ++i)
+      layers_.push_back(register_module(
+          cat("layer", i), torch::nn::Linear(torch::nn::LinearOptions(options.width, options.width).bias(false))));
+    last_ = register_module("last", torch::nn::Linear(options.width, 2));
+    if (options.norm) norm_ = register_module("norm", fulgur::nn::BatchNorm1d(options.width));
+    if (!options.ties) return;
+    layers_.back()->weight = layers_.front()->weight;
+    fulgur::tie_parameters(*this, "layer0.weight", cat("layer", options.layers - 1, ".weight"));
+  }
+
+  bool automatic_optimization() const override { return !options_.manual; }
+
+  fulgur::LayerChain stages() override {
+    fulgur::LayerChain chain;
+    chain.input = [](const Batch& batch) { return std::vector{batch[0]}; };
+    chain.add("first", {"first"}, [this](const Tensor& x) { return first_(x).tanh(); });
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      std::vector<std::string> modules{cat("layer", i)};
+      if (i == 1 && options_.norm) modules.emplace_back("norm");
+      if (i == 1 && options_.forgets) modules.clear();
+      chain.add(cat("layer", i), modules, [this, i](const Tensor& x) { return layer(i, x); });
+    }
+    chain.add("last", {"last"}, [this](const Tensor& x) { return last_(x); });
+    chain.loss = [this](const std::vector<Tensor>& outputs, const Batch& batch) { return loss_of(outputs[0], batch); };
+    return chain;
+  }
+
+  int on_train_batch_start(const Batch&, int64_t) override {
+    begin_ = std::chrono::steady_clock::now();
+    if (options_.trouble == "kill" && global_step() == 3 && global_rank() == 1) std::quick_exit(9);
+    return 0;
+  }
+  void on_train_batch_end(const fulgur::StepOutput& output, const Batch&, int64_t) override {
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
+    fulgur::log::info(cat("a step took ", fulgur::format_fixed(took.count(), 3), " ms"));
+    fulgur::log::info(cat("loss known here: ", fulgur::format_double(output.loss.item<double>())));
+  }
+
+  fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
+    Tensor x = first_(batch[0]).tanh();
+    for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
+    return loss_of(last_(x), batch);
+  }
+  fulgur::Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
+    Tensor x = first_(batch[0]).tanh();
+    for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
+    log("val_loss", at::mse_loss(last_(x), batch[1]));
+    return {};
+  }
+
+ private:
+  Tensor layer(size_t index, const Tensor& input) {
+    Tensor x = SlowLinear::apply(input, layers_[index]->weight, options_.sleep_ms);
+    if (index == 1 && norm_) x = norm_(x);
+    if (options_.dropout > 0) x = at::dropout(x, options_.dropout, is_training());
+    if (options_.chooses_shapes && index == 0 && is_training() && global_step() == 2) x = x.unsqueeze(1);
+    return x.tanh();
+  }
+  Tensor loss_of(const Tensor& output, const Batch& batch) {
+    Tensor loss = at::mse_loss(output, batch[1]);
+    if (options_.trouble == "nan" && global_step() == 3) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    log("loss", loss, {.on_step = true, .on_epoch = true});
+    return loss;
+  }
+
+  Options options_;
+  torch::nn::Linear first_{nullptr}, last_{nullptr};
+  std::vector<torch::nn::Linear> layers_;
+  fulgur::nn::BatchNorm1d norm_{nullptr};
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// A GPT that logs its loss of all ranks.
+class ProbeGpt : public fulgur::GPT {
+ public:
+  using fulgur::GPT::GPT;
+  void on_train_batch_end(const fulgur::StepOutput& output, const Batch&, int64_t) override {
+    log("mean_loss", output.loss, {.sync_dist = true});
+  }
+};
+
+const bool registered_gpt =
+    fulgur::Registry<fulgur::LightningModule>::add<ProbeGpt>("ProbeGpt", "A GPT that logs its loss of all ranks.");
+const bool registered_stages =
+    fulgur::Registry<fulgur::LightningModule>::add<ProbeStages>("ProbeStages", "A chain of layers.");
+
+}  // namespace
