@@ -46,8 +46,12 @@ struct SlowLinear : torch::autograd::Function<SlowLinear> {
     return {of_x, of_weight, Tensor()};
   }
   static void wait(double ms) {
-    if (ms > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
+    if (ms <= 0) return;
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
+    slept += std::chrono::steady_clock::now() - begin;
   }
+  static inline std::chrono::duration<double, std::milli> slept{0};
 };
 
 /// A chain of `layers` equal layers between two others; with `ties`, the first and the last of them share a weight.
@@ -68,7 +72,7 @@ class ProbeStages : public fulgur::LightningModule {
       f(chooses_shapes, "chooses_shapes", "A layer chooses the shape of its output by the step.");
       f(forgets, "forgets", "A layer does not name its module.");
       f(manual, "manual", "Manual optimization.");
-      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill"});
+      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill", "read_all"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -102,12 +106,16 @@ class ProbeStages : public fulgur::LightningModule {
 
   int on_train_batch_start(const Batch&, int64_t) override {
     begin_ = std::chrono::steady_clock::now();
+    SlowLinear::slept = {};
     if (options_.trouble == "kill" && global_step() == 3 && global_rank() == 1) std::quick_exit(9);
     return 0;
   }
   void on_train_batch_end(const fulgur::StepOutput& output, const Batch&, int64_t) override {
+    if (options_.trouble == "read_all" && global_step() == 3)
+      for (const Tensor& parameter : parameters()) fulgur::log::info(cat("sum ", parameter.sum().item<double>()));
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin_;
-    fulgur::log::info(cat("a step took ", fulgur::format_fixed(took.count(), 3), " ms"));
+    fulgur::log::info(cat("a step took ", fulgur::format_fixed(took.count(), 3), " ms, of which it slept ",
+                          fulgur::format_fixed(SlowLinear::slept.count(), 3)));
     fulgur::log::info(cat("loss known here: ", fulgur::format_double(output.loss.item<double>())));
   }
 

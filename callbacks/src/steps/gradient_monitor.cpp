@@ -169,8 +169,9 @@ bool GradientMonitor::is_due(RunContext& run) {
 void GradientMonitor::name_weights(RunContext& run, Watched& of) const {
   if (of.optimizer->gradients_are_shards())
     throw ConfigError(
-        "[callbacks.GradientMonitor] it needs the whole gradient of each parameter, and fsdp divides them among the "
-        "ranks. Use sharding: optimizer, or trainer.log_grad_norm: true in place of this callback.");
+        "[callbacks.GradientMonitor] it needs the whole gradient of each parameter, and the strategy divides them "
+        "among "
+        "the ranks. Use trainer.log_grad_norm: true in place of this callback, or with fsdp sharding: optimizer.");
   std::unordered_map<const void*, std::string> name_of;
   for (const auto& [name, value] : unique_parameters(run.module())) name_of[value.unsafeGetTensorImpl()] = name;
   std::vector<int64_t> counts;

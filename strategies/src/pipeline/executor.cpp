@@ -89,7 +89,7 @@ Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
     if (action.kind == ActionKind::backward)
       backward(action, std::move(taken));
     else
-      backward_weights(action, std::move(taken));
+      backward_weights(action, taken);
   }
   links_.finish();
   return mesh_.along(MeshAxis::pipeline)->broadcast(loss_, shape_.ranks - 1);
@@ -152,7 +152,7 @@ void PipelineExecutor::backward_input(const PipelineAction& action, Kept& kept) 
   pass_on(action, inputs, std::move(gradients));
 }
 
-void PipelineExecutor::backward_weights(const PipelineAction& action, Kept kept) {
+void PipelineExecutor::backward_weights(const PipelineAction& action, const Kept& kept) {
   if (kept.outputs.empty()) return;
   Values weights;
   for (const StageTensor& tensor : plan_.tensors)

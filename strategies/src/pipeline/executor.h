@@ -47,7 +47,7 @@ class PipelineExecutor {
   void pass_on(const PipelineAction& action, const Values& inputs, Values gradients);
   void backward(const PipelineAction& action, Kept kept);
   void backward_input(const PipelineAction& action, Kept& kept);
-  void backward_weights(const PipelineAction& action, Kept kept);
+  void backward_weights(const PipelineAction& action, const Kept& kept);
   bool is_last(int64_t stage) const { return stage + 1 == shape_.stages(); }
 
   LayerChain chain_;

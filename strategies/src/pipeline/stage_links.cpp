@@ -49,15 +49,14 @@ void StageLinks::send(const Link& link, const Tensor& value) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> values{value.detach().contiguous()};
   run_exchange(mesh_.whole(), "mesh", [&] {
-    under_way_.emplace_back(link.group->send(values, 1 - static_cast<int>(link.group->getRank()), 0), values.front());
+    under_way_.emplace_back(link.group->send(values, 1 - link.group->getRank(), 0), values.front());
   });
 }
 
 void StageLinks::receive(const Link& link, Tensor value) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> values{std::move(value)};
-  run_exchange(mesh_.whole(), "mesh",
-               [&] { link.group->recv(values, 1 - static_cast<int>(link.group->getRank()), 0)->wait(); });
+  run_exchange(mesh_.whole(), "mesh", [&] { link.group->recv(values, 1 - link.group->getRank(), 0)->wait(); });
 }
 
 void StageLinks::finish() {

@@ -29,6 +29,7 @@
   HOOK(configure_optimizers, fulgur::OptimizerPlan, (), )                                                              \
   HOOK(automatic_optimization, bool, (), const)                                                                        \
   HOOK(configure_callbacks, std::vector<std::shared_ptr<fulgur::Callback>>, (), )                                      \
+  HOOK(stages, fulgur::LayerChain, (), )                                                                               \
   HOOK(configure_model, void, (), )                                                                                    \
   HOOK(train_dataloader, fulgur::Loaders, (), )                                                                        \
   HOOK(val_dataloader, fulgur::Loaders, (), )                                                                          \
