@@ -157,6 +157,11 @@ TEST_CASE("sharded checkpoints: exported, inspected and evaluated as others are"
       trainer(probe("test", 1, 12, {"--ckpt_path", checkpoint.string()}), {.folder = folder.path()});
   INFO(tested.err);
   CHECK(tested.exit_code == 0);
+  const Finished tuned =
+      trainer(probe("fit", 1, 12, {"--pretrained.path", checkpoint.string(), "--trainer.max_steps", "1"}),
+              {.folder = folder.path()});
+  INFO(tuned.err);
+  CHECK(tuned.exit_code == 0);
 }
 
 TEST_CASE("sharded checkpoints: a rank that cannot write its part fails the save on all ranks") {

@@ -82,7 +82,7 @@ TEST_CASE("released parameters have memory of their own again, with the same val
   std::vector<Tensor> before;
   for (const auto& [name, value] : parameters) before.push_back(value.detach().clone());
   fulgur::detail::FlatUnit unit(parameters, at::kCPU, 1, 2);
-  unit.release();
+  unit.release(at::kCPU);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& value = parameters[i].value;
     CHECK(at::equal(value, before[i]));

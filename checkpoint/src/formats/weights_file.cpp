@@ -6,12 +6,14 @@
 
 #include "formats/pytorch_archive.h"
 #include "formats/shard_index.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/pytorch_file.h"
 #include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/system/system_calls.h"
 #include "fulgur/core/text/text.h"
 #include "io/folder_names.h"
 #include "io/input_file.h"
+#include "io/manifest.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
@@ -85,9 +87,26 @@ WeightsFile read_shards(const fs::path& index) {
   return out;
 }
 
+// Whether a folder is a checkpoint whose tensors are divided among files: its `model.safetensors` lacks them.
+bool is_sharded_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (detail::is_part_file(entry->path().filename().string(), detail::kModelFile)) return true;
+  return false;
+}
+
+WeightsFile weights_of_checkpoint(const fs::path& folder) {
+  CheckpointContent content = read_checkpoint(folder, CheckpointParts::weights_and_state, Verify::needed);
+  return {.format = WeightsFormat::safetensors,
+          .tensors = std::move(content.module),
+          .aliases = std::move(content.aliases),
+          .left_out = {}};
+}
+
 }  // namespace
 
 WeightsFile read_weights_file(const fs::path& path) {
+  if (is_sharded_checkpoint(path)) return weights_of_checkpoint(path);
   const fs::path file = detail::weights_file_of(path);
   return detail::is_shard_index(file) ? read_shards(file) : read_one_file(file);
 }

@@ -84,6 +84,7 @@ Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {
 }
 
 void FlatUnit::release(at::Device device) noexcept {
+  if (!buffer_.defined()) return;
   try {
     const at::NoGradGuard no_grad;
     // Parameters of which this rank has a part only keep memory that cannot be read.

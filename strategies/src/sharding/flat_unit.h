@@ -46,7 +46,8 @@ class FlatUnit {
   Tensor own_elements_of_part(size_t index, const Tensor& part) const;
   /// All elements of parameter `index` in a buffer that is as long, with the parameter's shape and strides: a view.
   Tensor whole(size_t index, const Tensor& buffer) const;
-  /// Gives each parameter that is in the buffer memory that it shares with no other, on `device`.
+  /// Gives each parameter that is in the buffer memory that it shares with no other, on `device`. Afterwards there
+  /// is no buffer.
   void release(at::Device device) noexcept;
 
  private:
