@@ -158,6 +158,12 @@ ExitCode export_safetensors(const CommandLine& command, const fs::path& checkpoi
   }
   const fs::path output = command.output.value_or(named_after(checkpoint, command.max_shard_size ? "" : kSafetensors));
   if (command.max_shard_size)
+    for (const char* end : {kSafetensors, kTorchscript, ".pt", ".pth", ".bin"})
+      if (output.extension() == end)
+        throw ConfigError(cat("[cli.export] --max_shard_size writes a folder; --output ",
+                              escape_controls(output.string()), " has the name of a file. Name a folder, such as ",
+                              escape_controls(fs::path(output).replace_extension().string()), "."));
+  if (command.max_shard_size)
     write_safetensors_shards(output, source, *command.max_shard_size, command.force);
   else
     write_safetensors_from(output, source, command.force);

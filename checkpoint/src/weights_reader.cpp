@@ -55,6 +55,9 @@ struct WeightsReader::Impl {
       throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n",
                                 detail::text_of(checked.problems()),
                                 "\nUse another checkpoint of the run, or restore this one from a copy."));
+    for (const auto& [name, record] : checked.manifest().files)
+      if (verify == Verify::whole && has_weights(name))
+        read_bytes(parts_of(name, record).at(detail::kHeaderPart), detail::kHeaderPart);
     add_whole(checked.manifest());
     add_divided(checked.manifest());
   }

@@ -132,6 +132,7 @@ void FSDPStrategy::place_module(LightningModule& module) {
   if (!starts_on_host()) return DDPStrategy::place_module(module);
   precision().set_device(device());
   precision().convert_module(module);
+  on_host_ = &module;
   // Whatever device the module was made on.
   module.to(at::kCPU);
   for (Tensor& buffer : module.buffers())
@@ -345,6 +346,14 @@ void FSDPStrategy::teardown() noexcept {
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
   }
   give_back();
+  // What is not divided, too: the module is on one device.
+  if (LightningModule* const module = std::exchange(on_host_, nullptr); module && process_group()) {
+    try {
+      module->to(at::kCPU);
+    } catch (const std::exception& error) {
+      log::warn("strategies.divided_parameters", cat("the module is not on one device after the fit: ", error.what()));
+    }
+  }
   DDPStrategy::teardown();
 }
 

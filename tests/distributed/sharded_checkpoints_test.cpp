@@ -187,6 +187,31 @@ TEST_CASE("sharded checkpoints: a rank that cannot write its part fails the save
   CHECK(fulgur::summarize_checkpoint(last_checkpoint(folder.path())).global_step <= 12);
 }
 
+TEST_CASE("sharded checkpoints: what all ranks have written is published during a validation") {
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), 2,
+                        kLength + sharded("parameters") +
+                            Arguments{"--trainer.agree_every", "1", "--trainer.num_sanity_val_steps", "0",
+                                      "--data.num_eval", "96", "--trainer.val_check_interval", "4",
+                                      "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps",
+                                      "3", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.eval_sleep_ms",
+                                      "100", "--model.trouble", "throw_in_validation", "--model.trouble_step", "7"});
+  for (const Finished& run : runs) CHECK(run.exit_code != 0);
+  const auto checkpoints = fulgur::list_checkpoints(run_folder(folder.path()) / "checkpoints");
+  REQUIRE_FALSE(checkpoints.empty());
+  CHECK(checkpoints.front().global_step == 3);
+}
+
+TEST_CASE("sharded checkpoints: a buffer that is not finite on another rank does not matter, as in a full save") {
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), 2,
+                        kLength + sharded("gradients") +
+                            Arguments{"--trainer.max_steps", "5", "--model.norm", "true", "--model.trouble",
+                                      "nan_buffer", "--model.trouble_rank", "1", "--model.trouble_step", "4"});
+  CHECK(all_exit(runs, 0));
+  CHECK(fulgur::summarize_checkpoint(last_checkpoint(folder.path())).global_step == 5);
+}
+
 TEST_CASE("sharded checkpoints: weights that are not finite on one rank are not saved") {
   const TemporaryFolder folder;
   const auto runs = fit(folder.path(), 2,

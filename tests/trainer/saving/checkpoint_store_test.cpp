@@ -54,6 +54,7 @@ class Stored : public fulgur::detail::CheckpointHost {
   void check_ranks() override {}
   std::unique_ptr<WholeParameters> whole_parameters() override { return nullptr; }
   bool divides_parameters() const override { return false; }
+  bool saves_parts() const override { return false; }
   Tensor weight_norm() override { return {}; }
   std::optional<std::string> bad_weight() override { return bad; }
   bool take_save_done() override { return false; }

@@ -38,11 +38,16 @@ class RunCheckpointHost final : public CheckpointHost {
   bool saves_parts() const override { return run_.strategy->saves_parts(); }
   Tensor weight_norm() override { return services_.finite.weight_norm(); }
   std::optional<std::string> bad_weight() override {
-    NamedTensors weights = module_state(*run_.model);
-    if (run_.strategy->saves_parts())
-      for (auto& [name, value] : weights)
-        if (const auto part = run_.strategy->part_to_save(value)) value = part->values;
-    return services_.finite.bad_weight(weights);
+    const NamedTensors weights = module_state(*run_.model);
+    if (!run_.strategy->saves_parts()) return services_.finite.bad_weight(weights);
+    NamedTensors written;
+    for (const auto& [name, value] : weights) {
+      if (const auto part = run_.strategy->part_to_save(value))
+        written.emplace_back(name, part->values);
+      else if (run_.is_global_zero())
+        written.emplace_back(name, value);
+    }
+    return services_.finite.bad_weight(written);
   }
   bool take_save_done() override { return services_.consensus.take_save_done(); }
   bool allows_saves() const override { return run_.checkpoints_allowed; }

@@ -197,6 +197,7 @@ class Rounds {
   void end_round() const {
     if (!together_) return;
     services_.consensus.step();
+    services_.checkpoints.publish_parts();
     const auto signal = services_.consensus.signal();
     if (signal && abandons_) throw Interrupted(*signal);
   }

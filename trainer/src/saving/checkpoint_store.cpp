@@ -110,7 +110,7 @@ void CheckpointStore::act_on_requests() {
   }
   if (host_.is_alone()) return;
   if (run_.world_size() > 1) {
-    if (host_.take_save_done()) wait_for_save();
+    if (published_parts_ || host_.take_save_done()) wait_for_save();
   } else if (in_flight_) {
     for (auto& result : writer_->poll()) finish_save(without_torn(std::move(result)));
     // Proceed as after a wait: which names are taken at the next save must not depend on when this one was written.
@@ -130,20 +130,33 @@ void CheckpointStore::act_on_requests() {
 void CheckpointStore::wait_for_save() {
   if (!in_flight_) return;
   host_.write_rows(/*and_act=*/false);  // a save may be held until they are written
-  std::vector<AsyncCheckpointWriter::Result> results;
-  if (begin_error_)
-    results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
-  else if (writer_)
-    results = writer_->wait();
+  std::vector<AsyncCheckpointWriter::Result> results = own_results();
   for (auto& result : results) result = without_torn(std::move(result));
   if (host_.is_alone()) return;
   check_exchanges_before_save();
-  if (parts_)
+  if (published_parts_)
+    results = {*std::exchange(published_parts_, std::nullopt)};
+  else if (parts_)
     results = {commit_parts(results.empty() ? AsyncCheckpointWriter::Result{} : results.front())};
   else if (run_.world_size() > 1)
     results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
   for (const auto& result : results) finish_save(result);
   prune();
+}
+
+std::vector<AsyncCheckpointWriter::Result> CheckpointStore::own_results() {
+  std::vector<AsyncCheckpointWriter::Result> results;
+  if (begin_error_)
+    results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
+  else if (writer_)
+    results = writer_->wait();
+  return results;
+}
+
+void CheckpointStore::publish_parts() {
+  if (!parts_ || !host_.take_save_done()) return;
+  const auto results = own_results();
+  published_parts_ = commit_parts(results.empty() ? AsyncCheckpointWriter::Result{} : results.front());
 }
 
 // Rank 0's writer checked its own before writing.

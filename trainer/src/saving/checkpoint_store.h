@@ -96,6 +96,9 @@ class CheckpointStore {
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
   /// True while this rank writes its parts of a checkpoint.
   bool writes_parts() const { return parts_ && writer_ && writer_->busy(); }
+  /// Publishes the save in flight if all ranks have written their parts of it; it is reported when requests are acted
+  /// on next. Call between the rounds of an evaluation, on all ranks.
+  void publish_parts();
   /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
   /// Call when the run resumes from this checkpoint, which contains the store's state. All ranks must call it.
@@ -126,6 +129,8 @@ class CheckpointStore {
   /// Likewise; all ranks write their parts.
   void begin_writing_parts(CheckpointInfo info, const CheckpointContent& content);
   AsyncCheckpointWriter::Result commit_parts(const AsyncCheckpointWriter::Result& own);
+  /// What this process's writer has done of the save in flight; waits for it.
+  std::vector<AsyncCheckpointWriter::Result> own_results();
   /// The first weight that is not finite on any rank that writes it; empty if all are.
   std::string bad_weight_of_ranks();
   /// Writes `content` now: on rank 0, or the parts of each rank. Returns the path; throws a CheckpointError on all
@@ -175,6 +180,7 @@ class CheckpointStore {
   std::string torn_;                  // the tensor that was written while it was copied for the save in flight
   std::optional<c10::Event> begun_;   // the device's work before the save in flight; with several ranks
   std::shared_ptr<RankParts> parts_;  // of the save in flight, which the writer's thread uses, too
+  std::optional<AsyncCheckpointWriter::Result> published_parts_;  // what became of them, not reported yet
 };
 
 /// A request for a checkpoint of the current state, named `epoch=E-step=S`, where E is the last epoch that was trained

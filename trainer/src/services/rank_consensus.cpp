@@ -41,7 +41,7 @@ void RankConsensus::begin() {
   votes[kStop] = votes_.stop_reason() ? collectives_->world_size() - collectives_->rank() : 0;
   votes[kSignal] = votes_.signal().value_or(0);
   votes[kSave] = votes_.take_save_request() ? 1 : 0;
-  if (votes_.writes_parts()) votes[kSaveDone] = kBeingWritten;
+  if (votes_.writes_parts && votes_.writes_parts()) votes[kSaveDone] = kBeingWritten;
   // Rank 0's clock counts, and so do the values derived from it.
   if (collectives_->rank() == 0) {
     if (votes_.save_is_done()) votes[kSaveDone] = kWritten;

@@ -18,7 +18,7 @@ struct LocalVotes {
   std::function<std::optional<int>()> signal;
   std::function<bool()> take_save_request;  ///< true once after each SIGUSR1
   std::function<bool()> save_is_done;       ///< asked on rank 0 only
-  std::function<bool()> writes_parts;       ///< this rank still writes its parts of a checkpoint
+  std::function<bool()> writes_parts = {};  ///< this rank still writes its parts of a checkpoint; empty: never
 };
 
 /// Decisions that ranks make together although each sees something different: a signal, a request to stop, the wall

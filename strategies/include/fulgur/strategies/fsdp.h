@@ -121,6 +121,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
   std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
   bool only_trains_ = false;
+  LightningModule* on_host_ = nullptr;  ///< began in host memory, and ends there
 };
 
 }  // namespace fulgur
