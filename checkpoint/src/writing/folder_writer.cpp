@@ -92,7 +92,8 @@ uint64_t free_bytes(const fs::path& folder) {
 }
 
 CheckpointError save_error(const FileError& error, uint64_t needed, uint64_t free) {
-  if (error.reason() != ENOSPC && error.reason() != EDQUOT && error.reason() != EFBIG) return error;
+  if (error.reason() != ENOSPC && error.reason() != EDQUOT && error.reason() != EFBIG)
+    return CheckpointError(error.what());
   return CheckpointError(cat(error.what(), " The checkpoint needs ", needed, " bytes; ", free,
                              " bytes were free. Free disk space or raise the limit, keep fewer checkpoints, or set "
                              "another default_root_dir."));
