@@ -120,22 +120,9 @@ void write_shards(const fs::path& folder, const TensorSource& source, const std:
 }  // namespace
 
 void write_safetensors_from(const fs::path& path, const TensorSource& source, bool replace) {
-  std::error_code ignored;
-  if (path.filename().empty() || fs::is_directory(path, ignored))
-    throw CheckpointError(
-        cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
-  if (!replace) detail::refuse_existing(path);
-  detail::make_folders(detail::folder_of(path));
-  const fs::path temporary = detail::temporary_sibling(path);
-  try {
-    write_file(temporary, source, {0, source.tensors.size()});
-    if (!replace) detail::refuse_existing(path);
-    detail::rename_or_throw(temporary, path);
-  } catch (...) {
-    fs::remove(temporary, ignored);
-    throw;
-  }
-  detail::sync_folder(detail::folder_of(path));
+  detail::write_output_file(path, replace, [&](const fs::path& hidden) {
+    write_file(hidden, source, {0, source.tensors.size()});
+  });
 }
 
 void write_safetensors_shards(const fs::path& given, const TensorSource& source, uint64_t max_shard_bytes,

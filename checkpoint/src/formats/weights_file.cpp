@@ -112,28 +112,12 @@ WeightsFile read_weights_file(const fs::path& path) {
 }
 
 void write_weights_file(const fs::path& path, const WeightsFile& weights, bool replace) {
-  std::error_code ignored;
-  if (path.filename().empty() || fs::is_directory(path, ignored))
-    throw CheckpointError(
-        cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
-  if (!replace) detail::refuse_existing(path);
-  detail::make_folders(detail::folder_of(path));
-  const fs::path temporary = detail::temporary_sibling(path);
-  try {
-    if (weights.format == WeightsFormat::pytorch) {
-      write_pytorch_file(temporary, weights.tensors, weights.aliases);
-    } else {
-      std::map<std::string, std::string> metadata{{"format", "pt"}};
-      for (const auto& [alias, name] : weights.aliases) metadata[kAliasMark + alias] = name;
-      write_safetensors(temporary, weights.tensors, metadata);
-    }
-    if (!replace) detail::refuse_existing(path);
-    detail::rename_or_throw(temporary, path);
-  } catch (...) {
-    fs::remove(temporary, ignored);
-    throw;
-  }
-  detail::sync_folder(detail::folder_of(path));
+  detail::write_output_file(path, replace, [&](const fs::path& hidden) {
+    if (weights.format == WeightsFormat::pytorch) return write_pytorch_file(hidden, weights.tensors, weights.aliases);
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    for (const auto& [alias, name] : weights.aliases) metadata[kAliasMark + alias] = name;
+    write_safetensors(hidden, weights.tensors, metadata);
+  });
 }
 
 }  // namespace fulgur

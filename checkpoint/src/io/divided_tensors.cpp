@@ -130,7 +130,7 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, const std::ve
 std::vector<int64_t> order_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   std::vector<int64_t> order(shape.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  // The stride of a dimension of size 1 means nothing: it stays behind the one before it.
+  // The stride of a dimension of size 1 means nothing: it follows the dimension before it.
   std::vector<int64_t> meant = strides;
   for (size_t i = 1; i < shape.size(); ++i)
     if (shape[i] == 1) meant[i] = meant[i - 1];

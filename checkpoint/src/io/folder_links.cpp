@@ -36,6 +36,25 @@ void refuse_existing(const fs::path& path) {
                               " exists already. Name another one, or replace it with --force."));
 }
 
+void write_output_file(const fs::path& path, bool replace, const std::function<void(const fs::path&)>& write) {
+  std::error_code ignored;
+  if (path.filename().empty() || fs::is_directory(path, ignored))
+    throw CheckpointError(
+        cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
+  if (!replace) refuse_existing(path);
+  make_folders(folder_of(path));
+  const fs::path temporary = temporary_sibling(path);
+  try {
+    write(temporary);
+    if (!replace) refuse_existing(path);
+    rename_or_throw(temporary, path);
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
+  sync_folder(folder_of(path));
+}
+
 void rename_or_throw(const fs::path& from, const fs::path& to) {
   if (system_calls().rename(from.c_str(), to.c_str()) != 0) throw_errno("publishing", to, errno);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,11 @@ std::filesystem::path folder_of(const std::filesystem::path& path);
 
 /// Throws a CheckpointError if there is anything at `path`, the output of an export.
 void refuse_existing(const std::filesystem::path& path);
+
+/// Lets `write` write the output of an export under a hidden name, and renames it to `path`: afterwards the file is
+/// either complete or as it was. Throws a CheckpointError if `path` is a folder, or exists and `replace` is false.
+void write_output_file(const std::filesystem::path& path, bool replace,
+                       const std::function<void(const std::filesystem::path& hidden)>& write);
 
 /// Renames `from` to `to`; throws a FileError.
 void rename_or_throw(const std::filesystem::path& from, const std::filesystem::path& to);
