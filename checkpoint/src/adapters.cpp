@@ -12,6 +12,7 @@
 
 #include "fulgur/checkpoint/new_file.h"
 #include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/system/system_calls.h"
@@ -247,8 +248,9 @@ void merge_adapters(NamedTensors& tensors, const AdapterRecord& record) {
   std::set<std::string> parts;
   for (const std::string& layer : record.layers) {
     const std::string name_a = layer + ".lora_A", name_b = layer + ".lora_B";
-    const Tensor a = adapter_tensor(tensors, name_a), b = adapter_tensor(tensors, name_b);
+    const Tensor a = read_now(adapter_tensor(tensors, name_a)), b = read_now(adapter_tensor(tensors, name_b));
     Tensor& weight = adapter_tensor(tensors, layer + ".weight");
+    weight = read_now(weight);
     const auto fits = [&] {
       return a.dim() == 2 && b.dim() == 2 && weight.dim() == 2 && a.size(0) == b.size(1) &&
              a.size(1) == weight.size(1) && b.size(0) == weight.size(0);

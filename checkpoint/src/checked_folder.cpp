@@ -265,6 +265,14 @@ NamedTensors CheckedFolder::read_divided(const std::string& whole_file) {
   return tensors;
 }
 
+std::map<std::string, std::string> aliases_in(const std::map<std::string, std::string>& metadata) {
+  constexpr std::string_view kPrefix = "alias:";
+  std::map<std::string, std::string> aliases;
+  for (const auto& [key, value] : metadata)
+    if (key.starts_with(kPrefix)) aliases.emplace(key.substr(kPrefix.size()), value);
+  return aliases;
+}
+
 std::string text_of(const std::vector<CheckpointProblem>& problems) {
   constexpr size_t kShown = 20;
   std::vector<std::string> lines;

@@ -47,6 +47,9 @@ class CheckedFolder {
   std::vector<CheckpointProblem> problems_;
 };
 
+/// Tied parameter → name it is stored under, from the metadata of the file with the weights.
+std::map<std::string, std::string> aliases_in(const std::map<std::string, std::string>& metadata);
+
 /// `problems`, one per line, indented by two spaces, the first 20 of them.
 std::string text_of(const std::vector<CheckpointProblem>& problems);
 

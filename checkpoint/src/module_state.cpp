@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/matches_pattern.h"
 #include "fulgur/core/text/text.h"
 
@@ -58,7 +59,7 @@ void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>
     const auto found = given.find(alias);
     if (found == given.end()) continue;
     const auto [kept, is_new] = given.emplace(name, found->second);
-    if (!is_new && !kept->second->equal(*found->second))
+    if (!is_new && !read_now(*kept->second).equal(read_now(*found->second)))
       throw CheckpointError(cat("[checkpoint.load_module_state] '", alias, "' and '", name,
                                 "' are one parameter in the module; the checkpoint has two different ones."));
     given.erase(found);
@@ -160,7 +161,7 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
                               first_of(wrong, "\n  "),
                               "\nUse the config with which the checkpoint was saved (it is in the run folder)."));
   at::NoGradGuard no_grad;
-  for (auto& [target, source] : copies) target.copy_(*source);
+  for (auto& [target, source] : copies) target.copy_(read_now(*source));
   return report;
 }
 

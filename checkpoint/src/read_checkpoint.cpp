@@ -5,6 +5,7 @@
 #include "formats/state_json.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "stored_tensors.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
@@ -12,14 +13,28 @@ namespace {
 
 using detail::CheckedFolder;
 
-bool is_of_optimizers(std::string_view file) {
-  return file == detail::kOptimizerFile || detail::is_part_file(file, detail::kOptimizerFile);
+bool is_of(std::string_view file, std::string_view whole_file) {
+  return file == whole_file || detail::is_part_file(file, whole_file);
 }
+
+bool is_of_optimizers(std::string_view file) { return is_of(file, detail::kOptimizerFile); }
 
 detail::TensorMap by_name(NamedTensors tensors) {
   detail::TensorMap map;
   for (auto& [name, tensor] : tensors) map.emplace(std::move(name), std::move(tensor));
   return map;
+}
+
+void decode_into(CheckpointContent& content, const fs::path& path, const std::string& state, CheckpointParts parts,
+                 const detail::TensorMap& optimizer_tensors, const detail::TensorMap& state_tensors) {
+  try {
+    detail::DecodedState decoded = detail::decode_state(state, parts, optimizer_tensors, state_tensors);
+    content.state = std::move(decoded.state);
+    content.optimizers = std::move(decoded.optimizers);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(
+        cat(error.what(), " The file is ", escape_controls((path / detail::kStateFile).string()), "."));
+  }
 }
 
 void throw_problems(const fs::path& path, const CheckedFolder& folder, CheckpointParts parts) {
@@ -37,7 +52,37 @@ void throw_problems(const fs::path& path, const CheckedFolder& folder, Checkpoin
 
 }  // namespace
 
-CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify) {
+namespace {
+
+// The state, and what stands for weights and optimizer states.
+CheckpointContent open_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify) {
+  CheckedFolder folder(path);
+  if (verify == Verify::whole) folder.check_names_and_sizes();
+  throw_problems(path, folder, parts);
+  CheckpointContent content;
+  content.origin = folder.manifest().origin;
+  const std::string state = folder.read_text(detail::kStateFile);
+  detail::TensorMap state_tensors, optimizer_tensors;
+  if (folder.manifest().files.contains(detail::kStateTensorsFile))
+    state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  if (verify == Verify::whole)
+    for (const auto& [name, record] : folder.manifest().files)
+      if (is_of(name, detail::kModelFile) || is_of_optimizers(name)) folder.check_contents(name);
+  throw_problems(path, folder, parts);
+  const auto weights = detail::StoredTensors::open(path, folder.manifest(), detail::kModelFile);
+  content.module = weights->stand_ins();
+  content.aliases = detail::aliases_in(weights->metadata());
+  if (parts == CheckpointParts::all)
+    optimizer_tensors =
+        by_name(detail::StoredTensors::open(path, folder.manifest(), detail::kOptimizerFile)->stand_ins());
+  decode_into(content, path, state, parts, optimizer_tensors, state_tensors);
+  return content;
+}
+
+}  // namespace
+
+CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify, ReadTensors when) {
+  if (when == ReadTensors::when_needed) return open_checkpoint(path, parts, verify);
   CheckedFolder folder(path);
   if (verify == Verify::whole) folder.check_names_and_sizes();
   throw_problems(path, folder, parts);
@@ -61,16 +106,8 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
   throw_problems(path, folder, parts);
   content.module = std::move(weights.tensors);
   std::ranges::move(divided, std::back_inserter(content.module));
-  for (const auto& [key, value] : weights.metadata)
-    if (key.starts_with("alias:")) content.aliases.emplace(key.substr(6), value);
-  try {
-    detail::DecodedState decoded = detail::decode_state(state, parts, optimizer_tensors, state_tensors);
-    content.state = std::move(decoded.state);
-    content.optimizers = std::move(decoded.optimizers);
-  } catch (const CheckpointError& error) {
-    throw CheckpointError(
-        cat(error.what(), " The file is ", escape_controls((path / detail::kStateFile).string()), "."));
-  }
+  content.aliases = detail::aliases_in(weights.metadata);
+  decode_into(content, path, state, parts, optimizer_tensors, state_tensors);
   return content;
 }
 

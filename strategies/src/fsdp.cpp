@@ -115,7 +115,8 @@ void FSDPStrategy::start_training(LightningModule& module, const std::vector<Opt
         detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()}, device(),
         [&](detail::FlatUnit& unit) {
           if (parameters) parameters->add(unit);
-        });
+        },
+        std::exchange(loaded_states_, {}));
     parameters_ = std::move(parameters);
     move_undivided(module);
     take_loaded_gradients();
@@ -308,7 +309,15 @@ StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {
 
 void FSDPStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
   if (shards_) return shards_->load_state(optimizer, state);
-  DDPStrategy::load_optimizer_state(optimizer, state);
+  const StateTree::List& groups = state.at("groups").as_list();
+  if (!process_group() || groups.size() != optimizer.groups().size())
+    return DDPStrategy::load_optimizer_state(optimizer, state);
+  // Each rank reads its part when the optimizers are divided. Until then schedules need the rates.
+  for (size_t g = 0; g < groups.size(); ++g) {
+    optimizer.groups()[g].lr = groups[g].at("lr").as_double();
+    optimizer.groups()[g].initial_lr = groups[g].at("initial_lr").as_double();
+  }
+  loaded_states_.insert_or_assign(&optimizer, state);
 }
 
 std::optional<TensorPart> FSDPStrategy::part_to_save(const Tensor& parameter) const {

@@ -16,4 +16,5 @@ set(TEST_SOURCES
   run_lock_test.cpp
   safetensors_test.cpp
   save_faults_test.cpp
-  state_json_test.cpp)
+  state_json_test.cpp
+  stored_tensors_test.cpp)

@@ -136,6 +136,28 @@ TEST_CASE("sharded checkpoints: without random numbers, 1, 2, 3 and 4 ranks hand
   CHECK(difference(last_checkpoint(whole.path()), last_checkpoint(parts.path())) < 1e-6);
 }
 
+TEST_CASE("sharded checkpoints: a rank that resumes needs no more memory than one that trains") {
+  const std::string type = GENERATE("full", "sharded");
+  const TemporaryFolder folder;
+  // 64 MB of weights, 128 MB of states.
+  const Arguments options =
+      Arguments{"--optimizer", "AdamW", "--model.hidden", "2000000", "--data.batch_size", "1", "--data.num_eval", "4"} +
+      sharded("parameters") + Arguments{"--trainer.strategy.state_dict_type", type};
+  const auto peak_of = [&](const Arguments& more) {
+    const auto ranks = fit(folder.path(), 4, options + more);
+    REQUIRE(all_exit(ranks, 0));
+    const std::string text = "peak memory: cpu ";
+    const size_t at = ranks[0].err.find(text);
+    REQUIRE(at != std::string::npos);
+    return std::stod(ranks[0].err.substr(at + text.size()));
+  };
+  const double trained = peak_of({"--trainer.max_steps", "1"});
+  // Nothing is left to train: the peak is that of the start.
+  const double resumed = peak_of({"--trainer.max_steps", "1", "--ckpt_path", "last"});
+  CAPTURE(trained, resumed);
+  CHECK(resumed < trained + 32);
+}
+
 TEST_CASE("sharded checkpoints: exported, inspected and evaluated as others are") {
   const TemporaryFolder folder;
   REQUIRE(all_exit(fit(folder.path(), 2, kLength + sharded("parameters")), 0));

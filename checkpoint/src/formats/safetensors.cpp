@@ -112,9 +112,9 @@ SafetensorsHeader read_safetensors_header(InputFile& file) {
   return parse_safetensors_header(text, file.size() - 8 - header_bytes);
 }
 
-Tensor empty_tensor(const SafetensorsEntry& entry) {
+Tensor empty_tensor(const SafetensorsEntry& entry, at::Device device) {
   for (const auto& [type, text] : kDtypes)
-    if (entry.dtype == text) return at::empty(entry.shape, at::TensorOptions().dtype(type));
+    if (entry.dtype == text) return at::empty(entry.shape, at::TensorOptions().dtype(type).device(device));
   throw CheckpointError(cat("[checkpoint.safetensors] unknown dtype '", escape_controls(entry.dtype), "'."));
 }
 

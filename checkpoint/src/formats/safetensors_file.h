@@ -32,7 +32,7 @@ uint64_t header_length(const unsigned char (&bytes)[8]);
 /// CheckpointError for a file that cannot have one.
 SafetensorsHeader read_safetensors_header(InputFile& file);
 
-/// An uninitialised tensor on the CPU for `entry`.
-Tensor empty_tensor(const SafetensorsEntry& entry);
+/// An uninitialised tensor for `entry`.
+Tensor empty_tensor(const SafetensorsEntry& entry, at::Device device = at::kCPU);
 
 }  // namespace fulgur::detail

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "contracts/rates.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -201,7 +202,7 @@ void Optimizer::load_state(const StateTree& state) {
     groups_[g].lr = rates[g].lr;
     groups_[g].initial_lr = rates[g].initial_lr;
     for (size_t i = 0; i < groups_[g].params.size(); ++i)
-      load_parameter_state(groups_[g].params[i], saved.at(groups_[g].names[i]));
+      load_parameter_state(groups_[g].params[i], read_now(saved.at(groups_[g].names[i])));
   }
 }
 

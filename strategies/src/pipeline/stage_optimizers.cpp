@@ -110,7 +110,8 @@ void StageOptimizers::load_state(Optimizer& optimizer, const StateTree& state) c
       if (owns(group.module_params[i]) || !state.at("state").contains(group.names[i])) continue;
       StateTree::Map entries = state.at("state").at(group.names[i]).as_map();
       for (auto& [name, value] : entries)
-        if (value.is_tensor() && value.tensor().dim() > 0) value = at::empty({0}, value.tensor().options());
+        if (value.is_tensor() && value.tensor().dim() > 0)
+          value = at::empty({0}, value.tensor().options().device(at::kCPU));
       own["state"][group.names[i]] = std::move(entries);
     }
   optimizer.load_state(own);

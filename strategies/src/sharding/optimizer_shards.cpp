@@ -1,6 +1,7 @@
 #include "sharding/optimizer_shards.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "distributed/process_group_impl.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/parameter_units.h"
@@ -36,11 +38,46 @@ void check_optimizer(const Optimizer& optimizer) {
           "bf16-mixed or 32-true, master_weights: false, or strategy: ddp.");
 }
 
+// Consecutive elements of stored values, as a vector.
+class StoredRange final : public StoredValues {
+ public:
+  StoredRange(c10::intrusive_ptr<StoredValues> of, int64_t begin, int64_t count)
+      : of_(std::move(of)), begin_(begin), count_(count) {}
+  Tensor read() const override { return of_->read_range(begin_, count_); }
+
+ private:
+  c10::intrusive_ptr<StoredValues> of_;
+  int64_t begin_, count_;
+};
+
+// Elements of `whole`, in the order of a parameter's memory.
+Tensor range_of(const Tensor& whole, const Tensor& parameter, int64_t begin, int64_t count) {
+  const bool same_order = whole.strides() == parameter.strides();
+  if (auto values = stored_values(whole); values && same_order)
+    return stand_in(at::empty({count}, whole.options()),
+                    c10::make_intrusive<StoredRange>(std::move(values), begin, count));
+  Tensor ordered = read_now(whole);
+  if (!same_order)
+    ordered = at::empty_strided(parameter.sizes(), parameter.strides(), ordered.options()).copy_(ordered);
+  return in_memory_order(ordered).narrow(0, begin, count).clone();
+}
+
+// Callbacks and schedules may have changed the rates since the state was loaded.
+StateTree with_rates_of(const Optimizer& optimizer, StateTree state) {
+  StateTree::List& groups = state["groups"].as_list();
+  for (size_t g = 0; g < groups.size() && g < optimizer.groups().size(); ++g) {
+    groups[g]["lr"] = optimizer.groups()[g].lr;
+    groups[g]["initial_lr"] = optimizer.groups()[g].initial_lr;
+  }
+  return state;
+}
+
 }  // namespace
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups,
-                                 Divided divided, at::Device device, const std::function<void(FlatUnit&)>& on_unit)
+                                 Divided divided, at::Device device, const std::function<void(FlatUnit&)>& on_unit,
+                                 const LoadedStates& loaded)
     : groups_(groups), divided_(divided), device_(device) {
   std::map<const void*, size_t> stepped;  // by which optimizer
   for (size_t i = 0; i < optimizers.size(); ++i) {
@@ -69,8 +106,8 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
     }
   }
   for (Optimizer* optimizer : optimizers) {
-    // A run that resumes has loaded whole states.
-    const StateTree state = optimizer->state();
+    const auto waits = loaded.find(optimizer);
+    const StateTree state = waits == loaded.end() ? optimizer->state() : with_rates_of(*optimizer, waits->second);
     std::function<Tensor(const Tensor&)> sum_over_ranks;
     if (divided.gradients)
       sum_over_ranks = [&groups](const Tensor& value) { return groups.parts().all_reduce(value, ReduceOp::sum); };
@@ -219,11 +256,7 @@ StateTree OptimizerShards::own_part(const Optimizer& optimizer, const StateTree&
           throw CheckpointError(cat("[strategies.fsdp] the optimizer state does not fit the parameters: ", name,
                                     " of '", escape_controls(group.names[i]), "' has shape ", shape_text(whole.sizes()),
                                     " in the checkpoint, the parameter ", shape_text(parameter.sizes()), "."));
-        const Tensor ordered =
-            whole.strides() == parameter.strides()
-                ? whole
-                : at::empty_strided(parameter.sizes(), parameter.strides(), whole.options()).copy_(whole);
-        value = in_memory_order(ordered).narrow(0, begin, count).clone();
+        value = range_of(whole, parameter, begin, count);
       }
       of_parameters[group.names[i]] = std::move(entries);
     }

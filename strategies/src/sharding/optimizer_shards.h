@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,12 +25,15 @@ class OptimizerShards {
     bool gradients = false;   ///< the shards get the gradients of their parts before the step (`GradientShards`)
     bool parameters = false;  ///< the shards have memory apart from the units (`ParameterShards`)
   };
+  /// Whole states, of which nothing but the rates of the groups is in the optimizers yet.
+  using LoadedStates = std::map<const Optimizer*, StateTree>;
   /// Moves the parameters of the optimizers into units (`parameter_units`) on `device`, and makes the optimizers step
-  /// shards of them; states that they have are divided. Each unit belongs to one optimizer. `on_unit` gets each unit
-  /// before the next one is made. Throws a ConfigError for an optimizer that needs whole parameters.
+  /// shards of them; states that they have are divided, and so are those of `loaded`, which replace them. Each unit
+  /// belongs to one optimizer. `on_unit` gets each unit before the next one is made. Throws a ConfigError for an
+  /// optimizer that needs whole parameters, and a CheckpointError for a loaded state that does not fit.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                   const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided,
-                  at::Device device, const std::function<void(FlatUnit&)>& on_unit);
+                  at::Device device, const std::function<void(FlatUnit&)>& on_unit, const LoadedStates& loaded);
   /// Gives parameters that are in their units memory that they share with no other.
   ~OptimizerShards();
   OptimizerShards(const OptimizerShards&) = delete;
@@ -58,7 +62,8 @@ class OptimizerShards {
   /// What this rank writes of a parameter: its elements in the unit's buffer, if they `are_there`, or those that it
   /// keeps.
   TensorPart part_of(size_t unit, size_t index, bool are_there) const;
-  /// Loads the parts of this rank of a state with whole tensors.
+  /// Loads the parts of this rank of a state with whole tensors. Of those that stand for stored values, it reads these
+  /// parts only.
   void load_state(Optimizer& optimizer, const StateTree& state) const;
 
  private:

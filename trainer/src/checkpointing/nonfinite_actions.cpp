@@ -37,7 +37,8 @@ void roll_back(RunState& run, Services& services) {
                              "from the last checkpoint, ",
                              path->string()));
   services.checkpoints.discard_requests("a rollback");
-  const CheckpointContent content = read_checkpoint(*path);
+  const CheckpointContent content =
+      read_checkpoint(*path, CheckpointParts::all, Verify::whole, ReadTensors::when_needed);
   services.finite.count_rollback(content.state.at(checkpoint_keys::kNonfinite), *path);
   const auto whole = run.strategy->whole_parameters();
   load_module_state(*run.model, content.module);

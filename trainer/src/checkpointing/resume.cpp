@@ -175,7 +175,8 @@ std::optional<VerifiedCheckpoint> find_verified(const fs::path& run_dir) {
     if (summary.weights_only) continue;
     try {
       if (summary.problem) throw CheckpointError(*summary.problem);
-      return VerifiedCheckpoint{summary.path, read_checkpoint(summary.path)};
+      return VerifiedCheckpoint{
+          summary.path, read_checkpoint(summary.path, CheckpointParts::all, Verify::whole, ReadTensors::when_needed)};
     } catch (const CheckpointError& error) {
       const std::string text = cat(summary.path, " cannot be used and is skipped: ", error.what());
       // Each rank finds the same, and the first reports it.

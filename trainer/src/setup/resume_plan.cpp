@@ -100,7 +100,7 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
     if (auto content = verified->take(plan.checkpoint.value_or(fs::path()))) plan.content = std::move(content);
   if (plan.checkpoint && !plan.content)
     plan.content = read_checkpoint(*plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state,
-                                   run.load.verify);
+                                   run.load.verify, ReadTensors::when_needed);
   // Imported weights start a new run, no matter where they are.
   if (plan.content && plan.content->state.contains(checkpoint_keys::kImported)) run.load.weights_only = true;
   if (plan.content && run.fn == TrainerFn::fit && plan.content->state.contains(checkpoint_keys::kFabric) &&

@@ -49,11 +49,15 @@ constexpr auto enum_names(Verify) {
   return std::to_array<EnumName<Verify>>({{Verify::whole, "whole"}, {Verify::needed, "needed"}});
 }
 
+/// When the tensors of weights and optimizers are read: at once, or each when something needs it; until then a tensor
+/// on `meta` stands for it (`stored_values.h`), and the folder must stay as it is.
+enum class ReadTensors { at_once, when_needed };
+
 /// Reads a checkpoint folder (or a link to one), after every byte has been compared with the manifest. Throws a
 /// CheckpointError that names each wrong file, tensor or field; returns nothing from a checkpoint with any damage.
 FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder,
                                              CheckpointParts parts = CheckpointParts::all,
-                                             Verify verify = Verify::whole);
+                                             Verify verify = Verify::whole, ReadTensors when = ReadTensors::at_once);
 
 /// Reads only the state of a checkpoint; weights and optimizers are neither read nor verified. Throws a
 /// CheckpointError.

@@ -45,7 +45,8 @@ struct FULGUR_API LoadReport {
 
 /// Copies `tensors` into the module. All names, shapes and dtypes are compared first: with `strict` any difference
 /// throws a CheckpointError that lists them (the first 100), and the module is unchanged. A tied parameter may appear
-/// under any of its names, or under several with equal values.
+/// under any of its names, or under several with equal values. Tensors that stand for stored values are read one after
+/// the other.
 FULGUR_API LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors,
                                         const LoadOptions& options = {});
 

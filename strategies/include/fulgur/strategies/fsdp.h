@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -115,8 +116,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void give_back() noexcept;
 
   Options options_;
-  std::vector<Optimizer*> optimizers_;  ///< of the run, until `teardown`
-  StateTree loaded_gradients_;          ///< by the names of parameters, for `start_training`
+  std::vector<Optimizer*> optimizers_;                   ///< of the run, until `teardown`
+  StateTree loaded_gradients_;                           ///< by the names of parameters, for `start_training`
+  std::map<const Optimizer*, StateTree> loaded_states_;  ///< whole, of a resume, until `start_training`
   std::unique_ptr<detail::ShardGroups> groups_;
   std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
   std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
