@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <utility>
@@ -94,7 +95,7 @@ void FSDPStrategy::configure(StrategySetup setup) {
         "[strategies.fsdp] auto_micro_batch repeats parts of a batch on one rank alone, and with sharding: parameters "
         "all "
         "ranks read the same units. Use sharding: gradients, or auto_micro_batch: false.");
-  only_trains_ = setup.only_trains;
+  starts_before_forward_ = setup.starts_before_forward;
   DDPStrategy::configure(std::move(setup));
   if (world_size() == 1)
     log::warn("strategies.one_process",
@@ -104,29 +105,41 @@ void FSDPStrategy::configure(StrategySetup setup) {
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   // It is called again when parameters are frozen or unfrozen.
   optimizers_ = optimizers;
-  if (process_group() && !shards_) {
-    groups_ = options_.sharding == Sharding::hybrid
-                  ? std::make_unique<detail::ShardGroups>(
-                        *process_group(), options_.shard_size.value.value_or(place().local_world_size), "shard_size")
-                  : std::make_unique<detail::ShardGroups>(*process_group());
-    auto parameters = divides_all() ? std::make_shared<detail::ParameterShards>(*groups_) : nullptr;
-    shards_ = std::make_unique<detail::OptimizerShards>(
-        module, optimizers, options_.units.value, *groups_,
-        detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()}, device(),
-        [&](detail::FlatUnit& unit) {
-          if (parameters) parameters->add(unit);
-        },
-        std::exchange(loaded_states_, {}));
-    parameters_ = std::move(parameters);
-    move_undivided(module);
-    take_loaded_gradients();
-    describe_units();
-  }
+  if (process_group() && !shards_) divide(module);
   DDPStrategy::start_training(module, optimizers);
 }
 
+void FSDPStrategy::before_evaluation(LightningModule& module) {
+  // A run that only evaluates.
+  if (divides_all() && starts_before_forward_ && process_group() && !shards_) {
+    // Its tensors have no versions, which parameters need.
+    const c10::InferenceMode normal(false);
+    divide(module);
+  }
+  DDPStrategy::before_evaluation(module);
+}
+
+void FSDPStrategy::divide(LightningModule& module) {
+  groups_ = options_.sharding == Sharding::hybrid
+                ? std::make_unique<detail::ShardGroups>(
+                      *process_group(), options_.shard_size.value.value_or(place().local_world_size), "shard_size")
+                : std::make_unique<detail::ShardGroups>(*process_group());
+  auto parameters = divides_all() ? std::make_shared<detail::ParameterShards>(*groups_) : nullptr;
+  shards_ = std::make_unique<detail::OptimizerShards>(
+      module, optimizers_, options_.units.value, *groups_,
+      detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()}, device(),
+      [&](detail::FlatUnit& unit) {
+        if (parameters) parameters->add(unit);
+      },
+      std::exchange(loaded_states_, {}));
+  parameters_ = std::move(parameters);
+  move_undivided(module);
+  take_loaded_gradients();
+  describe_units();
+}
+
 bool FSDPStrategy::starts_on_host() const {
-  return divides_all() && only_trains_ && process_group() != nullptr && !device().is_cpu();
+  return divides_all() && starts_before_forward_ && process_group() != nullptr && !device().is_cpu();
 }
 
 void FSDPStrategy::place_module(LightningModule& module) {
@@ -242,7 +255,7 @@ std::unique_ptr<detail::GradientExchange> FSDPStrategy::make_reducer(std::vector
                                                                      const std::vector<std::vector<int64_t>>& buckets) {
   if (!shards_ || !divides_gradients())
     return DDPStrategy::make_reducer(std::move(parameters), find_unused_parameters, buckets);
-  std::erase_if(parameters, [&](const NamedParameter& parameter) { return !shards_->has(parameter.value); });
+  std::erase_if(parameters, [&](const NamedParameter& parameter) { return !shards_->steps(parameter.value); });
   return std::make_unique<detail::UnitReducer>(*groups_, *shards_, std::move(parameters),
                                                sent_dtype(options_.reduce_dtype), find_unused_parameters);
 }
@@ -259,8 +272,8 @@ StateTree FSDPStrategy::state() const {
   for (size_t unit = 0; unit < shards_->units().size(); ++unit) {
     const auto& parameters = shards_->units()[unit]->parameters();
     for (size_t i = 0; i < parameters.size(); ++i)
-      if (const Tensor& gradient = shards_->shard(unit, i).grad(); gradient.defined())
-        gradients[parameters[i].name] = gradient;
+      if (const Tensor& shard = shards_->shard(unit, i); shard.defined() && shard.grad().defined())
+        gradients[parameters[i].name] = shard.grad();
   }
   if (gradients.is_map() && !gradients.as_map().empty()) {
     state["gradient_shards"] = std::move(gradients);

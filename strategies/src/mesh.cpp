@@ -17,6 +17,8 @@ namespace {
 
 // With four times as many micro-batches as ranks, 1F1B waits for a fifth of a step.
 constexpr int64_t kMicroBatchesPerRank = 4;
+constexpr const char* kBetweenBackwardAndStep =
+    "[strategies.mesh] the checkpoint was saved between a backward and its step ";
 
 DDPStrategy::Options ddp_options(const MeshStrategy::Options& options) {
   DDPStrategy::Options of_ddp;
@@ -94,8 +96,8 @@ void MeshStrategy::Options::fields(Fields& f) {
     "The order in which the ranks of a pipeline compute micro-batches: gpipe, 1f1b, interleaved_1f1b (several stages "
     "per rank) or zero_bubble (gradients of weights fill the waits).");
   f(micro_batches, "micro_batches",
-    "Number of micro-batches of a batch of a pipeline; divides the batch size. auto: four per rank of the pipeline, or "
-    "fewer for small batches.")
+    "Number of micro-batches of a batch of a pipeline, or its samples if they are fewer. auto: four per rank of the "
+    "pipeline.")
       .at_least(1);
   f(stages_per_rank, "stages_per_rank", "Number of stages of each rank. auto: 2 with interleaved_1f1b, else 1.")
       .at_least(1);
@@ -155,9 +157,9 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
   if (std::exchange(loaded_from_others_, false))
     for (const auto& [name, value] : unique_parameters(module))
       if (value.grad().defined())
-        throw CheckpointError(
-            "[strategies.mesh] the checkpoint was saved between a backward and its step by another strategy, whose "
-            "ranks have the gradients of all parameters. Resume with that strategy.");
+        throw CheckpointError(cat(kBetweenBackwardAndStep,
+                                  "by another strategy, whose ranks have the gradients of all parameters. Resume with "
+                                  "that strategy."));
   const int64_t ranks = options_.mesh.pipeline;
   const detail::PipelineShape shape{
       .ranks = ranks,
@@ -169,15 +171,18 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
                           ranks, "."));
   LayerChain chain = module.stages();
   detail::StagePlan plan = detail::plan_stages(module, chain, options_.cuts.value, shape);
+  stages_.clear();
+  for (const auto& [begin, end] : plan.stages)
+    stages_ += cat(stages_.empty() ? "" : " | ", chain.layers[begin].name,
+                   end - begin > 1 ? cat(" … ", chain.layers[end - 1].name) : "");
+  if (const std::string saved = std::exchange(loaded_stages_, ""); !saved.empty() && saved != stages_)
+    throw CheckpointError(cat(kBetweenBackwardAndStep, "with the stages ", escape_controls(saved),
+                              ", whose ranks have the gradients of their stages only; the run has the stages ", stages_,
+                              ". Resume with the same cuts, schedule and stages_per_rank."));
   mesh_ = std::make_unique<detail::MeshGroups>(*process_group(), data_, ranks);
-  if (rank() == 0) {
-    std::string stages;
-    for (const auto& [begin, end] : plan.stages)
-      stages += cat(stages.empty() ? "" : " | ", chain.layers[begin].name,
-                    end - begin > 1 ? cat(" … ", chain.layers[end - 1].name) : "");
+  if (rank() == 0)
     log::info(cat("mesh: ", shape_text(), " · ", enum_text(options_.schedule), " with ",
-                  counted(shape.micro_batches, "micro-batch", "micro-batches"), " · stages ", stages));
-  }
+                  counted(shape.micro_batches, "micro-batch", "micro-batches"), " · stages ", stages_));
   executor_ = std::make_unique<detail::PipelineExecutor>(std::move(chain), std::move(plan), options_.schedule, shape,
                                                          *mesh_, device());
   optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, executor_->plan().tensors, optimizers);
@@ -193,20 +198,21 @@ void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
   parameters_->take_buffers();
 }
 
-void MeshStrategy::check_batch(const Batch& batch) {
+void MeshStrategy::note_size(const Batch& batch) {
   const int64_t samples = batch.size();
+  // The last batch of an epoch may be shorter.
   if (!options_.micro_batches.value || samples <= largest_batch_) return;
-  // Only the last batch of an epoch may be shorter.
   largest_batch_ = samples;
-  if (samples % *options_.micro_batches.value != 0)
-    throw ConfigError(cat("[strategies.mesh] micro_batches: ", *options_.micro_batches.value, " does not divide the ",
-                          samples, " samples of a batch. Set it to a divisor, or change the batch size."));
+  if (samples < *options_.micro_batches.value && rank() == 0)
+    log::warn("strategies.fewer_micro_batches",
+              cat("a batch of ", counted(samples, "sample"), " has as many micro-batches, and not micro_batches: ",
+                  *options_.micro_batches.value, ". Use larger batches, or fewer micro-batches"));
 }
 
 std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Batch& batch,
                                                      const StepServices& services) {
   if (!executor_) return std::nullopt;
-  check_batch(batch);
+  note_size(batch);
   StepOutput output(executor_->run(batch, services));
   if (services.sync == GradSync::now) exchange_gradients();
   return output;
@@ -267,18 +273,19 @@ StateTree MeshStrategy::state() const {
   if (!executor_) return DDPStrategy::state();
   bool waits = false;
   for (const auto& tensor : executor_->plan().tensors) waits |= tensor.value.grad().defined();
-  return StateTree::map({{"mesh", shape_text()}, {"stage_gradients", waits}});
+  return StateTree::map({{"mesh", shape_text()}, {"stages", stages_}, {"stage_gradients", waits}});
 }
 
 void MeshStrategy::load_state(const StateTree& state) {
+  const bool waits = state.contains("stage_gradients") && state.at("stage_gradients").as_bool();
+  if (waits && (!has_pipeline() || state.at("mesh").as_string() != shape_text()))
+    throw CheckpointError(cat(kBetweenBackwardAndStep, "with the mesh ", state.at("mesh").as_string(),
+                              ", whose ranks have the gradients of their stages only; the run has the mesh ",
+                              shape_text(), ". Resume with the same mesh."));
   if (!has_pipeline()) return DDPStrategy::load_state(state);
   loaded_from_others_ = !state.contains("mesh");
-  if (state.contains("stage_gradients") && state.at("stage_gradients").as_bool() &&
-      state.at("mesh").as_string() != shape_text())
-    throw CheckpointError(
-        cat("[strategies.mesh] the checkpoint was saved between a backward and its step with the mesh ",
-            state.at("mesh").as_string(), ", whose ranks have the gradients of their stages only; the ",
-            "run has the mesh ", shape_text(), ". Resume with the same mesh."));
+  // The stages are known when training starts.
+  loaded_stages_ = waits && state.contains("stages") ? state.at("stages").as_string() : std::string();
 }
 
 StateTree MeshStrategy::optimizer_state(const Optimizer& optimizer) {

@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/text/text.h"
 #include "ranks.h"
@@ -155,6 +156,55 @@ TEST_CASE("fsdp: evaluations gather unit by unit, also if ranks have different n
   CHECK(rows(gradients) == rows(parameters));
   trained(copies, 4, "hybrid", options + Arguments{"--trainer.strategy.shard_size", "2"});
   CHECK(says(rows(copies), "val_loss"));
+}
+
+TEST_CASE("fsdp: a run that only evaluates divides the parameters, too, and finds the same values") {
+  const std::string verb = GENERATE("validate", "test", "predict");
+  const std::string samples = GENERATE("1", "7", "40");
+  const TemporaryFolder folder;
+  const auto checkpoint = trained(folder, 1, "", kAdam + Arguments{"--trainer.max_steps", "5"});
+  // Of the lines of the ranks, what names values.
+  const auto evaluated = [&](const std::string& strategy, int world, const Arguments& more) {
+    const TemporaryFolder at;
+    Arguments arguments =
+        probe(verb, world, 12, Arguments{"--ckpt_path", checkpoint.string(), "--data.num_eval", samples} + more);
+    *std::ranges::find(arguments, "ddp") = strategy;
+    if (verb == "predict") arguments = arguments + Arguments{"--trainer.callbacks+=PredictionWriter"};
+    const auto runs = run_ranks({.count = world, .folder = at.path()}, arguments);
+    REQUIRE(all_exit(runs, 0));
+    CHECK(says(runs[0].err, "fsdp: sharding") == (strategy == "fsdp"));
+    std::map<std::string, std::string> values;
+    for (const auto& file : fs::recursive_directory_iterator(at.path()))
+      if (file.path().extension() == ".safetensors" || file.path().filename() == "metrics.jsonl")
+        values[file.path().filename().string()] = read_text(file.path());
+    CHECK_FALSE(values.empty());
+    return values;
+  };
+  const Arguments units{"--trainer.strategy.units", "[first, last]", "--trainer.strategy.sharding"};
+  CHECK(evaluated("ddp", 3, {}) == evaluated("fsdp", 3, units + Arguments{"parameters"}));
+  CHECK(evaluated("ddp", 4, {}) ==
+        evaluated("fsdp", 4, units + Arguments{"hybrid", "--trainer.strategy.shard_size", "2"}));
+}
+
+TEST_CASE("fsdp: frozen parameters are divided, and so are the layers that adapters change") {
+  const Arguments more =
+      GENERATE(Arguments{"--trainer.callbacks+=Finetuning", "--trainer.callbacks.freeze", "['first.*']"},
+               Arguments{"--adapters.rank", "2", "--adapters.target", "[first]"});
+  const Arguments options = kAdam + more + Arguments{"--trainer.max_epochs", "2"};
+  const TemporaryFolder gradients, parameters, parts;
+  CHECK(same_checkpoints(trained(gradients, 2, "gradients", options), trained(parameters, 2, "parameters", options)));
+  CHECK(read_text(run_folder(gradients.path()) / "metrics.jsonl") ==
+        read_text(run_folder(parameters.path()) / "metrics.jsonl"));
+  const auto divided =
+      trained(parts, 2, "parameters", options + Arguments{"--trainer.strategy.state_dict_type", "sharded"});
+  const auto whole = fulgur::read_checkpoint(last_checkpoint(gradients.path())).module;
+  const auto joined = fulgur::read_checkpoint(divided).module;
+  CHECK(joined.size() == whole.size());
+  for (const auto& [name, tensor] : whole)
+    CHECK(std::ranges::any_of(joined,
+                              [&](const auto& other) { return other.first == name && other.second.equal(tensor); }));
+  for (const auto& [name, tensor] : fulgur::read_safetensors(divided / "model.safetensors").tensors)
+    CHECK_FALSE(says(name, "weight"));
 }
 
 TEST_CASE("fsdp: averaged weights are validated, of divided parameters, too") {

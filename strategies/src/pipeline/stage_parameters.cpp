@@ -26,13 +26,14 @@ StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor
   for (const StageTensor& tensor : tensors) {
     if (!tensor.is_parameter) continue;
     if (!is_here(tensor)) {
-      const c10::Storage whole = tensor.value.storage();
+      const c10::Storage own = tensor.value.storage();
       remote_.push_back({.value = tensor.value,
+                         .whole = empty_storage(own),
                          .away = unreadable_storage(
-                             whole, cat("[strategies.mesh] '", escape_controls(tensor.name), "' belongs to rank ",
-                                        tensor.owner(), " of the pipeline: on rank ", rank_,
-                                        ", only evaluations and saves can read it. Call "
-                                        "run.run_weights().whole_parameters() on all ranks first."))});
+                             own, cat("[strategies.mesh] '", escape_controls(tensor.name), "' belongs to rank ",
+                                      tensor.owner(), " of the pipeline: on rank ", rank_,
+                                      ", only evaluations and saves can read it. Call "
+                                      "run.run_weights().whole_parameters() on all ranks first."))});
       continue;
     }
     if (tensor.ranks.size() == 1) continue;
@@ -71,7 +72,10 @@ void StageParameters::release() {
 }
 
 void StageParameters::free() {
-  for (const Remote& remote : remote_) set_storage(remote.value, remote.away);
+  for (const Remote& remote : remote_) {
+    set_storage(remote.value, remote.away);
+    clear_storage(remote.whole);
+  }
   is_there_ = false;
 }
 
@@ -79,10 +83,8 @@ void StageParameters::fetch() {
   const at::NoGradGuard no_grad;
   if (!is_there_)
     for (const Remote& remote : remote_) {
-      const auto bytes = remote.away.nbytes();
-      c10::Allocator* const allocator = c10::GetAllocator(remote.away.device().type());
-      set_storage(remote.value, c10::Storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes),
-                                             allocator, /*resizable=*/false));
+      fill_storage(remote.whole, remote.away.nbytes());
+      set_storage(remote.value, remote.whole);
     }
   take_buffers();
   for (int64_t owner = 0; owner < mesh_.size(MeshAxis::pipeline); ++owner) {

@@ -52,10 +52,11 @@ class StageParameters {
     int64_t owner = 0;
   };
   std::vector<Shared> shared_;
-  /// Parameters of other stages, with what they read while they are away.
+  /// Parameters of other stages, with what they read while they are there and while they are away. Callbacks keep
+  /// aliases of parameters, so it is the same storage each time.
   struct Remote {
     Tensor value;
-    c10::Storage away;
+    c10::Storage whole, away;
   };
   std::vector<Remote> remote_;
   bool is_whole_ = true;

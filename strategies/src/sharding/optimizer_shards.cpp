@@ -86,14 +86,18 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
       for (const Tensor& parameter : each.params) stepped.emplace(parameter.unsafeGetTensorImpl(), i);
   }
   std::vector<NamedParameter> parameters = unique_parameters(module);
-  std::erase_if(parameters, [&](const auto& each) { return !stepped.contains(each.value.unsafeGetTensorImpl()); });
+  if (!divided.parameters)
+    std::erase_if(parameters, [&](const auto& each) { return !stepped.contains(each.value.unsafeGetTensorImpl()); });
+  const auto optimizer_of = [&](const Tensor& parameter) {
+    const auto found = stepped.find(parameter.unsafeGetTensorImpl());
+    return found == stepped.end() ? optimizers.size() : found->second;
+  };
   for (ParameterUnit& unit : parameter_units(module, parameters, patterns)) {
     // Frozen parameters have no state: each rank gets its part of those that learn.
     std::map<std::tuple<size_t, at::ScalarType, bool>, std::vector<NamedParameter>> alike;
     for (NamedParameter& parameter : unit.parameters) {
       const Tensor& value = parameter.value;
-      alike[{stepped.at(value.unsafeGetTensorImpl()), value.scalar_type(), value.requires_grad()}].push_back(
-          std::move(parameter));
+      alike[{optimizer_of(value), value.scalar_type(), value.requires_grad()}].push_back(std::move(parameter));
     }
     for (auto& [kind, members] : alike) {
       for (size_t i = 0; i < members.size(); ++i)

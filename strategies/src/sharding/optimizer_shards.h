@@ -27,10 +27,11 @@ class OptimizerShards {
   };
   /// Whole states, of which nothing but the rates of the groups is in the optimizers yet.
   using LoadedStates = std::map<const Optimizer*, StateTree>;
-  /// Moves the parameters of the optimizers into units (`parameter_units`) on `device`, and makes the optimizers step
-  /// shards of them; states that they have are divided, and so are those of `loaded`, which replace them. Each unit
-  /// belongs to one optimizer. `on_unit` gets each unit before the next one is made. Throws a ConfigError for an
-  /// optimizer that needs whole parameters, and a CheckpointError for a loaded state that does not fit.
+  /// Moves the parameters of the optimizers, and with `Divided::parameters` all others, too, into units
+  /// (`parameter_units`) on `device`, and makes the optimizers step shards of them; states that they have are divided,
+  /// and so are those of `loaded`, which replace them. Each unit belongs to one optimizer, or to none. `on_unit` gets
+  /// each unit before the next one is made. Throws a ConfigError for an optimizer that needs whole parameters, and a
+  /// CheckpointError for a loaded state that does not fit.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                   const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided,
                   at::Device device, const std::function<void(FlatUnit&)>& on_unit, const LoadedStates& loaded);
@@ -46,7 +47,12 @@ class OptimizerShards {
   };
   const Place& place_of(const Tensor& parameter) const { return places_.at(parameter.unsafeGetTensorImpl()); }
   bool has(const Tensor& parameter) const { return places_.contains(parameter.unsafeGetTensorImpl()); }
-  /// What the optimizer steps in place of a parameter.
+  /// Whether an optimizer steps the parameter.
+  bool steps(const Tensor& parameter) const {
+    const auto found = places_.find(parameter.unsafeGetTensorImpl());
+    return found != places_.end() && shards_[found->second.unit][found->second.index].defined();
+  }
+  /// What the optimizer steps in place of a parameter; undefined if none does.
   Tensor& shard(size_t unit, size_t index) { return shards_[unit][index]; }
 
   /// Gives the shards of the optimizer their parts of the parameters' whole gradients, as views.

@@ -227,9 +227,7 @@ void ParameterShards::start(size_t index) {
 }
 
 void ParameterShards::gather(Unit& unit) {
-  c10::StorageImpl& whole = *unit.whole.unsafeGetStorageImpl();
-  whole.set_data_ptr_noswap(whole.allocator()->allocate(static_cast<size_t>(unit.bytes)));
-  whole.set_nbytes(static_cast<size_t>(unit.bytes));
+  fill_storage(unit.whole, static_cast<size_t>(unit.bytes));
   run_exchange(groups_.whole(), "fsdp",
                [&] { unit.on_its_way = groups_.parts().start_gather(unit.flat->buffer(), unit.flat->kept_part()); });
 }
@@ -257,9 +255,7 @@ void ParameterShards::free(Unit& unit) {
   }
   unit.is_there = false;
   for (const NamedParameter& parameter : parameters) set_storage(parameter.value, unit.away);
-  c10::StorageImpl& whole = *unit.whole.unsafeGetStorageImpl();
-  whole.set_data_ptr_noswap(at::DataPtr(nullptr, whole.device()));
-  whole.set_nbytes(size_t{0});
+  clear_storage(unit.whole);
 }
 
 void ParameterShards::free_all() {

@@ -241,7 +241,8 @@ class EvaluationPass {
     services_.consensus.change_pace();
     call_start_hooks();
     if (captured_) captured_->begin_pass();
-    const nn::LoraWeights adapted(run_.lora_layers);  // after hooks that exchange weights
+    // After hooks that exchange weights.
+    const nn::LoraWeights adapted(gathers_ ? LoraLayers() : run_.lora_layers);
     const StageLoaders& loaders = run_.stages[stage_];
     run_.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
     for (size_t l = 0; l < loaders.loaders.size(); ++l) {
@@ -262,6 +263,8 @@ class EvaluationPass {
   }
 
  private:
+  using LoraLayers = std::vector<nn::LoraWeights::Layer>;
+
   void call_start_hooks() {
     std::optional<WeightVersions> weights;
     if (run_.fn == TrainerFn::fit) weights.emplace(module_);
@@ -303,6 +306,8 @@ class EvaluationPass {
       if (gathers_) run_.strategy->begin_evaluation_round(more, rounds.all_have(i, more));
       if (more) {
         rounds.before_batch();
+        // Weights that are divided can be read in a round only.
+        const nn::LoraWeights adapted(gathers_ ? run_.lora_layers : LoraLayers());
         left_ = limit ? std::optional(*limit - i - 1) : std::nullopt;
         evaluate_batch(index, i, left_ != 0 ? prefetcher : nullptr);
       }

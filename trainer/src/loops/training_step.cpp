@@ -317,11 +317,12 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   StepOutput output;
   run_.position.doing = "training_step";
   if (run_.window.done == 0) services_.finite.begin_window();
-  const nn::LoraWeights adapted(run_.lora_layers);  // until backward, which may compute parts of the forward again
+  std::optional<nn::LoraWeights> adapted;  // until backward, which may compute parts of the forward again
   {
     const auto timer = run_.actions.time("training_step");
     const GradSync sync = last_of_window ? GradSync::now : GradSync::deferred;
     run_.strategy->before_forward(module, sync);
+    adapted.emplace(run_.lora_layers);  // weights that are divided can be read from here on
     if (std::optional<StepOutput> computed = compute_by_strategy(batch, sync)) {
       take_computed(*computed);
       return *std::move(computed);

@@ -96,7 +96,7 @@ Hardware choose_hardware(RunState& run) {
                            .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm,
                            .syncs_after_backward = run.options.auto_micro_batch,
-                           .only_trains = run.fn == TrainerFn::fit,
+                           .starts_before_forward = true,
                            .precision = std::move(precision)});
   warn_if_one_of_several(*run.strategy);
   hardware.current_device = make_current(run.strategy->device());

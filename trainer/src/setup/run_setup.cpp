@@ -80,7 +80,8 @@ void RunSetup::prepare_weights() {
               writer,
               " cannot do. Use checkpoint_writer: folder, or "
               "state_dict_type: full."));
-  } else if (run_.device().is_cpu() && run_.replicas.empty() && run_.strategy->precision().name() == "32-true") {
+  } else if (run_.device().is_cpu() && run_.replicas.empty() && !run_.strategy->divides_parameters() &&
+             run_.strategy->precision().name() == "32-true") {
     // Nothing computes gradients in this run.
     inference_weights_.emplace(*run_.model);
   }

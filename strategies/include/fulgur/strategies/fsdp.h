@@ -69,6 +69,8 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   /// parameters that are not dense in memory.
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
+  /// Divides the parameters of a run that only evaluates.
+  void before_evaluation(LightningModule& module) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   bool gathers_in_evaluations() const override { return parameters_ != nullptr; }
   void begin_evaluation_round(bool computes, bool all_compute) override;
@@ -108,6 +110,8 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
   /// Whether the module is in host memory before and after the training, since one device may not hold it.
   bool starts_on_host() const;
+  /// Divides the optimizers of the run, and with `parameters` all parameters of the module.
+  void divide(LightningModule& module);
   void move_undivided(LightningModule& module) const;
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
@@ -122,7 +126,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   std::unique_ptr<detail::ShardGroups> groups_;
   std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
   std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
-  bool only_trains_ = false;
+  bool starts_before_forward_ = false;
   LightningModule* on_host_ = nullptr;  ///< began in host memory, and ends there
 };
 

@@ -85,7 +85,7 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
  private:
   bool has_pipeline() const { return options_.mesh.pipeline > 1 && process_group(); }
   int64_t stages_per_rank() const;
-  void check_batch(const Batch& batch);
+  void note_size(const Batch& batch);
   void exchange_gradients();
   void give_back() noexcept;
   /// For checkpoints.
@@ -94,6 +94,8 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   Options options_;
   int64_t data_ = 1;
   int64_t largest_batch_ = 0;
+  std::string stages_;               ///< their layers, for display
+  std::string loaded_stages_;        ///< of a checkpoint with gradients; else empty
   bool loaded_from_others_ = false;  ///< the state of another strategy
   std::vector<Optimizer*> stepped_;
   std::unique_ptr<detail::MeshGroups> mesh_;

@@ -55,8 +55,8 @@ struct FULGUR_API StrategySetup {
   bool sync_batchnorm = false;
   /// Each backward defers its exchange of gradients, and `sync_gradients` follows each window.
   bool syncs_after_backward = false;
-  /// The module is only trained: `start_training` comes before its first forward.
-  bool only_trains = false;
+  /// `start_training` or `before_evaluation` comes before the module's first forward, as in each run of a Trainer.
+  bool starts_before_forward = false;
   std::shared_ptr<Precision> precision;
 };
 
