@@ -9,6 +9,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "pipeline/executor.h"
+#include "pipeline/layer_random.h"
 #include "pipeline/stage_optimizers.h"
 #include "pipeline/stage_parameters.h"
 
@@ -58,8 +59,10 @@ void check_mesh_options(const MeshStrategy::Options& options) {
 // The size of the axis `data`.
 int64_t data_size(const MeshAxes& axes, int64_t ranks) {
   if (ranks % axes.pipeline != 0)
-    throw ConfigError(cat("[strategies.mesh] mesh.pipeline: ", axes.pipeline, " does not divide the ", ranks,
-                          " ranks of the run (devices × num_nodes). Set one of them to a multiple of the other."));
+    throw ConfigError(
+        cat("[strategies.mesh] mesh.pipeline: ", axes.pipeline, " does not divide the ", ranks,
+            " ranks of the run (devices × num_nodes). Set trainer.devices so that they are a multiple of ",
+            axes.pipeline, ", or mesh.pipeline to a divisor of ", ranks, "."));
   const int64_t rest = ranks / axes.pipeline, data = axes.data.value.value_or(rest);
   if (data != rest)
     throw ConfigError(cat("[strategies.mesh] the axes of the mesh have ", data, " (data) × ", axes.pipeline,
@@ -67,6 +70,17 @@ int64_t data_size(const MeshAxes& axes, int64_t ranks) {
                           " (devices × num_nodes). Set mesh.data to ", rest,
                           " or auto, or change the number of ranks."));
   return data;
+}
+
+// Tensors of several stages count in each of them.
+std::string parameters_of_stages(const detail::StagePlan& plan) {
+  std::vector<int64_t> sizes(plan.stages.size());
+  for (const detail::StageTensor& tensor : plan.tensors)
+    for (const int64_t stage : tensor.stages)
+      if (tensor.is_parameter) sizes[static_cast<size_t>(stage)] += tensor.value.numel();
+  std::string text;
+  for (const int64_t size : sizes) text += cat(text.empty() ? "" : " | ", format_count(size));
+  return text;
 }
 
 void check_module(const LightningModule& module) {
@@ -181,10 +195,16 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
                               ". Resume with the same cuts, schedule and stages_per_rank."));
   mesh_ = std::make_unique<detail::MeshGroups>(*process_group(), data_, ranks);
   if (rank() == 0)
-    log::info(cat("mesh: ", shape_text(), " · ", enum_text(options_.schedule), " with ",
-                  counted(shape.micro_batches, "micro-batch", "micro-batches"), " · stages ", stages_));
+    log::info(cat("mesh: ", shape_text(), " · ", enum_text(options_.schedule), " with up to ",
+                  counted(shape.micro_batches, "micro-batch", "micro-batches"), ", then a bubble of ",
+                  format_fixed(100 * detail::closed_form_bubble(options_.schedule, shape), 1),
+                  " % if all stages take the same time · stages ", stages_, " · parameters ",
+                  parameters_of_stages(plan)));
   executor_ = std::make_unique<detail::PipelineExecutor>(std::move(chain), std::move(plan), options_.schedule, shape,
                                                          *mesh_, device());
+  layer_random_ = std::make_unique<detail::LayerRandom>(devices(), mesh_->place(detail::MeshAxis::pipeline));
+  if (StateTree saved = std::exchange(loaded_random_, nullptr); !saved.is_null())
+    layer_random_->load_state(std::move(saved));
   optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, executor_->plan().tensors, optimizers);
   stepped_ = optimizers;
   parameters_ = std::make_shared<detail::StageParameters>(*mesh_, executor_->plan().tensors);
@@ -213,7 +233,10 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
                                                      const StepServices& services) {
   if (!executor_) return std::nullopt;
   note_size(batch);
-  StepOutput output(executor_->run(batch, services));
+  StepOutput output = [&] {
+    const detail::LayerRandom::Scope numbers(*layer_random_);
+    return StepOutput(executor_->run(batch, services));
+  }();
   if (services.sync == GradSync::now) exchange_gradients();
   return output;
 }
@@ -273,7 +296,10 @@ StateTree MeshStrategy::state() const {
   if (!executor_) return DDPStrategy::state();
   bool waits = false;
   for (const auto& tensor : executor_->plan().tensors) waits |= tensor.value.grad().defined();
-  return StateTree::map({{"mesh", shape_text()}, {"stages", stages_}, {"stage_gradients", waits}});
+  return StateTree::map({{"mesh", shape_text()},
+                         {"stages", stages_},
+                         {"stage_gradients", waits},
+                         {"layer_random", layer_random_->state()}});
 }
 
 void MeshStrategy::load_state(const StateTree& state) {
@@ -284,6 +310,10 @@ void MeshStrategy::load_state(const StateTree& state) {
                               shape_text(), ". Resume with the same mesh."));
   if (!has_pipeline()) return DDPStrategy::load_state(state);
   loaded_from_others_ = !state.contains("mesh");
+  // Another number of ranks gets the state of the first one.
+  loaded_random_ = state.contains("layer_random") && state.at("mesh").as_string() == shape_text()
+                       ? state.at("layer_random")
+                       : StateTree(nullptr);
   // The stages are known when training starts.
   loaded_stages_ = waits && state.contains("stages") ? state.at("stages").as_string() : std::string();
 }
@@ -311,6 +341,7 @@ void MeshStrategy::give_back() noexcept {
   optimizers_.reset();
   parameters_.reset();
   executor_.reset();
+  layer_random_.reset();
   mesh_.reset();
   stepped_.clear();
 }

@@ -189,6 +189,8 @@ TEST_CASE("mesh: clipping by the norm of all stages, accumulation, and shorter l
                // The last batch of an epoch has five samples, and the last window two batches.
                Arguments{"--data.num_train", "61", "--trainer.accumulate_grad_batches", "3"},
                Arguments{"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
+               // Hooks see the batch and the gradients as they do elsewhere.
+               Arguments{"--model.shuffles", "true", "--model.drops", "true"},
                Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"});
   const std::string schedule = GENERATE("1f1b", "interleaved_1f1b", "zero_bubble");
   const TemporaryFolder one, many;
@@ -203,8 +205,9 @@ TEST_CASE("mesh: an interrupted run continues to the bit, and its checkpoint is 
   const Mesh mesh{.data = GENERATE(1, 2), .pipeline = 2, .schedule = GENERATE("1f1b", "zero_bubble")};
   // At step 1, the run is inside an accumulation window.
   const std::string cut_at = GENERATE("1", "7");
-  const Arguments options = layers({"--model.dropout", mesh.data == 2 ? "0.2" : "0", "--model.ties", "true",
-                                    "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
+  const Arguments options =
+      layers({"--model.dropout", mesh.data == 2 ? "0.2" : "0", "--model.ties", "true", "--model.scales", "true",
+              "--model.shuffles", "true", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
   const TemporaryFolder whole, parts;
   const auto expected = trained(whole, mesh, options);
   REQUIRE(all_exit(
@@ -320,6 +323,15 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
   CHECK(
       says(message({}, layers({"--model.trouble", "read_all"})), "'layer2.weight' belongs to rank 1 of the pipeline"));
   CHECK(says(message({}, layers({"--model.chooses_shapes", "true"})), "returned other shapes"));
+  const auto mistaken = [&](const std::string& mistake) {
+    return message({.more = {"--trainer.strategy.cuts", "[layer3]"}}, layers({"--model.mistake", mistake}));
+  };
+  CHECK(says(mistaken("in_place"), "the layer 'layer2' of the module's stages() has changed its arguments in place"));
+  CHECK(says(mistaken("undefined"), "the layer 'layer2' of the module's stages() returned an undefined tensor"));
+  CHECK(says(mistaken("fails"), "the layer 'layer2' of the module's stages() failed (micro-batch 0, which gave it"));
+  const TemporaryFolder folder;
+  const auto counts = fit(folder.path(), {}, layers({"--model.mistake", "counts"}));
+  CHECK(says(counts[1].err, "the buffer 'count' was changed in a step by rank 1 of the pipeline"));
   CHECK(says(message({}, kAdam), "the layers that the module's stages() returns, and it returns none"));
   CHECK(says(message({}, plain + Arguments{"--trainer.auto_micro_batch", "true"}), "auto_micro_batch"));
 }

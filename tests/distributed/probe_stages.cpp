@@ -61,7 +61,8 @@ class ProbeStages : public fulgur::LightningModule {
     int64_t layers = 4, width = 8;
     double dropout = 0, sleep_ms = 0;
     bool ties = false, norm = false, chooses_shapes = false, forgets = false, manual = false;
-    std::string trouble = "none";
+    bool scales = false, drops = false, shuffles = false;
+    std::string trouble = "none", mistake = "none";
     void fields(fulgur::Fields& f) {
       f(layers, "layers", "Layers between the first and the last.").at_least(1);
       f(width, "width", "Their width.");
@@ -72,6 +73,11 @@ class ProbeStages : public fulgur::LightningModule {
       f(chooses_shapes, "chooses_shapes", "A layer chooses the shape of its output by the step.");
       f(forgets, "forgets", "A layer does not name its module.");
       f(manual, "manual", "Manual optimization.");
+      f(scales, "scales", "The last layer multiplies by a parameter without dimensions.");
+      f(drops, "drops", "A hook sets the gradients of biases to zero after backward.");
+      f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
+      f(mistake, "mistake", "What the third layer of the chain does.")
+          .one_of({"none", "counts", "in_place", "undefined", "fails"});
       f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill", "read_all"});
     }
   };
@@ -81,6 +87,8 @@ class ProbeStages : public fulgur::LightningModule {
       layers_.push_back(register_module(
           cat("layer", i), torch::nn::Linear(torch::nn::LinearOptions(options.width, options.width).bias(false))));
     last_ = register_module("last", torch::nn::Linear(options.width, 2));
+    if (options.scales) scale_ = register_parameter("scale", at::full({}, 1.5));
+    if (options.mistake == "counts") count_ = register_buffer("count", at::zeros({}));
     if (options.norm) norm_ = register_module("norm", fulgur::nn::BatchNorm1d(options.width));
     if (!options.ties) return;
     layers_.back()->weight = layers_.front()->weight;
@@ -98,8 +106,12 @@ class ProbeStages : public fulgur::LightningModule {
       if (i == 1 && options_.norm) modules.emplace_back("norm");
       if (i == 1 && options_.forgets) modules.clear();
       chain.add(cat("layer", i), modules, [this, i](const Tensor& x) { return layer(i, x); });
+      if (i == 2 && options_.mistake != "none")
+        chain.layers.back().forward = [this](const std::vector<Tensor>& values) { return mistaken(values[0]); };
     }
-    chain.add("last", {"last"}, [this](const Tensor& x) { return last_(x); });
+    std::vector<std::string> of_last{"last"};
+    if (options_.scales) of_last.emplace_back("scale");
+    chain.add("last", of_last, [this](const Tensor& x) { return output(x); });
     chain.loss = [this](const std::vector<Tensor>& outputs, const Batch& batch) { return loss_of(outputs[0], batch); };
     return chain;
   }
@@ -122,16 +134,35 @@ class ProbeStages : public fulgur::LightningModule {
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
     Tensor x = first_(batch[0]).tanh();
     for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
-    return loss_of(last_(x), batch);
+    return loss_of(output(x), batch);
+  }
+  Batch on_after_batch_transfer(Batch batch, int64_t) override {
+    if (!options_.shuffles || !is_training()) return batch;
+    const Tensor order = at::randperm(batch.size());
+    for (size_t i = 0; i < batch.entries(); ++i) batch.set(i, batch[i].index_select(0, order));
+    return batch;
+  }
+  void on_after_backward() override {
+    if (!options_.drops) return;
+    for (const Tensor& parameter : parameters())
+      if (parameter.dim() == 1 && parameter.grad().defined()) parameter.grad().zero_();
   }
   fulgur::Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
     Tensor x = first_(batch[0]).tanh();
     for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
-    log("val_loss", at::mse_loss(last_(x), batch[1]));
+    log("val_loss", at::mse_loss(output(x), batch[1]));
     return {};
   }
 
  private:
+  Tensor output(const Tensor& x) { return scale_.defined() ? last_(x) * scale_ : last_(x); }
+  std::vector<Tensor> mistaken(const Tensor& x) {
+    if (options_.mistake == "in_place") const_cast<Tensor&>(x).detach().mul_(2);
+    if (options_.mistake == "fails") at::matmul(x, at::zeros({3, 3}));
+    if (options_.mistake == "undefined") return {Tensor()};
+    if (options_.mistake == "counts") count_.add_(1);
+    return {layer(2, x)};
+  }
   Tensor layer(size_t index, const Tensor& input) {
     Tensor x = SlowLinear::apply(input, layers_[index]->weight, options_.sleep_ms);
     if (index == 1 && norm_) x = norm_(x);
@@ -150,6 +181,7 @@ class ProbeStages : public fulgur::LightningModule {
   torch::nn::Linear first_{nullptr}, last_{nullptr};
   std::vector<torch::nn::Linear> layers_;
   fulgur::nn::BatchNorm1d norm_{nullptr};
+  Tensor scale_, count_;
   std::chrono::steady_clock::time_point begin_;
 };
 

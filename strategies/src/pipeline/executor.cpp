@@ -10,6 +10,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/parallel_apply.h"
+#include "pipeline/run_layer.h"
 
 namespace fulgur::detail {
 namespace {
@@ -74,6 +75,7 @@ Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
   const std::vector<Part> parts = split(batch, shape.micro_batches);
   loss_ = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   kept_.clear();
+  const std::vector<int64_t> unnamed = versions_of_unnamed_buffers();
   for (const PipelineAction& action : actions) {
     if (action.kind == ActionKind::forward) {
       forward(action, parts[static_cast<size_t>(action.micro_batch)], services);
@@ -92,7 +94,27 @@ Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
       backward_weights(action, taken);
   }
   links_.finish();
+  check_unnamed_buffers(unnamed);
   return mesh_.along(MeshAxis::pipeline)->broadcast(loss_, shape_.ranks - 1);
+}
+
+std::vector<int64_t> PipelineExecutor::versions_of_unnamed_buffers() const {
+  std::vector<int64_t> versions;
+  for (const StageTensor& tensor : plan_.tensors)
+    if (tensor.stages.empty()) versions.push_back(tensor.value._version());
+  return versions;
+}
+
+void PipelineExecutor::check_unnamed_buffers(const std::vector<int64_t>& before) const {
+  if (mesh_.place(MeshAxis::pipeline) == 0) return;  // those of the first rank are evaluated and saved
+  auto version = before.begin();
+  for (const StageTensor& tensor : plan_.tensors) {
+    if (!tensor.stages.empty() || tensor.value._version() == *version++) continue;
+    throw Error(cat("[strategies.mesh] the buffer '", escape_controls(tensor.name), "' was changed in a step by rank ",
+                    mesh_.place(MeshAxis::pipeline),
+                    " of the pipeline, and no layer of the module's stages() names it, so its value would be lost. "
+                    "Name it, or its module, in the layer that changes it."));
+  }
 }
 
 void PipelineExecutor::forward(const PipelineAction& action, const Part& part, const StepServices& services) {
@@ -102,7 +124,7 @@ void PipelineExecutor::forward(const PipelineAction& action, const Part& part, c
   services.part(part.batch.size(), [&] {
     Values values = kept.inputs;
     const auto [begin, end] = plan_.stages[static_cast<size_t>(stage)];
-    for (size_t layer = begin; layer < end; ++layer) values = chain_.layers[layer].forward(values);
+    for (size_t layer = begin; layer < end; ++layer) values = run_layer(chain_.layers[layer], values, micro_batch);
     if (is_last(stage)) {
       const Tensor loss = chain_.loss(values, part.batch);
       if (!loss.defined())

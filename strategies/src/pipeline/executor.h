@@ -48,6 +48,9 @@ class PipelineExecutor {
   void backward(const PipelineAction& action, Kept kept);
   void backward_input(const PipelineAction& action, Kept& kept);
   void backward_weights(const PipelineAction& action, const Kept& kept);
+  std::vector<int64_t> versions_of_unnamed_buffers() const;
+  /// Throws an Error that names a buffer which no layer names and which a layer of this rank has changed.
+  void check_unnamed_buffers(const std::vector<int64_t>& before) const;
   bool is_last(int64_t stage) const { return stage + 1 == shape_.stages(); }
 
   LayerChain chain_;

@@ -9,6 +9,7 @@
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "sharding/step_count.h"
 
 namespace fulgur::detail {
 namespace {
@@ -70,8 +71,11 @@ void StageOptimizers::take_gradients(Optimizer& optimizer) const {
   for (ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.params.size(); ++i) {
       Tensor& gradient = group.module_params[i].mutable_grad();
-      if (owns(group.module_params[i])) group.params[i].mutable_grad() = gradient;
-      gradient.reset();
+      // Hooks between backward and step may change what is stepped here.
+      if (owns(group.module_params[i]))
+        group.params[i].mutable_grad() = gradient;
+      else
+        gradient.reset();
     }
 }
 
@@ -110,8 +114,7 @@ void StageOptimizers::load_state(Optimizer& optimizer, const StateTree& state) c
       if (owns(group.module_params[i]) || !state.at("state").contains(group.names[i])) continue;
       StateTree::Map entries = state.at("state").at(group.names[i]).as_map();
       for (auto& [name, value] : entries)
-        if (value.is_tensor() && value.tensor().dim() > 0)
-          value = at::empty({0}, value.tensor().options().device(at::kCPU));
+        if (value.is_tensor() && name != kStepCount) value = at::empty({0}, value.tensor().options().device(at::kCPU));
       own["state"][group.names[i]] = std::move(entries);
     }
   optimizer.load_state(own);

@@ -27,13 +27,15 @@ StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor
     if (!tensor.is_parameter) continue;
     if (!is_here(tensor)) {
       const c10::Storage own = tensor.value.storage();
-      remote_.push_back({.value = tensor.value,
-                         .whole = empty_storage(own),
-                         .away = unreadable_storage(
-                             own, cat("[strategies.mesh] '", escape_controls(tensor.name), "' belongs to rank ",
-                                      tensor.owner(), " of the pipeline: on rank ", rank_,
-                                      ", only evaluations and saves can read it. Call "
-                                      "run.run_weights().whole_parameters() on all ranks first."))});
+      remote_.push_back(
+          {.value = tensor.value,
+           .whole = empty_storage(own),
+           .away = unreadable_storage(
+               own,
+               cat("[strategies.mesh] '", escape_controls(tensor.name), "' belongs to rank ", tensor.owner(),
+                   " of the pipeline: on rank ", rank_,
+                   ", only evaluations and saves can read it. If a layer of stages() reads it, add it to the names of "
+                   "that layer. Elsewhere, call run.run_weights().whole_parameters() on all ranks first."))});
       continue;
     }
     if (tensor.ranks.size() == 1) continue;

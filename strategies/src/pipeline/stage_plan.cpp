@@ -30,12 +30,21 @@ void check_chain(const LayerChain& chain, int64_t stages) {
             "Override it, or set mesh.pipeline to 1.",
             kModuleAdvice));
   if (!chain.input || !chain.loss)
-    throw ConfigError(cat("[strategies.mesh] the module's stages() must set both input and loss.", kModuleAdvice));
+    throw ConfigError(cat("[strategies.mesh] the module's stages() must set input and loss; it has not set ",
+                          chain.input  ? "loss"
+                          : chain.loss ? "input"
+                                       : "either",
+                          ".", kModuleAdvice));
+  for (const auto& layer : chain.layers)
+    if (!layer.forward || layer.name.empty())
+      throw ConfigError(cat("[strategies.mesh] each layer of the module's stages() needs a name and a forward; '",
+                            escape_controls(layer.name), "' has no ", layer.forward ? "name" : "forward", ".",
+                            kModuleAdvice));
   std::vector<std::string> names = names_of_layers(chain);
   std::ranges::sort(names);
   if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
     throw ConfigError(cat("[strategies.mesh] two layers of the module's stages() are named '", escape_controls(*twice),
-                          "'; give each a name of its own."));
+                          "'; their names must differ."));
   if (static_cast<int64_t>(chain.layers.size()) < stages)
     throw ConfigError(cat("[strategies.mesh] ", stages, " stages need at least as many layers; the module's stages() ",
                           "returns ", counted(static_cast<int64_t>(chain.layers.size()), "layer"),
@@ -113,14 +122,17 @@ NamedTensors tensors_of_module(const LightningModule& module) {
 std::unordered_set<size_t> tensors_of_layer(const NamedTensors& all, const LightningModule& module,
                                             const LayerChain::Layer& layer) {
   std::unordered_set<size_t> found;
+  std::vector<std::string> names;
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) names.push_back(item.key());
+  for (const auto& [name, index] : all.names) names.push_back(name);
   for (const std::string& wanted : layer.modules) {
     const size_t before = found.size();
     for (const auto& [name, index] : all.names)
       if (is_part_of(name, wanted)) found.insert(index);
-    if (found.size() == before && !module.named_modules("", /*include_self=*/false).contains(wanted))
+    if (found.size() == before && std::ranges::find(names, wanted) == names.end())
       throw ConfigError(cat("[strategies.mesh] the layer '", escape_controls(layer.name),
                             "' of the module's stages() names '", escape_controls(wanted),
-                            "', which is no module or parameter of it."));
+                            "', which is no module, parameter or buffer of it.", did_you_mean(wanted, names)));
   }
   return found;
 }

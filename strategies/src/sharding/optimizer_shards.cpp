@@ -16,12 +16,10 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/parameter_units.h"
+#include "sharding/step_count.h"
 
 namespace fulgur::detail {
 namespace {
-
-// Python's name of the number of steps: a scalar, which is the same on all ranks.
-constexpr std::string_view kStep = "step";
 
 void check_optimizer(const Optimizer& optimizer) {
   if (!optimizer.is_elementwise())
@@ -196,7 +194,7 @@ StateTree OptimizerShards::state(const Optimizer& optimizer) const {
     for (size_t i = 0; i < group.params.size(); ++i) {
       const Place& place = place_of(group.module_params[i]);
       for (const auto& [name, value] : of_parameters.at(group.names[i]).as_map())
-        if (name != kStep) divided[{place.unit, name}].push_back({group.names[i], place.index});
+        if (name != kStepCount) divided[{place.unit, name}].push_back({group.names[i], place.index});
     }
   for (const auto& [key, entries] : divided) {
     const FlatUnit& unit = *units_[key.first];
@@ -234,7 +232,7 @@ StateTree OptimizerShards::state_in_parts(const Optimizer& optimizer, std::vecto
     for (size_t i = 0; i < group.params.size(); ++i) {
       const auto [unit, index] = place_of(group.module_params[i]);
       for (auto& [name, value] : of_parameters[group.names[i]].as_map()) {
-        if (name == kStep) continue;
+        if (name == kStepCount) continue;
         const TensorPart& part = parts.emplace_back(as_part(unit, index, value.tensor()));
         value = StateTree(part.whole);
       }
@@ -254,7 +252,7 @@ StateTree OptimizerShards::own_part(const Optimizer& optimizer, const StateTree&
       const auto [begin, count] = units_[place.unit]->own_range(place.index);
       StateTree::Map entries = of_parameters.at(group.names[i]).as_map();
       for (auto& [name, value] : entries) {
-        if (name == kStep || !value.is_tensor()) continue;
+        if (name == kStepCount || !value.is_tensor()) continue;
         const Tensor& whole = value.tensor();
         if (whole.sizes() != parameter.sizes())
           throw CheckpointError(cat("[strategies.fsdp] the optimizer state does not fit the parameters: ", name,

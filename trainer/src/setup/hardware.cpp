@@ -108,10 +108,11 @@ Hardware choose_hardware(RunState& run) {
     if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
       run.seed = std::stoull(first);
   }
-  // Each rank draws its own numbers; weights are rank 0's.
+  // Each share of the data draws its own numbers; weights are rank 0's.
   if (run.seed) {
-    seed_everything(rank_seed(*run.seed, run.rank()));
-    seed_devices(rank_seed(*run.seed, run.rank()), run.strategy->devices());
+    const uint64_t seed = rank_seed(*run.seed, run.strategy->data_share());
+    seed_everything(seed);
+    seed_devices(seed, run.strategy->devices());
   }
   if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
   return hardware;

@@ -12,6 +12,7 @@
 namespace fulgur {
 
 namespace detail {
+class LayerRandom;
 class MeshGroups;
 class PipelineExecutor;
 class StageOptimizers;
@@ -98,7 +99,9 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   std::string loaded_stages_;        ///< of a checkpoint with gradients; else empty
   bool loaded_from_others_ = false;  ///< the state of another strategy
   std::vector<Optimizer*> stepped_;
+  StateTree loaded_random_ = nullptr;  ///< of the layers, until `start_training`
   std::unique_ptr<detail::MeshGroups> mesh_;
+  std::unique_ptr<detail::LayerRandom> layer_random_;
   std::unique_ptr<detail::PipelineExecutor> executor_;
   std::shared_ptr<detail::StageParameters> parameters_;
   std::unique_ptr<detail::StageOptimizers> optimizers_;
