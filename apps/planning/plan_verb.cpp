@@ -67,6 +67,7 @@ PlannedRun run_of(const Config& config) {
     run.compresses = options->compression != DDPStrategy::Compression::none;
   }
   run.accumulate = config.trainer.accumulate_grad_batches;
+  run.global_batch = config.trainer.global_batch_size.value_or(0);
   const auto& matmul = config.trainer.float32_matmul_precision;
   run.tf32 = matmul && *matmul != "highest";
   return run;

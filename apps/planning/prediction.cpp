@@ -161,7 +161,11 @@ double save_interval_s(double stall_s, double mtbf_s, double write_s) {
 }
 
 Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
-                        const PlannedRun& run, const HardwareProfile& profile) {
+                        const PlannedRun& planned, const HardwareProfile& profile) {
+  PlannedRun run = planned;
+  const int64_t batch = step.batch_size * mesh.ranks();
+  const bool divides = run.global_batch % batch == 0;
+  if (run.global_batch > 0) run.accumulate = std::max<int64_t>(run.global_batch / batch, 1);
   Prediction out;
   out.mesh = mesh;
   out.sharding = sharding;
@@ -174,6 +178,9 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
     out.obstacle = "fsdp refuses float32 copies of weights: set master_weights: false for the precision";
   else if (sharding == PlannedSharding::hybrid && mesh.nodes == 1)
     out.obstacle = "one node has nothing to replicate: the same as parameters";
+  else if (!divides)
+    out.obstacle = cat("batches of ", step.batch_size, " on ", mesh.ranks(), " ranks do not divide global_batch_size, ",
+                       run.global_batch);
   else if (out.memory.total() > out.limit)
     out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
                        ", most for ", out.memory.largest().first);

@@ -30,6 +30,7 @@ struct PlannedRun {
   bool bucket_views = false;
   bool compresses = false;  ///< gradients are sent in 16 bits
   int64_t accumulate = 1;
+  int64_t global_batch = 0;  ///< samples of a step, which decide `accumulate`; 0: not given
   bool tf32 = false;
 };
 

@@ -53,9 +53,10 @@ Config config_of_trial(const Config& config, int64_t batch_size, int64_t steps) 
   trainer.max_steps = steps;
   trainer.max_epochs = steps;  // an epoch has at least one step, unless no batch has a loss
   // Gradients of an earlier batch are in memory from the second batch of a window on.
-  const bool several_batches =
-      trainer.accumulate_grad_batches > 1 || std::ranges::any_of(config.trainer.callbacks, accumulates);
+  const bool several_batches = trainer.accumulate_grad_batches > 1 || trainer.global_batch_size ||
+                               std::ranges::any_of(config.trainer.callbacks, accumulates);
   trainer.accumulate_grad_batches = several_batches ? 2 : 1;
+  trainer.global_batch_size.reset();
   std::erase_if(trainer.callbacks, accumulates);
   for (const Spec<Callback>& callback : config.trainer.callbacks)
     if (const auto* const averaging = options_of<WeightAveraging>(callback, "WeightAveraging"))

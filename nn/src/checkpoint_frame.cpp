@@ -124,6 +124,8 @@ void CheckpointFrame::run_again() {
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
   const at::AutoGradMode with_graph(true);
   const AutocastState::Guard autocast(autocast_);
+  std::optional<c10::impl::IncludeDispatchKeyGuard> seen;
+  if (is_seen_) seen.emplace(c10::DispatchKey::DeferredInit);
   std::optional<GeneratorStates::Guard> generators;
   if (generators_) generators.emplace(*generators_);
   const KeepScope scope(*this);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <map>
@@ -71,6 +72,8 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   const detail::CheckpointRegion::Run run_;
   const std::vector<at::Device> devices_;
   const AutocastState autocast_;
+  /// Whether something saw the operations of the forward before autograd, as `strategy: mesh` does.
+  const bool is_seen_ = c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::DeferredInit);
   std::optional<GeneratorStates> generators_;
   std::vector<torch::autograd::SavedVariable> inputs_;
 

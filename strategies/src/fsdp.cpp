@@ -350,6 +350,7 @@ void FSDPStrategy::give_back() noexcept {
   if (shards_)
     for (Optimizer* optimizer : optimizers_) optimizer->step_whole_parameters();
   optimizers_.clear();
+  loaded_states_.clear();
   shards_.reset();
   groups_.reset();
 }

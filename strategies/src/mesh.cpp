@@ -1,9 +1,11 @@
 #include "fulgur/strategies/mesh.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "fulgur/core/contracts/component_access.h"
+#include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -12,6 +14,7 @@
 #include "pipeline/layer_random.h"
 #include "pipeline/stage_optimizers.h"
 #include "pipeline/stage_parameters.h"
+#include "tensor/tensor_calls.h"
 
 namespace fulgur {
 namespace {
@@ -33,11 +36,12 @@ DDPStrategy::Options ddp_options(const MeshStrategy::Options& options) {
 }
 
 void check_mesh_options(const MeshStrategy::Options& options) {
-  for (const auto& [axis, size] : {std::pair{"shard", options.mesh.shard}, {"tensor", options.mesh.tensor}})
-    if (size != 1)
-      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size,
-                            " is not there yet: ranks of this axis would divide the parameters of a stage. Set it to 1",
-                            axis == std::string_view("shard") ? ", or use strategy: fsdp." : "."));
+  if (options.mesh.shard != 1)
+    throw ConfigError(cat("[strategies.mesh] mesh.shard: ", options.mesh.shard,
+                          " is not there yet: ranks of this axis would divide the parameters of a stage. Set it to 1, "
+                          "or use strategy: fsdp."));
+  if (options.mesh.tensor == 1 && !options.tensor_plan.empty())
+    throw ConfigError("[strategies.mesh] tensor_plan has no effect with mesh.tensor: 1. Remove it.");
   const bool takes_turns = options.schedule == PipelineSchedule::interleaved;
   if (options.mesh.pipeline == 1) {
     const MeshStrategy::Options defaults;
@@ -58,15 +62,20 @@ void check_mesh_options(const MeshStrategy::Options& options) {
 
 // The size of the axis `data`.
 int64_t data_size(const MeshAxes& axes, int64_t ranks) {
-  if (ranks % axes.pipeline != 0)
-    throw ConfigError(
-        cat("[strategies.mesh] mesh.pipeline: ", axes.pipeline, " does not divide the ", ranks,
-            " ranks of the run (devices × num_nodes). Set trainer.devices so that they are a multiple of ",
-            axes.pipeline, ", or mesh.pipeline to a divisor of ", ranks, "."));
-  const int64_t rest = ranks / axes.pipeline, data = axes.data.value.value_or(rest);
+  int64_t rest = ranks;
+  for (const auto& [axis, size] : {std::pair{"pipeline", axes.pipeline}, {"tensor", axes.tensor}}) {
+    if (rest % size != 0)
+      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size, " does not divide the ", rest, " ranks ",
+                            rest == ranks ? "of the run" : "that mesh.pipeline leaves of those of the run",
+                            " (devices × num_nodes). Set trainer.devices so that they are a multiple of ", size,
+                            ", or mesh.", axis, " to a divisor of ", rest, "."));
+    rest /= size;
+  }
+  const int64_t data = axes.data.value.value_or(rest);
   if (data != rest)
-    throw ConfigError(cat("[strategies.mesh] the axes of the mesh have ", data, " (data) × ", axes.pipeline,
-                          " (pipeline) = ", data * axes.pipeline, " ranks, and the run has ", ranks,
+    throw ConfigError(cat("[strategies.mesh] the axes of the mesh have ", data, " (data) × ",
+                          axes.tensor > 1 ? cat(axes.tensor, " (tensor) × ") : "", axes.pipeline,
+                          " (pipeline) = ", data * axes.tensor * axes.pipeline, " ranks, and the run has ", ranks,
                           " (devices × num_nodes). Set mesh.data to ", rest,
                           " or auto, or change the number of ranks."));
   return data;
@@ -83,11 +92,16 @@ std::string parameters_of_stages(const detail::StagePlan& plan) {
   return text;
 }
 
-void check_module(const LightningModule& module) {
+void check_module(const LightningModule& module, bool has_pipeline) {
   if (!module.automatic_optimization())
     throw ConfigError(
-        "[strategies.mesh] a pipeline computes forward and backward of a step itself, and manual optimization does so "
-        "in training_step. Set mesh.pipeline to 1, or use automatic optimization.");
+        cat("[strategies.mesh] ",
+            has_pipeline ? "a pipeline computes forward and backward of a step itself, and manual optimization does so "
+                           "in training_step. Set mesh.pipeline to 1"
+                         : "divided layers are computed in training_step, and their gradients after it; with manual "
+                           "optimization training_step does both. Set mesh.tensor to 1",
+            ", or use automatic optimization."));
+  if (!has_pipeline) return;
   const HookMask& overridden = detail::ComponentAccess::overridden(module);
   if (overridden.exact && overridden.has(Hook::backward))
     throw ConfigError(
@@ -100,12 +114,14 @@ void MeshAxes::fields(Fields& f) {
   f(data, "data", "Ranks that train on shares of the data and average gradients. auto: what the other axes leave.")
       .at_least(1);
   f(shard, "shard", "Ranks that divide parameters, as fsdp does; only 1 is possible yet.").at_least(1);
-  f(tensor, "tensor", "Ranks that divide the computation of layers; only 1 is possible yet.").at_least(1);
+  f(tensor, "tensor", "Ranks that divide the computation of each layer that a plan names.").at_least(1);
   f(pipeline, "pipeline", "Ranks that divide the layers of the module into stages.").at_least(1);
 }
 
 void MeshStrategy::Options::fields(Fields& f) {
-  f(mesh, "mesh", "Sizes of the axes; their product is the number of ranks. Ranks of data are next to each other.");
+  f(mesh, "mesh",
+    "Sizes of the axes; their product is the number of ranks. Ranks of tensor are next to each other, then those of "
+    "data.");
   f(schedule, "schedule",
     "The order in which the ranks of a pipeline compute micro-batches: gpipe, 1f1b, interleaved_1f1b (several stages "
     "per rank) or zero_bubble (gradients of weights fill the waits).");
@@ -119,6 +135,9 @@ void MeshStrategy::Options::fields(Fields& f) {
     "Names of the layers with which the stages after the first begin. auto: stages of as equal numbers of parameters "
     "as "
     "possible.");
+  f(tensor_plan, "tensor_plan",
+    "How ranks of the axis tensor divide layers, by patterns of their names: column, gathered_column, row, vocabulary "
+    "or whole. Comes before the plan of the module.");
   f(process_group_backend, "process_group_backend",
     "Backend for values and gradients. auto: nccl for GPUs, gloo for the CPU.")
       .one_of({"auto", "gloo", "nccl", "mpi"});
@@ -146,14 +165,15 @@ MeshStrategy::MeshStrategy(Options options) : DDPStrategy(ddp_options(options)),
 MeshStrategy::~MeshStrategy() = default;
 
 void MeshStrategy::configure(StrategySetup setup) {
-  if (options_.mesh.pipeline > 1 && setup.syncs_after_backward)
+  const bool divides = options_.mesh.pipeline > 1 || options_.mesh.tensor > 1;
+  if (divides && setup.syncs_after_backward)
     throw ConfigError(
-        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline "
-        "compute each part together. Set trainer.auto_micro_batch to false, and micro_batches of the strategy.");
-  if (options_.mesh.pipeline > 1 && setup.sync_batchnorm)
+        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline or "
+        "of the axis tensor compute each part together. Set trainer.auto_micro_batch to false.");
+  if (divides && setup.sync_batchnorm)
     throw ConfigError(
         "[strategies.mesh] sync_batchnorm exchanges statistics between all ranks, and those of a pipeline have "
-        "different layers. Set trainer.sync_batchnorm to false.");
+        "different layers, those of the axis tensor the same batches. Set trainer.sync_batchnorm to false.");
   DDPStrategy::configure(std::move(setup));
   data_ = data_size(options_.mesh, world_size());
 }
@@ -162,18 +182,53 @@ int64_t MeshStrategy::stages_per_rank() const {
   return options_.stages_per_rank.value.value_or(options_.schedule == PipelineSchedule::interleaved ? 2 : 1);
 }
 
-std::string MeshStrategy::shape_text() const { return cat("data ", data_, ", pipeline ", options_.mesh.pipeline); }
+std::string MeshStrategy::shape_text() const {
+  const int64_t tensor = options_.mesh.tensor;
+  return cat("data ", data_, tensor > 1 ? cat(", tensor ", tensor) : "", ", pipeline ", options_.mesh.pipeline);
+}
 
 void MeshStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
-  if (!has_pipeline()) return DDPStrategy::start_training(module, optimizers);
-  if (executor_) return;  // called again when parameters are frozen or unfrozen
-  check_module(module);
+  if (!divides_module()) return DDPStrategy::start_training(module, optimizers);
+  if (plan_) return;  // called again when parameters are frozen or unfrozen
+  check_module(module, has_pipeline());
   if (std::exchange(loaded_from_others_, false))
     for (const auto& [name, value] : unique_parameters(module))
       if (value.grad().defined())
         throw CheckpointError(cat(kBetweenBackwardAndStep,
                                   "by another strategy, whose ranks have the gradients of all parameters. Resume with "
                                   "that strategy."));
+  // Before the ranks connect: each of them finds the same errors.
+  detail::DividedLayers divided;
+  if (options_.mesh.tensor > 1) {
+    divided = detail::plan_divided_layers(module, options_.tensor_plan, options_.mesh.tensor);
+    divided_.clear();
+    for (const auto& parameter : divided.parameters)
+      divided_ += cat(divided_.empty() ? "" : ", ", parameter.name, " by ", enum_text(parameter.split));
+    if (const std::string saved = std::exchange(loaded_divided_, ""); !saved.empty() && saved != divided_)
+      throw CheckpointError(cat(kBetweenBackwardAndStep,
+                                "with another tensor_plan, and its gradients are divided by that. Resume with the same "
+                                "tensor_plan."));
+  }
+  if (has_pipeline()) {
+    make_executor(module);
+  } else {
+    plan_ = std::make_unique<detail::StagePlan>(detail::plan_one_stage(module));
+    connect();
+  }
+  if (options_.mesh.tensor > 1) divide_layers(module, std::move(divided));
+  optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, plan_->tensors, shards_, optimizers);
+  stepped_ = optimizers;
+  parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, shards_);
+  parameters_->divide();
+}
+
+void MeshStrategy::connect() {
+  mesh_ = std::make_unique<detail::MeshGroups>(
+      *process_group(),
+      detail::MeshSizes{.tensor = options_.mesh.tensor, .data = data_, .pipeline = options_.mesh.pipeline});
+}
+
+void MeshStrategy::make_executor(LightningModule& module) {
   const int64_t ranks = options_.mesh.pipeline;
   const detail::PipelineShape shape{
       .ranks = ranks,
@@ -184,38 +239,95 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
                           ", micro_batches must be a ", "multiple of mesh.pipeline; got ", shape.micro_batches, " and ",
                           ranks, "."));
   LayerChain chain = module.stages();
-  detail::StagePlan plan = detail::plan_stages(module, chain, options_.cuts.value, shape);
+  plan_ = std::make_unique<detail::StagePlan>(detail::plan_stages(module, chain, options_.cuts.value, shape));
   stages_.clear();
-  for (const auto& [begin, end] : plan.stages)
+  for (const auto& [begin, end] : plan_->stages)
     stages_ += cat(stages_.empty() ? "" : " | ", chain.layers[begin].name,
                    end - begin > 1 ? cat(" … ", chain.layers[end - 1].name) : "");
   if (const std::string saved = std::exchange(loaded_stages_, ""); !saved.empty() && saved != stages_)
     throw CheckpointError(cat(kBetweenBackwardAndStep, "with the stages ", escape_controls(saved),
                               ", whose ranks have the gradients of their stages only; the run has the stages ", stages_,
                               ". Resume with the same cuts, schedule and stages_per_rank."));
-  mesh_ = std::make_unique<detail::MeshGroups>(*process_group(), data_, ranks);
+  connect();
   if (rank() == 0)
     log::info(cat("mesh: ", shape_text(), " · ", enum_text(options_.schedule), " with up to ",
                   counted(shape.micro_batches, "micro-batch", "micro-batches"), ", then a bubble of ",
                   format_fixed(100 * detail::closed_form_bubble(options_.schedule, shape), 1),
                   " % if all stages take the same time · stages ", stages_, " · parameters ",
-                  parameters_of_stages(plan)));
-  executor_ = std::make_unique<detail::PipelineExecutor>(std::move(chain), std::move(plan), options_.schedule, shape,
-                                                         *mesh_, device());
+                  parameters_of_stages(*plan_)));
+  executor_ =
+      std::make_unique<detail::PipelineExecutor>(std::move(chain), *plan_, options_.schedule, shape, *mesh_, device());
   layer_random_ = std::make_unique<detail::LayerRandom>(devices(), mesh_->place(detail::MeshAxis::pipeline));
   if (StateTree saved = std::exchange(loaded_random_, nullptr); !saved.is_null())
     layer_random_->load_state(std::move(saved));
-  optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, executor_->plan().tensors, optimizers);
-  stepped_ = optimizers;
-  parameters_ = std::make_shared<detail::StageParameters>(*mesh_, executor_->plan().tensors);
-  parameters_->divide();
+}
+
+void MeshStrategy::divide_layers(const LightningModule& module, detail::DividedLayers divided) {
+  std::unordered_set<const void*> here;
+  for (const detail::StageTensor& tensor : plan_->tensors)
+    if (std::ranges::find(tensor.ranks, mesh_->place(detail::MeshAxis::pipeline)) != tensor.ranks.end())
+      here.insert(tensor.value.unsafeGetTensorImpl());
+  if (rank() == 0) {
+    int64_t in_parts = 0, all = 0;
+    for (const auto& parameter : divided.parameters) in_parts += parameter.value.numel();
+    for (const auto& [name, value] : unique_parameters(module)) all += value.numel();
+    log::info(cat("mesh: ", shape_text(), " · ", in_parts, " of ", all, " parameters are divided among ",
+                  options_.mesh.tensor, " ranks"));
+  }
+  shards_ = std::make_shared<detail::TensorShards>(*mesh_, std::move(divided.parameters), here);
+  shards_->divide();
+  calls_ = std::make_unique<detail::TensorCalls>(*shards_, divided.of_norms);
+  if (executor_) executor_->divide_layers(*calls_);
+}
+
+void MeshStrategy::agree_on_random() {
+  if (!calls_ || std::exchange(agrees_on_random_, true)) return;
+  StateTree states = rng_state({device()});
+  for (auto& [name, value] : states.as_map())
+    if (value.is_tensor()) value = shards_->ranks().broadcast(value.tensor(), 0);
+  load_rng_state({device()}, states);
 }
 
 void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
-  if (!executor_) return DDPStrategy::before_forward(module, sync);
+  if (!plan_) return DDPStrategy::before_forward(module, sync);
   collectives().set_activity("training_step");
   if (parameters_->is_whole()) parameters_->divide();
   parameters_->take_buffers();
+  agree_on_random();
+  if (shards_ && !shards_->are_divided())
+    throw Error(
+        "[strategies.mesh] parameters of divided layers are whole in a training step, in which each rank computes a "
+        "part "
+        "of the layers: something keeps the result of run.run_weights().whole_parameters(). Release it before the "
+        "step.");
+}
+
+std::vector<MicroBatch> MeshStrategy::split(LightningModule& module, const Batch& batch, RunningStage stage) {
+  if (!calls_ || executor_ || stage != RunningStage::train) return {};
+  return {{.module = &module, .batch = batch}};
+}
+
+void MeshStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
+  calls_->start();
+  try {
+    for (size_t i = 0; i < parts; ++i) work(i);
+  } catch (...) {
+    detail::TensorCalls::stop();
+    throw;
+  }
+  // Until backward, which must know whether the loss is whole.
+  calls_->compute_layers(false);
+}
+
+void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync,
+                            const BackwardOptions& options) {
+  if (!plan_) return DDPStrategy::backward(module, loss, sync, options);
+  detail::TensorCalls::stop();
+  const Tensor whole = calls_->whole(loss, "the loss");
+  calls_->compute_layers(true);  // again, of activations that were not kept
+  collectives().set_activity("backward");
+  run_exchange(*process_group(), "mesh", [&] { module.backward(whole, options); });
+  if (sync == GradSync::now) exchange_gradients();
 }
 
 void MeshStrategy::note_size(const Batch& batch) {
@@ -247,32 +359,37 @@ void MeshStrategy::exchange_gradients() {
 }
 
 void MeshStrategy::sync_gradients(Optimizer& optimizer) {
-  if (!executor_) return DDPStrategy::sync_gradients(optimizer);
+  if (!plan_) return DDPStrategy::sync_gradients(optimizer);
   exchange_gradients();
 }
 
 void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
+  detail::TensorCalls::stop();
   DDPStrategy::optimizer_step(optimizer, closure, found_inf);
-  if (!executor_) return;
+  if (!plan_) return;
   optimizers_->note_step(optimizer);
   parameters_->spread_shared_values();
 }
 
 void MeshStrategy::before_evaluation(LightningModule& module) {
-  if (!executor_) return DDPStrategy::before_evaluation(module);
+  detail::TensorCalls::stop();
+  if (!plan_) return DDPStrategy::before_evaluation(module);
   collectives().set_activity("evaluation");
   parameters_->gather();
 }
 
 void MeshStrategy::after_step(LightningModule& module, int64_t global_step) {
+  // A step without a loss has no backward.
+  detail::TensorCalls::stop();
   DDPStrategy::after_step(module, global_step);
   const int64_t every = options_.check_replicas_every;
   if (parameters_ && every > 0 && global_step % every == 0) parameters_->check_copies();
 }
 
 std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
-  if (!executor_) return DDPStrategy::whole_parameters();
+  detail::TensorCalls::stop();
+  if (!plan_) return DDPStrategy::whole_parameters();
   if (parameters_->is_whole()) return nullptr;
   struct Whole final : WholeParameters {
     explicit Whole(const std::shared_ptr<detail::StageParameters>& of) : parameters(of) { of->hold(); }
@@ -293,22 +410,23 @@ void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<O
 }
 
 StateTree MeshStrategy::state() const {
-  if (!executor_) return DDPStrategy::state();
+  if (!plan_) return DDPStrategy::state();
   bool waits = false;
-  for (const auto& tensor : executor_->plan().tensors) waits |= tensor.value.grad().defined();
+  for (const auto& tensor : plan_->tensors) waits |= tensor.value.grad().defined();
   return StateTree::map({{"mesh", shape_text()},
                          {"stages", stages_},
+                         {"divided", divided_},
                          {"stage_gradients", waits},
-                         {"layer_random", layer_random_->state()}});
+                         {"layer_random", layer_random_ ? layer_random_->state() : StateTree(nullptr)}});
 }
 
 void MeshStrategy::load_state(const StateTree& state) {
   const bool waits = state.contains("stage_gradients") && state.at("stage_gradients").as_bool();
-  if (waits && (!has_pipeline() || state.at("mesh").as_string() != shape_text()))
+  if (waits && (!divides_module() || state.at("mesh").as_string() != shape_text()))
     throw CheckpointError(cat(kBetweenBackwardAndStep, "with the mesh ", state.at("mesh").as_string(),
                               ", whose ranks have the gradients of their stages only; the run has the mesh ",
                               shape_text(), ". Resume with the same mesh."));
-  if (!has_pipeline()) return DDPStrategy::load_state(state);
+  if (!divides_module()) return DDPStrategy::load_state(state);
   loaded_from_others_ = !state.contains("mesh");
   // Another number of ranks gets the state of the first one.
   loaded_random_ = state.contains("layer_random") && state.at("mesh").as_string() == shape_text()
@@ -316,6 +434,7 @@ void MeshStrategy::load_state(const StateTree& state) {
                        : StateTree(nullptr);
   // The stages are known when training starts.
   loaded_stages_ = waits && state.contains("stages") ? state.at("stages").as_string() : std::string();
+  loaded_divided_ = waits && state.contains("divided") ? state.at("divided").as_string() : std::string();
 }
 
 StateTree MeshStrategy::optimizer_state(const Optimizer& optimizer) {
@@ -328,7 +447,7 @@ void MeshStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& s
 }
 
 std::unique_ptr<GraphCapture> MeshStrategy::make_graph_capture() {
-  return has_pipeline() ? nullptr : DDPStrategy::make_graph_capture();
+  return divides_module() ? nullptr : DDPStrategy::make_graph_capture();
 }
 
 std::string MeshStrategy::describe() const {
@@ -342,7 +461,12 @@ void MeshStrategy::give_back() noexcept {
   parameters_.reset();
   executor_.reset();
   layer_random_.reset();
+  detail::TensorCalls::stop();
+  calls_.reset();
+  shards_.reset();
+  plan_.reset();
   mesh_.reset();
+  agrees_on_random_ = false;
   stepped_.clear();
 }
 
@@ -364,6 +488,6 @@ void MeshStrategy::teardown() noexcept {
 }
 
 [[maybe_unused]] static const bool registered_mesh = Registry<Strategy>::add<MeshStrategy>(
-    "mesh", "Ranks along several axes: shares of the data, and the stages of a pipeline.");
+    "mesh", "Ranks along several axes: shares of the data, parts of layers, and the stages of a pipeline.");
 
 }  // namespace fulgur

@@ -17,4 +17,5 @@ set(TEST_SOURCES
   safetensors_test.cpp
   save_faults_test.cpp
   state_json_test.cpp
-  stored_tensors_test.cpp)
+  stored_tensors_test.cpp
+  thousand_parts_test.cpp)

@@ -176,6 +176,18 @@ TEST_CASE("plan follows the options of the run: buckets as views, compression, a
   const PlanReport window = ddp({"--devices", "2", "--trainer.accumulate_grad_batches", "4"});
   CHECK_THAT(window["compute_s"].get<double>(), WithinRel(4 * plain["compute_s"].get<double>(), 1e-9));
   CHECK(window["sent_bytes"] == plain["sent_bytes"]);
+  // 32 samples on two ranks: four batches of each make 256, and three do not make 100.
+  const PlanReport global = ddp({"--devices", "2", "--trainer.global_batch_size", "256"});
+  CHECK(global["step_s"] == window["step_s"]);
+  CHECK(global["memory"] == window["memory"]);
+  const PlanReport uneven = ddp({"--devices", "2", "--trainer.global_batch_size", "100"});
+  CHECK_FALSE(uneven["fits"].get<bool>());
+  CHECK(says(uneven["obstacle"], "batches of 32 on 2 ranks do not divide global_batch_size, 100"));
+  for (const PlanReport& nodes :
+       planned(joined(kMlp, {"--devices", "2", "--nodes", "1,2", "--trainer.global_batch_size", "128"}))["nodes"])
+    for (const PlanReport& one : nodes["shardings"])
+      if (one["fits"].get<bool>())
+        CHECK(128 % (one["batch_size"].get<int64_t>() * 2 * one["nodes"].get<int64_t>()) == 0);
 }
 
 TEST_CASE("plan takes a profile of one's own, and says what is wrong in it") {

@@ -106,7 +106,8 @@ std::vector<std::filesystem::path> trainable_configs() {
   for (const auto& folder : {configs(), configs() / "recipes"})
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       const std::string name = entry.path().stem().string();
-      if (entry.path().extension() == ".yaml" && name != "gpt2_124m" && name != "llama_1b" && name != "gpt_lora")
+      if (entry.path().extension() == ".yaml" && name != "gpt2_124m" && !name.starts_with("llama_") &&
+          name != "gpt_lora")
         found.push_back(entry.path());
     }
   return found;
@@ -341,15 +342,104 @@ TEST_CASE("seq2seq_reversal.yaml learns to reverse sequences that it has not see
 }
 
 TEST_CASE("recipes of large language models are accepted without their data") {
-  for (const char* name : {"gpt2_124m", "llama_1b"}) {
-    CAPTURE(name);
-    const Finished checked =
-        trainer({"config", "--config", (configs() / "recipes" / (std::string(name) + ".yaml")).string(),
-                 "--trainer.accelerator", "cpu", "--trainer.devices", "1"},
-                {.folder = {}, .environment = {"FULGUR_TOKENS=tokens"}});
+  struct Recipe {
+    const char *name, *length, *nodes, *profile;
+    int64_t parameters;
+  };
+  // The parameters of those three are what GPT-2 (with a padded vocabulary), Llama 3.1 8B and 70B have.
+  for (const Recipe& recipe :
+       {Recipe{"gpt2_124m", "1024", "1", "h100", 124'373'760}, Recipe{"llama_1b", "2048", "1", "h100", 1'100'048'384},
+        Recipe{"llama_8b", "8192", "1,8,64", "h100", 8'030'261'248},
+        Recipe{"llama_70b", "8192", "8,32,128", "h200", 70'553'706'496}}) {
+    CAPTURE(recipe.name);
+    const std::string config = (configs() / "recipes" / (std::string(recipe.name) + ".yaml")).string();
+    const Start start{.folder = {}, .environment = {"FULGUR_TOKENS=tokens"}};
+    const Finished checked = trainer({"config", "--config", config, "--trainer.accelerator", "cpu", "--trainer.devices",
+                                      "1", "--trainer.num_nodes", "1"},
+                                     start);
     INFO(checked.err);
     CHECK(checked.exit_code == 0);
     CHECK(says(checked.out, "class_path: GPT"));
+    const std::string input = std::string(recipe.length) + ":int64";
+    const Finished planned = trainer({"plan", "--config", config, "--input", input, "--input", input, "--nodes",
+                                      recipe.nodes, "--profile", recipe.profile, "--json"},
+                                     start);
+    INFO(planned.out << planned.err);
+    REQUIRE(planned.exit_code == 0);
+    const Json plan = Json::parse(planned.out);
+    CHECK(plan["model"]["parameters"] == recipe.parameters);
+    // The sharding of the config fits with its batch size, on any of these numbers of nodes.
+    const bool divides = std::string_view(recipe.name) == "llama_8b" || std::string_view(recipe.name) == "llama_70b";
+    for (const Json& one : plan["as_configured"])
+      if (one["sharding"] == (divides ? "parameters" : "ddp")) CHECK(one["fits"].get<bool>());
+    for (const Json& nodes : plan["nodes"]) CHECK_FALSE(nodes["best"].is_null());
+  }
+}
+
+TEST_CASE("recipes of 8 and 70 billion parameters train, save in parts and resume with other ranks, in a small size") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "line " + std::to_string(i) + " of a text\n";
+  write_text(folder / "text.txt", text);
+  REQUIRE(trainer({"tokenize", "--input", "text.txt", "--output", "tokens", "--train", "bpe", "--vocab_size", "300",
+                   "--val_fraction", "0.1", "--quiet"},
+                  {.folder = folder.path()})
+              .exit_code == 0);
+  for (const char* name : {"llama_8b", "llama_70b"}) {
+    CAPTURE(name);
+    const std::string root = (folder / name).string();
+    std::filesystem::create_directory(root);
+    const auto fit = [&](const char* ranks, const char* steps) {
+      return trainer({"fit",
+                      "--config",
+                      (configs() / "recipes" / (std::string(name) + ".yaml")).string(),
+                      "--resume",
+                      "--trainer.default_root_dir",
+                      root,
+                      "--trainer.accelerator",
+                      "cpu",
+                      "--trainer.num_threads",
+                      "1",
+                      "--trainer.devices",
+                      ranks,
+                      "--trainer.num_nodes",
+                      "1",
+                      "--trainer.global_batch_size",
+                      "4",
+                      "--trainer.max_steps",
+                      steps,
+                      "--trainer.limit_val_batches",
+                      "2",
+                      "--model.vocab_size",
+                      "300",
+                      "--model.block_size",
+                      "32",
+                      "--model.n_layer",
+                      "2",
+                      "--model.n_head",
+                      "4",
+                      "--model.n_kv_head",
+                      "2",
+                      "--model.n_embd",
+                      "32",
+                      "--model.mlp_hidden",
+                      "64",
+                      "--data.block_size",
+                      "32"},
+                     {.folder = folder.path(), .environment = {"FULGUR_TOKENS=tokens"}});
+    };
+    const Finished begun = fit("2", "3");
+    INFO(begun.err);
+    REQUIRE(begun.exit_code == 0);
+    CHECK(says(begun.err, "global batch: 4 samples, in 2 batches of 1 on 2 ranks"));
+    const auto saved = std::filesystem::path(root) / "fulgur_logs/version_0/checkpoints/last.ckpt";
+    CHECK(std::filesystem::exists(saved / "model-part-00002-of-00002.safetensors"));
+    const Finished resumed = fit("4", "5");
+    INFO(resumed.err);
+    REQUIRE(resumed.exit_code == 0);
+    CHECK(says(resumed.err, "global batch: 4 samples, in 1 batch of 1 on 4 ranks"));
+    CHECK(says(resumed.err, "5 steps"));
+    CHECK(std::filesystem::exists(saved / "model-part-00004-of-00004.safetensors"));
   }
 }
 

@@ -1,8 +1,7 @@
+#include "launchers.h"
 #include "ranks.h"
 #include "strategies/network_namespaces.h"
-#include "support/localhost.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -21,57 +20,6 @@ namespace {
 
 std::vector<std::string> launched(int processes, const std::vector<std::string>& more) {
   return probe("fit", processes, 12, more);
-}
-
-// A program of the environment that the test machine has for Python.
-std::string torchrun() {
-  const char* python = std::getenv("FULGUR_TEST_PYTHON");
-  if (!python) return "";
-  const auto program = std::filesystem::path(python).parent_path() / "torchrun";
-  return std::filesystem::exists(program) ? program.string() : "";
-}
-
-// Why it cannot be used; empty if it can.
-std::string without_torchrun(const std::string& program) {
-  if (program.empty()) return "no torchrun: FULGUR_TEST_PYTHON names no Python that has it";
-  return localhost_resolves() ? ""
-                              : "torchrun wants the name localhost, which has no address here (is there /etc/hosts?)";
-}
-
-bool required(const char* name) {
-  const char* all = std::getenv("FULGUR_REQUIRE_LAUNCHERS");
-  return all && std::string(all).find(name) != std::string::npos;
-}
-
-struct Shell {
-  int code;
-  std::string out;
-};
-
-Shell shell(const std::string& command) {
-  FILE* pipe = ::popen(("{ " + command + "; } 2>&1").c_str(), "r");
-  std::string out;
-  char buffer[4096];
-  while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out};
-}
-
-std::string quoted(const std::vector<std::string>& arguments) {
-  std::string text;
-  for (const std::string& argument : arguments) text += " '" + argument + "'";
-  return text;
-}
-
-// Processes at work in that folder; those that ended and were not waited for have none.
-int processes_in(const std::filesystem::path& folder) {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::error_code error;
-    if (std::filesystem::read_symlink(entry.path() / "cwd", error) == std::filesystem::canonical(folder) && !error)
-      ++count;
-  }
-  return count;
 }
 
 }  // namespace

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
-#include "fulgur/checkpoint/safetensors.h"
-#include "fulgur/core/text/text.h"
-#include "ranks.h"
+#include "mesh_runs.h"
 #include "support/gpu.h"
 
 namespace mesh_test {
@@ -18,126 +15,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const Arguments kAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
-
-/// Ranks along the axes, and how they compute a batch of 8 samples.
-struct Mesh {
-  int data = 1, pipeline = 2;
-  std::string schedule = "1f1b";
-  std::string micro_batches = "4";
-  Arguments more = {};
-  int ranks() const { return data * pipeline; }
-};
-
-// The ranks run in the folder. Options of an optimizer come first in `more`.
-std::vector<Finished> fit(const fs::path& folder, const Mesh& mesh, const Arguments& more) {
-  Arguments arguments = probe("fit", mesh.ranks(), 8 * mesh.ranks(), more);
-  for (auto& argument : arguments)
-    if (argument == "ddp") argument = "mesh";
-  return run_ranks({.count = mesh.ranks(), .folder = folder},
-                   arguments +
-                       Arguments{"--trainer.strategy.mesh.pipeline", std::to_string(mesh.pipeline),
-                                 "--trainer.strategy.schedule", mesh.schedule, "--trainer.strategy.micro_batches",
-                                 mesh.micro_batches, "--data.batch_size", std::to_string(8 / mesh.data)} +
-                       mesh.more);
-}
-
-std::vector<Finished> fit_alone(const fs::path& folder, const Arguments& more) {
-  return {trainer(probe("fit", 1, 8, more), {.folder = folder, .environment = {"OMP_NUM_THREADS=1"}})};
-}
-
-fs::path trained(const TemporaryFolder& folder, const Mesh& mesh, const Arguments& more) {
-  REQUIRE(all_exit(fit(folder.path(), mesh, more), 0));
-  return last_checkpoint(folder.path());
-}
-
-fs::path trained_alone(const TemporaryFolder& folder, const Arguments& more) {
-  REQUIRE(all_exit(fit_alone(folder.path(), more), 0));
-  return last_checkpoint(folder.path());
-}
-
-bool same_states(const fs::path& a, const fs::path& b) {
-  const auto first = fulgur::read_safetensors(a / "optimizer.safetensors").tensors,
-             second = fulgur::read_safetensors(b / "optimizer.safetensors").tensors;
-  return std::ranges::equal(first, second, [](const auto& x, const auto& y) {
-    return x.first == y.first && x.second.sizes() == y.second.sizes() && x.second.equal(y.second);
-  });
-}
-
-/// The values of a column of the run's metrics, without empty ones.
-std::vector<double> column(const fs::path& root, const std::string& name) {
-  std::ifstream file(run_folder(root) / "metrics.csv");
-  std::string line;
-  std::getline(file, line);
-  const auto names = fulgur::split_text(line, ',');
-  const auto index = static_cast<size_t>(std::ranges::find(names, name) - names.begin());
-  CAPTURE(line);
-  REQUIRE(index < names.size());
-  std::vector<double> values;
-  while (std::getline(file, line))
-    if (const auto cells = fulgur::split_text(line, ','); index < cells.size() && !cells[index].empty())
-      values.push_back(std::stod(cells[index]));
-  return values;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  REQUIRE_FALSE(a.empty());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
-  return most;
-}
-
-// With a larger learning rate, Adam makes steps of full length of differences in the last bit of a small gradient. An
-// epoch has more than 100 steps: its last batch is divided among shares of the data differently.
-Arguments gpt(const TemporaryFolder& folder, const Arguments& more = {}) {
-  std::string text;
-  for (int i = 0; i < 20000; ++i) text += static_cast<char>('a' + i * i % 17 * i % 11);
-  write_text(folder / "text.txt", text);
-  return Arguments{"--optimizer", "AdamW", "--optimizer.lr", "0.001"} +
-         Arguments{"--model",
-                   "ProbeGpt",
-                   "--model.vocab_size",
-                   "11",
-                   "--model.block_size",
-                   "16",
-                   "--model.n_layer",
-                   "6",
-                   "--model.n_head",
-                   "2",
-                   "--model.n_embd",
-                   "16",
-                   "--data",
-                   "TextDataModule",
-                   "--data.path",
-                   (folder / "text.txt").string(),
-                   "--data.block_size",
-                   "16",
-                   "--data.batch_size",
-                   "8",
-                   "--trainer.log_every_n_steps",
-                   "1"} +
-         more;
-}
-
-/// What follows `mark` in the lines that a rank has logged.
-std::vector<std::string> lines_of(const fs::path& root, const std::vector<Finished>& runs, size_t rank,
-                                  const std::string& mark) {
-  const std::string text =
-      rank == 0 ? runs[0].err : read_text(run_folder(root) / ("rank_" + std::to_string(rank) + ".log"));
-  std::vector<std::string> found;
-  for (const auto& line : fulgur::split_text(text, '\n'))
-    if (const auto at = line.find(mark); at != line.npos) found.push_back(line.substr(at + mark.size()));
-  return found;
-}
-
-Arguments layers(const Arguments& more) { return kAdam + Arguments{"--model", "ProbeStages"} + more; }
+Arguments layers(const Arguments& more) { return kMeshAdam + Arguments{"--model", "ProbeStages"} + more; }
 
 }  // namespace
 
 TEST_CASE("mesh: a GPT's losses over 100 steps are those of one process") {
   const TemporaryFolder text, one;
-  const Arguments options = gpt(text, {"--trainer.max_steps", "100"});
+  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", "100"});
   const auto expected = trained_alone(one, options);
   const auto losses = column(one.path(), "mean_loss");
   for (const Mesh& mesh : {Mesh{.pipeline = 2}, {.pipeline = 4}, {.data = 2, .pipeline = 2}})
@@ -146,7 +30,7 @@ TEST_CASE("mesh: a GPT's losses over 100 steps are those of one process") {
       scheduled.schedule = schedule;
       CAPTURE(mesh.data, mesh.pipeline, schedule);
       const TemporaryFolder many;
-      const auto found = trained(many, scheduled, options);
+      const auto found = trained_mesh(many, scheduled, options);
       CHECK(largest_difference(losses, column(many.path(), "mean_loss")) < 1e-4);
       CHECK(difference(expected, found) < 1e-3);
     }
@@ -155,29 +39,29 @@ TEST_CASE("mesh: a GPT's losses over 100 steps are those of one process") {
 TEST_CASE("mesh: rotary positions, RMS norm and recomputed activations work in stages too") {
   const TemporaryFolder text, one, many;
   const Arguments options =
-      gpt(text, {"--model.positions", "rotary", "--model.norm", "rms", "--model.mlp", "swiglu", "--model.bias", "false",
-                 "--model.activation_checkpointing", "every_2", "--trainer.max_steps", "30"});
+      mesh_gpt(text, {"--model.positions", "rotary", "--model.norm", "rms", "--model.mlp", "swiglu", "--model.bias",
+                      "false", "--model.activation_checkpointing", "every_2", "--trainer.max_steps", "30"});
   trained_alone(one, options);
-  trained(many, {.pipeline = 2, .schedule = GENERATE("1f1b", "zero_bubble")}, options);
+  trained_mesh(many, {.pipeline = 2, .schedule = GENERATE("1f1b", "zero_bubble")}, options);
   CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);
 }
 
 TEST_CASE("mesh: an MlpClassifier in stages") {
   const TemporaryFolder one, many;
-  const Arguments options = kAdam + Arguments{"--model",
-                                              "MlpClassifier",
-                                              "--model.hidden",
-                                              "[16, 16, 16]",
-                                              "--data",
-                                              "SyntheticDataModule",
-                                              "--data.batch_size",
-                                              "8",
-                                              "--trainer.max_steps",
-                                              "20",
-                                              "--trainer.log_every_n_steps",
-                                              "1"};
+  const Arguments options = kMeshAdam + Arguments{"--model",
+                                                  "MlpClassifier",
+                                                  "--model.hidden",
+                                                  "[16, 16, 16]",
+                                                  "--data",
+                                                  "SyntheticDataModule",
+                                                  "--data.batch_size",
+                                                  "8",
+                                                  "--trainer.max_steps",
+                                                  "20",
+                                                  "--trainer.log_every_n_steps",
+                                                  "1"};
   trained_alone(one, options);
-  trained(many, {.pipeline = 4, .schedule = "zero_bubble"}, options);
+  trained_mesh(many, {.pipeline = 4, .schedule = "zero_bubble"}, options);
   CHECK(largest_difference(column(one.path(), "train_loss"), column(many.path(), "train_loss")) < 1e-5);
 }
 
@@ -196,7 +80,7 @@ TEST_CASE("mesh: clipping by the norm of all stages, accumulation, and shorter l
   const TemporaryFolder one, many;
   const Arguments options = layers(more + Arguments{"--trainer.max_steps", "30"});
   const auto expected = trained_alone(one, options);
-  const auto found = trained(many, {.pipeline = 2, .schedule = schedule}, options);
+  const auto found = trained_mesh(many, {.pipeline = 2, .schedule = schedule}, options);
   CHECK(difference(expected, found) < 1e-5);
   CHECK(largest_difference(column(one.path(), "loss_step"), column(many.path(), "loss_step")) < 1e-5);
 }
@@ -209,18 +93,18 @@ TEST_CASE("mesh: an interrupted run continues to the bit, and its checkpoint is 
       layers({"--model.dropout", mesh.data == 2 ? "0.2" : "0", "--model.ties", "true", "--model.scales", "true",
               "--model.shuffles", "true", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
   const TemporaryFolder whole, parts;
-  const auto expected = trained(whole, mesh, options);
+  const auto expected = trained_mesh(whole, mesh, options);
   REQUIRE(all_exit(
-      fit(parts.path(), mesh,
-          options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
-                              "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
+      fit_mesh(parts.path(), mesh,
+               options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                   "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
       75));
   const TemporaryFolder other;
   fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   if (cut_at == "1") {
     // The gradients are those of the stages of their ranks.
     const auto is_refused = [&](const Mesh& divided) {
-      const auto runs = fit(other.path(), divided, options + Arguments{"--resume", "--allow-config-change"});
+      const auto runs = fit_mesh(other.path(), divided, options + Arguments{"--resume", "--allow-config-change"});
       UNSCOPED_INFO(runs[0].err);
       return std::ranges::all_of(runs, [](const Finished& run) { return run.exit_code == 4; }) &&
              says(runs[0].err, "was saved between a backward and its step");
@@ -231,9 +115,33 @@ TEST_CASE("mesh: an interrupted run continues to the bit, and its checkpoint is 
     *std::ranges::find(alone, "ddp") = "mesh";
     CHECK(all_exit(run_ranks({.count = 2, .folder = other.path()}, alone), 4));
   }
-  REQUIRE(all_exit(fit(parts.path(), mesh, options + Arguments{"--resume"}), 0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
   CHECK(same_bits(expected, last_checkpoint(parts.path())));
   CHECK(same_states(expected, last_checkpoint(parts.path())));
+}
+
+TEST_CASE("mesh: the means of a log window, and hooks, continue if a run resumes with another mesh") {
+  const Arguments options = layers({"--trainer.max_epochs", "3", "--trainer.log_every_n_steps", "5", "--data.num_train",
+                                    "56", "--model.shuffles", "true"});
+  const Arguments cut{"--trainer.agree_every",
+                      "1",
+                      "--trainer.callbacks+=ProbeCallback",
+                      "--trainer.callbacks.signal_rank",
+                      "0",
+                      "--trainer.callbacks.signal_step",
+                      "8"};
+  const TemporaryFolder whole, parts;
+  trained_alone(whole, options);
+  // From one process to a pipeline of two ranks, and to one of three.
+  REQUIRE(all_exit(fit_alone(parts.path(), options + cut), 75));
+  const Arguments more = options + Arguments{"--resume", "--allow-config-change"};
+  const int first = GENERATE(2, 3);
+  Arguments again = more + cut;
+  again.back() = "13";
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.pipeline = first}, again), 75));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.pipeline = 5 - first}, more), 0));
+  CHECK(largest_difference(column(whole.path(), "loss_step"), column(parts.path(), "loss_step")) < 1e-5);
+  CHECK(largest_difference(column(whole.path(), "loss_epoch"), column(parts.path(), "loss_epoch")) < 1e-5);
 }
 
 TEST_CASE("mesh: any number of micro-batches, and batches that have fewer samples") {
@@ -241,7 +149,7 @@ TEST_CASE("mesh: any number of micro-batches, and batches that have fewer sample
   const std::string micro_batches = GENERATE("3", "7", "16");
   const TemporaryFolder one, many, parts;
   const auto expected = trained_alone(one, options);
-  const auto runs = fit(many.path(), {.micro_batches = micro_batches}, options);
+  const auto runs = fit_mesh(many.path(), {.micro_batches = micro_batches}, options);
   REQUIRE(all_exit(runs, 0));
   CHECK(difference(expected, last_checkpoint(many.path())) < 1e-5);
   CHECK(says(runs[0].err, "[strategies.fewer_micro_batches]") ==
@@ -255,9 +163,19 @@ TEST_CASE("mesh: any number of micro-batches, and batches that have fewer sample
                       "1",
                       "--trainer.callbacks.signal_step",
                       "4"};
-  REQUIRE(all_exit(fit(parts.path(), {.micro_batches = micro_batches}, options + cut), 75));
-  REQUIRE(all_exit(fit(parts.path(), {.micro_batches = micro_batches}, options + Arguments{"--resume"}), 0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.micro_batches = micro_batches}, options + cut), 75));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.micro_batches = micro_batches}, options + Arguments{"--resume"}), 0));
   CHECK(same_bits(last_checkpoint(many.path()), last_checkpoint(parts.path())));
+}
+
+TEST_CASE("mesh: averaged weights are validated, of layers that ranks compute together") {
+  const TemporaryFolder one, many;
+  const Arguments more{
+      "--trainer.max_steps",       "12", "--trainer.val_check_interval", "3", "--trainer.callbacks+=WeightAveraging",
+      "--trainer.callbacks.decay", "0.5"};
+  trained_alone(one, mesh_gpt(one, more));
+  trained_mesh(many, {.pipeline = GENERATE(1, 2), .tensor = 2}, mesh_gpt(many, more));
+  CHECK(largest_difference(column(one.path(), "val_loss"), column(many.path(), "val_loss")) < 1e-4);
 }
 
 TEST_CASE("mesh: averaged weights are validated, of all stages") {
@@ -265,7 +183,7 @@ TEST_CASE("mesh: averaged weights are validated, of all stages") {
                                     "--trainer.callbacks+=WeightAveraging", "--trainer.callbacks.decay", "0.5"});
   const TemporaryFolder one, many;
   trained_alone(one, options);
-  trained(many, {.data = GENERATE(1, 2), .pipeline = 2}, options);
+  trained_mesh(many, {.data = GENERATE(1, 2), .pipeline = 2}, options);
   CHECK(largest_difference(column(one.path(), "val_loss"), column(many.path(), "val_loss")) < 1e-5);
 }
 
@@ -276,17 +194,17 @@ TEST_CASE("mesh: a checkpoint of a pipeline is continued by one process, and the
   const auto to = [&](const char* steps) {
     return options + Arguments{"--trainer.max_steps", steps, "--resume", "--allow-config-change"};
   };
-  REQUIRE(all_exit(fit(parts.path(), {.pipeline = 2}, options + Arguments{"--trainer.max_steps", "5"}), 0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.pipeline = 2}, options + Arguments{"--trainer.max_steps", "5"}), 0));
   REQUIRE(all_exit(fit_alone(parts.path(), to("10")), 0));
-  REQUIRE(all_exit(fit(parts.path(), {.data = 2, .pipeline = 2, .schedule = "zero_bubble"}, to("17")), 0));
-  REQUIRE(all_exit(fit(parts.path(), {.pipeline = 3}, to("24")), 0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.data = 2, .pipeline = 2, .schedule = "zero_bubble"}, to("17")), 0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.pipeline = 3}, to("24")), 0));
   CHECK(difference(expected, last_checkpoint(parts.path())) < 1e-5);
 }
 
 TEST_CASE("mesh: batch norm of one stage, validation of the whole module, and a loss that all ranks know") {
   const TemporaryFolder folder;
-  const auto runs = fit(folder.path(), {.data = 2, .pipeline = 2, .micro_batches = "2"},
-                        layers({"--model.norm", "true", "--trainer.max_epochs", "2"}));
+  const auto runs = fit_mesh(folder.path(), {.data = 2, .pipeline = 2, .micro_batches = "2"},
+                             layers({"--model.norm", "true", "--trainer.max_epochs", "2"}));
   REQUIRE(all_exit(runs, 0));
   CHECK(column(folder.path(), "val_loss").size() == 2);
   const auto losses_of = [&](size_t rank) { return lines_of(folder.path(), runs, rank, "loss known here: "); };
@@ -300,7 +218,7 @@ TEST_CASE("mesh: batch norm of one stage, validation of the whole module, and a 
 TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
   const auto message = [&](const Mesh& mesh, const Arguments& more) {
     const TemporaryFolder folder;
-    const auto runs = fit(folder.path(), mesh, more + Arguments{"--trainer.max_steps", "4"});
+    const auto runs = fit_mesh(folder.path(), mesh, more + Arguments{"--trainer.max_steps", "4"});
     for (const Finished& run : runs) CHECK(run.exit_code != 0);
     return runs[0].err;
   };
@@ -309,7 +227,7 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
              "mesh.pipeline: 2 does not divide the 3 ranks"));
   CHECK(says(message({.pipeline = 2, .more = {"--trainer.strategy.mesh.data", "2"}}, plain),
              "the axes of the mesh have 2 (data) × 2 (pipeline) = 4 ranks, and the run has 2"));
-  CHECK(says(message({.more = {"--trainer.strategy.mesh.tensor", "2"}}, plain), "mesh.tensor: 2 is not there yet"));
+  CHECK(says(message({.more = {"--trainer.strategy.mesh.shard", "2"}}, plain), "mesh.shard: 2 is not there yet"));
   CHECK(says(message({.pipeline = 4}, layers({"--model.layers", "1"})), "4 stages need at least as many layers"));
   CHECK(says(message({.schedule = "interleaved_1f1b", .micro_batches = "5"}, plain),
              "micro_batches must be a multiple of mesh.pipeline"));
@@ -330,31 +248,31 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
   CHECK(says(mistaken("undefined"), "the layer 'layer2' of the module's stages() returned an undefined tensor"));
   CHECK(says(mistaken("fails"), "the layer 'layer2' of the module's stages() failed (micro-batch 0, which gave it"));
   const TemporaryFolder folder;
-  const auto counts = fit(folder.path(), {}, layers({"--model.mistake", "counts"}));
+  const auto counts = fit_mesh(folder.path(), {}, layers({"--model.mistake", "counts"}));
   CHECK(says(counts[1].err, "the buffer 'count' was changed in a step by rank 1 of the pipeline"));
-  CHECK(says(message({}, kAdam), "the layers that the module's stages() returns, and it returns none"));
+  CHECK(says(message({}, kMeshAdam), "the layers that the module's stages() returns, and it returns none"));
   CHECK(says(message({}, plain + Arguments{"--trainer.auto_micro_batch", "true"}), "auto_micro_batch"));
 }
 
 TEST_CASE("mesh: a rank that dies ends the others within the timeout") {
   const TemporaryFolder folder;
-  const auto runs = fit(folder.path(), {.pipeline = 2}, layers({"--model.trouble", "kill"}));
+  const auto runs = fit_mesh(folder.path(), {.pipeline = 2}, layers({"--model.trouble", "kill"}));
   CHECK(runs[1].exit_code == 9);
   CHECK(runs[0].exit_code == 5);
 }
 
 TEST_CASE("mesh: stages named by cuts begin with these layers") {
   const TemporaryFolder folder;
-  const auto runs = fit(folder.path(), {.pipeline = 2, .more = {"--trainer.strategy.cuts", "[layer3]"}},
-                        layers({"--trainer.max_steps", "2"}));
+  const auto runs = fit_mesh(folder.path(), {.pipeline = 2, .more = {"--trainer.strategy.cuts", "[layer3]"}},
+                             layers({"--trainer.max_steps", "2"}));
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "stages first … layer2 | layer3 … last"));
 }
 
 TEST_CASE("mesh: without a pipeline, the ranks are those of ddp") {
   const TemporaryFolder one, many;
-  const auto expected = trained_alone(one, kAdam + Arguments{"--trainer.max_steps", "20"});
-  Arguments arguments = probe("fit", 2, 8, kAdam + Arguments{"--trainer.max_steps", "20"});
+  const auto expected = trained_alone(one, kMeshAdam + Arguments{"--trainer.max_steps", "20"});
+  Arguments arguments = probe("fit", 2, 8, kMeshAdam + Arguments{"--trainer.max_steps", "20"});
   *std::ranges::find(arguments, "ddp") = "mesh";
   REQUIRE(all_exit(run_ranks({.count = 2, .folder = many.path()}, arguments), 0));
   CHECK(difference(expected, last_checkpoint(many.path())) < 1e-6);
@@ -369,15 +287,15 @@ TEST_CASE("mesh: the bubble on stages that sleep is the closed form", "[.bubble]
   const double sleep_ms = takes_turns ? 200 : schedule == "zero_bubble" ? 450 : 150;
   const TemporaryFolder folder;
   // Each stage has one layer that sleeps.
-  const auto runs =
-      fit(folder.path(),
-          {.pipeline = 4,
-           .schedule = schedule,
-           .micro_batches = "8",
-           .more = {"--trainer.strategy.cuts", takes_turns ? "[layer1, layer2, layer3, layer4, layer5, layer6, layer7]"
-                                                           : "[layer1, layer2, layer3]"}},
-          layers({"--model.layers", takes_turns ? "8" : "4", "--model.sleep_ms", std::to_string(sleep_ms),
-                  "--trainer.max_steps", "4"}));
+  const auto runs = fit_mesh(
+      folder.path(),
+      {.pipeline = 4,
+       .schedule = schedule,
+       .micro_batches = "8",
+       .more = {"--trainer.strategy.cuts",
+                takes_turns ? "[layer1, layer2, layer3, layer4, layer5, layer6, layer7]" : "[layer1, layer2, layer3]"}},
+      layers({"--model.layers", takes_turns ? "8" : "4", "--model.sleep_ms", std::to_string(sleep_ms),
+              "--trainer.max_steps", "4"}));
   REQUIRE(all_exit(runs, 0));
   // Rank 0 has the first action of a step and the last one. A sleep that takes longer counts as work.
   const auto of_first = lines_of(folder.path(), runs, 0, "a step took ");
@@ -400,9 +318,9 @@ TEST_CASE("mesh: on GPUs the ranks compute what one process does, over NCCL", "[
                              Mesh{.data = 2, .pipeline = 2, .schedule = "interleaved_1f1b"});
   require_gpus(mesh.ranks());
   const TemporaryFolder text, one, many;
-  const Arguments options = gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
+  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
   trained_alone(one, options + Arguments{"--trainer.devices", "1"});
-  trained(many, mesh, options);
+  trained_mesh(many, mesh, options);
   CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);
 }
 

@@ -189,6 +189,12 @@ class ProbeStages : public fulgur::LightningModule {
 class ProbeGpt : public fulgur::GPT {
  public:
   using fulgur::GPT::GPT;
+  int on_train_batch_start(const Batch&, int64_t) override {
+    int64_t here = 0;
+    for (const Tensor& parameter : parameters()) here += parameter.numel();
+    if (global_step() == 1) fulgur::log::info(cat("parameters here: ", here));
+    return 0;
+  }
   void on_train_batch_end(const fulgur::StepOutput& output, const Batch&, int64_t) override {
     log("mean_loss", output.loss, {.sync_dist = true});
   }

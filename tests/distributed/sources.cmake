@@ -17,9 +17,13 @@ set(TEST_SOURCES
   ddp_resume_test.cpp
   ddp_training_test.cpp
   fsdp_test.cpp
+  global_batch_test.cpp
   launch_test.cpp
+  lost_node_test.cpp
+  mesh_runs.cpp
   mesh_test.cpp
   ranks.cpp
   rendezvous_test.cpp
   sharded_checkpoints_test.cpp
-  slow_networks_test.cpp)
+  slow_networks_test.cpp
+  tensor_parallel_test.cpp)

@@ -169,8 +169,10 @@ namespace distributed {
 }
 
 namespace mesh {
+#include "mesh.in_c.1.inc"
+#include "mesh.layers_that_ranks_compute_together.1.inc"
 #include "mesh.the_layers_of_a_module.1.inc"
-}
+}  // namespace mesh
 
 namespace image_transforms {
 #include "image_transforms.a_transform_of_your_own.1.inc"

@@ -285,12 +285,12 @@ TEST_CASE("launcher: the store exists while the processes run, reports a failure
   }
   test::write_text(launching / "end", "");
   CHECK(test::code_of(pid) == 1);
-  ::close(fulgur::detail::listen_on(client.main_port, false).fd);
+  ::close(fulgur::detail::listen_on("127.0.0.1", client.main_port, true).fd);
 }
 
 TEST_CASE("launcher: a port in use is an error at once") {
   Launching launching(2);
-  const fulgur::detail::ListeningSocket taken = fulgur::detail::listen_on(0, false);
+  const fulgur::detail::ListeningSocket taken = fulgur::detail::listen_on("127.0.0.1", 0, true);
   launching.options.main_port = taken.port;
   const std::string message = test::message_of<DistributedError>([&] { launching.run({}); });
   ::close(taken.fd);
@@ -311,7 +311,7 @@ TEST_CASE("launcher: a port below 1024 needs privileges") {
     std::string message = "no error";
     if (::geteuid() == 0 && ::setuid(65534) != 0) message = "cannot give up rights";
     try {
-      ::close(fulgur::detail::listen_on(81, false).fd);
+      ::close(fulgur::detail::listen_on("127.0.0.1", 81, true).fd);
     } catch (const DistributedError& error) {
       message = error.what();
     }

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
+#include "distributed/heartbeat.h"
 #include "distributed/rendezvous.h"
 #include "fulgur/core/system/stop_signal.h"
 #include "fulgur/core/text/errors.h"
@@ -28,10 +29,15 @@ class CountingStore final : public c10d::Store {
     ++changes;
     return store_->compareSet(key, expected, desired);
   }
-  std::vector<uint8_t> get(const std::string& key) override { return ++looks, store_->get(key); }
+  std::vector<uint8_t> get(const std::string& key) override { return ++looks, ++requests, store_->get(key); }
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override {
+    return ++requests, store_->multiGet(keys);
+  }
   int64_t add(const std::string& key, int64_t value) override { return ++changes, store_->add(key, value); }
   bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }
   bool check(const std::vector<std::string>& keys) override {
+    while (silent) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ++requests;
     looks += static_cast<int64_t>(keys.size());
     return store_->check(keys);
   }
@@ -41,7 +47,8 @@ class CountingStore final : public c10d::Store {
     store_->wait(keys, timeout);
   }
 
-  std::atomic<int64_t> changes = 0, looks = 0;
+  std::atomic<int64_t> changes = 0, looks = 0, requests = 0;
+  std::atomic<bool> silent = false;  // a question gets no answer
 
  private:
   c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
@@ -122,6 +129,31 @@ TEST_CASE("a rank that is asked to stop when all have come does not leave") {
   waiting.join();
   CHECK_NOTHROW(fulgur::detail::meet_in(store, place_of(0, 1), 60, 1));
   stop_signal() = 0;
+}
+
+TEST_CASE("a report of what 1,024 ranks did asks the store twice") {
+  for (const int64_t ranks : {8, 1024}) {
+    const auto store = c10::make_intrusive<CountingStore>();
+    for (int64_t rank = 1; rank < ranks; ++rank)
+      store->set("does/" + std::to_string(rank), std::vector<uint8_t>{'1', '|', 'b', 'a', 'c', 'k'});
+    fulgur::detail::Heartbeat heartbeat(store, 0, ranks);
+    heartbeat.say_failed();
+    const int64_t before = store->requests;
+    const std::string report = heartbeat.report();
+    CHECK(store->requests - before == 2);
+    CHECK(report.find("rank " + std::to_string(ranks - 1) + ": back, reported ") != std::string::npos);
+    CHECK(report.find("rank 0 (this one): failed in start at step 0") != std::string::npos);
+  }
+}
+
+TEST_CASE("a report does not wait for a store that gives no answer, as that of a node that is gone") {
+  const auto store = c10::make_intrusive<CountingStore>();
+  fulgur::detail::Heartbeat heartbeat(store, 0, 2);
+  store->silent = true;
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(heartbeat.report().find("the run's store does not answer") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  store->silent = false;
 }
 
 }  // namespace rendezvous_requests_test

@@ -12,6 +12,7 @@ set(TEST_SOURCES
   launcher_nodes_test.cpp
   launcher_signals_test.cpp
   launcher_test.cpp
+  listening_socket_test.cpp
   no_name_lookups_test.cpp
   node_numbers_test.cpp
   orthonormal_test.cpp

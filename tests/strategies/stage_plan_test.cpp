@@ -80,13 +80,13 @@ TEST_CASE("pipeline: a tensor has the ranks of its stages, of which the first ow
 TEST_CASE("pipeline: a chain that does not have the module's parameters is refused") {
   const auto module = chain_of({1, 1});
   module->chain.layers[1].modules = {"layer7"};
-  CHECK_THROWS_WITH(plan_of(module, 2), ContainsSubstring("'layer7', which is no module or parameter"));
+  CHECK_THROWS_WITH(plan_of(module, 2), ContainsSubstring("'layer7', which is no module, parameter or buffer"));
   module->chain.layers[1].modules = {};
   CHECK_THROWS_WITH(plan_of(module, 2), ContainsSubstring("names these parameters: layer1.weight"));
   module->chain.layers[1].name = "layer0";
   CHECK_THROWS_WITH(plan_of(module, 2), ContainsSubstring("named 'layer0'"));
   module->chain.loss = {};
-  CHECK_THROWS_WITH(plan_of(module, 2), ContainsSubstring("must set both input and loss"));
+  CHECK_THROWS_WITH(plan_of(module, 2), ContainsSubstring("must set input and loss; it has not set loss"));
 }
 
 }  // namespace stage_plan_test

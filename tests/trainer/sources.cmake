@@ -71,6 +71,7 @@ set(TEST_SOURCES
   loops/predictions_test.cpp
   checkpointing/preemption_test.cpp
   services/rank_consensus_test.cpp
+  services/thousand_ranks_test.cpp
   services/trial_test.cpp
   checkpointing/resume_choice_test.cpp
   checkpointing/stop_after_test.cpp

@@ -142,13 +142,13 @@ Tensor GPT::embed(const Tensor& tokens, const Tensor& positions, GptContext& con
   }
   if (options_.positions == GptPositions::learned)
     x = x + (positions.defined() ? wpe_(positions) : wpe_->weight.narrow(0, 0, tokens.size(1)));
-  context.rotation = rotation_of(x, positions);
+  context.rotation = rotation_of(x, positions, tokens.size(1));
   return options_.dropout > 0 ? at::dropout(x, options_.dropout, is_training()) : x;
 }
 
-nn::Rotation GPT::rotation_of(const Tensor& x, const Tensor& positions) const {
+nn::Rotation GPT::rotation_of(const Tensor& x, const Tensor& positions, int64_t length) const {
   if (options_.positions == GptPositions::learned) return {};
-  const Tensor places = positions.defined() ? positions : at::arange(x.size(1), x.options().dtype(at::kLong));
+  const Tensor places = positions.defined() ? positions : at::arange(length, x.options().dtype(at::kLong));
   return nn::rotation_at(places, options_.n_embd / options_.n_head, options_.rope_theta.value.value_or(10000.0),
                          x.scalar_type());
 }
@@ -207,8 +207,10 @@ LayerChain GPT::stages() {
     return embed(tokens, {}, context);
   });
   for (size_t i = 0; i < blocks_.size(); ++i)
-    chain.add(cat("h.", i), {cat("transformer.h.", i)},
-              [this, i](const Tensor& x) { return block(i, x, {.rotation = rotation_of(x, {})}); });
+    chain.add(
+        cat("h.", i), {cat("transformer.h.", i)},
+        // Ranks may have parts of the tokens of x.
+        [this, i](const Tensor& x) { return block(i, x, {.rotation = rotation_of(x, {}, options_.block_size)}); });
   chain.add("head", {"transformer.ln_f", "lm_head"}, [this](const Tensor& x) { return lm_head_(ln_f_.forward(x)); });
   chain.loss = [this](const LayerChain::Values& logits, const Batch& batch) {
     Tensor loss = loss_of(logits[0], batch);
@@ -216,6 +218,13 @@ LayerChain GPT::stages() {
     return loss;
   };
   return chain;
+}
+
+TensorPlan GPT::tensor_plan() const {
+  TensorPlan plan = gpt_tensor_plan(block_options(options_));
+  plan.push_back({.pattern = "transformer.wte", .split = TensorSplit::vocabulary});
+  plan.push_back({.pattern = "lm_head", .split = TensorSplit::vocabulary});
+  return plan;
 }
 
 Tensor GPT::loss_of(const Batch& batch) { return loss_of(forward(batch[0]), batch); }

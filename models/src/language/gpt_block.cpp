@@ -33,6 +33,12 @@ Tensor for_each_query(const Tensor& x, int64_t groups) {
   return x.unsqueeze(2).expand({samples, heads, groups, length, size}).reshape({samples, heads * groups, length, size});
 }
 
+// Those of the first tokens of sequences without positions of their own.
+nn::Rotation first_of(const nn::Rotation& all, int64_t length) {
+  if (all.cos.dim() > 2 || all.cos.size(0) == length) return all;
+  return {all.cos.narrow(0, 0, length), all.sin.narrow(0, 0, length)};
+}
+
 Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, double dropout) {
   const std::optional<Tensor> only = mask.defined() ? std::optional(mask) : std::nullopt;
   const int64_t groups = query.size(1) / key.size(1);
@@ -64,17 +70,22 @@ CausalSelfAttention::CausalSelfAttention(const GptBlockOptions& options)
 }
 
 Tensor CausalSelfAttention::forward(const Tensor& input, const GptContext& context, KeyValueCache* cache) {
-  const int64_t samples = input.size(0), length = input.size(1), width = options_.n_embd;
-  const int64_t size = width / options_.n_head, of_keys = size * n_kv_head_;
-  const auto parts = c_attn(input).split_with_sizes({width, of_keys, of_keys}, /*dim=*/2);
+  const int64_t size = options_.n_embd / options_.n_head;
+  const Tensor joined = c_attn(input);
+  // A rank that has only a part of the layer has the same part of queries, keys and values.
+  const int64_t samples = joined.size(0), length = joined.size(1);
+  const int64_t divided_by = size * (options_.n_head + 2 * n_kv_head_) / joined.size(2);
+  const int64_t n_head = options_.n_head / divided_by, n_kv_head = n_kv_head_ / divided_by;
+  const int64_t width = size * n_head, of_keys = size * n_kv_head;
+  const auto parts = joined.split_with_sizes({width, of_keys, of_keys}, /*dim=*/2);
   const auto heads = [&](const Tensor& x, int64_t count) {
     return x.view({samples, length, count, size}).transpose(1, 2);
   };
-  Tensor query = heads(parts[0], options_.n_head), key = heads(parts[1], n_kv_head_),
-         value = heads(parts[2], n_kv_head_);
+  Tensor query = heads(parts[0], n_head), key = heads(parts[1], n_kv_head), value = heads(parts[2], n_kv_head);
   if (context.rotation) {
-    query = nn::rotate(query, context.rotation);
-    key = nn::rotate(key, context.rotation);
+    const nn::Rotation rotation = first_of(context.rotation, length);
+    query = nn::rotate(query, rotation);
+    key = nn::rotate(key, rotation);
   }
   if (cache) std::tie(key, value) = cache->put(key, value, context.places, context.used);
   const Tensor mixed = attend(query, key, value, context.mask, is_training() ? options_.dropout : 0.0);
@@ -108,6 +119,21 @@ GptNorm::GptNorm(torch::nn::Module& parent, const char* name, const GptBlockOpti
     const auto of_width = nn::LayerNormOptions({options.n_embd}).eps(options.norm_eps);
     layer_ = parent.register_module(name, std::make_shared<nn::LayerNormImpl>(of_width, options.bias));
   }
+}
+
+TensorPlan gpt_tensor_plan(const GptBlockOptions& options) {
+  const int64_t heads = options.n_head, kv_heads = options.n_kv_head.value.value_or(heads);
+  const int64_t size = options.n_embd / heads, hidden = hidden_width(options);
+  const FusedPart of_keys{.outputs = size * kv_heads, .units = kv_heads, .unit = "n_kv_head"};
+  const FusedPart wide{.outputs = hidden, .units = hidden, .unit = "mlp_hidden"};
+  std::vector<FusedPart> of_mlp{wide};
+  if (options.mlp == GptMlpKind::swiglu) of_mlp.push_back(wide);
+  return {{.pattern = "*.attn.c_attn",
+           .split = TensorSplit::column,
+           .parts = {{.outputs = size * heads, .units = heads, .unit = "n_head"}, of_keys, of_keys}},
+          {.pattern = "*.attn.c_proj", .split = TensorSplit::row},
+          {.pattern = "*.mlp.c_fc", .split = TensorSplit::column, .parts = of_mlp},
+          {.pattern = "*.mlp.c_proj", .split = TensorSplit::row}};
 }
 
 GptBlock::GptBlock(const GptBlockOptions& options) {

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <future>
+#include <memory>
+#include <vector>
 
 #include "fulgur/core/system/start_thread.h"
 #include "fulgur/core/text/text.h"
@@ -11,8 +15,22 @@ namespace fulgur::detail {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);
+// A store on a node that is gone gives no answer, and for many minutes no error either.
+constexpr auto kAnswerWithin = std::chrono::seconds(5);
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+// What the ranks have reported, by rank; empty for one that has not. Two requests, unless one has never reported.
+std::vector<std::string> read_beats(c10d::Store& store, int64_t world_size) {
+  std::vector<std::string> keys, beats;
+  for (int64_t rank = 0; rank < world_size; ++rank) keys.push_back(cat("does/", rank));
+  if (store.check(keys)) {
+    for (const std::vector<uint8_t>& beat : store.multiGet(keys)) beats.emplace_back(beat.begin(), beat.end());
+    return beats;
+  }
+  for (const std::string& key : keys) beats.push_back(store.check({key}) ? store.get_to_str(key) : "");
+  return beats;
+}
 
 }  // namespace
 
@@ -71,16 +89,29 @@ void Heartbeat::run() {
 }
 
 std::string Heartbeat::report() const {
+  const char* const silent = "\n  the run's store does not answer, so the state of the other ranks is unknown";
   std::string text;
   try {
-    const auto& store = report_store_;
+    const auto answer = std::make_shared<std::promise<std::vector<std::string>>>();
+    std::future<std::vector<std::string>> coming = answer->get_future();
+    // A thread that gets no answer ends with the process.
+    start_thread("strategies.heartbeat", "Start fewer ranks, or use fewer threads.",
+                 [answer, store = report_store_, world_size = world_size_] {
+                   try {
+                     answer->set_value(read_beats(*store, world_size));
+                   } catch (...) {
+                     answer->set_exception(std::current_exception());
+                   }
+                 })
+        .detach();
+    if (coming.wait_for(kAnswerWithin) != std::future_status::ready) return silent;
+    const std::vector<std::string> beats = coming.get();
     for (int64_t rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) {
         text += cat("\n  rank ", rank, " (this one): ", now());
         continue;
       }
-      const std::string key = cat("does/", rank);
-      const std::string beat = store->check({key}) ? store->get_to_str(key) : "";
+      const std::string& beat = beats[static_cast<size_t>(rank)];
       const size_t mark = beat.find('|');
       if (mark == std::string::npos)
         text += cat("\n  rank ", rank, ": has never reported");
@@ -90,7 +121,7 @@ std::string Heartbeat::report() const {
     }
     text += "\n  (ranks report once a second; since then they may have done more)";
   } catch (const std::exception&) {
-    text += "\n  the run's store does not answer, so the state of the other ranks is unknown";
+    text += silent;
   }
   return text;
 }

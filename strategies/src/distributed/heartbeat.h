@@ -28,6 +28,7 @@ class Heartbeat {
   /// beat.
   void say_failed() noexcept;
   /// One line per rank: what it was doing when it last reported, and how long ago that was, to a tenth of a second.
+  /// Waits a few seconds for a store that does not answer.
   std::string report() const;
 
  private:

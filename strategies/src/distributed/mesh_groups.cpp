@@ -5,25 +5,35 @@
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
+namespace {
 
-MeshGroups::MeshGroups(ProcessGroup& whole, int64_t data, int64_t pipeline)
-    : whole_(whole), sizes_{data, pipeline}, places_{whole.place().rank % data, whole.place().rank / data} {
-  // A group is named by the coordinate that its ranks have in common.
-  const auto make = [&](MeshAxis axis, MeshAxis other, const char* name) {
-    if (size(axis) == 1) return;
-    groups_[static_cast<size_t>(axis)].emplace(
-        whole,
-        whole.impl().make_group(cat(name, place(other)), static_cast<int>(place(axis)), static_cast<int>(size(axis))));
-  };
-  make(MeshAxis::data, MeshAxis::pipeline, "data");
-  make(MeshAxis::pipeline, MeshAxis::data, "pipeline");
+constexpr std::array<const char*, 3> kAxisNames{"tensor", "data", "pipeline"};
+
+}  // namespace
+
+MeshGroups::MeshGroups(ProcessGroup& whole, const MeshSizes& sizes)
+    : whole_(whole), sizes_{sizes.tensor, sizes.data, sizes.pipeline}, places_{} {
+  int64_t rest = whole.place().rank;
+  for (size_t axis = 0; axis < sizes_.size(); ++axis) {
+    places_[axis] = rest % sizes_[axis];
+    rest /= sizes_[axis];
+  }
+  for (size_t axis = 0; axis < sizes_.size(); ++axis) {
+    if (sizes_[axis] == 1) continue;
+    // A group is named by the coordinates that its ranks have in common.
+    std::string name = kAxisNames[axis];
+    for (size_t other = 0; other < sizes_.size(); ++other)
+      if (other != axis) name += cat("_", places_[other]);
+    groups_[axis].emplace(
+        whole, whole.impl().make_group(name, static_cast<int>(places_[axis]), static_cast<int>(sizes_[axis])));
+  }
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> MeshGroups::connect(const std::string& name,
                                                            const std::vector<int64_t>& places) {
   const auto own = std::ranges::find(places, place(MeshAxis::pipeline)) - places.begin();
-  return whole_.impl().make_group(cat(name, "_", place(MeshAxis::data)), static_cast<int>(own),
-                                  static_cast<int>(places.size()));
+  return whole_.impl().make_group(cat(name, "_", place(MeshAxis::data), "_", place(MeshAxis::tensor)),
+                                  static_cast<int>(own), static_cast<int>(places.size()));
 }
 
 }  // namespace fulgur::detail

@@ -11,14 +11,19 @@
 namespace fulgur::detail {
 
 /// The axes of a mesh of ranks, the innermost first: ranks next to each other differ in it.
-enum class MeshAxis { data, pipeline };
+enum class MeshAxis { tensor, data, pipeline };
 
-/// The ranks of a run as a mesh: rank = data + pipeline · number of data ranks. Ranks that differ in one coordinate
-/// only are a group.
+/// The number of ranks along each axis.
+struct MeshSizes {
+  int64_t tensor = 1, data = 1, pipeline = 1;
+};
+
+/// The ranks of a run as a mesh: rank = tensor + tensor ranks · (data + data ranks · pipeline). Ranks that differ in
+/// one coordinate only are a group.
 class MeshGroups {
  public:
   /// All ranks must call it. The sizes multiply to the number of ranks.
-  MeshGroups(ProcessGroup& whole, int64_t data, int64_t pipeline);
+  MeshGroups(ProcessGroup& whole, const MeshSizes& sizes);
   MeshGroups(const MeshGroups&) = delete;
   MeshGroups& operator=(const MeshGroups&) = delete;
 
@@ -37,8 +42,8 @@ class MeshGroups {
 
  private:
   ProcessGroup& whole_;
-  std::array<int64_t, 2> sizes_, places_;
-  std::array<std::optional<C10dCollectives>, 2> groups_;
+  std::array<int64_t, 3> sizes_, places_;
+  std::array<std::optional<C10dCollectives>, 3> groups_;
 };
 
 }  // namespace fulgur::detail

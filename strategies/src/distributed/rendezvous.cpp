@@ -61,13 +61,16 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   options.port = static_cast<std::uint16_t>(place.main_port);
   try {
-    std::string address = "127.0.0.1";  // how rank 0 reaches it
-    // The store looks up the name of each address that connects. An IPv4 address on an IPv6 socket is not found in
-    // /etc/hosts, and a name server that does not answer blocks the store for seconds.
-    if (options.isServer) options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
-    // A refused client of the store retries only after a second.
-    else
+    std::string address;
+    if (options.isServer) {
+      const ListeningSocket socket =
+          listen_on(place.main_address, place.main_port, place.local_world_size == place.world_size);
+      options.masterListenFd = socket.fd;
+      address = socket.address;
+    } else {
+      // A refused client of the store retries only after a second.
       address = wait_for_listener(place.main_address, place.main_port, timeout_s);
+    }
     return connect_store(address, options);
   } catch (const Interrupted&) {
     throw;

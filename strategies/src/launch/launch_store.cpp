@@ -57,10 +57,12 @@ LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<
   store_options.timeout = std::chrono::seconds(30);
   std::string address = options.main_address;
   if (store_options.isServer) {
-    const ListeningSocket socket = listen_on(options.main_port, options.num_nodes > 1);
+    const bool on_one_node = options.num_nodes == 1;
+    const ListeningSocket socket =
+        listen_on(on_one_node ? "127.0.0.1" : options.main_address, options.main_port, on_one_node);
     store_options.masterListenFd = socket.fd;
     store_options.port = static_cast<uint16_t>(socket.port);
-    address = "127.0.0.1";  // how this launcher reaches it
+    address = socket.address;
   } else {
     address = wait_for_listener(address, options.main_port, options.start_timeout_s);
     store_options.port = static_cast<uint16_t>(options.main_port);

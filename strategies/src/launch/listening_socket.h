@@ -5,18 +5,18 @@
 
 namespace fulgur::detail {
 
-/// A bound, listening socket and its port.
+/// A bound, listening socket, its port, and the numeric address at which this machine reaches it.
 struct ListeningSocket {
   int fd = -1;
   int64_t port = 0;
+  std::string address = {};
 };
 
-/// Binds `port` (0: a free one) on the loopback interface, or on all with `everywhere`. The caller owns the descriptor.
-/// Throws a DistributedError that says why it failed.
-ListeningSocket listen_on(int64_t port, bool everywhere);
-
-/// True if that name or address resolves to 127.0.0.1 only.
-bool is_ipv4_loopback(const std::string& address);
+/// Binds `port` (0: a free one) at the first address of `address`, a name or a number, that this machine has. Unless
+/// the run is `on_one_node`, a name is not taken for a loopback address, which other nodes could not reach. If no
+/// address is left, it listens on all interfaces, with a warning. The caller owns the descriptor. Throws a
+/// DistributedError that says why it failed.
+ListeningSocket listen_on(const std::string& address, int64_t port, bool on_one_node);
 
 /// Waits until something listens there, and returns the numeric address that answered. Throws a DistributedError with
 /// address, port and reason after `timeout_s`, and Interrupted if the process was asked to stop.

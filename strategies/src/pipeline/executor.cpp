@@ -41,10 +41,10 @@ LayerChain::Values with_gradients(const LayerChain::Values& values) {
 
 }  // namespace
 
-PipelineExecutor::PipelineExecutor(LayerChain chain, StagePlan plan, PipelineSchedule schedule, PipelineShape shape,
-                                   MeshGroups& mesh, at::Device device)
+PipelineExecutor::PipelineExecutor(LayerChain chain, const StagePlan& plan, PipelineSchedule schedule,
+                                   PipelineShape shape, MeshGroups& mesh, at::Device device)
     : chain_(std::move(chain)),
-      plan_(std::move(plan)),
+      plan_(plan),
       schedule_(schedule),
       shape_(shape),
       mesh_(mesh),
@@ -122,11 +122,15 @@ void PipelineExecutor::forward(const PipelineAction& action, const Part& part, c
   Kept kept;
   kept.inputs = stage == 0 ? chain_.input(part.batch) : links_.receive_outputs(stage, part.key);
   services.part(part.batch.size(), [&] {
+    const SeenCalls seen(calls_);
     Values values = kept.inputs;
     const auto [begin, end] = plan_.stages[static_cast<size_t>(stage)];
     for (size_t layer = begin; layer < end; ++layer) values = run_layer(chain_.layers[layer], values, micro_batch);
+    if (calls_ && !is_last(stage))
+      for (Tensor& value : values) value = calls_->whole(value, "what a stage returns");
     if (is_last(stage)) {
-      const Tensor loss = chain_.loss(values, part.batch);
+      Tensor loss = chain_.loss(values, part.batch);
+      if (calls_) loss = calls_->whole(loss, "the loss");
       if (!loss.defined())
         throw Error(
             "[strategies.mesh] the loss of the module's stages() is undefined; a pipeline needs one for each "

@@ -8,6 +8,7 @@
 #include "fulgur/core/contracts/strategy.h"
 #include "pipeline/stage_links.h"
 #include "pipeline/stage_plan.h"
+#include "tensor/tensor_calls.h"
 
 namespace fulgur::detail {
 
@@ -15,12 +16,14 @@ namespace fulgur::detail {
 /// the parameters.
 class PipelineExecutor {
  public:
-  PipelineExecutor(LayerChain chain, StagePlan plan, PipelineSchedule schedule, PipelineShape shape, MeshGroups& mesh,
-                   at::Device device);
+  /// The plan must outlive this.
+  PipelineExecutor(LayerChain chain, const StagePlan& plan, PipelineSchedule schedule, PipelineShape shape,
+                   MeshGroups& mesh, at::Device device);
   PipelineExecutor(const PipelineExecutor&) = delete;
   PipelineExecutor& operator=(const PipelineExecutor&) = delete;
 
-  const StagePlan& plan() const { return plan_; }
+  /// From now on `calls` computes forwards; it must outlive this.
+  void divide_layers(TensorCalls& calls) { calls_ = &calls; }
   /// Forward and backward of a batch in micro-batches, of which a batch with too few samples has fewer. Returns its
   /// loss, the mean of theirs weighted by samples, on all ranks. Does not wait for a device.
   Tensor run(const Batch& batch, const StepServices& services);
@@ -54,10 +57,11 @@ class PipelineExecutor {
   bool is_last(int64_t stage) const { return stage + 1 == shape_.stages(); }
 
   LayerChain chain_;
-  StagePlan plan_;
+  const StagePlan& plan_;
   PipelineSchedule schedule_;
   PipelineShape shape_;
   MeshGroups& mesh_;
+  TensorCalls* calls_ = nullptr;  ///< layers are not divided
   at::Device device_;
   StageLinks links_;
   std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by the number of micro-batches

@@ -16,10 +16,8 @@ class LayerRandom {
   /// The generators draw those numbers while it exists.
   class Scope {
    public:
-    explicit Scope(LayerRandom& of) : of_(of), outer_(of.devices_) {
-      if (!of.state_.is_null()) load_rng_state(of.devices_, of.state_);
-    }
-    ~Scope() { of_.state_ = rng_state(of_.devices_); }
+    explicit Scope(LayerRandom& of);
+    ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 

@@ -7,6 +7,7 @@
 
 #include "distributed/tensor_average.h"
 #include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/step_count.h"
@@ -18,42 +19,51 @@ constexpr double kBucketMiB = 25;
 
 void check_stepped(const Optimizer& optimizer) {
   if (!optimizer.is_elementwise())
-    throw ConfigError(cat("[strategies.mesh] a rank of a pipeline steps only the parameters of its stages, which ",
-                          optimizer.name(), " cannot. Use AdamW, Adam, SGD, RMSprop, Adagrad or Lion, or set ",
-                          "mesh.pipeline to 1."));
+    throw ConfigError(
+        cat("[strategies.mesh] a rank steps only the parameters of its stages, and its parts of divided "
+            "layers, which ",
+            optimizer.name(), " cannot. Use AdamW, Adam, SGD, RMSprop, Adagrad or Lion, or set ",
+            "mesh.pipeline and mesh.tensor to 1."));
   for (const ParamGroup& group : optimizer.groups())
     if (!group.module_params.empty())
       throw ConfigError(
-          "[strategies.mesh] float32 copies of the weights cannot be divided among the ranks of a pipeline yet. Use "
+          "[strategies.mesh] float32 copies of the weights cannot be divided among the ranks of a mesh yet. Use "
           "precision: bf16-mixed or 32-true, or master_weights: false.");
 }
 
 }  // namespace
 
 StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
-                                 std::vector<Optimizer*> optimizers)
-    : mesh_(mesh), optimizers_(std::move(optimizers)) {
+                                 std::shared_ptr<const TensorShards> shards, std::vector<Optimizer*> optimizers)
+    : mesh_(mesh), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
   std::unordered_set<const void*> known;
   for (const StageTensor& tensor : tensors) {
     known.insert(tensor.value.unsafeGetTensorImpl());
-    if (tensor.owner() == mesh.place(MeshAxis::pipeline)) owned_.insert(tensor.value.unsafeGetTensorImpl());
+    // The first rank along the axis `tensor` steps what they all have.
+    if (tensor.owner() == mesh.place(MeshAxis::pipeline) &&
+        (mesh.place(MeshAxis::tensor) == 0 || divides(tensor.value)))
+      owned_.insert(tensor.value.unsafeGetTensorImpl());
   }
   for (Optimizer* optimizer : optimizers_) check_stepped(*optimizer);
-  C10dCollectives& pipeline = *mesh.along(MeshAxis::pipeline);
+  const auto sum_over_ranks = [&mesh](const Tensor& value) {
+    Tensor sum = value;
+    for (const MeshAxis axis : {MeshAxis::tensor, MeshAxis::pipeline})
+      if (C10dCollectives* const ranks = mesh.along(axis)) sum = ranks->all_reduce(sum, ReduceOp::sum);
+    return sum;
+  };
   for (Optimizer* optimizer : optimizers_) {
     // A run that resumes has loaded whole states.
     const StateTree whole = optimizer->state();
     optimizer->step_shards(
         [&](const std::string& name, const Tensor& parameter) {
           if (!known.contains(parameter.unsafeGetTensorImpl()))
-            throw ConfigError(
-                cat("[strategies.mesh] ", optimizer->name(), " steps '", escape_controls(name),
-                    "', which is not a parameter of the module. Register it, or set mesh.pipeline to 1."));
+            throw ConfigError(cat("[strategies.mesh] ", optimizer->name(), " steps '", escape_controls(name),
+                                  "', which is not a parameter of the module. Register it, or use strategy: ddp."));
           const Tensor shard =
               owns(parameter) ? parameter.detach() : at::empty({0}, parameter.options().requires_grad(false));
           return shard.set_requires_grad(true);
         },
-        [&pipeline](const Tensor& value) { return pipeline.all_reduce(value, ReduceOp::sum); });
+        sum_over_ranks);
     load_state(*optimizer, whole);
   }
 }
@@ -85,14 +95,42 @@ void StageOptimizers::note_step(Optimizer& optimizer) const {
       if (!owns(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
+StateTree StageOptimizers::whole_state(const Tensor& parameter, const StateTree& state) const {
+  if (!divides(parameter)) return state;
+  StateTree::Map entries = state.as_map();
+  for (auto& [name, value] : entries)
+    if (value.is_tensor() && value.tensor().dim() > 0) value = shards_->whole_of(parameter, value.tensor());
+  return entries;
+}
+
+StateTree StageOptimizers::own_state(const Tensor& parameter, const StateTree& state) const {
+  if (owns(parameter) && !divides(parameter)) return state;
+  StateTree::Map entries = state.as_map();
+  for (auto& [name, value] : entries) {
+    if (!value.is_tensor() || name == kStepCount) continue;
+    if (!owns(parameter))
+      value = at::empty({0}, value.tensor().options().device(at::kCPU));
+    else if (value.tensor().sizes() == shards_->whole_sizes(parameter))
+      value = shards_->part_of(parameter, read_now(value.tensor()));
+    // `load_state` of the optimizer reports other sizes.
+  }
+  return entries;
+}
+
 StateTree StageOptimizers::state(const Optimizer& optimizer) const {
   StateTree state = optimizer.state();
+  // Those of the first share of the data have what rank 0 needs.
+  if (mesh_.place(MeshAxis::data) != 0) return StateTree(nullptr);
   StateTree own;
   for (const ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.names.size(); ++i)
-      if (owns(group.module_params[i])) own[group.names[i]] = state.at("state").at(group.names[i]);
-  // Those of the first share of the data have what rank 0 needs; one stage after the other bounds the memory.
-  if (mesh_.place(MeshAxis::data) == 0) {
+      if (owns(group.module_params[i]))
+        own[group.names[i]] = whole_state(group.module_params[i], state.at("state").at(group.names[i]));
+  if (mesh_.place(MeshAxis::tensor) != 0) return StateTree(nullptr);
+  if (own.is_map())
+    for (const auto& [name, value] : own.as_map()) state["state"][name] = value;
+  // One stage after the other bounds the memory.
+  if (mesh_.along(MeshAxis::pipeline)) {
     const std::string packed = pack_state(own.is_map() ? own : StateTree(StateTree::Map()));
     for (int64_t rank = 1; rank < mesh_.size(MeshAxis::pipeline); ++rank) {
       const std::string of_rank =
@@ -109,14 +147,10 @@ void StageOptimizers::load_state(Optimizer& optimizer, const StateTree& state) c
   const at::NoGradGuard no_grad;
   StateTree own = state;
   for (const ParamGroup& group : optimizer.groups())
-    for (size_t i = 0; i < group.names.size(); ++i) {
+    for (size_t i = 0; i < group.names.size(); ++i)
       // `load_state` of the optimizer reports parameters that are missing.
-      if (owns(group.module_params[i]) || !state.at("state").contains(group.names[i])) continue;
-      StateTree::Map entries = state.at("state").at(group.names[i]).as_map();
-      for (auto& [name, value] : entries)
-        if (value.is_tensor() && name != kStepCount) value = at::empty({0}, value.tensor().options().device(at::kCPU));
-      own["state"][group.names[i]] = std::move(entries);
-    }
+      if (state.at("state").contains(group.names[i]))
+        own["state"][group.names[i]] = own_state(group.module_params[i], state.at("state").at(group.names[i]));
   optimizer.load_state(own);
 }
 

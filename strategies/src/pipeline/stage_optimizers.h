@@ -1,21 +1,26 @@
 #pragma once
 
+#include <memory>
 #include <unordered_set>
 #include <vector>
 
 #include "distributed/mesh_groups.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "pipeline/stage_plan.h"
+#include "tensor/tensor_shards.h"
 
 namespace fulgur::detail {
 
-/// Each rank of a pipeline steps the parameters that it owns, and has the optimizer states of these only. To the
-/// optimizers, a parameter is a shard: the whole parameter on its owner, and nothing on the other ranks.
+/// Each rank steps the parameters of its stages that it owns, and has the optimizer states of these only. To the
+/// optimizers, a parameter is a shard: the parameter on its owner, a part of it on each rank that divides it, and
+/// nothing on the other ranks.
 class StageOptimizers {
  public:
   /// Makes the optimizers step shards; states that they have are divided. Throws a ConfigError for an optimizer that
   /// cannot step shards, such as LBFGS or Muon, and for copies of weights in another precision.
-  StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::vector<Optimizer*> optimizers);
+  /// `shards`: what the ranks of the axis `tensor` divide; nullptr: nothing.
+  StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<const TensorShards> shards,
+                  std::vector<Optimizer*> optimizers);
   StageOptimizers(const StageOptimizers&) = delete;
   StageOptimizers& operator=(const StageOptimizers&) = delete;
 
@@ -34,7 +39,14 @@ class StageOptimizers {
  private:
   bool owns(const Tensor& parameter) const { return owned_.contains(parameter.unsafeGetTensorImpl()); }
 
+  bool divides(const Tensor& parameter) const { return shards_ && shards_->has(parameter); }
+  /// The state of an owned parameter, with whole tensors; ranks that divide it call it together.
+  StateTree whole_state(const Tensor& parameter, const StateTree& state) const;
+  /// What this rank keeps of the whole state of a parameter.
+  StateTree own_state(const Tensor& parameter, const StateTree& state) const;
+
   MeshGroups& mesh_;
+  std::shared_ptr<const TensorShards> shards_;
   std::vector<Optimizer*> optimizers_;
   std::unordered_set<const void*> owned_;
 };

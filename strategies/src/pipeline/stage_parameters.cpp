@@ -20,8 +20,11 @@ constexpr size_t kBytesAtOnce = size_t{250} << 20;
 
 }  // namespace
 
-StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors)
-    : mesh_(mesh), tensors_(tensors), rank_(mesh.place(MeshAxis::pipeline)) {
+StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
+                                 std::shared_ptr<TensorShards> shards)
+    : mesh_(mesh), tensors_(tensors), shards_(std::move(shards)), rank_(mesh.place(MeshAxis::pipeline)) {
+  // What is away has the size of a part.
+  if (shards_) shards_->divide();
   std::map<std::vector<int64_t>, c10::intrusive_ptr<c10d::ProcessGroup>> groups;
   for (const StageTensor& tensor : tensors) {
     if (!tensor.is_parameter) continue;
@@ -74,6 +77,7 @@ void StageParameters::release() {
 }
 
 void StageParameters::free() {
+  if (shards_) shards_->divide();
   for (const Remote& remote : remote_) {
     set_storage(remote.value, remote.away);
     clear_storage(remote.whole);
@@ -89,17 +93,17 @@ void StageParameters::fetch() {
       set_storage(remote.value, remote.whole);
     }
   take_buffers();
-  for (int64_t owner = 0; owner < mesh_.size(MeshAxis::pipeline); ++owner) {
+  C10dCollectives* const stages = mesh_.along(MeshAxis::pipeline);
+  for (int64_t owner = 0; stages && owner < mesh_.size(MeshAxis::pipeline); ++owner) {
     std::vector<Tensor> values;
     for (const StageTensor& tensor : tensors_)
       // Whole parameters are already the owners' values.
       if (tensor.owner() == owner && !(is_there_ && tensor.is_parameter)) values.push_back(tensor.value.detach());
     if (values.empty()) continue;
-    run_exchange(mesh_.whole(), "mesh", [&] {
-      c10d::broadcast_coalesced(mesh_.along(MeshAxis::pipeline)->group(), values, kBytesAtOnce,
-                                static_cast<int>(owner));
-    });
+    run_exchange(mesh_.whole(), "mesh",
+                 [&] { c10d::broadcast_coalesced(stages->group(), values, kBytesAtOnce, static_cast<int>(owner)); });
   }
+  if (shards_) shards_->gather();
   is_there_ = true;
 }
 
@@ -131,6 +135,15 @@ void StageParameters::sum_shared_gradients() {
 
 void StageParameters::spread_shared_values() {
   const at::NoGradGuard no_grad;
+  if (shards_) {
+    std::vector<Tensor> common;
+    for (const StageTensor& tensor : tensors_)
+      if (tensor.is_parameter && is_here(tensor) && !shards_->has(tensor.value))
+        common.push_back(tensor.value.detach());
+    if (!common.empty())
+      run_exchange(mesh_.whole(), "mesh",
+                   [&] { c10d::broadcast_coalesced(shards_->ranks().group(), common, kBytesAtOnce, /*rank=*/0); });
+  }
   for (const Shared& shared : shared_)
     run_exchange(mesh_.whole(), "mesh", [&] {
       c10d::broadcast_coalesced(shared.group, std::vector<Tensor>{shared.value.detach()}, kBytesAtOnce,
@@ -138,33 +151,40 @@ void StageParameters::spread_shared_values() {
     });
 }
 
-void StageParameters::check_copies() {
-  C10dCollectives* const shares = mesh_.along(MeshAxis::data);
-  if (shares == nullptr) return;
+std::string StageParameters::different_from(C10dCollectives* ranks, bool with_divided) const {
+  if (ranks == nullptr) return {};
   const at::NoGradGuard no_grad;
   std::vector<Tensor> sums;
   std::vector<std::string> names;
   for (const StageTensor& tensor : tensors_) {
     if (!tensor.is_parameter || !is_here(tensor)) continue;
+    if (!with_divided && shards_->has(tensor.value)) continue;
     sums.push_back(checksum(tensor.value.detach()));
     names.push_back(tensor.name);
   }
-  std::string different;
-  if (!sums.empty()) {
-    const Tensor all = shares->all_gather_same(at::stack(sums).cpu(), /*with_gradients=*/false);
-    for (size_t i = 0; i < names.size() && different.empty(); ++i) {
-      const Tensor of_one = all.select(1, static_cast<int64_t>(i));
-      if (!of_one.eq(of_one[0]).all().item<bool>()) different = names[i];
-    }
+  if (sums.empty()) return {};
+  const Tensor all = ranks->all_gather_same(at::stack(sums).cpu(), /*with_gradients=*/false);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Tensor of_one = all.select(1, static_cast<int64_t>(i));
+    if (!of_one.eq(of_one[0]).all().item<bool>()) return names[i];
   }
+  return {};
+}
+
+void StageParameters::check_copies() {
+  if (mesh_.along(MeshAxis::data) == nullptr && !shards_) return;
+  std::string different = different_from(mesh_.along(MeshAxis::data), /*with_divided=*/true);
+  if (const std::string common = different_from(mesh_.along(MeshAxis::tensor), /*with_divided=*/false);
+      different.empty())
+    different = common;
   // Ranks with equal parameters must learn of it, too.
   const auto found = mesh_.whole().collectives().gather_text(different);
   for (size_t rank = 0; rank < found.size(); ++rank)
     if (!found[rank].empty())
-      throw DistributedError(cat("[strategies.mesh] the weights differ between shares of the data: '",
+      throw DistributedError(cat("[strategies.mesh] the weights differ between ranks with the same stages: '",
                                  escape_controls(found[rank]), "' of rank ", static_cast<int64_t>(rank),
-                                 " is another one than that of a rank with the same stages. Code that changes weights "
-                                 "must do so on all ranks."));
+                                 " is another one than that of a rank that should have the same. Code that changes "
+                                 "weights must do so on all ranks."));
 }
 
 }  // namespace fulgur::detail

@@ -3,19 +3,23 @@
 #include <c10/core/Storage.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "distributed/mesh_groups.h"
 #include "pipeline/stage_plan.h"
+#include "tensor/tensor_shards.h"
 
 namespace fulgur::detail {
 
-/// Keeps the parameters of this rank's stages only. A parameter of other stages has memory that cannot be read, until
-/// all are gathered for an evaluation or a save.
+/// Keeps the parameters of this rank's stages only, and of parameters that ranks divide its parts. A parameter of other
+/// stages has memory that cannot be read, until all are gathered for an evaluation or a save.
 class StageParameters {
  public:
   /// `tensors` are those of the plan, and must outlive this. All are whole at first. All ranks must call it.
-  StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors);
+  /// `shards` divides parameters among the ranks of the axis `tensor`; nullptr: they are not divided.
+  StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<TensorShards> shards);
   StageParameters(const StageParameters&) = delete;
   StageParameters& operator=(const StageParameters&) = delete;
 
@@ -31,19 +35,22 @@ class StageParameters {
   void take_buffers();
   /// Sums the gradients of parameters that several ranks read, for their owners. All ranks must call it.
   void sum_shared_gradients();
-  /// Gives the values of parameters that several ranks read to all of them. All ranks must call it.
+  /// Gives the values of parameters that several ranks read, or have, to all of them. All ranks must call it.
   void spread_shared_values();
-  /// Throws a DistributedError that names a parameter of this rank that differs between shares of the data. All ranks
-  /// must call it.
+  /// Throws a DistributedError that names a parameter of this rank that differs between shares of the data, or between
+  /// ranks of the axis `tensor` if they do not divide it. All ranks must call it.
   void check_copies();
 
  private:
   bool is_owner(const StageTensor& tensor) const { return tensor.owner() == rank_; }
   bool is_here(const StageTensor& tensor) const;
   std::vector<Tensor> own_buffers() const;
+  /// The parameters of this rank's stages that differ from those of a group of ranks; empty: none does.
+  std::string different_from(C10dCollectives* ranks, bool with_divided) const;
 
   MeshGroups& mesh_;
   const std::vector<StageTensor>& tensors_;
+  std::shared_ptr<TensorShards> shards_;
   int64_t rank_;  ///< in the pipeline
   /// Parameters of this rank that others read, too, with their ranks' group, and the owner's rank in it.
   struct Shared {

@@ -129,10 +129,11 @@ std::unordered_set<size_t> tensors_of_layer(const NamedTensors& all, const Light
     const size_t before = found.size();
     for (const auto& [name, index] : all.names)
       if (is_part_of(name, wanted)) found.insert(index);
+    const std::string hint = did_you_mean(wanted, names);
     if (found.size() == before && std::ranges::find(names, wanted) == names.end())
       throw ConfigError(cat("[strategies.mesh] the layer '", escape_controls(layer.name),
                             "' of the module's stages() names '", escape_controls(wanted),
-                            "', which is no module, parameter or buffer of it.", did_you_mean(wanted, names)));
+                            "', which is no module, parameter or buffer of it", hint.empty() ? "." : hint));
   }
   return found;
 }
@@ -179,6 +180,12 @@ StagePlan plan_stages(const LightningModule& module, const LayerChain& chain,
     throw ConfigError(cat("[strategies.mesh] no layer of the module's stages() names these parameters: ",
                           join_some(unnamed, 10), ". Add their modules to the layers that read them.", kModuleAdvice));
   plan.tensors = std::move(all.tensors);
+  return plan;
+}
+
+StagePlan plan_one_stage(const LightningModule& module) {
+  StagePlan plan{.stages = {}, .tensors = tensors_of_module(module).tensors};
+  for (StageTensor& tensor : plan.tensors) tensor.ranks = {0};
   return plan;
 }
 

@@ -34,5 +34,7 @@ struct StagePlan {
 /// the module does not have or parameters that no layer names.
 StagePlan plan_stages(const LightningModule& module, const LayerChain& chain,
                       const std::optional<std::vector<std::string>>& cuts, const PipelineShape& shape);
+/// All tensors of the module on one rank, without layers.
+StagePlan plan_one_stage(const LightningModule& module);
 
 }  // namespace fulgur::detail

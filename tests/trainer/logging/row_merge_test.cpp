@@ -10,6 +10,7 @@
 #include "fulgur/core/text/text.h"
 #include "logging/log_store.h"
 #include "setup/rank_consistency.h"
+#include "support/counting_collectives.h"
 #include "support/thread_collectives.h"
 
 namespace row_merge_test {
@@ -25,48 +26,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const double kNaN = std::nan("");
 
-// Counts what its rank sends and receives: of a reduction about twice its size, of a gather the texts of all.
-class Counting final : public Collectives {
- public:
-  explicit Counting(Collectives& inner) : inner_(inner) {}
-  int64_t rank() const override { return inner_.rank(); }
-  int64_t world_size() const override { return inner_.world_size(); }
-  Tensor all_reduce(const Tensor& value, ReduceOp op) override {
-    bytes += 2 * static_cast<int64_t>(value.nbytes());
-    return inner_.all_reduce(value, op);
-  }
-  std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients) override {
-    std::vector<Tensor> all = inner_.all_gather(value, with_gradients);
-    for (const Tensor& one : all) bytes += static_cast<int64_t>(one.nbytes());
-    return all;
-  }
-  Tensor broadcast(const Tensor& value, int64_t source) override {
-    bytes += static_cast<int64_t>(value.nbytes());
-    return inner_.broadcast(value, source);
-  }
-  bool any(bool value) override { return start_max({value ? 1 : 0})->take()[0] != 0; }
-  void barrier(std::string_view) override { start_max({0})->take(); }
-  std::vector<std::string> gather_text(std::string_view text) override {
-    ++gathers;
-    std::vector<std::string> all = inner_.gather_text(text);
-    for (const std::string& one : all) bytes += static_cast<int64_t>(one.size());
-    return all;
-  }
-  std::string broadcast_text(std::string_view text, int64_t source) override {
-    std::string sent = inner_.broadcast_text(text, source);
-    bytes += static_cast<int64_t>(sent.size());
-    return sent;
-  }
-  std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override {
-    bytes += 2 * static_cast<int64_t>(values.size() * sizeof(int64_t));
-    return inner_.start_max(std::move(values));
-  }
-
-  int64_t bytes = 0, gathers = 0;
-
- private:
-  Collectives& inner_;
-};
+using Counting = CountingCollectives;
 
 /// What a rank has of one row, and what the row cost it.
 struct Row {

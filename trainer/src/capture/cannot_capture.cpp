@@ -51,7 +51,7 @@ std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
                ", which the host sets up in each exchange; set it to none");
   if (o.local_sgd) return "ddp's local_sgd is set, with which steps change when they begin to be local; remove it";
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
-  if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
+  if (!run.model->buffers().empty() && run.accumulation != 1)
     return "ddp exchanges the module's buffers once per accumulation window; set accumulate_grad_batches to 1";
   if (!run.stages.at(RunningStage::train).loaders.front()->size())
     return "ranks cannot agree on the length of their loaders; use a loader of known length";

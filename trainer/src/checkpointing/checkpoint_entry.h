@@ -42,6 +42,13 @@ struct Restoring {
   double rates_scaled = 1;                        ///< factor of scale_lr, since the batch size has changed
 };
 
+/// The place of a rank that resumes.
+struct RankPlace {
+  int64_t rank = 0, world_size = 1;
+  int64_t share = 0, shares = 1;  ///< of the training data
+  bool continues_logs = true;     ///< what was being logged belongs to it
+};
+
 /// The values of one entry, of each rank that saved the checkpoint.
 using RankValues = std::vector<const StateTree*>;
 
@@ -55,8 +62,9 @@ struct CheckpointEntry {
   /// only the entries that it has.
   StateTree (*late)(Collecting&) = nullptr;
   bool per_rank = false;  ///< gathered from each rank (rank_states.h)
-  /// What a rank loads if the number of ranks has changed; nullptr: the first rank's value.
-  StateTree (*of_rank)(const RankValues& values, int64_t rank) = nullptr;
+  /// What a rank loads if the number of ranks, or of their shares of the data, has changed; nullptr: the first rank's
+  /// value.
+  StateTree (*of_rank)(const RankValues& values, const RankPlace& place) = nullptr;
   bool with_weights = false;  ///< also in a checkpoint that has only weights
   bool own_file = false;      ///< `CheckpointContent::optimizers`, not in the state
 };

@@ -15,6 +15,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
 #include "run/batch_sizes.h"
+#include "run/global_batch.h"
 
 namespace fulgur::detail {
 namespace {
@@ -95,7 +96,7 @@ StateTree save_loop(Collecting& c) {
   const auto& reason = run.stop_reason;
   return StateTree::map({{"accumulation", run.window.target},
                          {"data_shares", run.data_shares()},
-                         {"accumulate_grad_batches", run.options.accumulate_grad_batches},
+                         {"accumulate_grad_batches", run.accumulation},
                          {"window_length", run.window.length},
                          {"window_done", run.window.done},
                          {"window_losses", run.window.losses},
@@ -113,14 +114,19 @@ StateTree save_loop(Collecting& c) {
 void load_loop(Restoring& r, const StateTree& loop) {
   RunState& run = r.run;
   // A callback's change of the option is kept; a change in the config applies from the next window on.
-  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
+  if (loop.at("accumulate_grad_batches").as_int() == run.accumulation)
     run.window.target = loop.at("accumulation").as_int();
   else
     log::info(cat("accumulate_grad_batches: the checkpoint was saved with ",
                   loop.at("accumulate_grad_batches").as_int(), "; the run continues with ", run.window.target));
-  run.window.length = loop.at("window_length").as_int();
-  run.window.done = loop.at("window_done").as_int();
-  run.window.losses = loop.at("window_losses").as_int();
+  const SavedWindow window = converted_window(run,
+                                              {.length = loop.at("window_length").as_int(),
+                                               .done = loop.at("window_done").as_int(),
+                                               .losses = loop.at("window_losses").as_int()},
+                                              saved_batch_of_all(r.content).value_or(0));
+  run.window.length = window.length;
+  run.window.done = window.done;
+  run.window.losses = window.losses;
   for (const auto& planned : run.plan.optimizers)
     if (run.window.done > 0 && planned.scheduler) planned.scheduler->scheduler->resume_in_window();
   run.validation.pending = loop.at("validation_pending").as_bool();
@@ -150,8 +156,13 @@ StateTree save_gradients(Collecting& c) {
 void load_gradients(Restoring& r, const StateTree& gradients) {
   for (auto& [name, value] : unique_parameters(*r.run.model)) {
     if (!gradients.contains(name)) continue;
+    const Tensor& gradient = gradients.at(name).tensor();
+    // Of a part of the parameter, which the strategy has not divided yet.
+    if (r.run.strategy->divides_parameters() && gradient.sizes() != value.sizes())
+      value.mutable_grad() = gradient.clone();
     // In the parameter's memory format, as backward creates them: the last bits of sums over them depend on it.
-    value.mutable_grad() = at::empty_like(value).copy_(gradients.at(name).tensor());
+    else
+      value.mutable_grad() = at::empty_like(value).copy_(gradient);
   }
 }
 
@@ -203,7 +214,7 @@ StateTree published_metrics(Collecting& c) {
 StateTree save_loggers(Collecting& c) { return logger_states(c.run); }
 
 // The sum of the gradients, each divided by the number of ranks, as an exchange would have computed it.
-StateTree gradients_of_rank(const RankValues& values, int64_t) {
+StateTree gradients_of_rank(const RankValues& values, const RankPlace&) {
   const at::NoGradGuard no_grad;
   StateTree mean;
   for (const StateTree* gradients : values)
@@ -228,12 +239,12 @@ void load_strategy(Restoring& r, const StateTree& value) {
   r.run.strategy->load_state(value);
 }
 
-// Current metrics of all ranks for rank 0; none for the others.
-StateTree logs_of_rank(const RankValues& values, int64_t rank) {
+// Current metrics of all ranks for the one that continues them; none for the others.
+StateTree logs_of_rank(const RankValues& values, const RankPlace& place) {
   LogStore logs;
   logs.load_state(*values.front());
-  if (rank > 0) logs.forget_running();
-  for (size_t i = 1; rank == 0 && i < values.size(); ++i) {
+  if (!place.continues_logs) logs.forget_running();
+  for (size_t i = 1; place.continues_logs && i < values.size(); ++i) {
     LogStore other;
     other.load_state(*values[i]);
     logs.add_running(other);
@@ -241,8 +252,14 @@ StateTree logs_of_rank(const RankValues& values, int64_t rank) {
   return logs.state();
 }
 
-// The generators for rank 0; null for the others, which draw new random numbers.
-StateTree rng_of_rank(const RankValues& values, int64_t rank) { return rank > 0 ? nullptr : *values.front(); }
+StateTree metrics_of_rank(const RankValues& values, const RankPlace& place) {
+  return MetricStore::of_rank(values, place.continues_logs);
+}
+
+// The generators for the first share of the data; null for the others, which draw new random numbers.
+StateTree rng_of_rank(const RankValues& values, const RankPlace& place) {
+  return place.share > 0 ? nullptr : *values.front();
+}
 
 using P = LoadPhase;
 
@@ -298,7 +315,7 @@ const CheckpointEntry kEntries[] = {
     {.key = "metric_objects", .phase = P::loops,
      .save = [](Collecting& c) { return c.services.metrics.state(); },
      .load = [](Restoring& r, const StateTree& value) { r.services.metrics.load_state(value); },
-     .per_rank = true, .of_rank = MetricStore::of_rank},
+     .per_rank = true, .of_rank = metrics_of_rank},
     {.key = checkpoint_keys::kNonfinite, .phase = P::loops,
      .save = [](Collecting& c) { return c.services.finite.state(c.run.window.done > 0); },
      .load = [](Restoring& r, const StateTree& value) { r.services.finite.load_state(value, r.run.step.manual); },
@@ -333,6 +350,12 @@ int64_t saved_data_shares(const CheckpointContent& content) {
   if (content.state.contains("loop") && content.state.at("loop").contains("data_shares"))
     return content.state.at("loop").at("data_shares").as_int();
   return content.origin.world_size;
+}
+
+std::optional<int64_t> saved_batch_of_all(const CheckpointContent& content) {
+  const StateTree::List& loaders = content.state.at(checkpoint_keys::kLoaders).as_list();
+  if (loaders.empty() || !loaders.front().contains("batch_size")) return std::nullopt;
+  return loaders.front().at("batch_size").as_int() * saved_data_shares(content);
 }
 
 void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state) {

@@ -18,4 +18,7 @@ void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state)
 /// Number of shares of the training data when the checkpoint was saved.
 int64_t saved_data_shares(const CheckpointContent& content);
 
+/// Samples of a batch of all ranks when the checkpoint was saved; nullopt if its loader did not report a batch size.
+std::optional<int64_t> saved_batch_of_all(const CheckpointContent& content);
+
 }  // namespace fulgur::detail

@@ -20,9 +20,11 @@ void gather_rank_states(Collectives& collectives, StateTree& state) {
   state[checkpoint_keys::kRanks] = std::move(others);
 }
 
-StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t rank, int64_t world_size) {
+StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t saved_shares,
+                        const RankPlace& place) {
+  const auto [rank, world_size, share, shares, continues_logs] = place;
   StateTree state = saved;
-  if (saved_world_size == world_size) {
+  if (saved_world_size == world_size && saved_shares == shares) {
     if (rank == 0) return state;
     const auto& others = saved.at(checkpoint_keys::kRanks).as_list();
     if (static_cast<int64_t>(others.size()) != world_size - 1)
@@ -40,7 +42,7 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
     if (!entry.of_rank) continue;
     RankValues values;
     for (const StateTree* saved_rank : ranks) values.push_back(&saved_rank->at(entry.key));
-    state[entry.key] = entry.of_rank(values, rank);
+    state[entry.key] = entry.of_rank(values, place);
   }
   return state;
 }

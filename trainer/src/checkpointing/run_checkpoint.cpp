@@ -121,19 +121,23 @@ void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
 }
 
 // If the batch size per rank stays the same, another number of shares gives another global batch.
-void warn_other_batch(RunState& run, int64_t shares, const StateTree::List& loaders) {
-  if (loaders.empty() || !loaders.front().contains("batch_size")) return;
+void warn_other_batch(RunState& run, const CheckpointContent& content) {
+  const std::optional<int64_t> before = saved_batch_of_all(content);
   // The epoch that begins may have another size than the one that has ended.
-  if (run.batch_sizes && !run.counters.in_epoch()) return;
-  const int64_t before = loaders.front().at("batch_size").as_int() * shares;
+  if (!before || (run.batch_sizes && !run.counters.in_epoch())) return;
   const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.data_shares();
-  if (before == now) return;
-  const bool divides = shares != run.data_shares() && before % run.data_shares() == 0;
-  run.print(cat("resume: the global batch has ", now, " samples instead of ", before,
-                ", so the run trains differently than before",
-                divides ? cat("; a batch_size of ", before / run.data_shares(),
-                              " in the config with --allow-config-change keeps the global batch")
-                        : ""));
+  const int64_t step_before = *before * content.state.at("loop").at("accumulate_grad_batches").as_int();
+  if (run.options.global_batch_size ? step_before == now * run.accumulation : *before == now) return;
+  std::string advice;
+  if (saved_data_shares(content) != run.data_shares() && !run.options.global_batch_size) {
+    if (*before % run.data_shares() == 0)
+      advice = cat("; a batch_size of ", *before / run.data_shares(),
+                   " in the config with --allow-config-change keeps the global batch");
+    if (step_before % now == 0) advice += cat("; trainer.global_batch_size: ", step_before, " keeps that of a step");
+  }
+  run.print(cat("resume: the global batch has ", run.options.global_batch_size.value_or(now), " samples instead of ",
+                run.options.global_batch_size ? step_before : *before, ", so the run trains differently than before",
+                advice));
 }
 
 }  // namespace
@@ -143,8 +147,13 @@ void restore_run(Restoring restoring) {
   const CheckpointContent& content = restoring.content;
   const CheckpointLoading& load = restoring.load;
   const bool of_a_run = content.state.contains(checkpoint_keys::kRng);
-  const StateTree state =
-      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
+  const StateTree state = of_a_run ? state_of_rank(content.state, content.origin.world_size, saved_data_shares(content),
+                                                   {.rank = run.rank(),
+                                                    .world_size = run.world_size(),
+                                                    .share = run.strategy->data_share(),
+                                                    .shares = run.data_shares(),
+                                                    .continues_logs = run.rank() == run.strategy->logging_rank()})
+                                   : content.state;
   if (state.contains(checkpoint_keys::kImported))
     run.print("weights: the checkpoint was imported, so the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
@@ -158,7 +167,7 @@ void restore_run(Restoring restoring) {
   if (load.loads_optimizer()) load_entries(LoadPhase::strategy, restoring, state);
   if (load.loads_loops()) {
     warn_origin_differs(run, content.origin);
-    warn_other_batch(run, saved_data_shares(content), content.state.at(checkpoint_keys::kLoaders).as_list());
+    warn_other_batch(run, content);
   }
 }
 

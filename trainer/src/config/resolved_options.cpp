@@ -87,6 +87,10 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           "[trainer.on_nonfinite] a rollback returns to a checkpoint, and enable_checkpointing is false. Turn "
           "checkpoints on, or set on_nonfinite: raise, skip or stop.");
   check_scale_lr();
+  require(
+      !global_batch_size || accumulate_grad_batches == 1,
+      "[trainer.global_batch_size] it decides how many batches make a step, and so does accumulate_grad_batches; got ",
+      global_batch_size.value_or(0), " and ", accumulate_grad_batches, ". Remove one of the two.");
   if (fn == TrainerFn::fit && auto_micro_batch) {
     require(!capture,
             "[trainer.auto_micro_batch] a captured step cannot be repeated with smaller batches. Set "
@@ -103,6 +107,8 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
   require(accumulate_grad_batches == 1, "[trainer.accumulate_grad_batches] ", kManual,
           "the Trainer cannot accumulate; got ", accumulate_grad_batches,
           ". Remove it, and accumulate in training_step.");
+  require(!global_batch_size, "[trainer.global_batch_size] ", kManual,
+          "the Trainer cannot accumulate. Remove it, and accumulate in training_step.");
   require(!log_grad_norm, "[trainer.log_grad_norm] ", kManual,
           "the Trainer does not know which optimizer's norm to log. Remove it, and log what "
           "clip_gradients(optimizers(i).optimizer(), value) returns.");

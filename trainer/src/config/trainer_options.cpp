@@ -245,6 +245,12 @@ void TrainerOptions::fields(Fields& f) {
 
   f(accumulate_grad_batches, "accumulate_grad_batches", "Batches whose gradients are averaged into one optimizer step.")
       .at_least(1);
+  f(global_batch_size, "global_batch_size",
+    "Samples of an optimizer step, over all ranks: the number of batches that are accumulated follows from it, from "
+    "the "
+    "batch size and from the number of ranks, also after a resume with other ranks; null: accumulate_grad_batches says "
+    "it.")
+      .at_least(1);
   f(auto_micro_batch, "auto_micro_batch",
     "If a training step runs out of memory, its batch is halved into micro-batches, again and again, and later batches "
     "are split alike: the global batch and the gradients stay the same.");

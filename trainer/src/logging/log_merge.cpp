@@ -96,13 +96,14 @@ struct LogStore::Plan {
     return slot.options.reduce_fx == Reduce::mean && merge_of(slot) == RankNumber::Merge::sum;
   }
 
-  std::vector<RankNumber> numbers() const {
+  /// `counts`: values that are added are added for this rank, too.
+  std::vector<RankNumber> numbers(bool counts) const {
     std::vector<RankNumber> numbers;
     for (const auto& [key, item] : items) {
       if (!has(*item.slot)) continue;
       const RankNumber::Merge merge = merge_of(*item.slot);
       std::optional<double> value, weight;
-      if (item.own) {
+      if (item.own && (counts || merge != RankNumber::Merge::sum)) {
         // With one rank a mean is sent as it is; with several, its components are sent.
         value = merge == RankNumber::Merge::first ? finish(*item.own, item.slot->options.reduce_fx) : item.own->value;
         weight = item.own->weight;
@@ -166,7 +167,7 @@ std::optional<double> LogStore::monitored(std::string_view final_name, Collectiv
   if (collectives.world_size() == 1) return own;
   // Ranks may have logged different things: all exchange the same numbers.
   std::optional<double> sum, weight, least, most;
-  if (latest && latest->options.sync_dist) {
+  if (latest && latest->options.sync_dist && (counts_ || latest->stage != RunningStage::train)) {
     const double samples = latest->latest.value.weight + latest->latest.value.device_weight;
     const Reduce reduce = latest->options.reduce_fx;
     if (reduce == Reduce::mean) sum = *own * samples, weight = samples;
@@ -190,13 +191,15 @@ void LogStore::merge(Window& window, Collectives& collectives) {
   const std::vector<Running> own = std::exchange(window.values_, {});
   Plan plan = plan_of(own, window.stage_, window.epoch_);
   std::string text = plan.text();
-  auto merged = merge_numbers(collectives, hash_number(text), plan.numbers());
+  auto merged =
+      merge_numbers(collectives, hash_number(text), plan.numbers(counts_ || window.stage_ != RunningStage::train));
   if (!merged) {
     // One rank has logged a metric that another has not. From here on, all ranks know it.
     learn(text, window.stage_, collectives);
     plan = plan_of(own, window.stage_, window.epoch_);
     text = plan.text();
-    merged = merge_numbers(collectives, hash_number(text), plan.numbers());
+    merged =
+        merge_numbers(collectives, hash_number(text), plan.numbers(counts_ || window.stage_ != RunningStage::train));
   }
   std::unordered_map<const Slot*, Accumulator> values = plan.values(merged.value());
   const auto take = [&](const std::shared_ptr<Slot>& slot) {

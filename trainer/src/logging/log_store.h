@@ -40,6 +40,10 @@ class LogStore {
   void log(std::string_view name, LogScope scope, RunningStage stage, double value, double weight,
            const LogOptions& options);
 
+  /// Whether values of training steps that are added over the ranks are added for this rank: another one logs the same
+  /// if layers are divided among both.
+  void count_training(bool counts) { counts_ = counts; }
+
   /// A batch of training begins.
   void start_batch() {
     logged_in_batch_.clear();
@@ -140,6 +144,7 @@ class LogStore {
   void forget_running();
 
  private:
+  bool counts_ = true;  // see `count_training`
   struct Accumulator {
     double value = 0;  // sum of value · weight, plain sum, minimum or maximum
     double weight = 0;

@@ -209,9 +209,9 @@ StateTree MetricStore::states(RunningStage stage) const {
 
 StateTree MetricStore::state() const { return states(RunningStage::train); }
 
-StateTree MetricStore::of_rank(const std::vector<const StateTree*>& ranks, int64_t rank) {
+StateTree MetricStore::of_rank(const std::vector<const StateTree*>& ranks, bool continues) {
   StateTree all;
-  if (rank > 0) return all;
+  if (!continues) return all;
   for (const StateTree* states : ranks)
     for (const auto& [name, list] : states->as_map()) {
       if (!all.contains(name)) all[name] = StateTree::List();

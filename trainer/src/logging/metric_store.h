@@ -47,8 +47,8 @@ class MetricStore {
   /// The objects of the training epoch that is under way: for each name, a list of states to be merged.
   StateTree state() const;
   void load_state(StateTree state) { pending_ = std::move(state); }
-  /// The state of rank `rank` if the checkpoint was saved with another number of ranks: rank 0 gets all states.
-  static StateTree of_rank(const std::vector<const StateTree*>& ranks, int64_t rank);
+  /// The state of a rank if the checkpoint was saved with other ranks: one of them continues all states.
+  static StateTree of_rank(const std::vector<const StateTree*>& ranks, bool continues);
   /// The same objects with copies of their states.
   struct Mark;
   Mark mark() const;

@@ -115,7 +115,7 @@ class FitLoop {
 
   // Records the limit that is reached, if any. True if training ends here. A signal is thrown as an exception.
   bool stop_at_limit() {
-    if (const auto signal = services_.consensus.signal()) throw Interrupted(*signal);
+    if (const auto signal = signal_due()) throw Interrupted(*signal);
     if (services_.finite.stopped()) return true;
     if (run_.options.step_limit >= 0 && run_.counters.global_step >= run_.options.step_limit) {
       services_.rank_checks.settle_same_steps(/*with_all=*/false);
@@ -135,6 +135,13 @@ class FitLoop {
     // Only this process ends here, as after a signal, and not the run.
     if (is_at_stop_after()) throw Interrupted(Interrupted::kStopAfter);
     return false;
+  }
+
+  // The run may resume with other ranks, whose batches need not end where the ones of an open window do: with
+  // global_batch_size, a signal waits for the end of the window.
+  std::optional<int> signal_due() const {
+    if (run_.options.global_batch_size && run_.window.done > 0) return std::nullopt;
+    return services_.consensus.signal();
   }
 
   bool is_at_stop_after() const {
@@ -316,7 +323,7 @@ class FitLoop {
     services_.consensus.step();
     // A stop is judged on values from the final weights, as in Lightning.
     request_stop_at_max_time();
-    const auto signal = services_.consensus.signal();
+    const auto signal = signal_due();
     if (!signal && take_validation(batch_idx, last_batch)) {
       validate();
       services_.consensus.settle();

@@ -22,7 +22,7 @@ RunState::RunState(const TrainerOptions& written, const TrainerComponents& train
       load(components.load),
       seed(components.seed),
       checkpoints_allowed(options.saves_checkpoints) {
-  window.target = options.accumulate_grad_batches;
+  accumulation = window.target = options.accumulate_grad_batches;
 }
 
 RunState::~RunState() {

@@ -284,6 +284,8 @@ struct RunState {
 
   RunPosition position;
   AccumulationWindow window;
+  /// Batches of a window by the options: accumulate_grad_batches, or what global_batch_size makes of it.
+  int64_t accumulation = 1;
   StepState step;
   ValidationState validation;
   RunTimes times;

@@ -20,7 +20,7 @@ void check_closure(const RunState& run, const Optimizer& optimizer) {
                           " evaluates the loss several times in a step, which does not work with ", what, "."));
   };
   if (run.step.manual) return;
-  if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
+  if (run.accumulation != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
   if (run.batch_sizes && run.batch_sizes->plan.accumulates)
     refuse("a callback that changes how many batches make a step; let it change the batches instead (by: batch)");
   if (!run.strategy->precision().allows_closure())

@@ -46,7 +46,7 @@ RunTraits traits_of(const RunState& run) {
       .threads = given_threads(run.options.num_threads) ? run.description.threads : usable_cpus(),
       .cores = usable_cpus(),
       .num_workers = {},
-      .accumulate_grad_batches = run.options.accumulate_grad_batches,
+      .accumulate_grad_batches = run.accumulation,
       .precision = run.strategy->precision().name(),
       .has_images = std::ranges::any_of(unique_parameters(*run.model),
                                         [](const NamedParameter& parameter) { return parameter.value.dim() == 4; }),

@@ -35,6 +35,13 @@ void warn_of_no_limit(const ResolvedOptions& options) {
                                       *options.epoch_limit, " epochs. Set one of them (max_epochs: -1 for no limit)"));
 }
 
+// The ranks that log have each share of the data the same number of times, next to each other.
+bool counts_in_training(const Strategy& strategy) {
+  const int64_t first = strategy.logging_rank(), rank = strategy.rank();
+  const int64_t copies = std::max<int64_t>((strategy.world_size() - first) / strategy.data_shares(), 1);
+  return rank < first || (rank - first) % copies == 0;
+}
+
 }  // namespace
 
 void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
@@ -51,6 +58,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                               .logs_counters = !run_.options.barebones,
                               .precision = &run_.strategy->precision(),
                               .strategy = run_.strategy.get()});
+  services_.logs.count_training(counts_in_training(*run_.strategy));
   check_options();
   run_.load.check();
   run_.components.pretrained.check();

@@ -13,6 +13,7 @@
 #include "loops/evaluation_loop.h"
 #include "loops/validation_schedule.h"
 #include "run/batch_sizes.h"
+#include "run/global_batch.h"
 
 namespace fulgur::detail {
 
@@ -234,7 +235,9 @@ void set_up_stage(RunState& run, RunningStage stage) {
     target.sized.push_back(agreed[i].has_value());
   }
   run.stages[stage] = std::move(target);
-  if (stage == RunningStage::train) measure_batch_sizes(run, source, limit_name);
+  if (stage != RunningStage::train) return;
+  measure_batch_sizes(run, source, limit_name);
+  if (!run.stages[stage].loaders.empty()) plan_global_batch(run);
 }
 
 // Before a run folder is created. A fit only warns about a missing validation_step.

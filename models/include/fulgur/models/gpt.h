@@ -91,6 +91,9 @@ class FULGUR_API GPT : public LightningModule {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
   /// `embedding`, `h.0`, …, `head`.
   LayerChain stages() override;
+  /// Divides attention by heads, the fully connected parts by their width, and embedding and output layer by the
+  /// vocabulary.
+  TensorPlan tensor_plan() const override;
   Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
@@ -103,8 +106,8 @@ class FULGUR_API GPT : public LightningModule {
  private:
   void initialize();
   Tensor embed(const Tensor& tokens, const Tensor& positions, GptContext& context);
-  /// Rotations for tokens at `positions`, undefined: 0, 1, …, of sequences of `x` (N, T, n_embd).
-  nn::Rotation rotation_of(const Tensor& x, const Tensor& positions) const;
+  /// Rotations for tokens at `positions`, undefined: 0, …, length - 1, in the dtype and on the device of `x`.
+  nn::Rotation rotation_of(const Tensor& x, const Tensor& positions, int64_t length) const;
   Tensor block(size_t index, const Tensor& x, const GptContext& context);
   Tensor blocks_with(Tensor x, const GptContext& context, GptCache& cache);
   Tensor loss_of(const Batch& batch);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "fulgur/core/contracts/tensor_plan.h"
 #include "fulgur/core/export.h"
 #include "fulgur/core/options/enum_names.h"
 #include "fulgur/core/options/field_traits.h"
@@ -50,6 +51,9 @@ struct GptBlockOptions {
   Auto<int64_t> mlp_hidden = {};
 };
 
+/// How ranks divide a block: attention by heads, the fully connected part by `mlp_hidden`.
+FULGUR_API TensorPlan gpt_tensor_plan(const GptBlockOptions& options);
+
 /// The keys and values that an attention has computed, in room for `capacity` tokens of each sample. The first `put`
 /// allocates it.
 class FULGUR_API KeyValueCache {
@@ -66,7 +70,7 @@ class FULGUR_API KeyValueCache {
 
 /// What the blocks of a GPT have in common in one forward.
 struct GptContext {
-  nn::Rotation rotation = {};  ///< of queries and keys; empty: none
+  nn::Rotation rotation = {};  ///< of queries and keys, for as many tokens or more; empty: none
   Tensor places = {};          ///< (N) int64: where the one new token of each sample is put in the caches
   Tensor mask = {};            ///< (N, 1, 1, used) bool: what it attends to; undefined: attention is causal
   int64_t used = 0;            ///< tokens of the caches that are read

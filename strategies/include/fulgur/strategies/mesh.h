@@ -1,10 +1,13 @@
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "fulgur/core/contracts/tensor_plan.h"
 #include "fulgur/core/options/field_traits.h"
 #include "fulgur/strategies/ddp.h"
 #include "fulgur/strategies/pipeline_schedule.h"
@@ -12,11 +15,15 @@
 namespace fulgur {
 
 namespace detail {
+struct DividedLayers;
 class LayerRandom;
 class MeshGroups;
 class PipelineExecutor;
 class StageOptimizers;
+struct StagePlan;
 class StageParameters;
+class TensorCalls;
+class TensorShards;
 }  // namespace detail
 
 /// The sizes of a mesh of ranks along its axes, whose product is the number of ranks.
@@ -29,10 +36,11 @@ struct FULGUR_API MeshAxes {
 };
 
 /// The ranks of a run as a mesh. Ranks along `pipeline` have the stages of one copy of the module, each of which they
-/// compute for the micro-batches of a batch by turns; ranks along `data` have copies of the same stages, and average
-/// their gradients. A pipeline needs `LightningModule::stages()`, and computes it in place of `training_step`; each
-/// rank keeps the parameters and optimizer states of its stages only. An evaluation and a save gather all. With a
-/// pipeline of one rank, this is ddp.
+/// compute for the micro-batches of a batch by turns; ranks along `tensor` compute each layer of a stage together;
+/// ranks along `data` have copies of the same stages, and average their gradients. A pipeline needs
+/// `LightningModule::stages()`, and computes it in place of `training_step`. Each rank keeps the parameters and
+/// optimizer states of its stages, and its parts of divided layers, only. An evaluation and a save gather all. With
+/// ranks along `data` alone, this is ddp.
 class FULGUR_API MeshStrategy final : public DDPStrategy {
  public:
   struct FULGUR_API Options {
@@ -41,6 +49,7 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
     Auto<int64_t> micro_batches = {};
     Auto<int64_t> stages_per_rank = {};
     Auto<std::vector<std::string>> cuts = {};
+    std::map<std::string, TensorSplit> tensor_plan = {};
     std::string process_group_backend = "auto";
     std::string cluster_environment = "auto";
     double start_timeout_s = 300;
@@ -57,20 +66,29 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   std::string name() const override { return "mesh"; }
   /// Throws a ConfigError that names the axis if the axes do not divide the number of ranks.
   void configure(StrategySetup setup) override;
-  int64_t data_shares() const override { return has_pipeline() ? data_ : world_size(); }
-  int64_t data_share() const override { return has_pipeline() ? rank() % data_ : rank(); }
+  int64_t data_shares() const override { return divides_module() ? data_ : world_size(); }
+  int64_t data_share() const override { return divides_module() ? rank() / options_.mesh.tensor % data_ : rank(); }
+  /// The last stage computes the loss.
+  int64_t logging_rank() const override {
+    return has_pipeline() ? (options_.mesh.pipeline - 1) * data_ * options_.mesh.tensor : 0;
+  }
   /// Divides module and optimizers. Throws a ConfigError for a module or an optimizer that cannot be divided.
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
+  /// With divided layers and no pipeline, the whole batch is one part, whose step `run_parts` computes.
+  std::vector<MicroBatch> split(LightningModule& module, const Batch& batch, RunningStage stage) override;
+  void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   std::optional<StepOutput> compute_step(LightningModule& module, const Batch& batch,
                                          const StepServices& services) override;
+  /// Throws an Error for a loss of which each rank has a part.
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void sync_gradients(Optimizer& optimizer) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   void before_evaluation(LightningModule& module) override;
   void after_step(LightningModule& module, int64_t global_step) override;
-  bool divides_parameters() const override { return has_pipeline(); }
+  bool divides_parameters() const override { return divides_module(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
-  /// Compares the weights of ranks with the same stages, too.
+  /// Compares the weights of ranks with the same parameters, too.
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;
   StateTree state() const override;
@@ -85,6 +103,13 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
 
  private:
   bool has_pipeline() const { return options_.mesh.pipeline > 1 && process_group(); }
+  bool divides_module() const { return (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1) && process_group(); }
+  /// Divides layers among the ranks of the axis `tensor`.
+  void divide_layers(const LightningModule& module, detail::DividedLayers divided);
+  void make_executor(LightningModule& module);
+  void connect();
+  /// Makes the random numbers of ranks that compute the same values the same.
+  void agree_on_random();
   int64_t stages_per_rank() const;
   void note_size(const Batch& batch);
   void exchange_gradients();
@@ -97,11 +122,17 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   int64_t largest_batch_ = 0;
   std::string stages_;               ///< their layers, for display
   std::string loaded_stages_;        ///< of a checkpoint with gradients; else empty
+  std::string divided_;              ///< parameters of which this rank has a part, and how they are divided
+  std::string loaded_divided_;       ///< of a checkpoint with gradients; else empty
   bool loaded_from_others_ = false;  ///< the state of another strategy
+  bool agrees_on_random_ = false;
   std::vector<Optimizer*> stepped_;
   StateTree loaded_random_ = nullptr;  ///< of the layers, until `start_training`
   std::unique_ptr<detail::MeshGroups> mesh_;
   std::unique_ptr<detail::LayerRandom> layer_random_;
+  std::unique_ptr<detail::StagePlan> plan_;
+  std::shared_ptr<detail::TensorShards> shards_;  ///< with an axis `tensor`
+  std::unique_ptr<detail::TensorCalls> calls_;    ///< likewise
   std::unique_ptr<detail::PipelineExecutor> executor_;
   std::shared_ptr<detail::StageParameters> parameters_;
   std::unique_ptr<detail::StageOptimizers> optimizers_;

@@ -159,6 +159,7 @@ struct FULGUR_API TrainerOptions {
   int64_t reload_dataloaders_every_n_epochs = 0;
 
   int64_t accumulate_grad_batches = 1;
+  std::optional<int64_t> global_batch_size = {};
   bool auto_micro_batch = false;
   std::optional<double> gradient_clip_val;
   ClipAlgorithm gradient_clip_algorithm = ClipAlgorithm::norm;

@@ -30,6 +30,7 @@
   HOOK(automatic_optimization, bool, (), const)                                                                        \
   HOOK(configure_callbacks, std::vector<std::shared_ptr<fulgur::Callback>>, (), )                                      \
   HOOK(stages, fulgur::LayerChain, (), )                                                                               \
+  HOOK(tensor_plan, fulgur::TensorPlan, (), const)                                                                     \
   HOOK(configure_model, void, (), )                                                                                    \
   HOOK(train_dataloader, fulgur::Loaders, (), )                                                                        \
   HOOK(val_dataloader, fulgur::Loaders, (), )                                                                          \

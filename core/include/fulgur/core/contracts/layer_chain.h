@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "fulgur/core/export.h"
@@ -43,11 +42,8 @@ struct FULGUR_API LayerChain {
   /// last layer's modules.
   std::function<Tensor(const Values&, const Batch&)> loss;
 
-  /// Adds a layer that takes one tensor and returns one.
-  void add(std::string name, std::vector<std::string> modules, std::function<Tensor(const Tensor&)> forward) {
-    layers.push_back({std::move(name), std::move(modules),
-                      [f = std::move(forward)](const Values& values) { return Values{f(values.at(0))}; }});
-  }
+  /// Adds a layer that takes one tensor and returns one. Its forward throws an Error if it is given several.
+  void add(std::string name, std::vector<std::string> modules, std::function<Tensor(const Tensor&)> forward);
 };
 
 }  // namespace fulgur

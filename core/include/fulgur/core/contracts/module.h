@@ -23,6 +23,7 @@
 #include "fulgur/core/contracts/placed_module.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/contracts/run_context.h"
+#include "fulgur/core/contracts/tensor_plan.h"
 #include "fulgur/core/state/batch.h"
 #include "fulgur/core/state/clip.h"
 #include "fulgur/core/state/outputs.h"
@@ -61,6 +62,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// (strategy: mesh with a pipeline). Called when a fit starts. Default: no layers, so such a strategy refuses the
   /// module.
   virtual LayerChain stages() { return {}; }
+  /// How a strategy divides layers among ranks (strategy: mesh with an axis `tensor`); rules in the strategy's options
+  /// come before these. Called when a fit starts. Default: no rules.
+  virtual TensorPlan tensor_plan() const { return {}; }
   /// Called once before the strategy's setup; large layers may be created here.
   virtual void configure_model() {}
   /// Loaders for a run without a DataModule and without loaders passed by the caller.

@@ -93,6 +93,8 @@ class FULGUR_API Strategy {
   virtual int64_t data_shares() const { return world_size(); }
   /// The share of this rank.
   virtual int64_t data_share() const { return rank(); }
+  /// The first rank whose training steps log values. If a run resumes with other ranks, it continues what they logged.
+  virtual int64_t logging_rank() const { return 0; }
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
 

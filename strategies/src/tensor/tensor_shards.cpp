@@ -1,0 +1,87 @@
+#include "tensor/tensor_shards.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+
+#include <utility>
+
+#include "sharding/storages.h"
+
+namespace fulgur::detail {
+
+TensorShards::TensorShards(MeshGroups& mesh, std::vector<DividedParameter> parameters,
+                           const std::unordered_set<const void*>& here)
+    : ranks_(*mesh.along(MeshAxis::tensor)),
+      parameters_(std::move(parameters)),
+      own_(parameters_.size()),
+      wholes_(parameters_.size()) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& value = parameters_[i].value;
+    places_.emplace(value.unsafeGetTensorImpl(), i);
+    if (!here.contains(value.unsafeGetTensorImpl())) continue;
+    own_[i] = own_part(parameters_[i], value, rank(), size());
+    by_memory_.emplace(own_[i].storage().unsafeGetStorageImpl(), i);
+  }
+}
+
+void TensorShards::divide() {
+  if (std::exchange(are_divided_, true)) return;
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const DividedParameter& parameter = parameters_[i];
+    const Tensor part = own_part(parameter, parameter.value, rank(), size());
+    // Optimizers step the same memory all the time.
+    if (own_[i].defined()) own_[i].copy_(part);
+    Tensor(parameter.value).set_data(own_[i].defined() ? own_[i] : part);
+    if (wholes_[i].defined()) clear_storage(wholes_[i].storage());
+  }
+}
+
+void TensorShards::gather() {
+  if (!std::exchange(are_divided_, false)) return;
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const DividedParameter& parameter = parameters_[i];
+    const Tensor values = joined(parameter, parameter.value.detach());
+    if (wholes_[i].defined()) {
+      fill_storage(wholes_[i].storage(), values.nbytes());
+      wholes_[i].copy_(values);
+    } else {
+      wholes_[i] = values;
+    }
+    Tensor(parameter.value).set_data(wholes_[i]);
+  }
+}
+
+Tensor TensorShards::joined(const DividedParameter& parameter, const Tensor& part) const {
+  int64_t most = 0;
+  for (const int64_t size : parameter.parts) most += own_range(size, 0, this->size()).count;
+  // Only the last part of a vocabulary may be shorter.
+  Tensor sent = part.movedim(parameter.dim, 0).contiguous();
+  if (sent.size(0) < most) {
+    std::vector<int64_t> padding(static_cast<size_t>(sent.dim()) * 2, 0);
+    padding.back() = most - sent.size(0);
+    sent = at::constant_pad_nd(sent, padding);
+  }
+  const Tensor rows = ranks_.gather_rows(sent);
+  std::vector<Tensor> pieces;
+  int64_t begin = 0;
+  for (const int64_t size : parameter.parts) {
+    for (int64_t rank = 0; rank < this->size(); ++rank)
+      pieces.push_back(rows[rank].narrow(0, begin, own_range(size, rank, this->size()).count));
+    begin += own_range(size, 0, this->size()).count;
+  }
+  return at::cat(pieces).movedim(0, parameter.dim).contiguous();
+}
+
+Tensor TensorShards::whole_of(const Tensor& parameter, const Tensor& part) const {
+  const at::NoGradGuard no_grad;
+  return joined(at_place(parameter), part.detach());
+}
+
+Tensor TensorShards::part_of(const Tensor& parameter, const Tensor& whole) const {
+  return own_part(at_place(parameter), whole, rank(), size());
+}
+
+}  // namespace fulgur::detail

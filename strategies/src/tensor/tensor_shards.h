@@ -1,0 +1,66 @@
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "distributed/mesh_groups.h"
+#include "tensor/divided_layers.h"
+
+namespace fulgur::detail {
+
+/// Keeps this rank's parts of the parameters that the ranks along `tensor` divide: the module's parameters have these
+/// parts as their values, and their shapes, except while all are gathered.
+class TensorShards {
+ public:
+  /// The parameters are whole at first. `here` are the parameters of this rank's stages; the memory of others belongs
+  /// to `StageParameters`.
+  TensorShards(MeshGroups& mesh, std::vector<DividedParameter> parameters, const std::unordered_set<const void*>& here);
+  TensorShards(const TensorShards&) = delete;
+  TensorShards& operator=(const TensorShards&) = delete;
+
+  int64_t rank() const { return ranks_.rank(); }
+  int64_t size() const { return ranks_.world_size(); }
+  C10dCollectives& ranks() const { return ranks_; }
+  const std::vector<DividedParameter>& parameters() const { return parameters_; }
+  bool has(const Tensor& parameter) const { return places_.contains(parameter.unsafeGetTensorImpl()); }
+
+  /// Gives each parameter this rank's part of its values.
+  void divide();
+  /// Gives each parameter the values of all ranks. All ranks must call it.
+  void gather();
+  bool are_divided() const { return are_divided_; }
+
+  /// The whole of a tensor with the parameter's shape, such as a state of its optimizer, of which each rank has its
+  /// part. All ranks must call it.
+  Tensor whole_of(const Tensor& parameter, const Tensor& part) const;
+  /// This rank's part of such a tensor.
+  Tensor part_of(const Tensor& parameter, const Tensor& whole) const;
+  /// The sizes of a parameter of all ranks together.
+  at::IntArrayRef whole_sizes(const Tensor& parameter) const { return at_place(parameter).sizes; }
+
+  /// The parameter whose part here has this memory; nullptr: another tensor's. Only while they are divided.
+  const DividedParameter* with_memory(const c10::StorageImpl* memory) const {
+    const auto found = by_memory_.find(memory);
+    return found == by_memory_.end() ? nullptr : &parameters_[found->second];
+  }
+
+ private:
+  const DividedParameter& at_place(const Tensor& parameter) const {
+    return parameters_[places_.at(parameter.unsafeGetTensorImpl())];
+  }
+  Tensor joined(const DividedParameter& parameter, const Tensor& part) const;
+
+  C10dCollectives& ranks_;
+  std::vector<DividedParameter> parameters_;
+  std::vector<Tensor> own_;  ///< this rank's parts; undefined for parameters of other stages
+  /// What parameters are while they are gathered. Callbacks keep aliases of them, so it is the same storage each time.
+  std::vector<Tensor> wholes_;
+  std::unordered_map<const void*, size_t> places_;
+  std::unordered_map<const c10::StorageImpl*, size_t> by_memory_;
+  bool are_divided_ = false;
+};
+
+}  // namespace fulgur::detail

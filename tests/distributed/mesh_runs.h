@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ranks.h"
+#include "support/temporary_folder.h"
+
+namespace fulgur::test {
+
+inline const Arguments kMeshAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
+
+/// Ranks along the axes, and how they compute a batch of 8 samples.
+struct Mesh {
+  int data = 1, pipeline = 2;
+  std::string schedule = "1f1b";
+  std::string micro_batches = "4";
+  Arguments more = {};
+  int tensor = 1;
+  int ranks() const { return data * tensor * pipeline; }
+};
+
+/// The ranks run in the folder. Options of an optimizer come first in `more`.
+std::vector<Finished> fit_mesh(const std::filesystem::path& folder, const Mesh& mesh, const Arguments& more);
+std::vector<Finished> fit_alone(const std::filesystem::path& folder, const Arguments& more);
+/// The last checkpoint of such a run, which must end well.
+std::filesystem::path trained_mesh(const TemporaryFolder& folder, const Mesh& mesh, const Arguments& more);
+std::filesystem::path trained_alone(const TemporaryFolder& folder, const Arguments& more);
+
+/// Whether the bits of all optimizer states agree.
+bool same_states(const std::filesystem::path& a, const std::filesystem::path& b);
+/// The values of a column of the run's metrics, without empty ones.
+std::vector<double> column(const std::filesystem::path& root, const std::string& name);
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
+/// What follows `mark` in the lines that a rank has logged.
+std::vector<std::string> lines_of(const std::filesystem::path& root, const std::vector<Finished>& runs, size_t rank,
+                                  const std::string& mark);
+
+/// A small GPT on a text in the folder.
+Arguments mesh_gpt(const TemporaryFolder& folder, const Arguments& more = {});
+
+}  // namespace fulgur::test
