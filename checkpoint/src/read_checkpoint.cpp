@@ -13,11 +13,7 @@ namespace {
 
 using detail::CheckedFolder;
 
-bool is_of(std::string_view file, std::string_view whole_file) {
-  return file == whole_file || detail::is_part_file(file, whole_file);
-}
-
-bool is_of_optimizers(std::string_view file) { return is_of(file, detail::kOptimizerFile); }
+bool is_of_optimizers(std::string_view file) { return detail::belongs_to(file, detail::kOptimizerFile); }
 
 detail::TensorMap by_name(NamedTensors tensors) {
   detail::TensorMap map;
@@ -50,10 +46,6 @@ void throw_problems(const fs::path& path, const CheckedFolder& folder, Checkpoin
                    : ""));
 }
 
-}  // namespace
-
-namespace {
-
 // The state, and what stands for weights and optimizer states.
 CheckpointContent open_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify) {
   CheckedFolder folder(path);
@@ -67,7 +59,7 @@ CheckpointContent open_checkpoint(const fs::path& path, CheckpointParts parts, V
     state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
   if (verify == Verify::whole)
     for (const auto& [name, record] : folder.manifest().files)
-      if (is_of(name, detail::kModelFile) || is_of_optimizers(name)) folder.check_contents(name);
+      if (detail::belongs_to(name, detail::kModelFile) || is_of_optimizers(name)) folder.check_contents(name);
   throw_problems(path, folder, parts);
   const auto weights = detail::StoredTensors::open(path, folder.manifest(), detail::kModelFile);
   content.module = weights->stand_ins();

@@ -73,7 +73,7 @@ void StoredTensors::add_divided(const Manifest& manifest, const std::string& who
   if (divided == manifest.divided.end()) return;
   std::map<std::string, std::map<std::string_view, Bytes>> files;
   for (const auto& [name, record] : manifest.files) {
-    if (name != whole_file && !is_part_file(name, whole_file)) continue;
+    if (!belongs_to(name, whole_file)) continue;
     const auto& parts = files.emplace(name, parts_of(name, record)).first->second;
     if (name != whole_file) headers_.push_back(parts.at(kHeaderPart));
   }

@@ -1,6 +1,5 @@
 #include "fulgur/checkpoint/weights_reader.h"
 
-#include <string_view>
 #include <utility>
 
 #include "checked_folder.h"
@@ -21,7 +20,7 @@ WeightsReader::WeightsReader(const fs::path& checkpoint, Verify verify) : impl_(
   if (verify == Verify::whole) {
     checked.check_names_and_sizes();
     for (const auto& [name, record] : checked.manifest().files)
-      if (name != detail::kModelFile && !detail::is_part_file(name, detail::kModelFile)) checked.check_contents(name);
+      if (!detail::belongs_to(name, detail::kModelFile)) checked.check_contents(name);
   }
   if (!checked.problems().empty())
     throw CheckpointError(cat("[checkpoint.read] ", escape_controls(checkpoint.string()), " is damaged:\n",

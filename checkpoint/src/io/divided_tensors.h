@@ -33,6 +33,10 @@ using DividedTensors = std::map<std::string, std::vector<DividedTensor>>;
 std::string part_file(std::string_view whole_file, int64_t rank, int64_t ranks);
 /// Whether `name` is such a file of `whole_file`.
 bool is_part_file(std::string_view name, std::string_view whole_file);
+/// Whether `name` is `whole_file` or one with parts of its tensors.
+inline bool belongs_to(std::string_view name, std::string_view whole_file) {
+  return name == whole_file || is_part_file(name, whole_file);
+}
 
 /// Throws a CheckpointError unless each tensor has a shape and an order that a tensor can have, and each piece is in
 /// one of `files`, with the bytes of its elements. With `complete`, the pieces must also be all elements, each once, in

@@ -122,18 +122,19 @@ NamedTensors tensors_of_module(const LightningModule& module) {
 std::unordered_set<size_t> tensors_of_layer(const NamedTensors& all, const LightningModule& module,
                                             const LayerChain::Layer& layer) {
   std::unordered_set<size_t> found;
-  std::vector<std::string> names;
-  for (const auto& item : module.named_modules("", /*include_self=*/false)) names.push_back(item.key());
-  for (const auto& [name, index] : all.names) names.push_back(name);
   for (const std::string& wanted : layer.modules) {
     const size_t before = found.size();
     for (const auto& [name, index] : all.names)
       if (is_part_of(name, wanted)) found.insert(index);
+    if (found.size() > before) continue;
+    std::vector<std::string> names;
+    for (const auto& item : module.named_modules("", /*include_self=*/false)) names.push_back(item.key());
+    if (std::ranges::find(names, wanted) != names.end()) continue;  // a module without tensors
+    for (const auto& [name, index] : all.names) names.push_back(name);
     const std::string hint = did_you_mean(wanted, names);
-    if (found.size() == before && std::ranges::find(names, wanted) == names.end())
-      throw ConfigError(cat("[strategies.mesh] the layer '", escape_controls(layer.name),
-                            "' of the module's stages() names '", escape_controls(wanted),
-                            "', which is no module, parameter or buffer of it", hint.empty() ? "." : hint));
+    throw ConfigError(cat("[strategies.mesh] the layer '", escape_controls(layer.name),
+                          "' of the module's stages() names '", escape_controls(wanted),
+                          "', which is no module, parameter or buffer of it", hint.empty() ? "." : hint));
   }
   return found;
 }
