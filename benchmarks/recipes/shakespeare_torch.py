@@ -13,7 +13,7 @@ from gpt_training import BLOCK, mean_loss, train
 from torch import nn
 from torch.nn import functional as F
 
-LAYERS, HEADS, WIDTH, STEPS, RATE = 4, 4, 128, 2000, 1e-3
+LAYERS, HEADS, WIDTH, STEPS, RATE = 4, 4, 128, 2000, 2e-3
 
 
 class Block(nn.Module):
