@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "distributed/shard_groups.h"
+#include "distributed/tensor_average.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -82,8 +83,9 @@ void check_options(const FSDPStrategy::Options& options) {
 
 }  // namespace
 
-FSDPStrategy::FSDPStrategy(Options options)
-    : DDPStrategy(static_cast<const DDPStrategy::Options&>(options)), options_(std::move(options)) {
+FSDPStrategy::FSDPStrategy(Options options) : FSDPStrategy(std::move(options), /*divides=*/true) {}
+FSDPStrategy::FSDPStrategy(Options options, bool divides)
+    : DDPStrategy(static_cast<const DDPStrategy::Options&>(options)), options_(std::move(options)), divides_(divides) {
   check_options(options_);
 }
 // Optimizers may not exist any more.
@@ -97,7 +99,7 @@ void FSDPStrategy::configure(StrategySetup setup) {
         "ranks read the same units. Use sharding: gradients, or auto_micro_batch: false.");
   starts_before_forward_ = setup.starts_before_forward;
   DDPStrategy::configure(std::move(setup));
-  if (world_size() == 1)
+  if (divides_ && world_size() == 1)
     log::warn("strategies.one_process",
               "fsdp divides nothing in a run of one process. Set trainer.devices or num_nodes");
 }
@@ -105,7 +107,7 @@ void FSDPStrategy::configure(StrategySetup setup) {
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   // It is called again when parameters are frozen or unfrozen.
   optimizers_ = optimizers;
-  if (process_group() && !shards_) divide(module);
+  if (divides_ && process_group() && !shards_) divide(module);
   DDPStrategy::start_training(module, optimizers);
 }
 
@@ -262,7 +264,8 @@ std::unique_ptr<detail::GradientExchange> FSDPStrategy::make_reducer(std::vector
 
 void FSDPStrategy::average_gradients(Optimizer& optimizer) {
   if (!shards_ || !divides_gradients()) return DDPStrategy::average_gradients(optimizer);
-  detail::GradientShards(*groups_, *shards_, sent_dtype(options_.reduce_dtype)).average(optimizer);
+  detail::GradientShards(*groups_, *shards_, sent_dtype(options_.reduce_dtype))
+      .average(detail::parameters_of(optimizer));
 }
 
 StateTree FSDPStrategy::state() const {
@@ -286,7 +289,7 @@ void FSDPStrategy::load_state(const StateTree& state) {
   DDPStrategy::load_state(state);
   loaded_gradients_ = {};
   if (!state.contains("gradient_shards")) return;
-  if (state.at("world_size").as_int() != world_size() ||
+  if (!divides_ || state.at("world_size").as_int() != world_size() ||
       state.at("sharding").as_string() != enum_text(options_.sharding))
     throw CheckpointError(
         cat("[strategies.fsdp] the checkpoint was saved between a backward and its step by ",
@@ -323,7 +326,7 @@ StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {
 void FSDPStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
   if (shards_) return shards_->load_state(optimizer, state);
   const StateTree::List& groups = state.at("groups").as_list();
-  if (!process_group() || groups.size() != optimizer.groups().size())
+  if (!divides_ || !process_group() || groups.size() != optimizer.groups().size())
     return DDPStrategy::load_optimizer_state(optimizer, state);
   // Each rank reads its part when the optimizers are divided. Until then schedules need the rates.
   for (size_t g = 0; g < groups.size(); ++g) {

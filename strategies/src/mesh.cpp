@@ -9,11 +9,12 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
-#include "fulgur/strategies/cluster_environment.h"
+#include "mesh_options.h"
 #include "pipeline/executor.h"
 #include "pipeline/layer_random.h"
 #include "pipeline/stage_optimizers.h"
 #include "pipeline/stage_parameters.h"
+#include "pipeline/stage_shards.h"
 #include "tensor/tensor_calls.h"
 
 namespace fulgur {
@@ -23,63 +24,6 @@ namespace {
 constexpr int64_t kMicroBatchesPerRank = 4;
 constexpr const char* kBetweenBackwardAndStep =
     "[strategies.mesh] the checkpoint was saved between a backward and its step ";
-
-DDPStrategy::Options ddp_options(const MeshStrategy::Options& options) {
-  DDPStrategy::Options of_ddp;
-  of_ddp.process_group_backend = options.process_group_backend;
-  of_ddp.cluster_environment = options.cluster_environment;
-  of_ddp.start_timeout_s = options.start_timeout_s;
-  of_ddp.timeout_s = options.timeout_s;
-  of_ddp.check_replicas_every = options.check_replicas_every;
-  of_ddp.max_restarts = options.max_restarts;
-  return of_ddp;
-}
-
-void check_mesh_options(const MeshStrategy::Options& options) {
-  if (options.mesh.shard != 1)
-    throw ConfigError(cat("[strategies.mesh] mesh.shard: ", options.mesh.shard,
-                          " is not there yet: ranks of this axis would divide the parameters of a stage. Set it to 1, "
-                          "or use strategy: fsdp."));
-  if (options.mesh.tensor == 1 && !options.tensor_plan.empty())
-    throw ConfigError("[strategies.mesh] tensor_plan has no effect with mesh.tensor: 1. Remove it.");
-  const bool takes_turns = options.schedule == PipelineSchedule::interleaved;
-  if (options.mesh.pipeline == 1) {
-    const MeshStrategy::Options defaults;
-    const char* const unused = options.schedule != defaults.schedule ? "schedule"
-                               : options.micro_batches.value         ? "micro_batches"
-                               : options.stages_per_rank.value       ? "stages_per_rank"
-                               : options.cuts.value                  ? "cuts"
-                                                                     : nullptr;
-    if (unused)
-      throw ConfigError(cat("[strategies.mesh] ", unused, " has no effect with mesh.pipeline: 1. Remove it."));
-    return;
-  }
-  if (const int64_t turns = options.stages_per_rank.value.value_or(takes_turns ? 2 : 1); (turns > 1) != takes_turns)
-    throw ConfigError(cat("[strategies.mesh] schedule: ", enum_text(options.schedule), " has ",
-                          takes_turns ? "at least two stages" : "one stage", " per rank; stages_per_rank is ", turns,
-                          takes_turns ? ". Raise it, or use schedule: 1f1b." : ". Use schedule: interleaved_1f1b."));
-}
-
-// The size of the axis `data`.
-int64_t data_size(const MeshAxes& axes, int64_t ranks) {
-  int64_t rest = ranks;
-  for (const auto& [axis, size] : {std::pair{"pipeline", axes.pipeline}, {"tensor", axes.tensor}}) {
-    if (rest % size != 0)
-      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size, " does not divide the ", rest, " ranks ",
-                            rest == ranks ? "of the run" : "that mesh.pipeline leaves of those of the run",
-                            " (devices × num_nodes). Set trainer.devices so that they are a multiple of ", size,
-                            ", or mesh.", axis, " to a divisor of ", rest, "."));
-    rest /= size;
-  }
-  const int64_t data = axes.data.value.value_or(rest);
-  if (data != rest)
-    throw ConfigError(cat("[strategies.mesh] the axes of the mesh have ", data, " (data) × ",
-                          axes.tensor > 1 ? cat(axes.tensor, " (tensor) × ") : "", axes.pipeline,
-                          " (pipeline) = ", data * axes.tensor * axes.pipeline, " ranks, and the run has ", ranks,
-                          " (devices × num_nodes). Set mesh.data to ", rest,
-                          " or auto, or change the number of ranks."));
-  return data;
-}
 
 // Tensors of several stages count in each of them.
 std::string parameters_of_stages(const detail::StagePlan& plan) {
@@ -110,72 +54,27 @@ void check_module(const LightningModule& module, bool has_pipeline) {
 
 }  // namespace
 
-void MeshAxes::fields(Fields& f) {
-  f(data, "data", "Ranks that train on shares of the data and average gradients. auto: what the other axes leave.")
-      .at_least(1);
-  f(shard, "shard", "Ranks that divide parameters, as fsdp does; only 1 is possible yet.").at_least(1);
-  f(tensor, "tensor", "Ranks that divide the computation of each layer that a plan names.").at_least(1);
-  f(pipeline, "pipeline", "Ranks that divide the layers of the module into stages.").at_least(1);
-}
-
-void MeshStrategy::Options::fields(Fields& f) {
-  f(mesh, "mesh",
-    "Sizes of the axes; their product is the number of ranks. Ranks of tensor are next to each other, then those of "
-    "data.");
-  f(schedule, "schedule",
-    "The order in which the ranks of a pipeline compute micro-batches: gpipe, 1f1b, interleaved_1f1b (several stages "
-    "per rank) or zero_bubble (gradients of weights fill the waits).");
-  f(micro_batches, "micro_batches",
-    "Number of micro-batches of a batch of a pipeline, or its samples if they are fewer. auto: four per rank of the "
-    "pipeline.")
-      .at_least(1);
-  f(stages_per_rank, "stages_per_rank", "Number of stages of each rank. auto: 2 with interleaved_1f1b, else 1.")
-      .at_least(1);
-  f(cuts, "cuts",
-    "Names of the layers with which the stages after the first begin. auto: stages of as equal numbers of parameters "
-    "as "
-    "possible.");
-  f(tensor_plan, "tensor_plan",
-    "How ranks of the axis tensor divide layers, by patterns of their names: column, gathered_column, row, vocabulary "
-    "or whole. Comes before the plan of the module.");
-  f(process_group_backend, "process_group_backend",
-    "Backend for values and gradients. auto: nccl for GPUs, gloo for the CPU.")
-      .one_of({"auto", "gloo", "nccl", "mpi"});
-  f(cluster_environment, "cluster_environment", "Where the rank of this process comes from, as with ddp.")
-      .one_of(cluster_environment_names());
-  f(start_timeout_s, "start_timeout_s",
-    "Seconds for all ranks to connect, and for each exchange until the end of the first step.")
-      .at_least(0.001);
-  f(timeout_s, "timeout_s",
-    "Seconds for each exchange from then on. Must exceed the longest pause of one rank (a slow batch, a save).")
-      .at_least(0.001);
-  f(check_replicas_every, "check_replicas_every",
-    "Steps after which ranks with the same stages compare weights, bit by bit; 0: only at the end of epochs and in "
-    "saves; -1: never.")
-      .at_least(-1);
-  f(max_restarts, "max_restarts",
-    "Number of times the group of processes is restarted after a failure, from the newest checkpoint.")
-      .at_least(0);
-}
-
-MeshStrategy::MeshStrategy(Options options) : DDPStrategy(ddp_options(options)), options_(std::move(options)) {
-  check_mesh_options(options_);
+MeshStrategy::MeshStrategy(Options options)
+    : FSDPStrategy(detail::fsdp_options(options),
+                   options.mesh.shard > 1 && options.mesh.pipeline == 1 && options.mesh.tensor == 1),
+      options_(std::move(options)) {
+  detail::check_mesh_options(options_);
 }
 // Optimizers may not exist any more.
 MeshStrategy::~MeshStrategy() = default;
 
 void MeshStrategy::configure(StrategySetup setup) {
   const bool divides = options_.mesh.pipeline > 1 || options_.mesh.tensor > 1;
-  if (divides && setup.syncs_after_backward)
+  if ((divides || options_.mesh.shard > 1) && setup.syncs_after_backward)
     throw ConfigError(
-        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline or "
-        "of the axis tensor compute each part together. Set trainer.auto_micro_batch to false.");
+        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline, "
+        "or of the axes tensor and shard, compute each part together. Set trainer.auto_micro_batch to false.");
   if (divides && setup.sync_batchnorm)
     throw ConfigError(
         "[strategies.mesh] sync_batchnorm exchanges statistics between all ranks, and those of a pipeline have "
         "different layers, those of the axis tensor the same batches. Set trainer.sync_batchnorm to false.");
-  DDPStrategy::configure(std::move(setup));
-  data_ = data_size(options_.mesh, world_size());
+  FSDPStrategy::configure(std::move(setup));
+  data_ = detail::data_size(options_.mesh, world_size());
 }
 
 int64_t MeshStrategy::stages_per_rank() const {
@@ -183,12 +82,13 @@ int64_t MeshStrategy::stages_per_rank() const {
 }
 
 std::string MeshStrategy::shape_text() const {
-  const int64_t tensor = options_.mesh.tensor;
-  return cat("data ", data_, tensor > 1 ? cat(", tensor ", tensor) : "", ", pipeline ", options_.mesh.pipeline);
+  const int64_t tensor = options_.mesh.tensor, shard = options_.mesh.shard;
+  return cat("data ", data_, shard > 1 ? cat(", shard ", shard) : "", tensor > 1 ? cat(", tensor ", tensor) : "",
+             ", pipeline ", options_.mesh.pipeline);
 }
 
 void MeshStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
-  if (!divides_module()) return DDPStrategy::start_training(module, optimizers);
+  if (!divides_module()) return FSDPStrategy::start_training(module, optimizers);
   if (plan_) return;  // called again when parameters are frozen or unfrozen
   check_module(module, has_pipeline());
   if (std::exchange(loaded_from_others_, false))
@@ -215,17 +115,23 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
     plan_ = std::make_unique<detail::StagePlan>(detail::plan_one_stage(module));
     connect();
   }
-  if (options_.mesh.tensor > 1) divide_layers(module, std::move(divided));
-  optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, plan_->tensors, shards_, optimizers);
+  if (options_.mesh.tensor > 1) divide_layers(module, std::move(divided.parameters));
+  if (options_.mesh.shard > 1) divide_stages(module, optimizers);
+  if (parts_) {
+    calls_ = std::make_unique<detail::TensorCalls>(*parts_, divided.of_norms);
+    if (executor_) executor_->divide_layers(*calls_);
+  }
+  optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, plan_->tensors, parts_, shards_, optimizers);
   stepped_ = optimizers;
-  parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, shards_);
+  parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, parts_, shards_);
   parameters_->divide();
 }
 
 void MeshStrategy::connect() {
-  mesh_ = std::make_unique<detail::MeshGroups>(
-      *process_group(),
-      detail::MeshSizes{.tensor = options_.mesh.tensor, .data = data_, .pipeline = options_.mesh.pipeline});
+  mesh_ = std::make_unique<detail::MeshGroups>(*process_group(), detail::MeshSizes{.tensor = options_.mesh.tensor,
+                                                                                   .shard = options_.mesh.shard,
+                                                                                   .data = data_,
+                                                                                   .pipeline = options_.mesh.pipeline});
 }
 
 void MeshStrategy::make_executor(LightningModule& module) {
@@ -262,39 +168,47 @@ void MeshStrategy::make_executor(LightningModule& module) {
     layer_random_->load_state(std::move(saved));
 }
 
-void MeshStrategy::divide_layers(const LightningModule& module, detail::DividedLayers divided) {
+void MeshStrategy::divide_layers(const LightningModule& module, std::vector<detail::DividedParameter> divided) {
   std::unordered_set<const void*> here;
   for (const detail::StageTensor& tensor : plan_->tensors)
     if (std::ranges::find(tensor.ranks, mesh_->place(detail::MeshAxis::pipeline)) != tensor.ranks.end())
       here.insert(tensor.value.unsafeGetTensorImpl());
   if (rank() == 0) {
     int64_t in_parts = 0, all = 0;
-    for (const auto& parameter : divided.parameters) in_parts += parameter.value.numel();
+    for (const auto& parameter : divided) in_parts += parameter.value.numel();
     for (const auto& [name, value] : unique_parameters(module)) all += value.numel();
     log::info(cat("mesh: ", shape_text(), " · ", in_parts, " of ", all, " parameters are divided among ",
                   options_.mesh.tensor, " ranks"));
   }
-  shards_ = std::make_shared<detail::TensorShards>(*mesh_, std::move(divided.parameters), here);
-  shards_->divide();
-  calls_ = std::make_unique<detail::TensorCalls>(*shards_, divided.of_norms);
-  if (executor_) executor_->divide_layers(*calls_);
+  parts_ = std::make_shared<detail::TensorShards>(*mesh_, std::move(divided), here);
+  parts_->divide();
+}
+
+void MeshStrategy::divide_stages(const LightningModule& module, const std::vector<Optimizer*>& optimizers) {
+  shards_ = std::make_shared<detail::StageShards>(module, *mesh_, plan_->tensors, parts_.get(), optimizers,
+                                                  options_.units.value, device());
+  int64_t bytes = 0;
+  for (const auto& unit : shards_->units().units()) bytes += static_cast<int64_t>(unit->own_part().nbytes());
+  log::info(cat("mesh: ", shape_text(), " · between steps, rank ", rank(), " keeps ",
+                format_fixed(static_cast<double>(bytes) / 1e6, 3), " MB of parameters"));
 }
 
 void MeshStrategy::agree_on_random() {
   if (!calls_ || std::exchange(agrees_on_random_, true)) return;
   StateTree states = rng_state({device()});
   for (auto& [name, value] : states.as_map())
-    if (value.is_tensor()) value = shards_->ranks().broadcast(value.tensor(), 0);
+    if (value.is_tensor()) value = parts_->ranks().broadcast(value.tensor(), 0);
   load_rng_state({device()}, states);
 }
 
 void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
-  if (!plan_) return DDPStrategy::before_forward(module, sync);
+  if (!plan_) return FSDPStrategy::before_forward(module, sync);
   collectives().set_activity("training_step");
   if (parameters_->is_whole()) parameters_->divide();
   parameters_->take_buffers();
   agree_on_random();
-  if (shards_ && !shards_->are_divided())
+  parameters_->begin_step();
+  if (parts_ && !parts_->are_divided())
     throw Error(
         "[strategies.mesh] parameters of divided layers are whole in a training step, in which each rank computes a "
         "part "
@@ -321,12 +235,13 @@ void MeshStrategy::run_parts(size_t parts, const std::function<void(size_t)>& wo
 
 void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync,
                             const BackwardOptions& options) {
-  if (!plan_) return DDPStrategy::backward(module, loss, sync, options);
+  if (!plan_) return FSDPStrategy::backward(module, loss, sync, options);
   detail::TensorCalls::stop();
   const Tensor whole = calls_->whole(loss, "the loss");
   calls_->compute_layers(true);  // again, of activations that were not kept
   collectives().set_activity("backward");
   run_exchange(*process_group(), "mesh", [&] { module.backward(whole, options); });
+  parameters_->end_step();
   if (sync == GradSync::now) exchange_gradients();
 }
 
@@ -349,6 +264,7 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
     const detail::LayerRandom::Scope numbers(*layer_random_);
     return StepOutput(executor_->run(batch, services));
   }();
+  parameters_->end_step();
   if (services.sync == GradSync::now) exchange_gradients();
   return output;
 }
@@ -359,22 +275,26 @@ void MeshStrategy::exchange_gradients() {
 }
 
 void MeshStrategy::sync_gradients(Optimizer& optimizer) {
-  if (!plan_) return DDPStrategy::sync_gradients(optimizer);
+  if (!plan_) return FSDPStrategy::sync_gradients(optimizer);
   exchange_gradients();
 }
 
 void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   detail::TensorCalls::stop();
+  if (!plan_) return FSDPStrategy::optimizer_step(optimizer, closure, found_inf);
+  if (parameters_->are_there())
+    throw Error(
+        "[strategies.mesh] parameters are whole in an optimizer's step, which changes this rank's parts of them: "
+        "something keeps the result of run.run_weights().whole_parameters(). Release it before the step.");
   DDPStrategy::optimizer_step(optimizer, closure, found_inf);
-  if (!plan_) return;
   optimizers_->note_step(optimizer);
   parameters_->spread_shared_values();
 }
 
 void MeshStrategy::before_evaluation(LightningModule& module) {
   detail::TensorCalls::stop();
-  if (!plan_) return DDPStrategy::before_evaluation(module);
+  if (!plan_) return FSDPStrategy::before_evaluation(module);
   collectives().set_activity("evaluation");
   parameters_->gather();
 }
@@ -382,14 +302,16 @@ void MeshStrategy::before_evaluation(LightningModule& module) {
 void MeshStrategy::after_step(LightningModule& module, int64_t global_step) {
   // A step without a loss has no backward.
   detail::TensorCalls::stop();
+  if (!plan_) return FSDPStrategy::after_step(module, global_step);
+  parameters_->end_step();
   DDPStrategy::after_step(module, global_step);
   const int64_t every = options_.check_replicas_every;
-  if (parameters_ && every > 0 && global_step % every == 0) parameters_->check_copies();
+  if (every > 0 && global_step % every == 0) parameters_->check_copies();
 }
 
 std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
   detail::TensorCalls::stop();
-  if (!plan_) return DDPStrategy::whole_parameters();
+  if (!plan_) return FSDPStrategy::whole_parameters();
   if (parameters_->is_whole()) return nullptr;
   struct Whole final : WholeParameters {
     explicit Whole(const std::shared_ptr<detail::StageParameters>& of) : parameters(of) { of->hold(); }
@@ -405,12 +327,13 @@ std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
 
 void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                     int64_t global_step) {
+  if (!plan_) return FSDPStrategy::check_same_ranks(module, optimizers, global_step);
   DDPStrategy::check_same_ranks(module, optimizers, global_step);
-  if (parameters_ && options_.check_replicas_every >= 0) parameters_->check_copies();
+  if (options_.check_replicas_every >= 0) parameters_->check_copies();
 }
 
 StateTree MeshStrategy::state() const {
-  if (!plan_) return DDPStrategy::state();
+  if (!plan_) return FSDPStrategy::state();
   bool waits = false;
   for (const auto& tensor : plan_->tensors) waits |= tensor.value.grad().defined();
   return StateTree::map({{"mesh", shape_text()},
@@ -426,7 +349,7 @@ void MeshStrategy::load_state(const StateTree& state) {
     throw CheckpointError(cat(kBetweenBackwardAndStep, "with the mesh ", state.at("mesh").as_string(),
                               ", whose ranks have the gradients of their stages only; the run has the mesh ",
                               shape_text(), ". Resume with the same mesh."));
-  if (!divides_module()) return DDPStrategy::load_state(state);
+  if (!divides_module()) return FSDPStrategy::load_state(state);
   loaded_from_others_ = !state.contains("mesh");
   // Another number of ranks gets the state of the first one.
   loaded_random_ = state.contains("layer_random") && state.at("mesh").as_string() == shape_text()
@@ -438,20 +361,20 @@ void MeshStrategy::load_state(const StateTree& state) {
 }
 
 StateTree MeshStrategy::optimizer_state(const Optimizer& optimizer) {
-  return optimizers_ ? optimizers_->state(optimizer) : DDPStrategy::optimizer_state(optimizer);
+  return optimizers_ ? optimizers_->state(optimizer) : FSDPStrategy::optimizer_state(optimizer);
 }
 
 void MeshStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
   if (optimizers_) return optimizers_->load_state(optimizer, state);
-  DDPStrategy::load_optimizer_state(optimizer, state);
+  FSDPStrategy::load_optimizer_state(optimizer, state);
 }
 
 std::unique_ptr<GraphCapture> MeshStrategy::make_graph_capture() {
-  return divides_module() ? nullptr : DDPStrategy::make_graph_capture();
+  return divides_module() || divides() ? nullptr : DDPStrategy::make_graph_capture();
 }
 
 std::string MeshStrategy::describe() const {
-  const std::string connection = DDPStrategy::describe();
+  const std::string connection = FSDPStrategy::describe();
   return connection.empty() ? connection : cat(connection, " · mesh: ", shape_text());
 }
 
@@ -464,6 +387,7 @@ void MeshStrategy::give_back() noexcept {
   detail::TensorCalls::stop();
   calls_.reset();
   shards_.reset();
+  parts_.reset();
   plan_.reset();
   mesh_.reset();
   agrees_on_random_ = false;
@@ -471,7 +395,7 @@ void MeshStrategy::give_back() noexcept {
 }
 
 void MeshStrategy::abandon() noexcept {
-  DDPStrategy::abandon();
+  FSDPStrategy::abandon();
   give_back();
 }
 
@@ -484,7 +408,7 @@ void MeshStrategy::teardown() noexcept {
   }
   give_back();
   largest_batch_ = 0;
-  DDPStrategy::teardown();
+  FSDPStrategy::teardown();
 }
 
 [[maybe_unused]] static const bool registered_mesh = Registry<Strategy>::add<MeshStrategy>(

@@ -23,7 +23,8 @@ std::vector<Finished> fit_mesh(const fs::path& folder, const Mesh& mesh, const A
       {.count = mesh.ranks(), .folder = folder},
       arguments +
           Arguments{"--trainer.strategy.mesh.pipeline", std::to_string(mesh.pipeline), "--trainer.strategy.mesh.tensor",
-                    std::to_string(mesh.tensor), "--data.batch_size", std::to_string(8 / mesh.data)} +
+                    std::to_string(mesh.tensor), "--data.batch_size", std::to_string(8 / mesh.shares()),
+                    "--trainer.strategy.mesh.shard", std::to_string(mesh.shard)} +
           stages + mesh.more);
 }
 
@@ -39,6 +40,21 @@ fs::path trained_mesh(const TemporaryFolder& folder, const Mesh& mesh, const Arg
 fs::path trained_alone(const TemporaryFolder& folder, const Arguments& more) {
   REQUIRE(all_exit(fit_alone(folder.path(), more), 0));
   return last_checkpoint(folder.path());
+}
+
+std::vector<Mesh> meshes_of(int ranks) {
+  std::vector<Mesh> meshes;
+  for (int pipeline = 1; pipeline <= ranks; pipeline *= 2)
+    for (int tensor = 1; pipeline * tensor <= ranks; tensor *= 2)
+      for (int shard = 1; pipeline * tensor * shard <= ranks; shard *= 2) {
+        const int data = ranks / (pipeline * tensor * shard);
+        meshes.push_back({.data = data,
+                          .pipeline = pipeline,
+                          .micro_batches = std::to_string(std::min(4, 8 / (data * shard))),
+                          .tensor = tensor,
+                          .shard = shard});
+      }
+  return meshes;
 }
 
 bool same_states(const fs::path& a, const fs::path& b) {

@@ -17,8 +17,9 @@ struct Mesh {
   std::string schedule = "1f1b";
   std::string micro_batches = "4";
   Arguments more = {};
-  int tensor = 1;
-  int ranks() const { return data * tensor * pipeline; }
+  int tensor = 1, shard = 1;
+  int ranks() const { return data * shard * tensor * pipeline; }
+  int shares() const { return data * shard; }
 };
 
 /// The ranks run in the folder. Options of an optimizer come first in `more`.
@@ -30,6 +31,8 @@ std::filesystem::path trained_alone(const TemporaryFolder& folder, const Argumen
 
 /// Whether the bits of all optimizer states agree.
 bool same_states(const std::filesystem::path& a, const std::filesystem::path& b);
+/// All meshes of so many ranks, with equal sizes of micro-batches.
+std::vector<Mesh> meshes_of(int ranks);
 /// The values of a column of the run's metrics, without empty ones.
 std::vector<double> column(const std::filesystem::path& root, const std::string& name);
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);

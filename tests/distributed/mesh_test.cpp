@@ -227,7 +227,6 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
              "mesh.pipeline: 2 does not divide the 3 ranks"));
   CHECK(says(message({.pipeline = 2, .more = {"--trainer.strategy.mesh.data", "2"}}, plain),
              "the axes of the mesh have 2 (data) × 2 (pipeline) = 4 ranks, and the run has 2"));
-  CHECK(says(message({.more = {"--trainer.strategy.mesh.shard", "2"}}, plain), "mesh.shard: 2 is not there yet"));
   CHECK(says(message({.pipeline = 4}, layers({"--model.layers", "1"})), "4 stages need at least as many layers"));
   CHECK(says(message({.schedule = "interleaved_1f1b", .micro_batches = "5"}, plain),
              "micro_batches must be a multiple of mesh.pipeline"));

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <limits>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,7 +79,7 @@ class ProbeStages : public fulgur::LightningModule {
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
-      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill", "read_all"});
+      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill", "read_all", "writes"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -100,7 +101,10 @@ class ProbeStages : public fulgur::LightningModule {
   fulgur::LayerChain stages() override {
     fulgur::LayerChain chain;
     chain.input = [](const Batch& batch) { return std::vector{batch[0]}; };
-    chain.add("first", {"first"}, [this](const Tensor& x) { return first_(x).tanh(); });
+    chain.add("first", {"first"}, [this](const Tensor& x) {
+      if (options_.trouble == "writes" && global_step() == 3 && global_rank() == 0) first_->weight.data().add_(1);
+      return first_(x).tanh();
+    });
     for (size_t i = 0; i < layers_.size(); ++i) {
       std::vector<std::string> modules{cat("layer", i)};
       if (i == 1 && options_.norm) modules.emplace_back("norm");
@@ -185,14 +189,34 @@ class ProbeStages : public fulgur::LightningModule {
   std::chrono::steady_clock::time_point begin_;
 };
 
-/// A GPT that logs its loss of all ranks.
+/// A GPT that logs its loss of all ranks, and what this rank keeps.
 class ProbeGpt : public fulgur::GPT {
  public:
   using fulgur::GPT::GPT;
+  // The memory of parameters and of what optimizers step, each once, and their states.
+  int64_t bytes_kept() const {
+    std::set<const c10::StorageImpl*> seen;
+    int64_t bytes = 0;
+    const auto add = [&](const Tensor& tensor) {
+      c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+      if (storage->_mutable_data_ptr_no_checks().get() != nullptr && seen.insert(storage).second)
+        bytes += static_cast<int64_t>(storage->nbytes());
+    };
+    for (const Tensor& parameter : parameters()) add(parameter);
+    for (const fulgur::ParamGroup& group : optimizers(0).optimizer().groups())
+      for (const Tensor& shard : group.params) {
+        add(shard);
+        bytes += 2 * static_cast<int64_t>(shard.nbytes());  // Adam's
+      }
+    return bytes;
+  }
   int on_train_batch_start(const Batch&, int64_t) override {
     int64_t here = 0;
     for (const Tensor& parameter : parameters()) here += parameter.numel();
-    if (global_step() == 1) fulgur::log::info(cat("parameters here: ", here));
+    if (global_step() == 1) {
+      fulgur::log::info(cat("parameters here: ", here));
+      fulgur::log::info(cat("bytes kept between steps: ", bytes_kept()));
+    }
     return 0;
   }
   void on_train_batch_end(const fulgur::StepOutput& output, const Batch&, int64_t) override {

@@ -21,6 +21,7 @@ set(TEST_SOURCES
   launch_test.cpp
   lost_node_test.cpp
   mesh_runs.cpp
+  mesh_shard_test.cpp
   mesh_test.cpp
   ranks.cpp
   rendezvous_test.cpp

@@ -47,7 +47,7 @@ void check_gpt_meshes(const std::vector<Mesh>& meshes) {
   const auto losses = column(one.path(), "mean_loss");
   const int64_t all = parameters_of(one.path(), alone, 0);
   for (const Mesh& mesh : meshes) {
-    CAPTURE(mesh.data, mesh.tensor, mesh.pipeline, mesh.micro_batches);
+    CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.micro_batches);
     const TemporaryFolder many;
     const auto runs = fit_mesh(many.path(), mesh, options);
     REQUIRE(all_exit(runs, 0));
@@ -62,30 +62,16 @@ void check_gpt_meshes(const std::vector<Mesh>& meshes) {
 
 }  // namespace
 
-TEST_CASE("tensor: a GPT's losses over 100 steps on two ranks are those of one process") {
-  check_gpt_meshes({{.data = 2, .pipeline = 1}, {.pipeline = 1, .tensor = 2}, {.pipeline = 2}});
+TEST_CASE("tensor: a GPT's losses over 100 steps on every mesh of two ranks are those of one process") {
+  check_gpt_meshes(meshes_of(2));
 }
 
 TEST_CASE("tensor: a GPT's losses over 100 steps on every mesh of four ranks are those of one process") {
-  check_gpt_meshes({{.data = 4, .pipeline = 1},
-                    {.pipeline = 1, .tensor = 4},
-                    {.pipeline = 4},
-                    {.data = 2, .pipeline = 1, .tensor = 2},
-                    {.data = 2, .pipeline = 2},
-                    {.pipeline = 2, .tensor = 2}});
+  check_gpt_meshes(meshes_of(4));
 }
 
 TEST_CASE("tensor: a GPT's losses over 100 steps on every mesh of eight ranks are those of one process") {
-  check_gpt_meshes({{.data = 8, .pipeline = 1},
-                    {.pipeline = 1, .tensor = 8},
-                    {.pipeline = 8},
-                    {.data = 4, .pipeline = 1, .tensor = 2},
-                    {.data = 4, .pipeline = 2, .micro_batches = "2"},
-                    {.data = 2, .pipeline = 1, .tensor = 4},
-                    {.pipeline = 2, .tensor = 4},
-                    {.data = 2, .pipeline = 4},
-                    {.pipeline = 4, .tensor = 2},
-                    {.data = 2, .pipeline = 2, .tensor = 2}});
+  check_gpt_meshes(meshes_of(8));
 }
 
 TEST_CASE("tensor: Llama's parts, groups of heads, and recomputed activations") {

@@ -7,12 +7,12 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr std::array<const char*, 3> kAxisNames{"tensor", "data", "pipeline"};
+constexpr std::array<const char*, kMeshAxes> kAxisNames{"tensor", "shard", "data", "pipeline"};
 
 }  // namespace
 
 MeshGroups::MeshGroups(ProcessGroup& whole, const MeshSizes& sizes)
-    : whole_(whole), sizes_{sizes.tensor, sizes.data, sizes.pipeline}, places_{} {
+    : whole_(whole), sizes_{sizes.tensor, sizes.shard, sizes.data, sizes.pipeline}, places_{} {
   int64_t rest = whole.place().rank;
   for (size_t axis = 0; axis < sizes_.size(); ++axis) {
     places_[axis] = rest % sizes_[axis];
@@ -32,8 +32,9 @@ MeshGroups::MeshGroups(ProcessGroup& whole, const MeshSizes& sizes)
 c10::intrusive_ptr<c10d::ProcessGroup> MeshGroups::connect(const std::string& name,
                                                            const std::vector<int64_t>& places) {
   const auto own = std::ranges::find(places, place(MeshAxis::pipeline)) - places.begin();
-  return whole_.impl().make_group(cat(name, "_", place(MeshAxis::data), "_", place(MeshAxis::tensor)),
-                                  static_cast<int>(own), static_cast<int>(places.size()));
+  return whole_.impl().make_group(
+      cat(name, "_", place(MeshAxis::data), "_", place(MeshAxis::shard), "_", place(MeshAxis::tensor)),
+      static_cast<int>(own), static_cast<int>(places.size()));
 }
 
 }  // namespace fulgur::detail

@@ -11,15 +11,16 @@
 namespace fulgur::detail {
 
 /// The axes of a mesh of ranks, the innermost first: ranks next to each other differ in it.
-enum class MeshAxis { tensor, data, pipeline };
+enum class MeshAxis { tensor, shard, data, pipeline };
+inline constexpr size_t kMeshAxes = 4;
 
 /// The number of ranks along each axis.
 struct MeshSizes {
-  int64_t tensor = 1, data = 1, pipeline = 1;
+  int64_t tensor = 1, shard = 1, data = 1, pipeline = 1;
 };
 
-/// The ranks of a run as a mesh: rank = tensor + tensor ranks · (data + data ranks · pipeline). Ranks that differ in
-/// one coordinate only are a group.
+/// The ranks of a run as a mesh: rank = tensor + tensor ranks · (shard + shard ranks · (data + data ranks · pipeline)).
+/// Ranks that differ in one coordinate only are a group.
 class MeshGroups {
  public:
   /// All ranks must call it. The sizes multiply to the number of ranks.
@@ -42,8 +43,8 @@ class MeshGroups {
 
  private:
   ProcessGroup& whole_;
-  std::array<int64_t, 3> sizes_, places_;
-  std::array<std::optional<C10dCollectives>, 3> groups_;
+  std::array<int64_t, kMeshAxes> sizes_, places_;
+  std::array<std::optional<C10dCollectives>, kMeshAxes> groups_;
 };
 
 }  // namespace fulgur::detail

@@ -15,9 +15,12 @@ void ShardGroups::connect(std::optional<C10dCollectives>& group, const std::stri
   group.emplace(whole_, whole_.impl().make_group(name, static_cast<int>(place), static_cast<int>(ranks.size())));
 }
 
-ShardGroups::ShardGroups(ProcessGroup& whole) : whole_(whole) {}
+ShardGroups::ShardGroups(ProcessGroup& whole) : whole_(whole), parts_(&*whole.impl().collectives) {}
 
-ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view option) : whole_(whole) {
+ShardGroups::ShardGroups(MeshGroups& mesh)
+    : whole_(mesh.whole()), parts_(mesh.along(MeshAxis::shard)), copies_(mesh.along(MeshAxis::data)) {}
+
+ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view option) : ShardGroups(whole) {
   const int64_t rank = whole.place().rank, ranks = whole.place().world_size;
   if (ranks % size != 0)
     throw ConfigError(cat("[strategies] groups of ", size, " ranks do not divide the ", ranks,
@@ -27,8 +30,15 @@ ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view opt
   std::vector<int64_t> parts, copies;
   for (int64_t i = 0; i < size; ++i) parts.push_back(copy * size + i);
   for (int64_t i = 0; i < ranks / size; ++i) copies.push_back(i * size + part);
-  connect(parts_, cat("parts", copy), parts);
-  connect(copies_, cat("copies", part), copies);
+  connect(own_parts_, cat("parts", copy), parts);
+  connect(own_copies_, cat("copies", part), copies);
+  parts_ = &*own_parts_;
+  copies_ = &*own_copies_;
+}
+
+Tensor ShardGroups::max_over_shares(const Tensor& value) const {
+  const Tensor of_copy = parts_->all_reduce(value, ReduceOp::max);
+  return copies_ ? copies_->all_reduce(of_copy, ReduceOp::max) : of_copy;
 }
 
 }  // namespace fulgur::detail

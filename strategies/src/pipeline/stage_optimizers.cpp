@@ -34,8 +34,9 @@ void check_stepped(const Optimizer& optimizer) {
 }  // namespace
 
 StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
-                                 std::shared_ptr<const TensorShards> shards, std::vector<Optimizer*> optimizers)
-    : mesh_(mesh), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
+                                 std::shared_ptr<const TensorShards> parts, std::shared_ptr<StageShards> shards,
+                                 std::vector<Optimizer*> optimizers)
+    : mesh_(mesh), parts_(std::move(parts)), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
   std::unordered_set<const void*> known;
   for (const StageTensor& tensor : tensors) {
     known.insert(tensor.value.unsafeGetTensorImpl());
@@ -47,7 +48,7 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
   for (Optimizer* optimizer : optimizers_) check_stepped(*optimizer);
   const auto sum_over_ranks = [&mesh](const Tensor& value) {
     Tensor sum = value;
-    for (const MeshAxis axis : {MeshAxis::tensor, MeshAxis::pipeline})
+    for (const MeshAxis axis : {MeshAxis::tensor, MeshAxis::shard, MeshAxis::pipeline})
       if (C10dCollectives* const ranks = mesh.along(axis)) sum = ranks->all_reduce(sum, ReduceOp::sum);
     return sum;
   };
@@ -59,6 +60,7 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
           if (!known.contains(parameter.unsafeGetTensorImpl()))
             throw ConfigError(cat("[strategies.mesh] ", optimizer->name(), " steps '", escape_controls(name),
                                   "', which is not a parameter of the module. Register it, or use strategy: ddp."));
+          if (owns(parameter) && shards_) return shards_->units().make_shard(parameter);
           const Tensor shard =
               owns(parameter) ? parameter.detach() : at::empty({0}, parameter.options().requires_grad(false));
           return shard.set_requires_grad(true);
@@ -75,44 +77,49 @@ void StageOptimizers::give_back() const noexcept {
 void StageOptimizers::take_gradients(Optimizer& optimizer) const {
   std::vector<Tensor> own;
   for (const Tensor& parameter : parameters_of(optimizer))
-    if (owns(parameter) && parameter.requires_grad()) own.push_back(parameter);
-  if (C10dCollectives* const shares = mesh_.along(MeshAxis::data); shares != nullptr && !own.empty())
+    if (owns(parameter) && (shards_ || parameter.requires_grad())) own.push_back(parameter);
+  if (shards_)
+    shards_->average_gradients(own);
+  else if (C10dCollectives* const shares = mesh_.along(MeshAxis::data); shares != nullptr && !own.empty())
     TensorAverage(kBucketMiB, DDPStrategy::Compression::none).average_gradients(own, *shares);
   for (ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.params.size(); ++i) {
       Tensor& gradient = group.module_params[i].mutable_grad();
       // Hooks between backward and step may change what is stepped here.
-      if (owns(group.module_params[i]))
-        group.params[i].mutable_grad() = gradient;
-      else
+      if (!owns(group.module_params[i]))
         gradient.reset();
+      else if (!shards_)
+        group.params[i].mutable_grad() = gradient;
     }
 }
 
 void StageOptimizers::note_step(Optimizer& optimizer) const {
   for (const ParamGroup& group : optimizer.groups())
     for (const Tensor& parameter : group.module_params)
-      if (!owns(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
+      if (shards_ || !owns(parameter)) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 StateTree StageOptimizers::whole_state(const Tensor& parameter, const StateTree& state) const {
   if (!divides(parameter)) return state;
   StateTree::Map entries = state.as_map();
   for (auto& [name, value] : entries)
-    if (value.is_tensor() && value.tensor().dim() > 0) value = shards_->whole_of(parameter, value.tensor());
+    if (value.is_tensor() && value.tensor().dim() > 0) value = parts_->whole_of(parameter, value.tensor());
   return entries;
 }
 
-StateTree StageOptimizers::own_state(const Tensor& parameter, const StateTree& state) const {
-  if (owns(parameter) && !divides(parameter)) return state;
+StateTree StageOptimizers::own_state(const std::string& name, const Tensor& parameter, const StateTree& state) const {
+  if (owns(parameter) && !divides(parameter) && !shards_) return state;
   StateTree::Map entries = state.as_map();
-  for (auto& [name, value] : entries) {
-    if (!value.is_tensor() || name == kStepCount) continue;
-    if (!owns(parameter))
+  for (auto& [entry, value] : entries) {
+    if (!value.is_tensor() || entry == kStepCount) continue;
+    if (!owns(parameter)) {
       value = at::empty({0}, value.tensor().options().device(at::kCPU));
-    else if (value.tensor().sizes() == shards_->whole_sizes(parameter))
-      value = shards_->part_of(parameter, read_now(value.tensor()));
-    // `load_state` of the optimizer reports other sizes.
+      continue;
+    }
+    if (divides(parameter) && value.tensor().sizes() == parts_->whole_sizes(parameter))
+      value = parts_->part_of(parameter, read_now(value.tensor()));
+    // Without shards, `load_state` of the optimizer reports other sizes.
+    if (shards_) value = shards_->units().own_elements(name, parameter, entry, value.tensor());
   }
   return entries;
 }
@@ -121,6 +128,9 @@ StateTree StageOptimizers::state(const Optimizer& optimizer) const {
   StateTree state = optimizer.state();
   // Those of the first share of the data have what rank 0 needs.
   if (mesh_.place(MeshAxis::data) != 0) return StateTree(nullptr);
+  const bool is_first = mesh_.place(MeshAxis::shard) == 0;
+  if (shards_) shards_->units().join_states(optimizer, state["state"], is_first);
+  if (!is_first) return StateTree(nullptr);
   StateTree own;
   for (const ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.names.size(); ++i)
@@ -150,7 +160,8 @@ void StageOptimizers::load_state(Optimizer& optimizer, const StateTree& state) c
     for (size_t i = 0; i < group.names.size(); ++i)
       // `load_state` of the optimizer reports parameters that are missing.
       if (state.at("state").contains(group.names[i]))
-        own["state"][group.names[i]] = own_state(group.module_params[i], state.at("state").at(group.names[i]));
+        own["state"][group.names[i]] =
+            own_state(group.names[i], group.module_params[i], state.at("state").at(group.names[i]));
   optimizer.load_state(own);
 }
 

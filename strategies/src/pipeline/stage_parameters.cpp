@@ -21,10 +21,14 @@ constexpr size_t kBytesAtOnce = size_t{250} << 20;
 }  // namespace
 
 StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
-                                 std::shared_ptr<TensorShards> shards)
-    : mesh_(mesh), tensors_(tensors), shards_(std::move(shards)), rank_(mesh.place(MeshAxis::pipeline)) {
+                                 std::shared_ptr<TensorShards> parts, std::shared_ptr<StageShards> shards)
+    : mesh_(mesh),
+      tensors_(tensors),
+      parts_(std::move(parts)),
+      shards_(std::move(shards)),
+      rank_(mesh.place(MeshAxis::pipeline)) {
   // What is away has the size of a part.
-  if (shards_) shards_->divide();
+  if (parts_) parts_->divide();
   std::map<std::vector<int64_t>, c10::intrusive_ptr<c10d::ProcessGroup>> groups;
   for (const StageTensor& tensor : tensors) {
     if (!tensor.is_parameter) continue;
@@ -57,6 +61,19 @@ bool StageParameters::is_here(const StageTensor& tensor) const {
   return std::ranges::find(tensor.ranks, rank_) != tensor.ranks.end();
 }
 
+Tensor StageParameters::kept(const Tensor& parameter) const {
+  return shards_ ? shards_->own_elements(parameter) : parameter.detach();
+}
+
+void StageParameters::begin_step() {
+  in_step_ = true;
+  if (shards_) shards_->gather();
+}
+
+void StageParameters::end_step() {
+  if (std::exchange(in_step_, false) && shards_ && held_ == 0 && !is_whole_) shards_->free();
+}
+
 void StageParameters::divide() {
   is_whole_ = false;
   if (held_ == 0) free();
@@ -77,7 +94,8 @@ void StageParameters::release() {
 }
 
 void StageParameters::free() {
-  if (shards_) shards_->divide();
+  if (parts_) parts_->divide();
+  if (shards_ && !in_step_) shards_->free();
   for (const Remote& remote : remote_) {
     set_storage(remote.value, remote.away);
     clear_storage(remote.whole);
@@ -92,6 +110,7 @@ void StageParameters::fetch() {
       fill_storage(remote.whole, remote.away.nbytes());
       set_storage(remote.value, remote.whole);
     }
+  if (shards_) shards_->gather();
   take_buffers();
   C10dCollectives* const stages = mesh_.along(MeshAxis::pipeline);
   for (int64_t owner = 0; stages && owner < mesh_.size(MeshAxis::pipeline); ++owner) {
@@ -103,7 +122,7 @@ void StageParameters::fetch() {
     run_exchange(mesh_.whole(), "mesh",
                  [&] { c10d::broadcast_coalesced(stages->group(), values, kBytesAtOnce, static_cast<int>(owner)); });
   }
-  if (shards_) shards_->gather();
+  if (parts_) parts_->gather();
   is_there_ = true;
 }
 
@@ -115,11 +134,12 @@ std::vector<Tensor> StageParameters::own_buffers() const {
 }
 
 void StageParameters::take_buffers() {
-  C10dCollectives* const shares = mesh_.along(MeshAxis::data);
   const std::vector<Tensor> buffers = own_buffers();
-  if (shares == nullptr || buffers.empty()) return;
-  run_exchange(mesh_.whole(), "mesh",
-               [&] { c10d::broadcast_coalesced(shares->group(), buffers, kBytesAtOnce, /*rank=*/0); });
+  if (buffers.empty()) return;
+  for (const MeshAxis axis : {MeshAxis::data, MeshAxis::shard})
+    if (C10dCollectives* const shares = mesh_.along(axis))
+      run_exchange(mesh_.whole(), "mesh",
+                   [&] { c10d::broadcast_coalesced(shares->group(), buffers, kBytesAtOnce, /*rank=*/0); });
 }
 
 void StageParameters::sum_shared_gradients() {
@@ -135,20 +155,22 @@ void StageParameters::sum_shared_gradients() {
 
 void StageParameters::spread_shared_values() {
   const at::NoGradGuard no_grad;
-  if (shards_) {
+  if (parts_) {
     std::vector<Tensor> common;
     for (const StageTensor& tensor : tensors_)
-      if (tensor.is_parameter && is_here(tensor) && !shards_->has(tensor.value))
-        common.push_back(tensor.value.detach());
+      if (tensor.is_parameter && is_here(tensor) && !parts_->has(tensor.value))
+        if (Tensor values = kept(tensor.value); values.numel() > 0) common.push_back(std::move(values));
     if (!common.empty())
       run_exchange(mesh_.whole(), "mesh",
-                   [&] { c10d::broadcast_coalesced(shards_->ranks().group(), common, kBytesAtOnce, /*rank=*/0); });
+                   [&] { c10d::broadcast_coalesced(parts_->ranks().group(), common, kBytesAtOnce, /*rank=*/0); });
   }
-  for (const Shared& shared : shared_)
+  for (const Shared& shared : shared_) {
+    const std::vector<Tensor> values{kept(shared.value)};
+    if (values.front().numel() == 0) continue;
     run_exchange(mesh_.whole(), "mesh", [&] {
-      c10d::broadcast_coalesced(shared.group, std::vector<Tensor>{shared.value.detach()}, kBytesAtOnce,
-                                static_cast<int>(shared.owner));
+      c10d::broadcast_coalesced(shared.group, values, kBytesAtOnce, static_cast<int>(shared.owner));
     });
+  }
 }
 
 std::string StageParameters::different_from(C10dCollectives* ranks, bool with_divided) const {
@@ -158,8 +180,8 @@ std::string StageParameters::different_from(C10dCollectives* ranks, bool with_di
   std::vector<std::string> names;
   for (const StageTensor& tensor : tensors_) {
     if (!tensor.is_parameter || !is_here(tensor)) continue;
-    if (!with_divided && shards_->has(tensor.value)) continue;
-    sums.push_back(checksum(tensor.value.detach()));
+    if (!with_divided && parts_->has(tensor.value)) continue;
+    sums.push_back(checksum(kept(tensor.value)));
     names.push_back(tensor.name);
   }
   if (sums.empty()) return {};
@@ -172,7 +194,7 @@ std::string StageParameters::different_from(C10dCollectives* ranks, bool with_di
 }
 
 void StageParameters::check_copies() {
-  if (mesh_.along(MeshAxis::data) == nullptr && !shards_) return;
+  if (mesh_.along(MeshAxis::data) == nullptr && !parts_) return;
   std::string different = different_from(mesh_.along(MeshAxis::data), /*with_divided=*/true);
   if (const std::string common = different_from(mesh_.along(MeshAxis::tensor), /*with_divided=*/false);
       different.empty())

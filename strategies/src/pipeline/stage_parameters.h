@@ -9,22 +9,30 @@
 
 #include "distributed/mesh_groups.h"
 #include "pipeline/stage_plan.h"
+#include "pipeline/stage_shards.h"
 #include "tensor/tensor_shards.h"
 
 namespace fulgur::detail {
 
 /// Keeps the parameters of this rank's stages only, and of parameters that ranks divide its parts. A parameter of other
-/// stages has memory that cannot be read, until all are gathered for an evaluation or a save.
+/// stages has memory that cannot be read, until all are gathered for an evaluation or a save; so has between steps one
+/// that ranks along `shard` divide.
 class StageParameters {
  public:
   /// `tensors` are those of the plan, and must outlive this. All are whole at first. All ranks must call it.
-  /// `shards` divides parameters among the ranks of the axis `tensor`; nullptr: they are not divided.
-  StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<TensorShards> shards);
+  /// `parts` divides parameters among the ranks along `tensor`, `shards` among those along `shard`; nullptr: they are
+  /// not divided.
+  StageParameters(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<TensorShards> parts,
+                  std::shared_ptr<StageShards> shards);
   StageParameters(const StageParameters&) = delete;
   StageParameters& operator=(const StageParameters&) = delete;
 
-  /// Frees the parameters of other stages.
+  /// Frees the parameters of other stages, and outside of steps what others along `shard` have.
   void divide();
+  /// Gets what this rank computes with. All ranks must call it.
+  void begin_step();
+  void end_step();
+  bool are_there() const { return shards_ && shards_->are_there(); }
   /// Gets all parameters and buffers from their owners, until `divide`. All ranks must call it.
   void gather();
   bool is_whole() const { return is_whole_; }
@@ -44,13 +52,16 @@ class StageParameters {
  private:
   bool is_owner(const StageTensor& tensor) const { return tensor.owner() == rank_; }
   bool is_here(const StageTensor& tensor) const;
+  /// What this rank keeps of a parameter of its stages.
+  Tensor kept(const Tensor& parameter) const;
   std::vector<Tensor> own_buffers() const;
   /// The parameters of this rank's stages that differ from those of a group of ranks; empty: none does.
   std::string different_from(C10dCollectives* ranks, bool with_divided) const;
 
   MeshGroups& mesh_;
   const std::vector<StageTensor>& tensors_;
-  std::shared_ptr<TensorShards> shards_;
+  std::shared_ptr<TensorShards> parts_;
+  std::shared_ptr<StageShards> shards_;
   int64_t rank_;  ///< in the pipeline
   /// Parameters of this rank that others read, too, with their ranks' group, and the owner's rank in it.
   struct Shared {
@@ -68,7 +79,8 @@ class StageParameters {
   std::vector<Remote> remote_;
   bool is_whole_ = true;
   bool is_there_ = true;  ///< the memory of `remote_`
-  int held_ = 0;          ///< calls of `hold` that are not released
+  bool in_step_ = false;
+  int held_ = 0;  ///< calls of `hold` that are not released
   void free();
   void fetch();
 };

@@ -35,7 +35,8 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, in
     if (!value.is_non_overlapping_and_dense())
       throw ConfigError(cat("[strategies.fsdp] a parameter must be dense in memory; '", escape_controls(name),
                             "' is a view with gaps or overlaps. Make it contiguous."));
-    begins_.push_back(end);
+    places_.push_back(
+        {.begin = end, .numel = value.numel(), .sizes = value.sizes().vec(), .strides = value.strides().vec()});
     end = rounded_up(end + value.numel(), step);
   }
   part_ = rounded_up((end + ranks - 1) / ranks, step);
@@ -53,7 +54,7 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, in
 }
 
 FlatUnit::Range FlatUnit::own_range(size_t index) const {
-  const int64_t begin = begins_[index], numel = parameters_[index].value.numel();
+  const int64_t begin = places_[index].begin, numel = places_[index].numel;
   const int64_t from = std::clamp<int64_t>(rank_ * part_ - begin, 0, numel);
   const int64_t to = std::clamp<int64_t>((rank_ + 1) * part_ - begin, 0, numel);
   return {from, to - from};
@@ -70,17 +71,17 @@ Tensor FlatUnit::own_elements(size_t index) const {
 
 Tensor FlatUnit::own_elements(size_t index, const Tensor& buffer) const {
   const auto [begin, count] = own_range(index);
-  return buffer.narrow(0, begins_[index] + begin, count);
+  return buffer.narrow(0, places_[index].begin + begin, count);
 }
 
 Tensor FlatUnit::own_elements_of_part(size_t index, const Tensor& part) const {
   const auto [begin, count] = own_range(index);
-  return part.narrow(0, count == 0 ? 0 : begins_[index] + begin - rank_ * part_, count);
+  return part.narrow(0, count == 0 ? 0 : places_[index].begin + begin - rank_ * part_, count);
 }
 
 Tensor FlatUnit::whole(size_t index, const Tensor& buffer) const {
-  const Tensor& parameter = parameters_[index].value;
-  return buffer.as_strided(parameter.sizes(), parameter.strides(), begins_[index]);
+  const Place& place = places_[index];
+  return buffer.as_strided(place.sizes, place.strides, place.begin);
 }
 
 void FlatUnit::release(at::Device device) noexcept {

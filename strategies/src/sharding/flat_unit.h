@@ -46,13 +46,21 @@ class FlatUnit {
   Tensor own_elements_of_part(size_t index, const Tensor& part) const;
   /// All elements of parameter `index` in a buffer that is as long, with the parameter's shape and strides: a view.
   Tensor whole(size_t index, const Tensor& buffer) const;
+  /// The shape of parameter `index`, and its strides, in the buffer.
+  at::IntArrayRef sizes(size_t index) const { return places_[index].sizes; }
+  at::IntArrayRef strides(size_t index) const { return places_[index].strides; }
   /// Gives each parameter that is in the buffer memory that it shares with no other, on `device`. Afterwards there
   /// is no buffer.
   void release(at::Device device) noexcept;
 
  private:
+  // Parameters may have other shapes while ranks of an axis `tensor` have joined their parts.
+  struct Place {
+    int64_t begin, numel;
+    std::vector<int64_t> sizes, strides;
+  };
   std::vector<NamedParameter> parameters_;
-  std::vector<int64_t> begins_;  // of the parameters in the buffer
+  std::vector<Place> places_;  // of the parameters in the buffer
   int64_t rank_, part_ = 0, numel_ = 0;
   Tensor buffer_, kept_part_;
 };

@@ -47,7 +47,7 @@ Tensor GradientShards::take_gradients(size_t unit) {
     gradients.push_back(parameter.grad());
   }
   // Divided before the sum, which could overflow, and before a conversion. The bits are those of LibTorch's Reducer.
-  const double share = 1.0 / static_cast<double>(groups_.whole().place().world_size);
+  const double share = 1.0 / static_cast<double>(groups_.shares());
   if (dtype == own_dtype) {
     if (!places.empty()) at::_foreach_copy_(places, gradients);
     buffer.mul_(share);
@@ -85,18 +85,17 @@ void GradientShards::finish() {
   }
 }
 
-void GradientShards::average(const Optimizer& optimizer) {
+void GradientShards::average(const std::vector<Tensor>& parameters) {
   std::vector<int64_t> flags;
   std::vector<std::vector<size_t>> flags_of(shards_.units().size());  // of each parameter of the unit
-  for (const ParamGroup& group : optimizer.groups())
-    for (const Tensor& parameter : group.of_module()) {
-      const auto [unit, index] = shards_.place_of(parameter);
-      flags_of[unit].resize(shards_.units()[unit]->parameters().size());
-      flags_of[unit][index] = flags.size();
-      flags.push_back(parameter.grad().defined() ? 1 : 0);
-    }
+  for (const Tensor& parameter : parameters) {
+    const auto [unit, index] = shards_.place_of(parameter);
+    flags_of[unit].resize(shards_.units()[unit]->parameters().size());
+    flags_of[unit][index] = flags.size();
+    flags.push_back(parameter.grad().defined() ? 1 : 0);
+  }
   if (flags.empty()) return;
-  const Tensor anywhere = groups_.whole().collectives().all_reduce(at::tensor(flags, at::kLong), ReduceOp::max);
+  const Tensor anywhere = groups_.max_over_shares(at::tensor(flags, at::kLong));
   for (size_t unit = 0; unit < flags_of.size(); ++unit) {
     std::vector<uint8_t> has_gradient;
     for (const size_t flag : flags_of[unit])

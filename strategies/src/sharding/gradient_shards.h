@@ -6,18 +6,17 @@
 #include <optional>
 #include <vector>
 
-#include "fulgur/core/contracts/optimizer.h"
-#include "sharding/optimizer_shards.h"
+#include "sharding/divided_units.h"
 
 namespace fulgur::detail {
 
-/// Gives each rank the averages of its part of the gradients, over all ranks, and frees the gradients of the parameters
-/// (ZeRO, stage 2: Rajbhandari et al., 2020). The exchange of a unit runs while the caller computes, until that of the
-/// next one starts: there is memory for one at a time.
+/// Gives each rank the averages of its part of the gradients, over all parts of all copies, and frees the gradients of
+/// the parameters (ZeRO, stage 2: Rajbhandari et al., 2020). The exchange of a unit runs while the caller computes,
+/// until that of the next one starts: there is memory for one at a time.
 class GradientShards {
  public:
   /// Gradients are sent in `reduce_dtype`; nullopt: in their own. All references must outlive this.
-  GradientShards(ShardGroups& groups, OptimizerShards& shards, std::optional<at::ScalarType> reduce_dtype)
+  GradientShards(ShardGroups& groups, DividedUnits& shards, std::optional<at::ScalarType> reduce_dtype)
       : groups_(groups), shards_(shards), reduce_dtype_(reduce_dtype) {}
 
   /// Starts the exchange of a unit. `has_gradient` has an element for each of its parameters: those without a gradient
@@ -28,8 +27,8 @@ class GradientShards {
   void finish();
   /// Forgets the exchanges of a backward that has failed.
   void drop() noexcept { on_its_way_.reset(); }
-  /// Averages the gradients that the parameters of `optimizer` have on any rank.
-  void average(const Optimizer& optimizer);
+  /// Averages the gradients that `parameters`, which are all of their units, have on any rank.
+  void average(const std::vector<Tensor>& parameters);
 
  private:
   struct Exchange {
@@ -42,7 +41,7 @@ class GradientShards {
   Tensor take_gradients(size_t unit);
 
   ShardGroups& groups_;
-  OptimizerShards& shards_;
+  DividedUnits& shards_;
   std::optional<at::ScalarType> reduce_dtype_;
   std::optional<Exchange> on_its_way_;
 };

@@ -2,23 +2,20 @@
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "distributed/shard_groups.h"
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/state/tensor_part.h"
-#include "sharding/flat_unit.h"
+#include "sharding/divided_units.h"
 
 namespace fulgur::detail {
 
 /// Each rank steps a part of the parameters and has the optimizer states of that part only (ZeRO, stage 1: Rajbhandari
 /// et al., 2020).
-class OptimizerShards {
+class OptimizerShards final : public DividedUnits {
  public:
   /// What else is divided.
   struct Divided {
@@ -35,26 +32,6 @@ class OptimizerShards {
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                   const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided,
                   at::Device device, const std::function<void(FlatUnit&)>& on_unit, const LoadedStates& loaded);
-  /// Gives parameters that are in their units memory that they share with no other.
-  ~OptimizerShards();
-  OptimizerShards(const OptimizerShards&) = delete;
-  OptimizerShards& operator=(const OptimizerShards&) = delete;
-
-  const std::vector<std::unique_ptr<FlatUnit>>& units() const { return units_; }
-  /// The unit of a parameter, and its index there.
-  struct Place {
-    size_t unit, index;
-  };
-  const Place& place_of(const Tensor& parameter) const { return places_.at(parameter.unsafeGetTensorImpl()); }
-  bool has(const Tensor& parameter) const { return places_.contains(parameter.unsafeGetTensorImpl()); }
-  /// Whether an optimizer steps the parameter.
-  bool steps(const Tensor& parameter) const {
-    const auto found = places_.find(parameter.unsafeGetTensorImpl());
-    return found != places_.end() && shards_[found->second.unit][found->second.index].defined();
-  }
-  /// What the optimizer steps in place of a parameter; undefined if none does.
-  Tensor& shard(size_t unit, size_t index) { return shards_[unit][index]; }
-
   /// Gives the shards of the optimizer their parts of the parameters' whole gradients, as views.
   void take_gradients(Optimizer& optimizer) const;
   void drop_gradients(Optimizer& optimizer) const noexcept;
@@ -78,12 +55,7 @@ class OptimizerShards {
   /// `elements` of this rank as a part of a tensor like the parameter; none if a rank with a copy writes them.
   TensorPart as_part(size_t unit, size_t index, const Tensor& elements) const;
 
-  ShardGroups& groups_;
   Divided divided_;
-  at::Device device_;
-  std::vector<std::unique_ptr<FlatUnit>> units_;
-  std::vector<std::vector<Tensor>> shards_;  // of each unit's parameters
-  std::unordered_map<const void*, Place> places_;
 };
 
 }  // namespace fulgur::detail

@@ -22,10 +22,11 @@ constexpr int64_t kMostGathers = 2;
 c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit) {
   const auto& parameters = unit.parameters();
   return unreadable_storage(
-      like, cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
-                parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
-                " divided among the ranks here: only steps, backward and saves can read it. Call "
-                "run.run_weights().whole_parameters() on all ranks first, or use sharding: gradients."));
+      like,
+      cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
+          parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
+          " divided among the ranks here: only steps, backward and saves can read it. Call "
+          "run.run_weights().whole_parameters() on all ranks first, or use strategy: fsdp with sharding: gradients."));
 }
 
 }  // namespace

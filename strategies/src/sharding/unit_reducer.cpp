@@ -33,7 +33,7 @@ struct UnitReducer::Hook {
   uintptr_t key;
 };
 
-UnitReducer::UnitReducer(ShardGroups& groups, OptimizerShards& shards, std::vector<NamedParameter> parameters,
+UnitReducer::UnitReducer(ShardGroups& groups, DividedUnits& shards, std::vector<NamedParameter> parameters,
                          std::optional<at::ScalarType> reduce_dtype, bool find_unused)
     : GradientExchange(std::move(parameters)),
       groups_(groups),

@@ -13,7 +13,7 @@ namespace fulgur::detail {
 class UnitReducer final : public GradientExchange {
  public:
   /// `find_unused`: parameters may get no gradient in a backward, which costs an exchange.
-  UnitReducer(ShardGroups& groups, OptimizerShards& shards, std::vector<NamedParameter> parameters,
+  UnitReducer(ShardGroups& groups, DividedUnits& shards, std::vector<NamedParameter> parameters,
               std::optional<at::ScalarType> reduce_dtype, bool find_unused);
   ~UnitReducer() override;
 
@@ -35,7 +35,7 @@ class UnitReducer final : public GradientExchange {
   std::vector<std::string> without_gradient() const;
 
   ShardGroups& groups_;
-  OptimizerShards& shards_;
+  DividedUnits& shards_;
   GradientShards gradients_;
   bool find_unused_, active_ = false, knows_order_ = false;
   std::vector<Unit> units_;

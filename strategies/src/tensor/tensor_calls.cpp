@@ -45,7 +45,7 @@ void register_calls() {
 }  // namespace
 
 TensorCalls::TensorCalls(const TensorShards& shards, const std::vector<Tensor>& of_norms) : shards_(shards) {
-  for (const Tensor& parameter : of_norms) norms_.insert(parameter.storage().unsafeGetStorageImpl());
+  for (size_t i = 0; i < of_norms.size(); ++i) norms_.add(of_norms[i], i);
   register_calls();
   TensorCalls* none = nullptr;
   if (!active_calls.compare_exchange_strong(none, this))
@@ -81,7 +81,7 @@ DividedReads TensorCalls::reads_of(const c10::OperatorHandle& op, const torch::j
   for (size_t i = 0; i < arguments.size(); ++i)
     each_tensor_of(arguments[i], [&](const Tensor& tensor) {
       if (!tensor.has_storage()) return;
-      if (const auto* parameter = shards_.with_memory(tensor.storage().unsafeGetStorageImpl())) {
+      if (const auto* parameter = shards_.with_memory(tensor)) {
         // The weight decides, if there is one.
         if (!read.parameter || parameter->is_weight) {
           read.is_second = read.parameter && read.parameter->is_weight;
@@ -107,8 +107,8 @@ void TensorCalls::give_sum_of_gradients(const c10::OperatorHandle& op, torch::ji
                                         const DividedReads& read) const {
   const auto& schema = op.schema().arguments();
   const auto replaced = [&](const Tensor& tensor, bool writes) {
-    const bool is_whole = tensor.defined() && tensor.requires_grad() && !values_.find(tensor) &&
-                          !(tensor.has_storage() && shards_.with_memory(tensor.storage().unsafeGetStorageImpl()));
+    const bool is_whole =
+        tensor.defined() && tensor.requires_grad() && !values_.find(tensor) && !shards_.with_memory(tensor);
     if (!is_whole) return tensor;
     if (writes || !at::GradMode::is_enabled())
       throw Error(cat("[strategies.mesh] ", op.schema().name(), writes ? " writes" : " joins",

@@ -69,7 +69,7 @@ class TensorCalls {
   Tensor input_of_row(const DividedParameter& layer, const Tensor& input) const;
 
   const TensorShards& shards_;
-  std::unordered_set<const c10::StorageImpl*> norms_;  ///< the memory of their parameters
+  MemoryPlaces norms_;  ///< of their parameters
   DividedValues values_;
   bool computes_layers_ = true;
 };

@@ -21,7 +21,7 @@ TensorShards::TensorShards(MeshGroups& mesh, std::vector<DividedParameter> param
     places_.emplace(value.unsafeGetTensorImpl(), i);
     if (!here.contains(value.unsafeGetTensorImpl())) continue;
     own_[i] = own_part(parameters_[i], value, rank(), size());
-    by_memory_.emplace(own_[i].storage().unsafeGetStorageImpl(), i);
+    by_memory_.add(own_[i], i);
   }
 }
 
@@ -35,6 +35,16 @@ void TensorShards::divide() {
     if (own_[i].defined()) own_[i].copy_(part);
     Tensor(parameter.value).set_data(own_[i].defined() ? own_[i] : part);
     if (wholes_[i].defined()) clear_storage(wholes_[i].storage());
+  }
+}
+
+void TensorShards::move_to(const FlatUnit& unit) {
+  for (size_t i = 0; i < unit.parameters().size(); ++i) {
+    const auto found = places_.find(unit.parameters()[i].value.unsafeGetTensorImpl());
+    if (found == places_.end()) continue;
+    by_memory_.forget_storage(own_[found->second]);
+    own_[found->second] = unit.whole(i, unit.buffer());
+    by_memory_.add(own_[found->second], found->second);
   }
 }
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "distributed/mesh_groups.h"
+#include "sharding/flat_unit.h"
 #include "tensor/divided_layers.h"
+#include "tensor/memory_places.h"
 
 namespace fulgur::detail {
 
@@ -41,11 +43,13 @@ class TensorShards {
   /// The sizes of a parameter of all ranks together.
   at::IntArrayRef whole_sizes(const Tensor& parameter) const { return at_place(parameter).sizes; }
 
-  /// The parameter whose part here has this memory; nullptr: another tensor's. Only while they are divided.
-  const DividedParameter* with_memory(const c10::StorageImpl* memory) const {
-    const auto found = by_memory_.find(memory);
-    return found == by_memory_.end() ? nullptr : &parameters_[found->second];
+  /// The parameter whose part here has the memory of a tensor; nullptr: another tensor's. Only while they are divided.
+  const DividedParameter* with_memory(const Tensor& tensor) const {
+    const auto found = by_memory_.find(tensor);
+    return found ? &parameters_[*found] : nullptr;
   }
+  /// Keeps the parts that are in a unit there. They are divided.
+  void move_to(const FlatUnit& unit);
 
  private:
   const DividedParameter& at_place(const Tensor& parameter) const {
@@ -59,7 +63,7 @@ class TensorShards {
   /// What parameters are while they are gathered. Callbacks keep aliases of them, so it is the same storage each time.
   std::vector<Tensor> wholes_;
   std::unordered_map<const void*, size_t> places_;
-  std::unordered_map<const c10::StorageImpl*, size_t> by_memory_;
+  MemoryPlaces by_memory_;
   bool are_divided_ = false;
 };
 

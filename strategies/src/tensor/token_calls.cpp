@@ -14,7 +14,7 @@ void TensorCalls::divide_input_of_norm(const c10::OperatorHandle& op, torch::jit
   if (!is_one_of(op, {"aten::layer_norm", "aten::rms_norm"})) return;
   const size_t count = op.schema().arguments().size();
   const c10::IValue& weight = (*stack)[stack->size() - count + 2];
-  if (!weight.isTensor() || !norms_.contains(weight.toTensor().storage().unsafeGetStorageImpl())) return;
+  if (!weight.isTensor() || !norms_.find(weight.toTensor())) return;
   c10::IValue& argument = (*stack)[stack->size() - count];
   const Tensor input = argument.toTensor();
   if (values_.find(input) || input.dim() < 3 || input.size(-2) % shards_.size() != 0) return;

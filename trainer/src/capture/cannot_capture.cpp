@@ -32,7 +32,7 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
 // ddp's work in a step must run entirely on the device.
 std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
   const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
-  if (dynamic_cast<const FSDPStrategy*>(ddp))
+  if (const auto* fsdp = dynamic_cast<const FSDPStrategy*>(ddp); fsdp && fsdp->divides())
     return "strategy fsdp gathers the parts of the weights after each step, which is not recorded; use ddp";
   if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
   const DDPStrategy::Options& o = ddp->options();

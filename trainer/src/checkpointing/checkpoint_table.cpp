@@ -13,6 +13,7 @@
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/fsdp.h"
 #include "fulgur/trainer/checkpoint_keys.h"
 #include "run/batch_sizes.h"
 #include "run/global_batch.h"
@@ -231,7 +232,7 @@ void load_strategy(Restoring& r, const StateTree& value) {
         cat("[trainer.resume] the checkpoint was saved between a backward and its step by mesh, whose ranks have the "
             "gradients of their stages only; the run's strategy is ",
             r.run.strategy->name(), ". Resume with the same mesh."));
-  if (value.contains("gradient_shards") && r.run.strategy->name() != "fsdp")
+  if (value.contains("gradient_shards") && !dynamic_cast<const FSDPStrategy*>(r.run.strategy.get()))
     throw CheckpointError(
         cat("[trainer.resume] the checkpoint was saved between a backward and its step by fsdp, whose "
             "ranks have parts of the gradients; the run's strategy is ",

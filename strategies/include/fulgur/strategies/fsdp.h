@@ -27,7 +27,7 @@ class ShardGroups;
 /// and units are gathered while a forward or a backward reads them; each rank must read them in the same order. A save
 /// with `state_dict_type: full` gathers all. `hybrid` is that within groups of ranks, such as those of a node; the
 /// groups have copies of each other.
-class FULGUR_API FSDPStrategy final : public DDPStrategy {
+class FULGUR_API FSDPStrategy : public DDPStrategy {
  public:
   enum class Sharding { optimizer, gradients, parameters, hybrid };
   friend constexpr auto enum_names(Sharding) {
@@ -63,6 +63,8 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   ~FSDPStrategy() override;
 
   std::string name() const override { return "fsdp"; }
+  /// Whether anything is divided.
+  bool divides() const { return divides_; }
   /// Throws a ConfigError for what does not work with this sharding.
   void configure(StrategySetup setup) override;
   /// Divides the optimizers. Throws a ConfigError for one that needs whole parameters, such as Muon or LBFGS, and for
@@ -97,6 +99,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void teardown() noexcept override;
 
  protected:
+  /// For strategies that divide nothing with some options: if `divides` is false, this is ddp.
+  FSDPStrategy(Options options, bool divides);
+
   void place_module(LightningModule& module) override;
   std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
                                                          bool find_unused_parameters,
@@ -105,9 +110,9 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
 
  private:
   bool divides_all() const {
-    return options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid;
+    return divides_ && (options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid);
   }
-  bool divides_gradients() const { return options_.sharding != Sharding::optimizer; }
+  bool divides_gradients() const { return divides_ && options_.sharding != Sharding::optimizer; }
   /// Whether the module is in host memory before and after the training, since one device may not hold it.
   bool starts_on_host() const;
   /// Divides the optimizers of the run, and with `parameters` all parameters of the module.
@@ -120,6 +125,7 @@ class FULGUR_API FSDPStrategy final : public DDPStrategy {
   void give_back() noexcept;
 
   Options options_;
+  bool divides_ = true;
   std::vector<Optimizer*> optimizers_;                   ///< of the run, until `teardown`
   StateTree loaded_gradients_;                           ///< by the names of parameters, for `start_training`
   std::map<const Optimizer*, StateTree> loaded_states_;  ///< whole, of a resume, until `start_training`

@@ -9,19 +9,20 @@
 
 #include "fulgur/core/contracts/tensor_plan.h"
 #include "fulgur/core/options/field_traits.h"
-#include "fulgur/strategies/ddp.h"
+#include "fulgur/strategies/fsdp.h"
 #include "fulgur/strategies/pipeline_schedule.h"
 
 namespace fulgur {
 
 namespace detail {
-struct DividedLayers;
+struct DividedParameter;
 class LayerRandom;
 class MeshGroups;
 class PipelineExecutor;
 class StageOptimizers;
 struct StagePlan;
 class StageParameters;
+class StageShards;
 class TensorCalls;
 class TensorShards;
 }  // namespace detail
@@ -39,9 +40,10 @@ struct FULGUR_API MeshAxes {
 /// compute for the micro-batches of a batch by turns; ranks along `tensor` compute each layer of a stage together;
 /// ranks along `data` have copies of the same stages, and average their gradients. A pipeline needs
 /// `LightningModule::stages()`, and computes it in place of `training_step`. Each rank keeps the parameters and
-/// optimizer states of its stages, and its parts of divided layers, only. An evaluation and a save gather all. With
-/// ranks along `data` alone, this is ddp.
-class FULGUR_API MeshStrategy final : public DDPStrategy {
+/// optimizer states of its stages, and its parts of divided layers, only. Ranks along `shard`, which train on shares of
+/// the data, too, divide what one of them would keep. An evaluation and a save gather all. With ranks along `data`
+/// alone, this is ddp; with these and `shard`, it is fsdp's hybrid sharding.
+class FULGUR_API MeshStrategy final : public FSDPStrategy {
  public:
   struct FULGUR_API Options {
     MeshAxes mesh = {};
@@ -50,6 +52,7 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
     Auto<int64_t> stages_per_rank = {};
     Auto<std::vector<std::string>> cuts = {};
     std::map<std::string, TensorSplit> tensor_plan = {};
+    Auto<std::vector<std::string>> units = {};
     std::string process_group_backend = "auto";
     std::string cluster_environment = "auto";
     double start_timeout_s = 300;
@@ -59,18 +62,20 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError for axes that are not there yet, and for options that do not go together.
+  /// Throws a ConfigError for options that do not go together.
   explicit MeshStrategy(Options options);
   ~MeshStrategy() override;
 
   std::string name() const override { return "mesh"; }
   /// Throws a ConfigError that names the axis if the axes do not divide the number of ranks.
   void configure(StrategySetup setup) override;
-  int64_t data_shares() const override { return divides_module() ? data_ : world_size(); }
-  int64_t data_share() const override { return divides_module() ? rank() / options_.mesh.tensor % data_ : rank(); }
+  int64_t data_shares() const override { return divides_module() ? data_ * options_.mesh.shard : world_size(); }
+  int64_t data_share() const override {
+    return divides_module() ? rank() / options_.mesh.tensor % data_shares() : rank();
+  }
   /// The last stage computes the loss.
   int64_t logging_rank() const override {
-    return has_pipeline() ? (options_.mesh.pipeline - 1) * data_ * options_.mesh.tensor : 0;
+    return has_pipeline() ? (options_.mesh.pipeline - 1) * data_shares() * options_.mesh.tensor : 0;
   }
   /// Divides module and optimizers. Throws a ConfigError for a module or an optimizer that cannot be divided.
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
@@ -86,7 +91,7 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   void before_evaluation(LightningModule& module) override;
   void after_step(LightningModule& module, int64_t global_step) override;
-  bool divides_parameters() const override { return divides_module(); }
+  bool divides_parameters() const override { return divides_module() || FSDPStrategy::divides_parameters(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
   /// Compares the weights of ranks with the same parameters, too.
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
@@ -105,7 +110,9 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   bool has_pipeline() const { return options_.mesh.pipeline > 1 && process_group(); }
   bool divides_module() const { return (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1) && process_group(); }
   /// Divides layers among the ranks of the axis `tensor`.
-  void divide_layers(const LightningModule& module, detail::DividedLayers divided);
+  void divide_layers(const LightningModule& module, std::vector<detail::DividedParameter> divided);
+  /// Divides what this rank has among the ranks of the axis `shard`.
+  void divide_stages(const LightningModule& module, const std::vector<Optimizer*>& optimizers);
   void make_executor(LightningModule& module);
   void connect();
   /// Makes the random numbers of ranks that compute the same values the same.
@@ -131,8 +138,9 @@ class FULGUR_API MeshStrategy final : public DDPStrategy {
   std::unique_ptr<detail::MeshGroups> mesh_;
   std::unique_ptr<detail::LayerRandom> layer_random_;
   std::unique_ptr<detail::StagePlan> plan_;
-  std::shared_ptr<detail::TensorShards> shards_;  ///< with an axis `tensor`
-  std::unique_ptr<detail::TensorCalls> calls_;    ///< likewise
+  std::shared_ptr<detail::TensorShards> parts_;  ///< with an axis `tensor`
+  std::shared_ptr<detail::StageShards> shards_;  ///< with an axis `shard`
+  std::unique_ptr<detail::TensorCalls> calls_;   ///< likewise
   std::unique_ptr<detail::PipelineExecutor> executor_;
   std::shared_ptr<detail::StageParameters> parameters_;
   std::unique_ptr<detail::StageOptimizers> optimizers_;

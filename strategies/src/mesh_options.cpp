@@ -1,0 +1,130 @@
+#include "mesh_options.h"
+
+#include <string>
+#include <utility>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+#include "fulgur/strategies/cluster_environment.h"
+
+namespace fulgur {
+
+namespace detail {
+
+FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
+  FSDPStrategy::Options of_fsdp;
+  of_fsdp.sharding = options.mesh.shard > 1 ? FSDPStrategy::Sharding::hybrid : FSDPStrategy::Sharding::optimizer;
+  if (options.mesh.shard > 1) of_fsdp.shard_size.value = options.mesh.shard;
+  of_fsdp.units = options.units;
+  of_fsdp.process_group_backend = options.process_group_backend;
+  of_fsdp.cluster_environment = options.cluster_environment;
+  of_fsdp.start_timeout_s = options.start_timeout_s;
+  of_fsdp.timeout_s = options.timeout_s;
+  of_fsdp.check_replicas_every = options.check_replicas_every;
+  of_fsdp.max_restarts = options.max_restarts;
+  return of_fsdp;
+}
+
+void check_mesh_options(const MeshStrategy::Options& options) {
+  if (options.mesh.shard == 1 && options.units.value)
+    throw ConfigError("[strategies.mesh] units has no effect with mesh.shard: 1. Remove it.");
+  if (options.mesh.tensor == 1 && !options.tensor_plan.empty())
+    throw ConfigError("[strategies.mesh] tensor_plan has no effect with mesh.tensor: 1. Remove it.");
+  const bool takes_turns = options.schedule == PipelineSchedule::interleaved;
+  if (options.mesh.pipeline == 1) {
+    const MeshStrategy::Options defaults;
+    const char* const unused = options.schedule != defaults.schedule ? "schedule"
+                               : options.micro_batches.value         ? "micro_batches"
+                               : options.stages_per_rank.value       ? "stages_per_rank"
+                               : options.cuts.value                  ? "cuts"
+                                                                     : nullptr;
+    if (unused)
+      throw ConfigError(cat("[strategies.mesh] ", unused, " has no effect with mesh.pipeline: 1. Remove it."));
+    return;
+  }
+  if (const int64_t turns = options.stages_per_rank.value.value_or(takes_turns ? 2 : 1); (turns > 1) != takes_turns)
+    throw ConfigError(cat("[strategies.mesh] schedule: ", enum_text(options.schedule), " has ",
+                          takes_turns ? "at least two stages" : "one stage", " per rank; stages_per_rank is ", turns,
+                          takes_turns ? ". Raise it, or use schedule: 1f1b." : ". Use schedule: interleaved_1f1b."));
+}
+
+int64_t data_size(const MeshAxes& axes, int64_t ranks) {
+  int64_t rest = ranks;
+  std::string before;
+  for (const auto& [axis, size] :
+       {std::pair{"pipeline", axes.pipeline}, {"tensor", axes.tensor}, {"shard", axes.shard}}) {
+    if (rest % size != 0)
+      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size, " does not divide the ", rest, " ranks ",
+                            before.empty() ? "of the run" : cat("that ", before, " leave of those of the run"),
+                            " (devices × num_nodes). Set trainer.devices so that they are a multiple of ", size,
+                            ", or mesh.", axis, " to a divisor of ", rest, "."));
+    rest /= size;
+    if (size > 1) before += cat(before.empty() ? "mesh." : " and mesh.", axis);
+  }
+  const int64_t data = axes.data.value.value_or(rest);
+  if (data != rest)
+    throw ConfigError(cat(
+        "[strategies.mesh] the axes of the mesh have ", data, " (data) × ",
+        axes.shard > 1 ? cat(axes.shard, " (shard) × ") : "", axes.tensor > 1 ? cat(axes.tensor, " (tensor) × ") : "",
+        axes.pipeline, " (pipeline) = ", data * axes.shard * axes.tensor * axes.pipeline, " ranks, and the run has ",
+        ranks, " (devices × num_nodes). Set mesh.data to ", rest, " or auto, or change the number of ranks."));
+  return data;
+}
+
+}  // namespace detail
+
+void MeshAxes::fields(Fields& f) {
+  f(data, "data", "Ranks that train on shares of the data and average gradients. auto: what the other axes leave.")
+      .at_least(1);
+  f(shard, "shard",
+    "Ranks that divide parameters, gradients and states of optimizers, as those of fsdp do, and train on shares of the "
+    "data.")
+      .at_least(1);
+  f(tensor, "tensor", "Ranks that divide the computation of each layer that a plan names.").at_least(1);
+  f(pipeline, "pipeline", "Ranks that divide the layers of the module into stages.").at_least(1);
+}
+
+void MeshStrategy::Options::fields(Fields& f) {
+  f(mesh, "mesh",
+    "Sizes of the axes; their product is the number of ranks. Ranks of tensor are next to each other, then those of "
+    "shard, then those of data.");
+  f(schedule, "schedule",
+    "The order in which the ranks of a pipeline compute micro-batches: gpipe, 1f1b, interleaved_1f1b (several stages "
+    "per rank) or zero_bubble (gradients of weights fill the waits).");
+  f(micro_batches, "micro_batches",
+    "Number of micro-batches of a batch of a pipeline, or its samples if they are fewer. auto: four per rank of the "
+    "pipeline.")
+      .at_least(1);
+  f(stages_per_rank, "stages_per_rank", "Number of stages of each rank. auto: 2 with interleaved_1f1b, else 1.")
+      .at_least(1);
+  f(cuts, "cuts",
+    "Names of the layers with which the stages after the first begin. auto: stages of as equal numbers of parameters "
+    "as "
+    "possible.");
+  f(tensor_plan, "tensor_plan",
+    "How ranks of the axis tensor divide layers, by patterns of their names: column, gathered_column, row, vocabulary "
+    "or whole. Comes before the plan of the module.");
+  f(units, "units",
+    "With mesh.shard, patterns of the names of modules whose parameters are exchanged together. auto: the elements of "
+    "each ModuleList; the remaining parameters are one unit; []: all are one.");
+  f(process_group_backend, "process_group_backend",
+    "Backend for values and gradients. auto: nccl for GPUs, gloo for the CPU.")
+      .one_of({"auto", "gloo", "nccl", "mpi"});
+  f(cluster_environment, "cluster_environment", "Where the rank of this process comes from, as with ddp.")
+      .one_of(cluster_environment_names());
+  f(start_timeout_s, "start_timeout_s",
+    "Seconds for all ranks to connect, and for each exchange until the end of the first step.")
+      .at_least(0.001);
+  f(timeout_s, "timeout_s",
+    "Seconds for each exchange from then on. Must exceed the longest pause of one rank (a slow batch, a save).")
+      .at_least(0.001);
+  f(check_replicas_every, "check_replicas_every",
+    "Steps after which ranks with the same stages compare weights, bit by bit; 0: only at the end of epochs and in "
+    "saves; -1: never.")
+      .at_least(-1);
+  f(max_restarts, "max_restarts",
+    "Number of times the group of processes is restarted after a failure, from the newest checkpoint.")
+      .at_least(0);
+}
+
+}  // namespace fulgur

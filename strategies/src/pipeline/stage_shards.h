@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distributed/mesh_groups.h"
+#include "pipeline/stage_plan.h"
+#include "sharding/divided_units.h"
+#include "sharding/parameter_shards.h"
+#include "tensor/tensor_shards.h"
+
+namespace fulgur::detail {
+
+/// Divides what a rank has of the parameters, of its stages and along `tensor`, among the ranks along `shard`, in
+/// units. Between steps, each of them keeps its part of each unit.
+class StageShards {
+ public:
+  /// All parameters are there at first. `tensors` are those of the plan; `parts` are what ranks along `tensor` divide,
+  /// or nullptr. `patterns` are those of `parameter_units`. All ranks must call it.
+  StageShards(const LightningModule& module, MeshGroups& mesh, const std::vector<StageTensor>& tensors,
+              TensorShards* parts, const std::vector<Optimizer*>& optimizers,
+              const std::optional<std::vector<std::string>>& patterns, at::Device device);
+
+  DividedUnits& units() { return units_; }
+  const DividedUnits& units() const { return units_; }
+  /// Gets the parts of all ranks. All ranks must call it.
+  void gather();
+  /// Keeps this rank's parts, as they are in the units now.
+  void free();
+  bool are_there() const { return are_there_; }
+  /// What this rank keeps of a parameter, as a vector: of the last `free`, and of the steps since.
+  Tensor own_elements(const Tensor& parameter) const;
+  /// Gives optimizers their parts of the gradients, as averages over all shares of the data. `parameters` are all that
+  /// an optimizer steps on this rank. All ranks must call it.
+  void average_gradients(const std::vector<Tensor>& parameters);
+
+ private:
+  ShardGroups groups_;
+  ParameterShards parameters_;
+  DividedUnits units_;
+  bool are_there_ = false;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,188 @@
+// mesh with an axis `shard`: ranks that divide parameters, gradients and states compute what one process does.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <algorithm>
+
+#include "mesh_runs.h"
+#include "support/gpu.h"
+
+namespace mesh_shard_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kPlan = "{embedding: vocabulary, up: column, down: row, head: gathered_column}";
+
+// Layers for each of the axes.
+Arguments divided(const Mesh& mesh, const Arguments& more) {
+  return kMeshAdam +
+         (mesh.tensor > 1 ? Arguments{"--model", "ProbeTensor", "--trainer.log_every_n_steps", "1",
+                                      "--trainer.strategy.tensor_plan", kPlan}
+                          : Arguments{"--model", "ProbeStages"}) +
+         more;
+}
+
+// One process has no plan.
+Arguments alone(const Mesh& mesh, const Arguments& more) {
+  return kMeshAdam +
+         (mesh.tensor > 1 ? Arguments{"--model", "ProbeTensor", "--trainer.log_every_n_steps", "1"}
+                          : Arguments{"--model", "ProbeStages"}) +
+         more;
+}
+
+}  // namespace
+
+TEST_CASE("shard: clipping, accumulation, shorter windows, tied weights, skipped steps and validation") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .shard = 2}, Mesh{.pipeline = 2, .shard = 2},
+                             Mesh{.pipeline = 1, .tensor = 2, .shard = 2}, Mesh{.data = 2, .pipeline = 2, .shard = 2},
+                             Mesh{.pipeline = 2, .tensor = 2, .shard = 2});
+  const Arguments more =
+      GENERATE(Arguments{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
+               Arguments{"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
+               Arguments{"--trainer.accumulate_grad_batches", "3"},
+               Arguments{"--data.num_train", "64", "--trainer.accumulate_grad_batches", "3"},
+               Arguments{"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
+               Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"},
+               Arguments{"--trainer.val_check_interval", "3"});
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, more);
+  if (mesh.tensor > 1 && more[0] == "--model.ties") {
+    SUCCEED("a GPT ties divided weights");
+    return;
+  }
+  const Arguments length = more + Arguments{"--trainer.max_steps", "30"};
+  const TemporaryFolder one, many;
+  const auto expected = trained_alone(one, alone(mesh, length));
+  const auto found = trained_mesh(many, mesh, divided(mesh, length));
+  CHECK(difference(expected, found) < 1e-5);
+  // The other module logs the loss of a share of the data.
+  if (mesh.tensor > 1)
+    CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-5);
+  if (more.back() == "true")
+    CHECK(largest_difference(column(one.path(), "grad_norm"), column(many.path(), "grad_norm")) < 1e-5);
+}
+
+TEST_CASE("shard: with bf16-mixed, losses stay near those of one process") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .shard = 2}, Mesh{.pipeline = 2, .shard = 2},
+                             Mesh{.pipeline = 1, .tensor = 2, .shard = 2});
+  const TemporaryFolder text, one, many;
+  const Arguments options = mesh_gpt(text, {"--trainer.precision", "bf16-mixed", "--trainer.max_steps", "30"});
+  trained_alone(one, options);
+  trained_mesh(many, mesh, options);
+  CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 2e-2);
+}
+
+TEST_CASE("shard: an interrupted run continues to the bit") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .shard = 2}, Mesh{.data = 2, .pipeline = 1, .shard = 2},
+                             Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2});
+  // At step 1, the run is inside an accumulation window.
+  const std::string cut_at = GENERATE("1", "7");
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, cut_at);
+  const Arguments options =
+      divided(mesh, {"--model.dropout", "0.2", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
+  const TemporaryFolder whole, parts;
+  const auto expected = trained_mesh(whole, mesh, options);
+  REQUIRE(all_exit(
+      fit_mesh(parts.path(), mesh,
+               options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                   "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
+      75));
+  REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
+  CHECK(same_bits(expected, last_checkpoint(parts.path())));
+  CHECK(same_states(expected, last_checkpoint(parts.path())));
+}
+
+TEST_CASE("shard: checkpoints are those of one process, and of any mesh and strategy") {
+  const TemporaryFolder whole, parts;
+  const Mesh of_tensor{.pipeline = 1, .tensor = 2, .shard = 2};
+  const Arguments length{"--data.num_train", "96"};
+  const auto to = [&](const char* steps, bool resumes = true) {
+    return length + Arguments{"--trainer.max_steps", steps} +
+           (resumes ? Arguments{"--resume", "--allow-config-change"} : Arguments{});
+  };
+  const auto expected = trained_alone(whole, alone(of_tensor, to("24", false)));
+  REQUIRE(all_exit(fit_mesh(parts.path(), of_tensor, divided(of_tensor, to("5", false))), 0));
+  REQUIRE(all_exit(fit_alone(parts.path(), alone(of_tensor, to("8"))), 0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.pipeline = 2, .shard = 2}, alone(of_tensor, to("12"))), 0));
+  Arguments fsdp = probe("fit", 2, 8, alone(of_tensor, to("16")));
+  *std::ranges::find(fsdp, "ddp") = "fsdp";
+  REQUIRE(all_exit(
+      run_ranks({.count = 2, .folder = parts.path()}, fsdp + Arguments{"--trainer.strategy.sharding", "parameters"}),
+      0));
+  REQUIRE(all_exit(fit_mesh(parts.path(), {.data = 2, .pipeline = 1, .shard = 2}, alone(of_tensor, to("20"))), 0));
+  const Mesh all{.pipeline = 2, .tensor = 2, .shard = 2};
+  REQUIRE(all_exit(fit_mesh(parts.path(), all, divided(all, to("24"))), 0));
+  CHECK(difference(expected, last_checkpoint(parts.path())) < 1e-5);
+}
+
+TEST_CASE("shard: between steps, a rank keeps its part of the parameters, and of the optimizers' states") {
+  const TemporaryFolder text;
+  const auto kept = [&](const Mesh& mesh) {
+    const TemporaryFolder folder;
+    const auto runs =
+        fit_mesh(folder.path(), mesh, mesh_gpt(text, {"--model.n_embd", "64", "--trainer.max_steps", "2"}));
+    REQUIRE(all_exit(runs, 0));
+    double most = 0;
+    for (size_t rank = 0; rank < runs.size(); ++rank) {
+      const auto lines = lines_of(folder.path(), runs, rank, "bytes kept between steps: ");
+      REQUIRE_FALSE(lines.empty());
+      most = std::max(most, std::stod(lines.back()));
+    }
+    return most;
+  };
+  for (Mesh mesh : {Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}}) {
+    CAPTURE(mesh.pipeline, mesh.tensor);
+    const double whole = kept(mesh);
+    mesh.shard = 2;
+    CHECK(kept(mesh) < 0.56 * whole);
+  }
+  CHECK(kept({.pipeline = 1, .shard = 4}) < 0.56 * kept({.pipeline = 1, .shard = 2}));
+}
+
+TEST_CASE("shard: copies along data that differ are found") {
+  const TemporaryFolder folder;
+  const auto runs =
+      fit_mesh(folder.path(), {.data = 2, .pipeline = 2, .shard = 2},
+               kMeshAdam + Arguments{"--model", "ProbeStages", "--model.trouble", "writes",
+                                     "--trainer.strategy.check_replicas_every", "1", "--trainer.max_steps", "6"});
+  CHECK_FALSE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "the weights differ between ranks with the same stages"));
+}
+
+TEST_CASE("shard: what does not fit is refused, with the reason") {
+  const auto message = [&](const Mesh& mesh, const Arguments& more) {
+    const TemporaryFolder folder;
+    const auto runs = fit_mesh(folder.path(), mesh, more + Arguments{"--trainer.max_steps", "4"});
+    for (const Finished& run : runs) CHECK(run.exit_code != 0);
+    return runs[0].err;
+  };
+  const Arguments plain = kMeshAdam + Arguments{"--model", "ProbeStages"};
+  const auto again = [](const char* option, const char* value) { return Arguments{option, value}; };
+  CHECK(says(message({.pipeline = 2, .more = again("--trainer.strategy.mesh.shard", "2"), .shard = 3}, plain),
+             "mesh.shard: 2 does not divide the 3 ranks that mesh.pipeline leave"));
+  CHECK(says(message({.pipeline = 1, .more = again("--trainer.strategy.mesh.data", "2"), .shard = 2}, plain),
+             "2 (data) × 2 (shard) × 1 (pipeline) = 4 ranks, and the run has 2"));
+  CHECK(says(message({.pipeline = 2, .more = again("--trainer.strategy.units", "[first]")}, plain),
+             "units has no effect with mesh.shard: 1"));
+  CHECK(says(message({.pipeline = 2, .more = again("--trainer.strategy.units", "[frist]"), .shard = 2}, plain),
+             "'frist' matches none"));
+  CHECK(says(message({.pipeline = 1, .shard = 2}, {"--optimizer", "LBFGS", "--model", "ProbeStages"}),
+             "LBFGS needs whole parameters"));
+  CHECK(says(message({.pipeline = 1, .shard = 2}, plain + Arguments{"--trainer.auto_micro_batch", "true"}),
+             "auto_micro_batch"));
+}
+
+TEST_CASE("shard: on GPUs the ranks compute what one process does, over NCCL", "[gpu]") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .shard = 2}, Mesh{.pipeline = 2, .shard = 2},
+                             Mesh{.pipeline = 1, .tensor = 2, .shard = 2}, Mesh{.data = 2, .pipeline = 2, .shard = 2});
+  require_gpus(mesh.ranks());
+  const TemporaryFolder text, one, many;
+  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
+  trained_alone(one, options + Arguments{"--trainer.devices", "1"});
+  trained_mesh(many, mesh, options);
+  CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);
+}
+
+}  // namespace mesh_shard_test
