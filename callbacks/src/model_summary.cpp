@@ -151,8 +151,11 @@ std::string bytes_per_parameter(RunContext& run) {
     for (const ParamGroup& group : optimizer->groups())
       for (size_t i = 0; optimizer->gradients_are_shards() && i < group.params.size(); ++i)
         if (const Tensor& whole = group.module_params[i]; whole.requires_grad()) {
-          const double elsewhere = static_cast<double>(whole.nbytes()) - static_cast<double>(group.params[i].nbytes());
-          gradients -= elsewhere;
+          const Tensor& own = group.params[i];
+          const auto there = static_cast<double>(own.numel()) * static_cast<double>(whole.element_size()),
+                     elsewhere = static_cast<double>(whole.nbytes()) - there;
+          // Those of float32 copies are in another number of the line.
+          gradients -= elsewhere + (own.scalar_type() == whole.scalar_type() ? 0 : there);
           if (run.meters().divides_parameters()) kept -= elsewhere;
         }
     const auto bytes = optimizer->full_state_bytes();

@@ -12,6 +12,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/half_precision.h"
 #include "sharding/gradient_shards.h"
 #include "sharding/optimizer_shards.h"
 #include "sharding/parameter_shards.h"
@@ -127,17 +128,35 @@ void FSDPStrategy::divide(LightningModule& module) {
                       *process_group(), options_.shard_size.value.value_or(place().local_world_size), "shard_size")
                 : std::make_unique<detail::ShardGroups>(*process_group());
   auto parameters = divides_all() ? std::make_shared<detail::ParameterShards>(*groups_) : nullptr;
-  shards_ = std::make_unique<detail::OptimizerShards>(
-      module, optimizers_, options_.units.value, *groups_,
-      detail::OptimizerShards::Divided{.gradients = divides_gradients(), .parameters = divides_all()}, device(),
+  auto* const half = dynamic_cast<HalfPrecision*>(&precision());
+  MasterWeights* const masters = half ? half->master_weights() : nullptr;
+  detail::OptimizerShards::Divided divided{.gradients = divides_gradients(), .parameters = divides_all()};
+  if (masters && !divides_gradients() && precision().loss_scale())
+    throw ConfigError(
+        "[strategies.fsdp] loss_scaling needs float32 gradients to divide by the scale, and with sharding: optimizer "
+        "those of the module are float16. Use sharding: gradients, or loss_scaling: false.");
+  if (masters) divided.masters = take_masters(*masters);
+  shards_ = std::make_shared<detail::OptimizerShards>(
+      module, optimizers_, options_.units.value, *groups_, divided, device(),
       [&](detail::FlatUnit& unit) {
         if (parameters) parameters->add(unit);
       },
       std::exchange(loaded_states_, {}));
+  if (masters) masters->follow(shards_);
   parameters_ = std::move(parameters);
   move_undivided(module);
   take_loaded_gradients();
   describe_units();
+}
+
+std::unordered_map<const void*, Tensor> FSDPStrategy::take_masters(MasterWeights& masters) {
+  std::unordered_map<const void*, Tensor> copies;
+  for (Optimizer* optimizer : optimizers_) {
+    // The optimizer has states of the copies that it steps.
+    if (!loaded_states_.contains(optimizer)) loaded_states_.emplace(optimizer, optimizer->state());
+    copies.merge(masters.hand_over(*optimizer));
+  }
+  return copies;
 }
 
 bool FSDPStrategy::starts_on_host() const {

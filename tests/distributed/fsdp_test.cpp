@@ -43,6 +43,25 @@ bool same_checkpoints(const fs::path& a, const fs::path& b) {
 }
 
 const Arguments kAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
+const Arguments kMasters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"};
+
+// The largest difference between the float32 copies of two checkpoints with the same copies.
+double difference_of_masters(const fs::path& a, const fs::path& b) {
+  const auto of = [](const fs::path& path) {
+    return fulgur::read_checkpoint(path).state.at("precision").at("master_weights").as_map();
+  };
+  const auto first = of(a), second = of(b);
+  REQUIRE_FALSE(first.empty());
+  double largest = 0;
+  for (const auto& [name, value] : first) {
+    const fulgur::Tensor& other = second.at(name).tensor();
+    REQUIRE(value.tensor().scalar_type() == at::kFloat);
+    REQUIRE(value.tensor().sizes() == other.sizes());
+    largest = std::max(largest, (value.tensor() - other).abs().max().item<double>());
+  }
+  REQUIRE(first.size() == second.size());
+  return largest;
+}
 
 }  // namespace
 
@@ -259,6 +278,61 @@ TEST_CASE("fsdp: gradients that are exchanged as bfloat16 or float32 lead to wei
   CHECK(found < far);
 }
 
+TEST_CASE("fsdp: optimizers step parts of float32 copies, with the values of those of ddp") {
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
+  const Arguments more = GENERATE(
+      kMasters, kMasters + Arguments{"--trainer.precision.keep_norm_fp32", "true", "--model.norm", "true"},
+      kMasters + Arguments{"--trainer.accumulate_grad_batches", "3", "--data.num_train", "120"},
+      kMasters + Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"});
+  const Arguments options = kAdam + more + Arguments{"--trainer.max_steps", "30"};
+  const TemporaryFolder ddp, sharded;
+  const auto expected = trained(ddp, 2, "ddp", options), found = trained(sharded, 2, sharding, options);
+  CHECK(same_checkpoints(expected, found));
+  CHECK(difference_of_masters(expected, found) == 0);
+}
+
+TEST_CASE("fsdp: float32 copies get the clipped and unscaled gradients") {
+  const auto [sharding, more, tolerance] = GENERATE(table<std::string, Arguments, double>({
+      // Clipped in bfloat16.
+      {"optimizer", kMasters, 2e-2},
+      {"gradients", kMasters, 1e-5},
+      {"parameters", kMasters, 1e-5},
+      {"hybrid", kMasters, 1e-5},
+      {"parameters",
+       {"--trainer.precision", "16-true", "--trainer.precision.master_weights", "true",
+        "--trainer.precision.loss_scaling", "true"},
+       1e-5},
+  }));
+  const Arguments options =
+      Arguments{
+          "--optimizer", "SGD", "--optimizer.lr", "0.05", "--trainer.max_steps", "20", "--trainer.gradient_clip_val",
+          "0.1"} +
+      more;
+  const TemporaryFolder ddp, sharded;
+  CHECK(difference_of_masters(trained(ddp, 2, "ddp", options), trained(sharded, 2, sharding, options)) < tolerance);
+}
+
+TEST_CASE("fsdp: a run with parts of float32 copies continues to the bit, also as ddp, and in parts") {
+  const std::string sharding = GENERATE("optimizer", "parameters");
+  const Arguments type = sharding == "optimizer"
+                             ? Arguments{}
+                             : Arguments{"--trainer.strategy.state_dict_type", GENERATE("full", "sharded")};
+  const Arguments options = kAdam + kMasters + Arguments{"--data.num_train", "120", "--trainer.max_epochs", "3"};
+  const TemporaryFolder whole, parts, other;
+  const auto expected = trained(whole, 2, "ddp", options);
+  REQUIRE(all_exit(fit(parts.path(), 2, sharding,
+                       options + type +
+                           Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                     "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", "7"}),
+                   75));
+  fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  REQUIRE(all_exit(fit(parts.path(), 2, sharding, options + type + Arguments{"--resume"}), 0));
+  REQUIRE(all_exit(fit(other.path(), 2, "ddp", options + Arguments{"--resume", "--allow-config-change"}), 0));
+  CHECK(difference_of_masters(expected, last_checkpoint(parts.path())) == 0);
+  CHECK(same_checkpoints(expected, last_checkpoint(other.path())));
+  CHECK(difference_of_masters(expected, last_checkpoint(other.path())) == 0);
+}
+
 TEST_CASE("fsdp: 2 and 4 ranks reach the weights of one process on the batches of all") {
   const int world = GENERATE(2, 4);
   const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
@@ -277,11 +351,23 @@ TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks,
                                                {"2", "parameters", "weights 2 + gradients 2 + optimizer 4 = 8"},
                                                {"4", "parameters", "weights 1 + gradients 1 + optimizer 2 = 4"},
                                                // A copy is divided among the ranks of a node, and there is one node.
-                                               {"4", "hybrid", "weights 1 + gradients 1 + optimizer 2 = 4"}}) {
+                                               {"4", "hybrid", "weights 1 + gradients 1 + optimizer 2 = 4"},
+                                               {"2", "optimizer + masters",
+                                                "weights 2 + gradients 2 + master weights 2 + their gradients 2 + "
+                                                "optimizer 4 = 12"},
+                                               {"2", "gradients + masters",
+                                                "weights 2 + gradients 0 + master weights 2 + their gradients 2 + "
+                                                "optimizer 4 = 10"},
+                                               {"4", "parameters + masters",
+                                                "weights 0.5 + gradients 0 + master weights 1 + their gradients 1 + "
+                                                "optimizer 2 = 4.5"}}) {
+    const std::string kind = sharding;
+    const Arguments masters = kind.ends_with(" + masters") ? kMasters : Arguments{"--trainer.precision", "32-true"};
     const Finished run =
-        trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
-                 "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",
-                 "--trainer.strategy.sharding", sharding, "--trainer.max_steps", "2"},
+        trainer(Arguments{"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
+                          "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",
+                          "--trainer.strategy.sharding", kind.substr(0, kind.find(' ')), "--trainer.max_steps", "2"} +
+                    masters,
                 {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
     CAPTURE(run.out, run.err);
     CHECK(run.exit_code == 0);
@@ -446,8 +532,9 @@ TEST_CASE("fsdp: what cannot be divided is refused, with what to use instead") {
   };
   CHECK(says(message({"--optimizer", "Muon"}), "Muon needs whole parameters"));
   CHECK(says(message({"--optimizer", "LBFGS"}), "LBFGS needs whole parameters"));
-  CHECK(says(message({"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"}),
-             "float32 copies of the weights cannot be divided"));
+  CHECK(says(message({"--trainer.precision", "16-true", "--trainer.precision.master_weights", "true",
+                      "--trainer.precision.loss_scaling", "true"}),
+             "Use sharding: gradients, or loss_scaling: false."));
   CHECK(says(message({"--trainer.strategy.units", "[frist]"}), "'frist' matches none. The modules are first"));
   CHECK(says(message({"--trainer.strategy.reduce_dtype", "bfloat16"}), "reduce_dtype has no effect"));
   for (const auto& [option, value] : {std::pair{"compression", "bf16"},

@@ -4,10 +4,14 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty_like.h>
 
+#include <utility>
+
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur {
+
+DividedMasterWeights::~DividedMasterWeights() = default;
 
 void MasterWeights::adopt(Optimizer& optimizer) {
   lists_.erase(&optimizer);
@@ -18,6 +22,21 @@ void MasterWeights::adopt(Optimizer& optimizer) {
     copies_.insert_or_assign(name, copy);
     return copy;
   });
+}
+
+std::unordered_map<const void*, Tensor> MasterWeights::hand_over(Optimizer& optimizer) {
+  std::unordered_map<const void*, Tensor> handed;
+  for (ParamGroup& group : optimizer.groups()) {
+    if (group.module_params.empty()) continue;
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      if (group.params[i].is_same(group.module_params[i])) continue;
+      handed.emplace(group.module_params[i].unsafeGetTensorImpl(), group.params[i]);
+      copies_.erase(group.names[i]);
+    }
+    group.params = std::exchange(group.module_params, {});
+  }
+  lists_.erase(&optimizer);
+  return handed;
 }
 
 const MasterWeights::Lists& MasterWeights::lists_of(const Optimizer& optimizer) {
@@ -35,7 +54,7 @@ const MasterWeights::Lists& MasterWeights::lists_of(const Optimizer& optimizer) 
 }
 
 void MasterWeights::take_gradients(Optimizer& optimizer) {
-  if (!taken_.insert(&optimizer).second) return;
+  if (!divided_.expired() || !taken_.insert(&optimizer).second) return;
   at::NoGradGuard no_grad;
   const Lists& lists = lists_of(optimizer);
   // Allocated in each step: if kept, this memory would not be available for activations.
@@ -55,6 +74,7 @@ void MasterWeights::take_gradients(Optimizer& optimizer) {
 }
 
 void MasterWeights::write_back(Optimizer& optimizer) {
+  if (const auto divided = divided_.lock()) return divided->write_back(optimizer);
   at::NoGradGuard no_grad;
   const Lists& lists = lists_of(optimizer);
   if (!lists.copies.empty()) at::_foreach_copy_(lists.of_module, lists.copies);
@@ -63,16 +83,19 @@ void MasterWeights::write_back(Optimizer& optimizer) {
 int64_t MasterWeights::bytes() const {
   int64_t bytes = 0;
   for (const auto& [name, copy] : copies_) bytes += static_cast<int64_t>(copy.nbytes());
+  if (const auto divided = divided_.lock()) bytes += divided->bytes();
   return bytes;
 }
 
 StateTree MasterWeights::state() const {
+  if (const auto divided = divided_.lock()) return divided->state();
   StateTree state;
   for (const auto& [name, copy] : copies_) state[name] = copy.detach();
   return state;
 }
 
 void MasterWeights::load_state(const StateTree& state) {
+  if (const auto divided = divided_.lock()) return divided->load_state(state);
   at::NoGradGuard no_grad;
   for (const auto& [name, copy] : copies_)
     if (state.contains(name) && state.at(name).tensor().sizes() != copy.sizes())

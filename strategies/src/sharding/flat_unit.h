@@ -23,6 +23,7 @@ class FlatUnit {
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   /// Of the buffer: ranks · part.
   int64_t numel() const { return numel_; }
+  int64_t numel_of_part() const { return part_; }
   /// [ranks · part] elements.
   const Tensor& buffer() const { return buffer_; }
   /// The part of this rank, as a view.

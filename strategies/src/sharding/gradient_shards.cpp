@@ -66,7 +66,9 @@ void GradientShards::finish() {
   const Exchange exchange = *std::exchange(on_its_way_, std::nullopt);
   run_exchange(groups_.whole(), "fsdp", [&] { exchange.work->wait(); });
   const FlatUnit& flat = *shards_.units()[exchange.unit];
-  const at::ScalarType dtype = flat.parameters().front().value.scalar_type();
+  // What optimizers step may be float32 copies of weights in half precision.
+  const auto with_gradient = std::ranges::find(exchange.has_gradient, 1) - exchange.has_gradient.begin();
+  const at::ScalarType dtype = shards_.shard(exchange.unit, static_cast<size_t>(with_gradient)).scalar_type();
   // A copy of this rank's part alone: the buffer is freed.
   Tensor own = exchange.own;
   if (own.scalar_type() != dtype)

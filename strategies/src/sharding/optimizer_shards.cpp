@@ -25,8 +25,8 @@ void check_optimizer(const Optimizer& optimizer) {
   for (const ParamGroup& group : optimizer.groups())
     if (!group.module_params.empty())
       throw ConfigError(
-          "[strategies.fsdp] float32 copies of the weights cannot be divided among ranks yet. Use precision: "
-          "bf16-mixed or 32-true, master_weights: false, or strategy: ddp.");
+          "[strategies.fsdp] the precision has made copies of the weights, which cannot be divided among ranks: only "
+          "those of bf16-true and 16-true can. Use one of them, or strategy: ddp.");
 }
 
 std::vector<NamedParameter> parameters_to_divide(const LightningModule& module,
@@ -57,26 +57,33 @@ StateTree with_rates_of(const Optimizer& optimizer, StateTree state) {
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups,
-                                 Divided divided, at::Device device, const std::function<void(FlatUnit&)>& on_unit,
-                                 const LoadedStates& loaded)
+                                 const Divided& divided, at::Device device,
+                                 const std::function<void(FlatUnit&)>& on_unit, const LoadedStates& loaded)
     : DividedUnits(module, parameters_to_divide(module, optimizers, divided.parameters), optimizers, groups, device,
                    {.patterns = patterns, .keep_parts = divided.parameters, .on_unit = on_unit}),
-      divided_(divided) {
+      divides_parameters_(divided.parameters) {
+  if (divided.masters) masters_.emplace(units(), *divided.masters, device);
   for (Optimizer* optimizer : optimizers) {
     const auto waits = loaded.find(optimizer);
     const StateTree state = waits == loaded.end() ? optimizer->state() : with_rates_of(*optimizer, waits->second);
     std::function<Tensor(const Tensor&)> sum_over_ranks;
     if (divided.gradients)
       sum_over_ranks = [&groups](const Tensor& value) { return groups.parts().all_reduce(value, ReduceOp::sum); };
-    const auto shard_of = [&](const std::string& name, const Tensor& parameter) {
-      if (!has(parameter))
-        throw ConfigError(cat("[strategies.fsdp] ", optimizer->name(), " steps '", escape_controls(name),
-                              "', which is not a parameter of the module. Register it, or use strategy: ddp."));
-      return make_shard(parameter);
-    };
-    optimizer->step_shards(shard_of, sum_over_ranks);
+    optimizer->step_shards(
+        [&](const std::string& name, const Tensor& parameter) { return shard_of(*optimizer, name, parameter); },
+        sum_over_ranks);
     load_state(*optimizer, state);
   }
+}
+
+Tensor OptimizerShards::shard_of(const Optimizer& optimizer, const std::string& name, const Tensor& parameter) {
+  if (!has(parameter))
+    throw ConfigError(cat("[strategies.fsdp] ", optimizer.name(), " steps '", escape_controls(name),
+                          "', which is not a parameter of the module. Register it, or use strategy: ddp."));
+  const auto [unit, index] = place_of(parameter);
+  if (!masters_ || !masters_->has(unit)) return make_shard(parameter);
+  with_masters_.emplace(name, parameter);
+  return shard(unit, index) = masters_->own_elements(unit, index).detach().set_requires_grad(true);
 }
 
 void OptimizerShards::take_gradients(Optimizer& optimizer) const {
@@ -96,7 +103,7 @@ void OptimizerShards::take_gradients(Optimizer& optimizer) const {
         gradient = at::empty_strided(parameter.sizes(), parameter.strides(), gradient.options()).copy_(gradient);
       const Place& place = place_of(parameter);
       const auto [begin, count] = units()[place.unit]->own_range(place.index);
-      own = in_memory_order(gradient).narrow(0, begin, count);
+      own = in_memory_order(gradient).narrow(0, begin, count).to(group.params[i].scalar_type());
     }
 }
 
@@ -116,7 +123,7 @@ std::vector<size_t> OptimizerShards::changed_units(const Optimizer& optimizer) c
 
 void OptimizerShards::gather_parameters(const Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
-  if (!divided_.parameters)
+  if (!divides_parameters_)
     run_exchange(groups().whole(), "fsdp", [&] {
       std::vector<c10::intrusive_ptr<c10d::Work>> works;
       for (const size_t unit : changed_units(optimizer))
@@ -134,6 +141,40 @@ StateTree OptimizerShards::state(const Optimizer& optimizer) const {
   const bool is_first = groups().whole().place().rank == 0;
   join_states(optimizer, state["state"], is_first);
   return is_first ? state : StateTree(nullptr);
+}
+
+void OptimizerShards::write_back(Optimizer& optimizer) {
+  for (const size_t unit : changed_units(optimizer))
+    if (masters_->has(unit)) masters_->write_back(unit);
+}
+
+StateTree OptimizerShards::state() const {
+  StateTree whole;
+  std::map<size_t, Tensor> gathered;  // by unit
+  const bool is_first = groups().whole().place().rank == 0;
+  for (size_t unit = 0; unit < units().size(); ++unit) {
+    if (!masters_->has(unit)) continue;
+    const Tensor buffer = masters_->gather(unit, groups());
+    if (is_first) gathered.emplace(unit, buffer);
+  }
+  if (!is_first) return whole;
+  for (const auto& [name, parameter] : with_masters_) {
+    const auto [unit, index] = place_of(parameter);
+    whole[name] = units()[unit]->whole(index, gathered.at(unit)).clone(at::MemoryFormat::Contiguous);
+  }
+  return whole;
+}
+
+void OptimizerShards::load_state(const StateTree& state) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<Tensor, Tensor>> copies;
+  for (const auto& [name, parameter] : with_masters_) {
+    if (!state.contains(name)) continue;
+    const auto [unit, index] = place_of(parameter);
+    copies.emplace_back(masters_->own_elements(unit, index),
+                        own_elements(name, parameter, "the float32 copy", state.at(name).tensor()));
+  }
+  for (auto& [part, values] : copies) part.copy_(values);
 }
 
 TensorPart OptimizerShards::as_part(size_t unit, size_t index, const Tensor& elements) const {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,18 +10,22 @@
 #include "fulgur/core/contracts/module.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/state/tensor_part.h"
+#include "fulgur/strategies/master_weights.h"
 #include "sharding/divided_units.h"
+#include "sharding/master_parts.h"
 
 namespace fulgur::detail {
 
 /// Each rank steps a part of the parameters and has the optimizer states of that part only (ZeRO, stage 1: Rajbhandari
 /// et al., 2020).
-class OptimizerShards final : public DividedUnits {
+class OptimizerShards final : public DividedUnits, public DividedMasterWeights {
  public:
   /// What else is divided.
   struct Divided {
     bool gradients = false;   ///< the shards get the gradients of their parts before the step (`GradientShards`)
     bool parameters = false;  ///< the shards have memory apart from the units (`ParameterShards`)
+    /// Whole float32 copies of parameters, of which optimizers step this rank's parts; nullopt if there are none.
+    std::optional<MasterParts::Copies> masters = {};
   };
   /// Whole states, of which nothing but the rates of the groups is in the optimizers yet.
   using LoadedStates = std::map<const Optimizer*, StateTree>;
@@ -30,9 +35,9 @@ class OptimizerShards final : public DividedUnits {
   /// each unit before the next one is made. Throws a ConfigError for an optimizer that needs whole parameters, and a
   /// CheckpointError for a loaded state that does not fit.
   OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
-                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, Divided divided,
+                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, const Divided& divided,
                   at::Device device, const std::function<void(FlatUnit&)>& on_unit, const LoadedStates& loaded);
-  /// Gives the shards of the optimizer their parts of the parameters' whole gradients, as views.
+  /// Gives the shards of the optimizer their parts of the parameters' whole gradients: as views, or in float32.
   void take_gradients(Optimizer& optimizer) const;
   void drop_gradients(Optimizer& optimizer) const noexcept;
   /// After a step: sends the shards to all ranks, which all call it: those of units in which a parameter has a
@@ -49,13 +54,22 @@ class OptimizerShards final : public DividedUnits {
   /// parts only.
   void load_state(Optimizer& optimizer, const StateTree& state) const;
 
+  // Of float32 copies, if optimizers step them.
+  void write_back(Optimizer& optimizer) override;
+  int64_t bytes() const override { return masters_->bytes(); }
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
  private:
+  Tensor shard_of(const Optimizer& optimizer, const std::string& name, const Tensor& parameter);
   std::vector<size_t> changed_units(const Optimizer& optimizer) const;
   StateTree own_part(const Optimizer& optimizer, const StateTree& state) const;
   /// `elements` of this rank as a part of a tensor like the parameter; none if a rank with a copy writes them.
   TensorPart as_part(size_t unit, size_t index, const Tensor& elements) const;
 
-  Divided divided_;
+  bool divides_parameters_;
+  std::optional<MasterParts> masters_;
+  std::map<std::string, Tensor> with_masters_;  // parameters, by the names that optimizers have for them
 };
 
 }  // namespace fulgur::detail

@@ -4,12 +4,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "fulgur/core/options/field_traits.h"
 #include "fulgur/strategies/ddp.h"
 
 namespace fulgur {
+
+class MasterWeights;
 
 namespace detail {
 class GradientShards;
@@ -117,6 +120,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   bool starts_on_host() const;
   /// Divides the optimizers of the run, and with `parameters` all parameters of the module.
   void divide(LightningModule& module);
+  /// The float32 copies that the optimizers step, by the addresses of parameters.
+  std::unordered_map<const void*, Tensor> take_masters(MasterWeights& masters);
   void move_undivided(LightningModule& module) const;
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
@@ -130,7 +135,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   StateTree loaded_gradients_;                           ///< by the names of parameters, for `start_training`
   std::map<const Optimizer*, StateTree> loaded_states_;  ///< whole, of a resume, until `start_training`
   std::unique_ptr<detail::ShardGroups> groups_;
-  std::unique_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
+  std::shared_ptr<detail::OptimizerShards> shards_;      ///< null before training, and with one process
   std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
   bool starts_before_forward_ = false;
   LightningModule* on_host_ = nullptr;  ///< began in host memory, and ends there

@@ -24,6 +24,8 @@ class FULGUR_API HalfPrecision : public ScaledPrecision {
   /// False with master weights, which receive their gradients once per step.
   bool allows_closure() const override { return !masters_; }
   int64_t extra_bytes() const override { return masters_ ? masters_->bytes() : 0; }
+  /// The copies that optimizers step; null without `master_weights`.
+  MasterWeights* master_weights() { return masters_ ? &*masters_ : nullptr; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -11,6 +12,21 @@
 #include "fulgur/core/state/tensor.h"
 
 namespace fulgur {
+
+/// float32 copies of which each rank has a part, which a strategy keeps in place of whole ones, and to which it gives
+/// gradients. All ranks must call each function.
+class FULGUR_API DividedMasterWeights {
+ public:
+  virtual ~DividedMasterWeights();
+  /// See `MasterWeights`.
+  virtual void write_back(Optimizer& optimizer) = 0;
+  /// Of this rank.
+  virtual int64_t bytes() const = 0;
+  /// Whole copies by parameter name on rank 0; an empty state on the others.
+  virtual StateTree state() const = 0;
+  /// Takes this rank's parts of whole copies.
+  virtual void load_state(const StateTree& state) = 0;
+};
 
 /// float32 copies of half-precision parameters, which optimizers step in their place, since an update smaller than
 /// 1/256 of a bfloat16 weight would be lost in it. A parameter changed by anything but its optimizer is overwritten at
@@ -27,6 +43,12 @@ class FULGUR_API MasterWeights : public Stateful {
   void write_back(Optimizer& optimizer);
   int64_t bytes() const;
 
+  /// The whole copies that an optimizer steps, by the parameters' addresses; it steps the module's parameters
+  /// afterwards, without any state.
+  std::unordered_map<const void*, Tensor> hand_over(Optimizer& optimizer);
+  /// From now on `divided` does what this class did for the optimizers whose copies it handed over.
+  void follow(const std::weak_ptr<DividedMasterWeights>& divided) { divided_ = divided; }
+
   /// Contains the copies by parameter name.
   StateTree state() const override;
   /// Throws a CheckpointError for a different shape. Copies that are missing in the state keep the values of the
@@ -42,6 +64,7 @@ class FULGUR_API MasterWeights : public Stateful {
   std::map<std::string, Tensor> copies_;
   std::unordered_map<const Optimizer*, Lists> lists_;
   std::unordered_set<const Optimizer*> taken_;
+  std::weak_ptr<DividedMasterWeights> divided_;
 };
 
 }  // namespace fulgur
