@@ -502,6 +502,10 @@ TEST_CASE("fsdp: on two GPUs the ranks compute what those of ddp do, over NCCL",
   const auto of_gradients = trained(gradients, 2, "gradients", units);
   CHECK(difference(expected, of_gradients) < 1e-5);  // another order in the norm
   CHECK(same_checkpoints(of_gradients, trained(parameters, 2, "parameters", units)));
+  const TemporaryFolder ddp_masters, parts;
+  const Arguments masters = kAdam + kMasters + Arguments{"--trainer.accelerator", "cuda", "--trainer.max_steps", "20"};
+  CHECK(difference_of_masters(trained(ddp_masters, 2, "ddp", masters), trained(parts, 2, "parameters", masters)) <
+        1e-5);
 }
 
 TEST_CASE("fsdp: the run says what is divided, and warns of one unit") {
