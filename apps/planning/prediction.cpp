@@ -145,7 +145,8 @@ PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSha
     return memory;
   }
   memory.activations = static_cast<double>(step.activation_bytes);
-  memory.gradients = part(model.gradient_bytes, ranks);
+  // Averages for float32 copies are float32 too, in place of half precision.
+  memory.gradients = part(model.gradient_bytes + model.master_bytes / 2, ranks);
   const double unit_gradients = largest_unit(model, &PlannedUnit::gradient_bytes);
   if (sharding == PlannedSharding::gradients) {
     memory.exchange = 2 * unit_gradients;
@@ -174,8 +175,6 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
   if (sharding != PlannedSharding::ddp && !model.is_elementwise)
     out.obstacle = cat(model.optimizer, " needs whole parameters");
-  else if (sharding != PlannedSharding::ddp && model.master_bytes > 0)
-    out.obstacle = "fsdp refuses float32 copies of weights: set master_weights: false for the precision";
   else if (sharding == PlannedSharding::hybrid && mesh.nodes == 1)
     out.obstacle = "one node has nothing to replicate: the same as parameters";
   else if (!divides)

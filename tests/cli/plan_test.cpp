@@ -208,6 +208,18 @@ TEST_CASE("plan takes a profile of one's own, and says what is wrong in it") {
   refused(all, "there is no profile 'h1000'; did you mean 'h100'");
 }
 
+TEST_CASE("plan counts float32 copies of weights, and their gradients, divided among the ranks") {
+  const auto memory = [](const std::vector<std::string>& more) {
+    const PlanReport plan = planned(joined(joined(kLlama70B, {"--nodes", "8"}), more));
+    return of_sharding(plan["nodes"][0]["shardings"], "parameters")["memory"];
+  };
+  const auto half = memory({}), copies = memory({"--trainer.precision.master_weights", "true"});
+  CHECK(copies["parameters"] == half["parameters"]);
+  CHECK_THAT(copies["gradients"].get<double>(), WithinRel(2 * half["gradients"].get<double>(), 1e-6));
+  // Two moments of bfloat16; two of float32, and the copies.
+  CHECK_THAT(copies["states"].get<double>(), WithinRel(3 * half["states"].get<double>(), 1e-6));
+}
+
 TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   const Finished large = trainer(joined({"plan", "--nodes", "8"}, kLlama70B));
   INFO(large.out << large.err);
@@ -223,8 +235,6 @@ TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   const Finished one_node = trainer(joined({"plan"}, kLlama70B));
   INFO(one_node.out);
   CHECK(says(one_node.out, "try 2 nodes, on which a batch of one sample fits"));
-  const Finished copies = trainer(joined(joined({"plan"}, kLlama70B), {"--trainer.precision.master_weights", "true"}));
-  CHECK(says(copies.out, "set master_weights: false"));
   const Finished one_input = trainer({"plan", "--model", "GPT", "--model.vocab_size", "100", "--model.block_size", "16",
                                       "--optimizer", "AdamW", "--optimizer.lr", "0.1", "--input", "16:int64"});
   CHECK(one_input.exit_code == 2);
