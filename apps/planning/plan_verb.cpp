@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "fulgur/core/text/log.h"
@@ -10,6 +9,8 @@
 #include "fulgur/core/text/text_table.h"
 #include "fulgur/strategies/fsdp.h"
 #include "json_text.h"
+#include "planning/mesh/mesh_report.h"
+#include "planning/plan_figures.h"
 #include "planning/plan_search.h"
 #include "print.h"
 #include "tuning/tuned_config.h"
@@ -20,32 +21,6 @@ namespace {
 using PlanJson = nlohmann::ordered_json;
 
 constexpr int64_t kMostNodes = 1'000'000;
-constexpr double kDay = 86400;
-
-std::string gib(double bytes) { return format_fixed(bytes / (1024.0 * 1024 * 1024), 2); }
-
-std::string four_figures(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
-
-// `1.234e+09` is hard to read: 1.23 G.
-std::string large(double value) {
-  for (const auto& [unit, name] :
-       {std::pair(1e12, " T"), std::pair(1e9, " G"), std::pair(1e6, " M"), std::pair(1e3, " k")})
-    if (value >= unit) return cat(four_figures(value / unit), name);
-  return four_figures(value);
-}
-
-std::string duration(double seconds) {
-  if (seconds < 1) return cat(four_figures(seconds * 1e3), " ms");
-  if (seconds < 120) return cat(four_figures(seconds), " s");
-  if (seconds < 7200) return cat(format_fixed(seconds / 60, 0), " min");
-  return cat(format_fixed(seconds / 3600, 1), " h");
-}
-
-std::string percent(double part) { return cat(format_fixed(part * 100, 1), " %"); }
 
 const DDPStrategy::Options* exchange_options(const Spec<Strategy>& strategy) {
   if (strategy.class_path() == "ddp")
@@ -142,6 +117,10 @@ bool has_option(const Config& config, std::string_view name) {
 
 /// What would make the sharding fit that is closest to it, and is not in the config yet.
 std::string advice(const NodePlan& plan, const Config& config, std::optional<int64_t> nodes) {
+  if (std::ranges::any_of(plan.shardings, [](const Prediction& one) { return !one.batch_divides; }))
+    return "  global_batch_size leaves these ranks no whole batch each: use fewer ranks, a larger global_batch_size, "
+           "or "
+           "a mesh, whose ranks along tensor and pipeline compute one batch together\n";
   const auto need = [](const Prediction& one) {
     return one.memory.total() > one.limit ? one.memory.total() : std::numeric_limits<double>::infinity();
   };
@@ -282,20 +261,33 @@ ExitCode plan(const CommandLine& command) {
   log::silence(config.silence);
   const int64_t devices = command.planning.devices.value_or(profile.devices_per_node);
   TracedModel model(config, command.planning.inputs, command.planning.batch_size);
-  PlanSearch search(model, run_of(config), profile);
+  const PlannedRun run = run_of(config);
+  PlanSearch search(model, run, profile);
+  MeshSearch mesh_search(model, search, config, run, profile);
   const Mesh first{nodes.front(), devices};
   const std::vector<Prediction> configured = search.as_configured(first);
   std::vector<NodePlan> plans;
   for (const int64_t count : nodes) plans.push_back(search.search({count, devices}));
+  MeshReport meshes;
+  for (const int64_t count : nodes) {
+    meshes.configured.push_back(mesh_search.configured({count, devices}));
+    meshes.plans.push_back(mesh_search.search({count, devices}));
+  }
   const StepSize& step = search.step(model.batch_size());
   const std::vector<std::string> left_out = notes(config, model.size(), devices, plans);
   if (command.json) {
     PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));
-    for (const NodePlan& one : plans) {
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const NodePlan& one = plans[i];
       PlanJson item{{"best", nullptr}, {"shardings", PlanJson::array()}};
       if (const Prediction* best = one.best()) item["best"] = enum_text(best->sharding);
       for (const Prediction& prediction : one.shardings) item["shardings"].push_back(json_of_prediction(prediction));
+      if (const auto& given = meshes.configured[i]) item["configured_mesh"] = json_of_mesh(*given);
+      const MeshPrediction* const best_mesh = meshes.plans[i].best();
+      item["best_mesh"] = best_mesh ? PlanJson(best_mesh->shape.text()) : PlanJson(nullptr);
+      item["meshes"] = PlanJson::array();
+      for (const MeshPrediction& mesh : meshes.plans[i].meshes) item["meshes"].push_back(json_of_mesh(mesh));
       json["nodes"].push_back(std::move(item));
     }
     json["notes"] = left_out;
@@ -306,8 +298,10 @@ ExitCode plan(const CommandLine& command) {
               counted(devices, "device"), " each\n", memory_table(configured));
   std::vector<TextRow> rows{kTimeHead};
   std::string why;
+  std::vector<double> fastest;
   for (size_t i = 0; i < plans.size(); ++i) {
     const Prediction* const best = plans[i].best();
+    fastest.push_back(best ? best->samples_per_s : 0);
     rows.push_back(best != nullptr ? time_row(*best) : TextRow{cat(nodes[i]), "nothing fits"});
     if (i == 0 || i + 1 == plans.size())
       why +=
@@ -317,6 +311,7 @@ ExitCode plan(const CommandLine& command) {
               reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
+  text += mesh_text(meshes, fastest);
   for (const std::string& note : left_out) text += cat("note: ", note, "\n");
   return print(text), ExitCode::ok;
 }

@@ -8,20 +8,12 @@
 namespace fulgur::cli {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
-
 double part(int64_t bytes, int64_t ranks) { return static_cast<double>(bytes) / static_cast<double>(ranks); }
 
 double largest_unit(const ModelSize& model, int64_t PlannedUnit::*bytes) {
   int64_t largest = 0;
   for (const PlannedUnit& unit : model.units) largest = std::max(largest, unit.*bytes);
   return static_cast<double>(largest);
-}
-
-double seconds_of(const Operation& operation, const PlannedRun& run, const HardwareProfile& profile) {
-  const double compute = operation.flops / (profile.peak_flops(operation.dtype, run.tf32) * profile.matmul_efficiency);
-  const double memory = operation.bytes / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
-  return std::max({compute, memory, profile.kernel_us * 1e-6});
 }
 
 struct ComputeTimes {
@@ -35,12 +27,6 @@ ComputeTimes times_of(const StepSize& step, const PlannedRun& run, const Hardwar
     times.flops += operation.flops;
   }
   return times;
-}
-
-// Gradients are read, parameters and states read and written.
-double optimizer_seconds(const ModelSize& model, const HardwareProfile& profile) {
-  const auto bytes = static_cast<double>(3 * model.gradient_bytes + 2 * (model.state_bytes + model.master_bytes));
-  return bytes / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
 }
 
 // Ranks that have one copy of what is divided together.
@@ -104,15 +90,6 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
   }
 }
 
-void add_saves(Prediction& out, const ModelSize& model, const HardwareProfile& profile) {
-  const auto bytes = static_cast<double>(model.parameter_bytes + model.state_bytes + model.master_bytes);
-  // The first rank copies what it has, and the parts of the others as they come.
-  out.save_stall_s = bytes / (profile.host_copy_gb_s * 1e9);
-  const double mtbf_s = profile.mtbf_hours * 3600 / static_cast<double>(out.mesh.ranks());
-  out.save_every_s = save_interval_s(out.save_stall_s, mtbf_s, bytes / (profile.storage_gb_s * 1e9));
-  out.waste = std::min(1.0, out.save_stall_s / out.save_every_s + (out.save_every_s / 2 + profile.restart_s) / mtbf_s);
-}
-
 }  // namespace
 
 std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {
@@ -157,6 +134,33 @@ PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSha
   return memory;
 }
 
+double seconds_of(const Operation& operation, const PlannedRun& run, const HardwareProfile& profile) {
+  const double compute = operation.flops / (profile.peak_flops(operation.dtype, run.tf32) * profile.matmul_efficiency);
+  const double memory = operation.bytes / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
+  return std::max({compute, memory, profile.kernel_us * 1e-6});
+}
+
+// Gradients are read, parameters and states read and written.
+double optimizer_seconds(double gradient_bytes, double state_bytes, const HardwareProfile& profile) {
+  return (3 * gradient_bytes + 2 * state_bytes) / (profile.memory_gb_s * 1e9 * profile.memory_efficiency);
+}
+
+PlannedSaves saves_of(const ModelSize& model, int64_t ranks, const HardwareProfile& profile) {
+  PlannedSaves saves;
+  const auto bytes = static_cast<double>(model.parameter_bytes + model.state_bytes + model.master_bytes);
+  // The first rank copies what it has, and the parts of the others as they come.
+  saves.stall_s = bytes / (profile.host_copy_gb_s * 1e9);
+  const double mtbf_s = profile.mtbf_hours * 3600 / static_cast<double>(ranks);
+  saves.every_s = save_interval_s(saves.stall_s, mtbf_s, bytes / (profile.storage_gb_s * 1e9));
+  saves.waste = std::min(1.0, saves.stall_s / saves.every_s + (saves.every_s / 2 + profile.restart_s) / mtbf_s);
+  return saves;
+}
+
+// Of normally distributed times.
+double jitter_seconds(double step_s, int64_t ranks, const HardwareProfile& profile) {
+  return ranks > 1 ? step_s * profile.jitter * std::sqrt(2 * std::log(static_cast<double>(ranks))) : 0;
+}
+
 double save_interval_s(double stall_s, double mtbf_s, double write_s) {
   return std::max(std::sqrt(2 * stall_s * mtbf_s), write_s);
 }
@@ -169,6 +173,7 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   if (run.global_batch > 0) run.accumulate = std::max<int64_t>(run.global_batch / batch, 1);
   Prediction out;
   out.mesh = mesh;
+  out.batch_divides = divides;
   out.sharding = sharding;
   out.batch_size = step.batch_size;
   out.memory = memory_of(model, step, sharding, mesh, run, profile);
@@ -189,21 +194,22 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   const ComputeTimes times = times_of(step, run, profile);
   const double windows = static_cast<double>(run.accumulate);
   out.compute_s = (times.forward + times.backward) * windows;
-  const double whole_optimizer = optimizer_seconds(model, profile);
+  const double whole_optimizer = optimizer_seconds(
+      static_cast<double>(model.gradient_bytes), static_cast<double>(model.state_bytes + model.master_bytes), profile);
   out.optimizer_s = sharding == PlannedSharding::ddp
                         ? whole_optimizer
                         : whole_optimizer / static_cast<double>(group_of(sharding, mesh).ranks());
   if (mesh.ranks() > 1) add_exchange(out, model, times, run, profile);
-  // The slowest of n ranks, of normally distributed times.
-  if (mesh.ranks() > 1)
-    out.jitter_s = (out.compute_s + out.optimizer_s + out.exposed_s) * profile.jitter *
-                   std::sqrt(2 * std::log(static_cast<double>(mesh.ranks())));
+  out.jitter_s = jitter_seconds(out.compute_s + out.optimizer_s + out.exposed_s, mesh.ranks(), profile);
   out.efficiency = (out.compute_s + whole_optimizer) / out.step_s();
   const double samples = static_cast<double>(step.batch_size * mesh.ranks()) * windows;
   out.samples_per_s = samples / out.step_s();
   out.tokens_per_s = out.samples_per_s * static_cast<double>(step.tokens) / static_cast<double>(step.batch_size);
   out.flops_per_s = times.flops * windows / out.step_s();
-  add_saves(out, model, profile);
+  const PlannedSaves saves = saves_of(model, mesh.ranks(), profile);
+  out.save_stall_s = saves.stall_s;
+  out.save_every_s = saves.every_s;
+  out.waste = saves.waste;
   return out;
 }
 

@@ -11,6 +11,8 @@
 
 namespace fulgur::cli {
 
+inline constexpr double kGiB = 1024.0 * 1024 * 1024;
+
 /// What ranks have only a part of. `ddp`: nothing; the others are values of fsdp's `sharding`.
 enum class PlannedSharding { ddp, optimizer, gradients, parameters, hybrid };
 inline constexpr PlannedSharding kShardings[] = {PlannedSharding::ddp, PlannedSharding::optimizer,
@@ -51,8 +53,9 @@ struct Prediction {
   PlannedSharding sharding = PlannedSharding::ddp;
   int64_t batch_size = 0;  ///< of one rank, in one batch of a window
   PlannedMemory memory;
-  double limit = 0;      ///< bytes that tensors may have
-  std::string obstacle;  ///< why steps do not run; empty if they do
+  double limit = 0;           ///< bytes that tensors may have
+  std::string obstacle;       ///< why steps do not run; empty if they do
+  bool batch_divides = true;  ///< whether the batches of all ranks divide the global batch
   /// Whether the whole module fits beside this rank's other parts: a run begins, evaluates and saves with it.
   bool holds_whole = true;
   double sent_bytes = 0;  ///< by each rank, in a step
@@ -70,6 +73,18 @@ PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSha
 /// The prediction of a step, and of what follows from it.
 Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile);
+
+/// The time of an operation on a device.
+double seconds_of(const Operation& operation, const PlannedRun& run, const HardwareProfile& profile);
+/// That of an optimizer's step with so many bytes of gradients and of states.
+double optimizer_seconds(double gradient_bytes, double state_bytes, const HardwareProfile& profile);
+/// What saves and failures of `ranks` ranks cost.
+struct PlannedSaves {
+  double stall_s = 0, every_s = 0, waste = 0;
+};
+PlannedSaves saves_of(const ModelSize& model, int64_t ranks, const HardwareProfile& profile);
+/// How much longer than `step_s` the slowest of `ranks` ranks takes.
+double jitter_seconds(double step_s, int64_t ranks, const HardwareProfile& profile);
 
 /// Time between two saves that wastes the least: Young's sqrt(2 · stall · MTBF), and not less than a save takes.
 double save_interval_s(double stall_s, double mtbf_s, double write_s);

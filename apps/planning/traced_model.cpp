@@ -150,10 +150,10 @@ void refuse_unplanned(const Config& config) {
   if (config.adapters)
     throw ConfigError("[cli.plan] plan does not know `adapters` yet. Leave them out: --adapters null.");
   const std::string strategy = config.trainer.strategy.class_path();
-  for (const char* unknown : {"dp", "model_parallel", "hybrid", "mesh"})
+  for (const char* unknown : {"dp", "model_parallel", "hybrid"})
     if (strategy == unknown)
-      throw ConfigError(cat("[cli.plan] plan knows single_device, ddp and fsdp; the config's strategy is ", strategy,
-                            ". Use --trainer.strategy ddp."));
+      throw ConfigError(cat("[cli.plan] plan knows single_device, ddp, fsdp and mesh; the config's strategy is ",
+                            strategy, ". Use --trainer.strategy ddp."));
 }
 
 }  // namespace
@@ -273,6 +273,21 @@ TracedModel::~TracedModel() = default;
 const ModelSize& TracedModel::size() const { return impl_->size; }
 int64_t TracedModel::batch_size() const { return impl_->batch_size; }
 
+LightningModule& TracedModel::module() { return *impl_->module; }
+MetaMode& TracedModel::mode() { return *impl_->mode; }
+std::optional<at::ScalarType> TracedModel::autocast() const { return autocast_of(impl_->precision->name()); }
+
+Batch TracedModel::batch(int64_t samples) {
+  Batch batch = resized(impl_->sample, samples);
+  impl_->precision->convert_input(batch);
+  LightningModule& module = *impl_->module;
+  if (impl_->data) {
+    batch = impl_->data->on_before_batch_transfer(module, std::move(batch), 0);
+    return impl_->data->on_after_batch_transfer(module, std::move(batch), 0);
+  }
+  return module.on_after_batch_transfer(module.on_before_batch_transfer(std::move(batch), 0), 0);
+}
+
 StepSize TracedModel::step(int64_t batch_size) {
   MetaMemory& memory = MetaMemory::instance();
   MetaMode& mode = *impl_->mode;
@@ -281,19 +296,12 @@ StepSize TracedModel::step(int64_t batch_size) {
   step.batch_size = batch_size;
   const int64_t before = memory.bytes(MemoryUse::step) + memory.bytes(MemoryUse::state);
   memory.begin_peaks();
-  Batch batch = resized(impl_->sample, batch_size);
-  impl_->precision->convert_input(batch);
-  if (impl_->data) {
-    batch = impl_->data->on_before_batch_transfer(module, std::move(batch), 0);
-    batch = impl_->data->on_after_batch_transfer(module, std::move(batch), 0);
-  } else {
-    batch = module.on_after_batch_transfer(module.on_before_batch_transfer(std::move(batch), 0), 0);
-  }
+  const Batch batch = this->batch(batch_size);
   step.batch_bytes = memory.bytes(MemoryUse::step) + memory.bytes(MemoryUse::state) - before;
   step.tokens = module.num_tokens(batch).value_or(0);
   mode.take_operations();
   {
-    mode.set_autocast(autocast_of(impl_->precision->name()));
+    mode.set_autocast(autocast());
     Tensor loss;
     try {
       loss = module.training_step(batch, 0).loss;

@@ -58,6 +58,15 @@ class TracedModel {
   /// Traces a step.
   StepSize step(int64_t batch_size);
 
+  /// For traces of a part of a step. They leave parameters without gradients, and `mode` outside of backward and
+  /// autocast.
+  LightningModule& module();
+  MetaMode& mode();
+  /// A batch of so many samples, as `training_step` gets it.
+  Batch batch(int64_t samples);
+  /// The format in which a step's operations compute; nullopt: that of their arguments.
+  std::optional<at::ScalarType> autocast() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

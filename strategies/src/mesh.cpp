@@ -180,7 +180,7 @@ void MeshStrategy::divide_layers(const LightningModule& module, std::vector<deta
     log::info(cat("mesh: ", shape_text(), " · ", in_parts, " of ", all, " parameters are divided among ",
                   options_.mesh.tensor, " ranks"));
   }
-  parts_ = std::make_shared<detail::TensorShards>(*mesh_, std::move(divided), here);
+  parts_ = std::make_shared<detail::TensorShards>(*mesh_->along(detail::MeshAxis::tensor), std::move(divided), here);
   parts_->divide();
 }
 
@@ -197,7 +197,7 @@ void MeshStrategy::agree_on_random() {
   if (!calls_ || std::exchange(agrees_on_random_, true)) return;
   StateTree states = rng_state({device()});
   for (auto& [name, value] : states.as_map())
-    if (value.is_tensor()) value = parts_->ranks().broadcast(value.tensor(), 0);
+    if (value.is_tensor()) value = mesh_->along(detail::MeshAxis::tensor)->broadcast(value.tensor(), 0);
   load_rng_state({device()}, states);
 }
 
@@ -287,7 +287,7 @@ void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
     throw Error(
         "[strategies.mesh] parameters are whole in an optimizer's step, which changes this rank's parts of them: "
         "something keeps the result of run.run_weights().whole_parameters(). Release it before the step.");
-  DDPStrategy::optimizer_step(optimizer, closure, found_inf);
+  FSDPStrategy::optimizer_step(optimizer, closure, found_inf);
   optimizers_->note_step(optimizer);
   parameters_->spread_shared_values();
 }
@@ -302,9 +302,9 @@ void MeshStrategy::before_evaluation(LightningModule& module) {
 void MeshStrategy::after_step(LightningModule& module, int64_t global_step) {
   // A step without a loss has no backward.
   detail::TensorCalls::stop();
-  if (!plan_) return FSDPStrategy::after_step(module, global_step);
-  parameters_->end_step();
-  DDPStrategy::after_step(module, global_step);
+  if (plan_) parameters_->end_step();
+  FSDPStrategy::after_step(module, global_step);
+  if (!plan_) return;
   const int64_t every = options_.check_replicas_every;
   if (every > 0 && global_step % every == 0) parameters_->check_copies();
 }
@@ -327,9 +327,8 @@ std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
 
 void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                     int64_t global_step) {
-  if (!plan_) return FSDPStrategy::check_same_ranks(module, optimizers, global_step);
-  DDPStrategy::check_same_ranks(module, optimizers, global_step);
-  if (options_.check_replicas_every >= 0) parameters_->check_copies();
+  FSDPStrategy::check_same_ranks(module, optimizers, global_step);
+  if (plan_ && options_.check_replicas_every >= 0) parameters_->check_copies();
 }
 
 StateTree MeshStrategy::state() const {
@@ -370,7 +369,7 @@ void MeshStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& s
 }
 
 std::unique_ptr<GraphCapture> MeshStrategy::make_graph_capture() {
-  return divides_module() || divides() ? nullptr : DDPStrategy::make_graph_capture();
+  return divides_module() || divides() ? nullptr : FSDPStrategy::make_graph_capture();
 }
 
 std::string MeshStrategy::describe() const {

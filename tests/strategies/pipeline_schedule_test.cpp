@@ -6,7 +6,7 @@
 #include <set>
 
 #include "fulgur/core/text/text.h"
-#include "pipeline/simulate_schedule.h"
+#include "fulgur/strategies/simulate_schedule.h"
 
 namespace pipeline_schedule_test {
 
@@ -47,6 +47,27 @@ TEST_CASE("pipeline: no schedule has a deadlock, and each does every action once
       REQUIRE(static_cast<int64_t>(seen.size()) == kinds * shape.stages() * shape.micro_batches);
       for (const auto& [kind, stage, micro_batch] : seen)
         REQUIRE((micro_batch >= 0 && micro_batch < shape.micro_batches));
+    });
+}
+
+TEST_CASE("pipeline: outputs that a rank receives show which of its gradients have arrived") {
+  for (const PipelineSchedule schedule : kSchedules)
+    each_shape(schedule, [&](const PipelineShape& shape, const auto& ranks) {
+      for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+        const auto& actions = ranks[static_cast<size_t>(rank)];
+        const std::vector<int64_t> received = received_gradients(ranks, shape, rank);
+        REQUIRE(received.size() == actions.size());
+        int64_t sent = 0;
+        for (size_t i = 0; i < actions.size(); ++i) {
+          const auto& [kind, stage, micro_batch] = actions[i];
+          REQUIRE(received[i] <= sent);
+          // All forwards come before the backwards of gpipe; with the others, few gradients are on their way.
+          if (schedule == PipelineSchedule::gpipe) REQUIRE(received[i] == 0);
+          if (schedule != PipelineSchedule::gpipe && kind == ActionKind::forward && stage > 0)
+            REQUIRE(sent - received[i] <= 2 * shape.ranks);
+          if (stage > 0 && (kind == ActionKind::backward || kind == ActionKind::backward_input)) ++sent;
+        }
+      }
     });
 }
 
@@ -104,6 +125,21 @@ TEST_CASE(
   CHECK(allowed(PipelineSchedule::interleaved, 10) == 10);
   CHECK(allowed(PipelineSchedule::interleaved, 3) == 3);
   CHECK(allowed(PipelineSchedule::zero_bubble, 9) == 9);
+}
+
+TEST_CASE("a simulated pipeline waits for its slowest stage and for messages") {
+  const auto schedule = PipelineSchedule::one_forward_one_backward;
+  const auto ranks = make_schedule(schedule, {.ranks = 2, .stages_per_rank = 1, .micro_batches = 8});
+  const ActionTimes one{.forward = 1, .backward_input = 1, .backward_weights = 1};
+  const ActionTimes twice{.forward = 2, .backward_input = 2, .backward_weights = 2};
+  // Eight micro-batches in the slower stage, and a forward and a backward of one in the other.
+  CHECK(simulate(ranks, {.stages = {one, twice}}).makespan == 8 * 6 + 3);
+  // The second forward of the first stage hides two of the other's three.
+  CHECK(simulate(ranks, {.stages = {twice, one}}).makespan == 8 * 6 + 3 - 2);
+  // One to the second stage, and one back; between them, two to the next backward of a micro-batch.
+  const double waits = simulate(ranks, {.stages = {one, one}, .message = 0.5}).makespan - simulate(ranks, 2).makespan;
+  CHECK(waits >= 1);
+  CHECK(simulate(ranks, {.stages = {one, one}, .message = 0}).makespan == simulate(ranks, 2).makespan);
 }
 
 }  // namespace pipeline_schedule_test

@@ -6,7 +6,7 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
-#include "pipeline/stage_plan.h"
+#include "fulgur/strategies/stage_plan.h"
 
 namespace stage_plan_test {
 

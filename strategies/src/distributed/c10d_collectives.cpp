@@ -144,11 +144,11 @@ std::pair<Tensor, c10::intrusive_ptr<c10d::Work>> C10dCollectives::start_sum_of_
   return {own, group_->allreduce(sums)};
 }
 
-Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
+Tensor C10dCollectives::reduce_rows(const Tensor& rows) {
   // Gloo has no reduce-scatter.
-  if (!is_over_nccl(gradients)) return all_reduce(gradients, ReduceOp::sum)[rank()];
+  if (!is_over_nccl(rows)) return all_reduce(rows, ReduceOp::sum)[rank()];
   const at::NoGradGuard no_grad;
-  Tensor input = gradients.detach().contiguous();
+  Tensor input = rows.detach().contiguous();
   Tensor mine = at::empty(input.sizes().slice(1), input.options());
   run_exchange(owner_, "all_gather", [&] { group_->_reduce_scatter_base(mine, input)->wait(); });
   return mine;

@@ -12,6 +12,7 @@
 
 #include "distributed/gloo_backend.h"
 #include "distributed/heartbeat.h"
+#include "distributed/layer_exchange.h"
 #include "fulgur/strategies/process_group.h"
 
 namespace fulgur {
@@ -19,7 +20,7 @@ namespace fulgur {
 namespace detail {
 
 /// Collectives over c10d: host tensors through Gloo, GPU tensors through the run's backend.
-class C10dCollectives final : public Collectives {
+class C10dCollectives final : public Collectives, public LayerExchange {
  public:
   C10dCollectives(ProcessGroup& owner, c10::intrusive_ptr<c10d::ProcessGroup> group)
       : owner_(owner), group_(std::move(group)) {}
@@ -42,8 +43,7 @@ class C10dCollectives final : public Collectives {
   void set_activity(const char* what) override;
   void set_steps_done(int64_t steps) override;
 
-  /// Replaces a tensor, which is contiguous, by the sum over ranks; the host does not wait for a GPU.
-  void sum(Tensor values);
+  void sum(Tensor values) override;
   /// Starts the exchange of a buffer [ranks · part], of which each rank has its own part: afterwards all have all. All
   /// ranks have the same dtype and size.
   c10::intrusive_ptr<c10d::Work> start_gather(const Tensor& buffer);
@@ -52,10 +52,8 @@ class C10dCollectives final : public Collectives {
   /// Starts the sum over ranks of a buffer [ranks · part], which it may overwrite. Returns this rank's part of the sum,
   /// which is there after the work; the work holds the buffer until then.
   std::pair<Tensor, c10::intrusive_ptr<c10d::Work>> start_sum_of_parts(Tensor buffer);
-  /// Rows of all ranks, whose shapes are known to match; no gradients.
-  Tensor gather_rows(const Tensor& value);
-  /// The gradient of this rank's row, which is the sum over the ranks.
-  Tensor reduce_rows(const Tensor& gradients);
+  Tensor gather_rows(const Tensor& value) override;
+  Tensor reduce_rows(const Tensor& rows) override;
 
  private:
   /// The dtypes and sizes of all ranks, over Gloo.

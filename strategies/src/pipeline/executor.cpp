@@ -70,15 +70,21 @@ Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
   PipelineShape shape = shape_;
   shape.micro_batches = std::min(shape.micro_batches, batch.size());
   shape.micro_batches = allowed_micro_batches(schedule_, shape);
-  std::vector<PipelineAction>& actions = actions_[shape.micro_batches];
-  if (actions.empty()) actions = make_schedule(schedule_, shape)[static_cast<size_t>(mesh_.place(MeshAxis::pipeline))];
+  auto& [actions, received] = actions_[shape.micro_batches];
+  if (actions.empty()) {
+    const int64_t rank = mesh_.place(MeshAxis::pipeline);
+    const std::vector<std::vector<PipelineAction>> all = make_schedule(schedule_, shape);
+    received = received_gradients(all, shape, rank);
+    actions = all[static_cast<size_t>(rank)];
+  }
   const std::vector<Part> parts = split(batch, shape.micro_batches);
   loss_ = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   kept_.clear();
   const std::vector<int64_t> unnamed = versions_of_unnamed_buffers();
-  for (const PipelineAction& action : actions) {
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const PipelineAction& action = actions[i];
     if (action.kind == ActionKind::forward) {
-      forward(action, parts[static_cast<size_t>(action.micro_batch)], services);
+      forward(action, parts[static_cast<size_t>(action.micro_batch)], services, received[i]);
       continue;
     }
     const auto kept = kept_.find({action.stage, action.micro_batch});
@@ -117,10 +123,12 @@ void PipelineExecutor::check_unnamed_buffers(const std::vector<int64_t>& before)
   }
 }
 
-void PipelineExecutor::forward(const PipelineAction& action, const Part& part, const StepServices& services) {
+void PipelineExecutor::forward(const PipelineAction& action, const Part& part, const StepServices& services,
+                               int64_t received_gradients) {
   const auto [kind, stage, micro_batch] = action;
   Kept kept;
   kept.inputs = stage == 0 ? chain_.input(part.batch) : links_.receive_outputs(stage, part.key);
+  links_.free_gradients(received_gradients);
   services.part(part.batch.size(), [&] {
     const SeenCalls seen(calls_);
     Values values = kept.inputs;
@@ -170,9 +178,9 @@ void PipelineExecutor::backward(const PipelineAction& action, Kept kept) {
 void PipelineExecutor::backward_input(const PipelineAction& action, Kept& kept) {
   begin_backward(action, kept);
   const Values inputs = with_gradients(kept.inputs);
-  if (action.stage == 0 || inputs.empty()) return;
+  if (action.stage == 0) return;
   Values gradients(inputs.size());
-  if (!kept.outputs.empty())
+  if (!kept.outputs.empty() && !inputs.empty())
     gradients = torch::autograd::grad(kept.outputs, inputs, kept.gradients, /*retain_graph=*/true,
                                       /*create_graph=*/false, /*allow_unused=*/true);
   pass_on(action, inputs, std::move(gradients));

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fulgur/core/contracts/strategy.h"
+#include "fulgur/strategies/stage_plan.h"
 #include "pipeline/stage_links.h"
-#include "pipeline/stage_plan.h"
 #include "tensor/tensor_calls.h"
 
 namespace fulgur::detail {
@@ -43,7 +43,9 @@ class PipelineExecutor {
     Values gradients;  ///< of the outputs that have one; from `backward_input` until `backward_weights`
   };
   std::vector<Part> split(const Batch& batch, int64_t parts) const;
-  void forward(const PipelineAction& action, const Part& part, const StepServices& services);
+  /// `received_gradients`: of those that this rank has sent, which the rank before has when its outputs are here.
+  void forward(const PipelineAction& action, const Part& part, const StepServices& services,
+               int64_t received_gradients);
   /// Takes the gradients of the outputs from the stage after.
   void begin_backward(const PipelineAction& action, Kept& kept);
   /// Gives the gradients of the inputs to the stage before.
@@ -64,9 +66,14 @@ class PipelineExecutor {
   TensorCalls* calls_ = nullptr;  ///< layers are not divided
   at::Device device_;
   StageLinks links_;
-  std::map<int64_t, std::vector<PipelineAction>> actions_;  ///< of this rank, by the number of micro-batches
-  std::map<std::pair<int64_t, int64_t>, Kept> kept_;        ///< by stage and micro-batch
-  Tensor loss_;                                             ///< so far, in the last stage
+  /// Actions of this rank, and for each of them, which gradients have arrived.
+  struct Plan {
+    std::vector<PipelineAction> actions;
+    std::vector<int64_t> received_gradients;
+  };
+  std::map<int64_t, Plan> actions_;                   ///< by the number of micro-batches
+  std::map<std::pair<int64_t, int64_t>, Kept> kept_;  ///< by stage and micro-batch
+  Tensor loss_;                                       ///< so far, in the last stage
 };
 
 }  // namespace fulgur::detail

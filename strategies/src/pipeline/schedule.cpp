@@ -1,6 +1,7 @@
-#include "pipeline/schedule.h"
+#include "fulgur/strategies/pipeline_actions.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace fulgur::detail {
@@ -94,6 +95,25 @@ std::vector<Actions> make_schedule(PipelineSchedule schedule, const PipelineShap
         break;
     }
   return ranks;
+}
+
+std::vector<int64_t> received_gradients(const std::vector<Actions>& ranks, const PipelineShape& shape, int64_t rank) {
+  const int64_t before = (rank + shape.ranks - 1) % shape.ranks;
+  std::map<std::pair<int64_t, int64_t>, int64_t> at_forward;  // by stage and micro-batch
+  int64_t received = 0;
+  for (const auto& [kind, stage, micro_batch] : ranks[static_cast<size_t>(before)]) {
+    if (kind == forward)
+      at_forward[{stage, micro_batch}] = received;
+    else if (kind != backward_weights && stage + 1 < shape.stages())
+      ++received;
+  }
+  std::vector<int64_t> known;
+  int64_t most = 0;
+  for (const auto& [kind, stage, micro_batch] : ranks[static_cast<size_t>(rank)]) {
+    if (kind == forward && stage > 0) most = std::max(most, at_forward.at({stage - 1, micro_batch}));
+    known.push_back(most);
+  }
+  return known;
 }
 
 int64_t allowed_micro_batches(PipelineSchedule schedule, const PipelineShape& shape) {

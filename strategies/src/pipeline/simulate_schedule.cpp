@@ -1,9 +1,7 @@
-#include "pipeline/simulate_schedule.h"
+#include "fulgur/strategies/simulate_schedule.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
-#include <tuple>
 
 namespace fulgur::detail {
 namespace {
@@ -11,17 +9,29 @@ namespace {
 using enum ActionKind;
 
 /// When the parts of a micro-batch's work in a stage were done.
-struct Done {
-  std::map<std::tuple<ActionKind, int64_t, int64_t>, double> ends;
-
-  std::optional<double> at(ActionKind kind, int64_t stage, int64_t micro_batch) const {
-    const auto found = ends.find({kind, stage, micro_batch});
-    return found == ends.end() ? std::nullopt : std::optional(found->second);
+class Done {
+ public:
+  Done(const std::vector<std::vector<PipelineAction>>& ranks, int64_t stages) : stages_(static_cast<size_t>(stages)) {
+    for (const auto& actions : ranks)
+      for (const PipelineAction& action : actions)
+        if (const size_t size = place(action) + 1; size > ends_.size()) ends_.resize(size);
+  }
+  std::optional<double> at(const PipelineAction& action) const {
+    return place(action) < ends_.size() ? ends_[place(action)] : std::nullopt;
   }
   /// A whole backward counts as that of the input, too.
-  void note(const PipelineAction& action, double end) {
-    ends[{action.kind == backward ? backward_input : action.kind, action.stage, action.micro_batch}] = end;
+  void note(PipelineAction action, double end) {
+    if (action.kind == backward) action.kind = backward_input;
+    ends_[place(action)] = end;
   }
+
+ private:
+  size_t place(const PipelineAction& action) const {
+    const size_t kind = action.kind == forward ? 0 : action.kind == backward_weights ? 2 : 1;
+    return (static_cast<size_t>(action.micro_batch) * stages_ + static_cast<size_t>(action.stage)) * 3 + kind;
+  }
+  size_t stages_;
+  std::vector<std::optional<double>> ends_;
 };
 
 /// What an action needs.
@@ -51,11 +61,11 @@ double ActionTimes::of(ActionKind kind) const {
   return 0;
 }
 
-SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, int64_t stages,
-                           const ActionTimes& times) {
+SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, const StageTimes& times) {
+  const auto stages = static_cast<int64_t>(times.stages.size());
   SimulatedSchedule result;
   result.most_activations.resize(ranks.size());
-  Done done;
+  Done done(ranks, stages);
   std::vector<size_t> next(ranks.size());
   std::vector<int64_t> activations(ranks.size());
   std::vector<double> now(ranks.size());
@@ -63,7 +73,7 @@ SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks
   // The first thing that the next action of a rank waits for.
   const auto waits_for = [&](size_t rank) -> std::optional<PipelineAction> {
     for (const PipelineAction& needed : needs(ranks[rank][next[rank]], stages))
-      if (!done.at(needed.kind, needed.stage, needed.micro_batch)) return needed;
+      if (!done.at(needed)) return needed;
     return std::nullopt;
   };
   for (bool moves = true; moves;) {
@@ -72,9 +82,10 @@ SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks
       for (; next[rank] < ranks[rank].size() && !waits_for(rank); ++next[rank], moves = true) {
         const PipelineAction& action = ranks[rank][next[rank]];
         for (const PipelineAction& needed : needs(action, stages))
-          now[rank] = std::max(now[rank], *done.at(needed.kind, needed.stage, needed.micro_batch));
-        now[rank] += times.of(action.kind);
-        busy += times.of(action.kind);
+          now[rank] = std::max(now[rank], *done.at(needed) + (needed.stage == action.stage ? 0 : times.message));
+        const double takes = times.stages[static_cast<size_t>(action.stage)].of(action.kind);
+        now[rank] += takes;
+        busy += takes;
         done.note(action, now[rank]);
         if (action.kind == forward) ++activations[rank];
         result.most_activations[rank] = std::max(result.most_activations[rank], activations[rank]);
@@ -89,6 +100,11 @@ SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks
   }
   if (result.makespan > 0) result.bubble = 1 - busy / (result.makespan * static_cast<double>(ranks.size()));
   return result;
+}
+
+SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, int64_t stages,
+                           const ActionTimes& times) {
+  return simulate(ranks, {.stages = std::vector(static_cast<size_t>(stages), times)});
 }
 
 }  // namespace fulgur::detail

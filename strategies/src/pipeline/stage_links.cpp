@@ -45,12 +45,14 @@ StageLinks::StageLinks(MeshGroups& mesh, bool is_ring, at::Device device) : mesh
 }
 
 // The ranks of a group are in increasing order of their places, which is that of the link only if it leads onwards.
-void StageLinks::send(const Link& link, const Tensor& value) {
+StageLinks::Sent StageLinks::start_send(const Link& link, const Tensor& value) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> values{value.detach().contiguous()};
+  Sent sent;
   run_exchange(mesh_.whole(), "mesh", [&] {
-    under_way_.emplace_back(link.group->send(values, 1 - link.group->getRank(), 0), values.front());
+    sent = {link.group->send(values, 1 - link.group->getRank(), 0), values.front()};
   });
+  return sent;
 }
 
 void StageLinks::receive(const Link& link, Tensor value) {
@@ -62,8 +64,12 @@ void StageLinks::receive(const Link& link, Tensor value) {
 void StageLinks::finish() {
   run_exchange(mesh_.whole(), "mesh", [&] {
     for (const auto& [work, value] : under_way_) work->wait();
+    for (const auto& gradients : gradients_under_way_)
+      for (const auto& [work, value] : gradients) work->wait();
   });
   under_way_.clear();
+  gradients_under_way_.clear();
+  gradients_freed_ = 0;
 }
 
 void StageLinks::send_header(const std::vector<Shape>& shapes) {
@@ -123,7 +129,17 @@ StageLinks::Values StageLinks::receive_outputs(int64_t stage, const std::string&
 }
 
 void StageLinks::send_gradients(const Values& gradients) {
-  for (const Tensor& gradient : gradients) send(gradients_out_, gradient);
+  std::vector<Sent>& sent = gradients_under_way_.emplace_back();
+  for (const Tensor& gradient : gradients) sent.push_back(start_send(gradients_out_, gradient));
+}
+
+void StageLinks::free_gradients(int64_t calls) {
+  for (; gradients_freed_ < calls && !gradients_under_way_.empty(); ++gradients_freed_) {
+    run_exchange(mesh_.whole(), "mesh", [&] {
+      for (const auto& [work, value] : gradients_under_way_.front()) work->wait();
+    });
+    gradients_under_way_.pop_front();
+  }
 }
 
 StageLinks::Values StageLinks::receive_gradients(const Values& outputs) {

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -31,10 +32,13 @@ class StageLinks {
   void send_outputs(int64_t stage, const std::string& key, const Values& outputs);
   /// Receives the outputs of the stage before `stage`; those that have gradients require them.
   Values receive_outputs(int64_t stage, const std::string& key);
-  /// Sends the gradients of what `receive_outputs` returned to the rank of the stage before. Does not wait.
+  /// Sends the gradients of what `receive_outputs` returned to the rank of the stage before. Does not wait. Their
+  /// memory is kept until `free_gradients` or `finish`.
   void send_gradients(const Values& gradients);
   /// Receives the gradients of those of `outputs` that require them.
   Values receive_gradients(const Values& outputs);
+  /// The rank before has received the gradients of the first `calls` of `send_gradients` since `finish`.
+  void free_gradients(int64_t calls);
   /// Waits until everything that was sent has left its memory.
   void finish();
 
@@ -52,7 +56,9 @@ class StageLinks {
   static Shape shape_of(const Tensor& value) {
     return {value.scalar_type(), value.sizes().vec(), value.requires_grad()};
   }
-  void send(const Link& link, const Tensor& value);
+  using Sent = std::pair<c10::intrusive_ptr<c10d::Work>, Tensor>;
+  Sent start_send(const Link& link, const Tensor& value);
+  void send(const Link& link, const Tensor& value) { under_way_.push_back(start_send(link, value)); }
   void receive(const Link& link, Tensor value);
   void send_header(const std::vector<Shape>& shapes);
   std::vector<Shape> receive_header();
@@ -61,7 +67,9 @@ class StageLinks {
   at::Device device_;
   Link outputs_in_, outputs_out_, gradients_in_, gradients_out_;
   std::map<std::pair<int64_t, std::string>, std::vector<Shape>> sent_, received_;
-  std::vector<std::pair<c10::intrusive_ptr<c10d::Work>, Tensor>> under_way_;
+  std::vector<Sent> under_way_;
+  std::deque<std::vector<Sent>> gradients_under_way_;  ///< by calls of `send_gradients`
+  int64_t gradients_freed_ = 0;                        ///< calls
 };
 
 }  // namespace fulgur::detail

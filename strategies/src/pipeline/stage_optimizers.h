@@ -6,7 +6,7 @@
 
 #include "distributed/mesh_groups.h"
 #include "fulgur/core/contracts/optimizer.h"
-#include "pipeline/stage_plan.h"
+#include "fulgur/strategies/stage_plan.h"
 #include "pipeline/stage_shards.h"
 #include "tensor/tensor_shards.h"
 

@@ -161,8 +161,9 @@ void StageParameters::spread_shared_values() {
       if (tensor.is_parameter && is_here(tensor) && !parts_->has(tensor.value))
         if (Tensor values = kept(tensor.value); values.numel() > 0) common.push_back(std::move(values));
     if (!common.empty())
-      run_exchange(mesh_.whole(), "mesh",
-                   [&] { c10d::broadcast_coalesced(parts_->ranks().group(), common, kBytesAtOnce, /*rank=*/0); });
+      run_exchange(mesh_.whole(), "mesh", [&] {
+        c10d::broadcast_coalesced(mesh_.along(MeshAxis::tensor)->group(), common, kBytesAtOnce, /*rank=*/0);
+      });
   }
   for (const Shared& shared : shared_) {
     const std::vector<Tensor> values{kept(shared.value)};

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "distributed/mesh_groups.h"
-#include "pipeline/stage_plan.h"
+#include "fulgur/strategies/stage_plan.h"
 #include "pipeline/stage_shards.h"
 #include "tensor/tensor_shards.h"
 

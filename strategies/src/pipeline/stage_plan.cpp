@@ -1,4 +1,4 @@
-#include "pipeline/stage_plan.h"
+#include "fulgur/strategies/stage_plan.h"
 
 #include <algorithm>
 #include <limits>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "distributed/mesh_groups.h"
-#include "pipeline/stage_plan.h"
+#include "fulgur/strategies/stage_plan.h"
 #include "sharding/divided_units.h"
 #include "sharding/parameter_shards.h"
 #include "tensor/tensor_shards.h"

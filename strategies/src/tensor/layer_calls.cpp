@@ -61,7 +61,7 @@ Tensor TensorCalls::sum_of_outputs(const DividedParameter& layer, const Tensor& 
 // `weight`: (outputs, inputs).
 Tensor TensorCalls::linear(const DividedParameter& layer, const Tensor& input, const Tensor& weight,
                            const std::optional<Tensor>& bias) {
-  C10dCollectives& ranks = shards_.ranks();
+  LayerExchange& ranks = shards_.ranks();
   if (layer.split == TensorSplit::row) {
     const Tensor sum = sum_of_outputs(layer, at::linear(input_of_row(layer, input), weight));
     if (!bias) return sum;
@@ -110,7 +110,8 @@ void TensorCalls::cross_entropy(const c10::OperatorHandle& op, torch::jit::Stack
   const Tensor loss = cross_entropy_of_parts(
       values, targets, {.begin = own_range(classes, shards_.rank(), shards_.size()).begin, .classes = classes},
       arguments[3].toInt(), arguments[4].toInt(), shards_.ranks());
-  const bool is_autocast = at::autocast::is_autocast_enabled(values.device().type());
+  // Autocast does not know the device of plans.
+  const bool is_autocast = values.is_meta() || at::autocast::is_autocast_enabled(values.device().type());
   give_layer_result(op, stack, is_autocast ? loss : loss.to(values.scalar_type()));
 }
 

@@ -20,34 +20,33 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 
-void keep(AutogradContext* context, C10dCollectives& ranks) {
+void keep(AutogradContext* context, LayerExchange& ranks) {
   context->saved_data["ranks"] = reinterpret_cast<int64_t>(&ranks);
 }
 
-C10dCollectives& kept_ranks(AutogradContext* context) {
+LayerExchange& kept_ranks(AutogradContext* context) {
   if (at::GradMode::is_enabled())
     throw Error(
         "[strategies.mesh] backward with create_graph computes gradients of exchanges between the ranks of the axis "
         "tensor, which have none. Set mesh.tensor to 1.");
-  return *reinterpret_cast<C10dCollectives*>(
-      context->saved_data["ranks"].toInt());  // NOLINT(performance-no-int-to-ptr)
+  return *reinterpret_cast<LayerExchange*>(context->saved_data["ranks"].toInt());  // NOLINT(performance-no-int-to-ptr)
 }
 
 // Not a view: autograd refuses to change views that a function returns in place, as `x += bias` does.
 Tensor as_result(const Tensor& value) { return value.contiguous().variable_data(); }
 
-Tensor summed(const Tensor& value, C10dCollectives& ranks) {
+Tensor summed(const Tensor& value, LayerExchange& ranks) {
   Tensor sum = value.detach().clone(at::MemoryFormat::Contiguous);
   ranks.sum(sum);
   return sum;
 }
 
-Tensor own_range_of(const Tensor& value, int64_t dim, C10dCollectives& ranks) {
+Tensor own_range_of(const Tensor& value, int64_t dim, LayerExchange& ranks) {
   const OwnRange own = own_range(value.size(dim), ranks.rank(), ranks.world_size());
   return value.narrow(dim, own.begin, own.count).contiguous();
 }
 
-Tensor joined_parts(const Tensor& part, int64_t dim, int64_t size, C10dCollectives& ranks) {
+Tensor joined_parts(const Tensor& part, int64_t dim, int64_t size, LayerExchange& ranks) {
   const OwnRange first = own_range(size, 0, ranks.world_size());
   Tensor sent = part.detach().movedim(dim, 0).contiguous();
   if (sent.size(0) < first.count) {
@@ -59,7 +58,7 @@ Tensor joined_parts(const Tensor& part, int64_t dim, int64_t size, C10dCollectiv
 }
 
 struct ForParts : Function<ForParts> {
-  static Tensor forward(AutogradContext* context, const Tensor& value, C10dCollectives& ranks) {
+  static Tensor forward(AutogradContext* context, const Tensor& value, LayerExchange& ranks) {
     keep(context, ranks);
     return value;
   }
@@ -69,7 +68,7 @@ struct ForParts : Function<ForParts> {
 };
 
 struct SumOfRanks : Function<SumOfRanks> {
-  static Tensor forward(AutogradContext* context, const Tensor& value, C10dCollectives& ranks) {
+  static Tensor forward(AutogradContext* context, const Tensor& value, LayerExchange& ranks) {
     keep(context, ranks);
     return summed(value, ranks);
   }
@@ -80,7 +79,7 @@ struct SumOfRanks : Function<SumOfRanks> {
 };
 
 struct PartOfValue : Function<PartOfValue> {
-  static Tensor forward(AutogradContext* context, const Tensor& value, int64_t dim, C10dCollectives& ranks) {
+  static Tensor forward(AutogradContext* context, const Tensor& value, int64_t dim, LayerExchange& ranks) {
     keep(context, ranks);
     context->saved_data["dim"] = dim;
     context->saved_data["size"] = value.size(dim);
@@ -94,8 +93,7 @@ struct PartOfValue : Function<PartOfValue> {
 };
 
 struct WholeOfParts : Function<WholeOfParts> {
-  static Tensor forward(AutogradContext* context, const Tensor& part, int64_t dim, int64_t size,
-                        C10dCollectives& ranks) {
+  static Tensor forward(AutogradContext* context, const Tensor& part, int64_t dim, int64_t size, LayerExchange& ranks) {
     keep(context, ranks);
     context->saved_data["dim"] = dim;
     return joined_parts(part, dim, size, ranks);
@@ -107,18 +105,18 @@ struct WholeOfParts : Function<WholeOfParts> {
 };
 
 // (…, tokens, width) of one rank after the other: (ranks, tokens / ranks, …, width).
-Tensor by_ranks(const Tensor& value, C10dCollectives& ranks) {
+Tensor by_ranks(const Tensor& value, LayerExchange& ranks) {
   return value.detach().movedim(-2, 0).unflatten(0, {ranks.world_size(), -1}).contiguous();
 }
-Tensor own_tokens_of_sum(const Tensor& value, C10dCollectives& ranks) {
+Tensor own_tokens_of_sum(const Tensor& value, LayerExchange& ranks) {
   return as_result(ranks.reduce_rows(by_ranks(value, ranks)).movedim(0, -2));
 }
-Tensor all_tokens(const Tensor& part, C10dCollectives& ranks) {
+Tensor all_tokens(const Tensor& part, LayerExchange& ranks) {
   return joined_parts(part, part.dim() - 2, part.size(-2) * ranks.world_size(), ranks);
 }
 
 struct TokensOfSum : Function<TokensOfSum> {
-  static Tensor forward(AutogradContext* context, const Tensor& value, C10dCollectives& ranks) {
+  static Tensor forward(AutogradContext* context, const Tensor& value, LayerExchange& ranks) {
     keep(context, ranks);
     return own_tokens_of_sum(value, ranks);
   }
@@ -128,7 +126,7 @@ struct TokensOfSum : Function<TokensOfSum> {
 };
 
 struct AllTokensForParts : Function<AllTokensForParts> {
-  static Tensor forward(AutogradContext* context, const Tensor& part, C10dCollectives& ranks) {
+  static Tensor forward(AutogradContext* context, const Tensor& part, LayerExchange& ranks) {
     keep(context, ranks);
     return all_tokens(part, ranks);
   }
@@ -146,7 +144,7 @@ void check_targets(const Tensor& targets, int64_t classes, int64_t ignore_index)
 
 struct CrossEntropyOfParts : Function<CrossEntropyOfParts> {
   static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& targets, int64_t begin,
-                        int64_t reduction, int64_t ignore_index, C10dCollectives& ranks) {
+                        int64_t reduction, int64_t ignore_index, LayerExchange& ranks) {
     const bool is_double = logits.scalar_type() == at::kDouble;
     const Tensor values = logits.detach().to(is_double ? at::kDouble : at::kFloat);
     const Tensor most = ranks.all_reduce(values.amax(1), ReduceOp::max);
@@ -189,22 +187,20 @@ struct CrossEntropyOfParts : Function<CrossEntropyOfParts> {
 
 }  // namespace
 
-Tensor for_parts(const Tensor& value, C10dCollectives& ranks) { return ForParts::apply(value, ranks); }
-Tensor sum_of_ranks(const Tensor& value, C10dCollectives& ranks) { return SumOfRanks::apply(value, ranks); }
-Tensor part_of_value(const Tensor& value, int64_t dim, C10dCollectives& ranks) {
+Tensor for_parts(const Tensor& value, LayerExchange& ranks) { return ForParts::apply(value, ranks); }
+Tensor sum_of_ranks(const Tensor& value, LayerExchange& ranks) { return SumOfRanks::apply(value, ranks); }
+Tensor part_of_value(const Tensor& value, int64_t dim, LayerExchange& ranks) {
   return PartOfValue::apply(value, at::maybe_wrap_dim(dim, value.dim()), ranks);
 }
-Tensor whole_of_parts(const Tensor& part, int64_t dim, int64_t size, C10dCollectives& ranks) {
+Tensor whole_of_parts(const Tensor& part, int64_t dim, int64_t size, LayerExchange& ranks) {
   return WholeOfParts::apply(part, at::maybe_wrap_dim(dim, part.dim()), size, ranks);
 }
 
-Tensor tokens_of_sum(const Tensor& value, C10dCollectives& ranks) { return TokensOfSum::apply(value, ranks); }
-Tensor all_tokens_for_parts(const Tensor& part, C10dCollectives& ranks) {
-  return AllTokensForParts::apply(part, ranks);
-}
+Tensor tokens_of_sum(const Tensor& value, LayerExchange& ranks) { return TokensOfSum::apply(value, ranks); }
+Tensor all_tokens_for_parts(const Tensor& part, LayerExchange& ranks) { return AllTokensForParts::apply(part, ranks); }
 
 Tensor cross_entropy_of_parts(const Tensor& logits, const Tensor& targets, const ClassRange& range, int64_t reduction,
-                              int64_t ignore_index, C10dCollectives& ranks) {
+                              int64_t ignore_index, LayerExchange& ranks) {
   check_targets(targets, range.classes, ignore_index);
   return CrossEntropyOfParts::apply(logits, targets, range.begin, reduction, ignore_index, ranks);
 }

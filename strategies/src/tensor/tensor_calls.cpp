@@ -175,7 +175,9 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   if (!are_tokens) give_sum_of_gradients(op, stack, read);
   {
     std::optional<DividedRandom> random;
-    if (op.hasTag(at::Tag::nondeterministic_seeded)) random.emplace(*read.device, shards_.rank());
+    // The device of plans has no values.
+    if (op.hasTag(at::Tag::nondeterministic_seeded) && !read.device->is_meta())
+      random.emplace(*read.device, shards_.rank());
     op.redispatchBoxed(below, stack);
   }
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i)

@@ -10,12 +10,9 @@
 
 namespace fulgur::detail {
 
-TensorShards::TensorShards(MeshGroups& mesh, std::vector<DividedParameter> parameters,
+TensorShards::TensorShards(LayerExchange& ranks, std::vector<DividedParameter> parameters,
                            const std::unordered_set<const void*>& here)
-    : ranks_(*mesh.along(MeshAxis::tensor)),
-      parameters_(std::move(parameters)),
-      own_(parameters_.size()),
-      wholes_(parameters_.size()) {
+    : ranks_(ranks), parameters_(std::move(parameters)), own_(parameters_.size()), wholes_(parameters_.size()) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& value = parameters_[i].value;
     places_.emplace(value.unsafeGetTensorImpl(), i);

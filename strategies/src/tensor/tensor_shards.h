@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "distributed/mesh_groups.h"
+#include "distributed/layer_exchange.h"
 #include "sharding/flat_unit.h"
 #include "tensor/divided_layers.h"
 #include "tensor/memory_places.h"
@@ -19,13 +19,14 @@ class TensorShards {
  public:
   /// The parameters are whole at first. `here` are the parameters of this rank's stages; the memory of others belongs
   /// to `StageParameters`.
-  TensorShards(MeshGroups& mesh, std::vector<DividedParameter> parameters, const std::unordered_set<const void*>& here);
+  TensorShards(LayerExchange& ranks, std::vector<DividedParameter> parameters,
+               const std::unordered_set<const void*>& here);
   TensorShards(const TensorShards&) = delete;
   TensorShards& operator=(const TensorShards&) = delete;
 
   int64_t rank() const { return ranks_.rank(); }
   int64_t size() const { return ranks_.world_size(); }
-  C10dCollectives& ranks() const { return ranks_; }
+  LayerExchange& ranks() const { return ranks_; }
   const std::vector<DividedParameter>& parameters() const { return parameters_; }
   bool has(const Tensor& parameter) const { return places_.contains(parameter.unsafeGetTensorImpl()); }
 
@@ -57,7 +58,7 @@ class TensorShards {
   }
   Tensor joined(const DividedParameter& parameter, const Tensor& part) const;
 
-  C10dCollectives& ranks_;
+  LayerExchange& ranks_;
   std::vector<DividedParameter> parameters_;
   std::vector<Tensor> own_;  ///< this rank's parts; undefined for parameters of other stages
   /// What parameters are while they are gathered. Callbacks keep aliases of them, so it is the same storage each time.

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "fulgur/core/contracts/module.h"
-#include "pipeline/schedule.h"
+#include "fulgur/core/export.h"
+#include "fulgur/strategies/pipeline_actions.h"
 
 namespace fulgur::detail {
 
@@ -32,9 +33,9 @@ struct StagePlan {
 /// first begin; nullopt: stages have numbers of parameters that are as equal as possible. Throws a ConfigError for a
 /// module without a chain, a chain with fewer layers than stages, cuts that do not fit, and for names of modules that
 /// the module does not have or parameters that no layer names.
-StagePlan plan_stages(const LightningModule& module, const LayerChain& chain,
-                      const std::optional<std::vector<std::string>>& cuts, const PipelineShape& shape);
+FULGUR_API StagePlan plan_stages(const LightningModule& module, const LayerChain& chain,
+                                 const std::optional<std::vector<std::string>>& cuts, const PipelineShape& shape);
 /// All tensors of the module on one rank, without layers.
-StagePlan plan_one_stage(const LightningModule& module);
+FULGUR_API StagePlan plan_one_stage(const LightningModule& module);
 
 }  // namespace fulgur::detail

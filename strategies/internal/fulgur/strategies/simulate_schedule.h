@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/schedule.h"
+#include "fulgur/core/export.h"
+#include "fulgur/strategies/pipeline_actions.h"
 
 namespace fulgur::detail {
 
@@ -12,6 +13,12 @@ namespace fulgur::detail {
 struct ActionTimes {
   double forward = 1, backward_input = 1, backward_weights = 1;
   double of(ActionKind kind) const;
+};
+
+/// The same for stages that differ.
+struct StageTimes {
+  std::vector<ActionTimes> stages;
+  double message = 0;  ///< from one stage to the next, and back
 };
 
 /// What happens if ranks execute their actions in order, each as soon as what it needs is there.
@@ -25,7 +32,9 @@ struct SimulatedSchedule {
 };
 
 /// Executes the actions of all ranks. Stage s depends on the stages before and after it, wherever they are.
-SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, int64_t stages,
-                           const ActionTimes& times = {});
+FULGUR_API SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, const StageTimes& times);
+/// The same with stages that all take the same time.
+FULGUR_API SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks, int64_t stages,
+                                      const ActionTimes& times = {});
 
 }  // namespace fulgur::detail

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/core/export.h"
 #include "fulgur/strategies/pipeline_schedule.h"
 
 namespace fulgur::detail {
@@ -36,14 +37,20 @@ struct PipelineShape {
 };
 
 /// The actions of each rank, in order. The shape must be one that the schedule allows.
-std::vector<std::vector<PipelineAction>> make_schedule(PipelineSchedule schedule, const PipelineShape& shape);
+FULGUR_API std::vector<std::vector<PipelineAction>> make_schedule(PipelineSchedule schedule,
+                                                                  const PipelineShape& shape);
+
+/// For each action of a rank: how many of the gradients that it has sent the rank before it has received, as far as the
+/// outputs show that it has received from there by then, its own of this action included.
+FULGUR_API std::vector<int64_t> received_gradients(const std::vector<std::vector<PipelineAction>>& ranks,
+                                                   const PipelineShape& shape, int64_t rank);
 
 /// The largest number of micro-batches up to `shape.micro_batches` that the schedule allows. Interleaved stages take
 /// turns in rounds of the same length; the others allow any number.
-int64_t allowed_micro_batches(PipelineSchedule schedule, const PipelineShape& shape);
+FULGUR_API int64_t allowed_micro_batches(PipelineSchedule schedule, const PipelineShape& shape);
 
 /// The fraction of a step in which a rank waits, if all stages take the same time, a backward twice that of a forward,
 /// and each of its halves that of a forward; for zero_bubble with at least as many micro-batches as ranks.
-double closed_form_bubble(PipelineSchedule schedule, const PipelineShape& shape);
+FULGUR_API double closed_form_bubble(PipelineSchedule schedule, const PipelineShape& shape);
 
 }  // namespace fulgur::detail

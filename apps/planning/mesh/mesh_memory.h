@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulgur/strategies/pipeline_actions.h"
+#include "fulgur/strategies/stage_plan.h"
+#include "planning/mesh/layer_trace.h"
+
+namespace fulgur::cli {
+
+/// The most bytes that a rank of a pipeline has at once of activations and of the gradients of its parameters, if it
+/// executes `actions`. `received_gradients` says for each which gradients that it has sent have arrived.
+/// `has_gradients`: whether an earlier batch of the window has made all gradients.
+double peak_of_actions(const std::vector<detail::PipelineAction>& actions,
+                       const std::vector<int64_t>& received_gradients, const detail::StagePlan& plan,
+                       const std::vector<LayerTrace>& layers, bool has_gradients);
+
+/// Bytes of a rank of the pipeline, at the first place along `tensor`.
+struct RankBytes {
+  double parameters = 0, gradients = 0;
+  double stepped = 0;  ///< gradients of parameters that this rank steps
+  double shared = 0;   ///< of parameters that other ranks of the pipeline read, too
+};
+RankBytes bytes_of_rank(const detail::StagePlan& plan, const TracedLayers& traced, int64_t rank);
+
+/// What the first layer of a stage gets from the stage before, for a micro-batch.
+inline double input_bytes(const std::vector<LayerTrace>& layers, size_t begin) {
+  return begin == 0 ? 0 : layers[begin - 1].output_bytes;
+}
+
+}  // namespace fulgur::cli

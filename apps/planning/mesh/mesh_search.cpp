@@ -1,0 +1,207 @@
+#include "planning/mesh/mesh_search.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
+namespace fulgur::cli {
+namespace {
+
+constexpr int64_t kLargestMicroBatch = 4096;
+constexpr int64_t kMicroBatchesPerRank = 4;  // as `micro_batches: auto`
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> all;
+  for (int64_t i = 1; i * i <= number; ++i) {
+    if (number % i != 0) continue;
+    all.push_back(i);
+    if (i * i != number) all.push_back(number / i);
+  }
+  std::ranges::sort(all);
+  return all;
+}
+
+// Messages begin with the part of the program that they are from.
+std::string without_place(const std::string& message) {
+  const size_t end = message.starts_with('[') ? message.find("] ") : std::string::npos;
+  return end == std::string::npos ? message : message.substr(end + 2);
+}
+
+MeshPrediction impossible(const MeshShape& shape, const Mesh& machines, std::string why) {
+  MeshPrediction one;
+  one.shape = shape;
+  one.machines = machines;
+  one.obstacle = std::move(why);
+  return one;
+}
+
+}  // namespace
+
+const MeshPrediction* MeshPlan::best() const {
+  const auto fits = [](const MeshPrediction& one) { return one.obstacle.empty(); };
+  const auto starts = [&](const MeshPrediction& one) { return fits(one) && one.holds_whole; };
+  auto found = std::ranges::find_if(meshes, starts);
+  if (found == meshes.end()) found = std::ranges::find_if(meshes, fits);
+  return found == meshes.end() ? nullptr : &*found;
+}
+
+MeshSearch::MeshSearch(TracedModel& model, PlanSearch& alone, const Config& config, const PlannedRun& run,
+                       const HardwareProfile& profile)
+    : model_(model), alone_(alone), run_(run), profile_(profile) {
+  if (config.trainer.strategy.class_path() == "mesh") {
+    given_ = static_cast<const OptionsOf<MeshStrategy::Options>&>(config.trainer.strategy.options()).value;
+    options_ = *given_;
+    if (options_.mesh.shard != 1)
+      throw ConfigError(cat("[cli.plan] plan does not know mesh.shard yet; the config sets it to ", options_.mesh.shard,
+                            ". Set it to 1."));
+    static_cast<void>(MeshStrategy(options_));  // refuses options that do not go together
+  }
+  for (const LayerChain::Layer& layer : model.module().stages().layers) layers_.push_back(layer.name);
+  has_tensor_plan_ = !options_.tensor_plan.empty() || !model.module().tensor_plan().empty();
+}
+
+const TracedLayers& MeshSearch::traced(const MeshShape& shape, int64_t samples) {
+  const bool in_layers = shape.pipeline > 1;
+  const std::tuple key{shape.tensor, in_layers, samples};
+  if (const auto found = traced_.find(key); found != traced_.end()) return found->second;
+  const TensorDivision division{.ranks = shape.tensor, .plan = options_.tensor_plan};
+  return traced_.emplace(key, trace_layers(model_, division, in_layers, samples)).first->second;
+}
+
+const detail::StagePlan& MeshSearch::stages(const MeshShape& shape) {
+  const std::pair key{shape.pipeline, shape.stages_per_rank};
+  if (const auto found = stages_.find(key); found != stages_.end()) return found->second;
+  LightningModule& module = model_.module();
+  detail::StagePlan plan;
+  if (shape.pipeline == 1) {
+    plan = detail::plan_one_stage(module);
+    plan.stages = {{0, 1}};
+  } else {
+    const bool as_given = given_ && given_->mesh.pipeline == shape.pipeline;
+    plan = detail::plan_stages(module, module.stages(), as_given ? given_->cuts.value : std::nullopt,
+                               shape.pipeline_shape(shape.micro_batches));
+  }
+  return stages_.emplace(key, std::move(plan)).first->second;
+}
+
+double MeshSearch::alone_s(int64_t samples) {
+  double seconds = 0;
+  for (const Operation& operation : alone_.step(samples).operations) seconds += seconds_of(operation, run_, profile_);
+  return seconds;
+}
+
+MeshPrediction MeshSearch::predict(const MeshShape& shape, int64_t micro_batch, const Mesh& machines) {
+  // Stages are planned with whole parameters.
+  const detail::StagePlan& plan = stages(shape);
+  const MeshModel model{
+      .size = model_.size(), .traced = traced(shape, micro_batch), .plan = plan, .alone_s = alone_s(micro_batch)};
+  return predict_mesh(model, shape, machines, run_, profile_);
+}
+
+std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
+  if (!given_ || given_->mesh.tensor * given_->mesh.pipeline == 1) return std::nullopt;
+  const MeshAxes& axes = given_->mesh;
+  MeshShape shape{.tensor = axes.tensor,
+                  .pipeline = axes.pipeline,
+                  .schedule = given_->schedule,
+                  .stages_per_rank =
+                      given_->stages_per_rank.value.value_or(given_->schedule == PipelineSchedule::interleaved ? 2 : 1),
+                  .accumulate = run_.accumulate};
+  const int64_t ranks = machines.ranks(), inner = axes.tensor * axes.pipeline;
+  shape.data = axes.data.value.value_or(std::max<int64_t>(ranks / inner, 1));
+  if (shape.ranks() != ranks)
+    return impossible(shape, machines,
+                      cat("the axes of the mesh have ", shape.ranks(), " ranks, and ", counted(machines.nodes, "node"),
+                          " with ", counted(machines.devices, "device"), " each have ", ranks));
+  const int64_t batch = model_.batch_size();
+  if (shape.pipeline > 1) {
+    shape.micro_batches = std::min(given_->micro_batches.value.value_or(kMicroBatchesPerRank * shape.pipeline), batch);
+    shape.micro_batches = detail::allowed_micro_batches(shape.schedule, shape.pipeline_shape(shape.micro_batches));
+  }
+  if (run_.global_batch > 0) {
+    if (run_.global_batch % (batch * shape.data) != 0)
+      return impossible(shape, machines,
+                        cat("batches of ", batch, " on ", shape.data, " ranks along data do not divide ",
+                            "global_batch_size, ", run_.global_batch));
+    shape.accumulate = run_.global_batch / (batch * shape.data);
+  }
+  MeshPrediction found = predict(shape, (batch + shape.micro_batches - 1) / shape.micro_batches, machines);
+  found.batch_size = batch;
+  return found;
+}
+
+std::string MeshSearch::divide_global_batch(MeshShape& shape, int64_t micro_batch) const {
+  const int64_t samples = shape.data * micro_batch;
+  if (run_.global_batch % samples != 0)
+    return cat("micro-batches of ", micro_batch, " on ", shape.data, " ranks along data do not divide ",
+               "global_batch_size, ", run_.global_batch);
+  const int64_t rest = run_.global_batch / samples;
+  (shape.pipeline > 1 ? shape.micro_batches : shape.accumulate) = rest;
+  (shape.pipeline > 1 ? shape.accumulate : shape.micro_batches) = 1;
+  if (const int64_t allowed = detail::allowed_micro_batches(shape.schedule, shape.pipeline_shape(shape.micro_batches));
+      allowed != shape.micro_batches)
+    return cat(enum_text(shape.schedule), " needs a multiple of ", shape.pipeline, " micro-batches; global_batch_size ",
+               "leaves ", shape.micro_batches);
+  return {};
+}
+
+// Memory grows with the micro-batch, so the search ends at the first size that does not fit.
+MeshPrediction MeshSearch::best_batch(MeshShape shape, const Mesh& machines) {
+  MeshPrediction best;
+  for (int64_t size = 1; size <= kLargestMicroBatch; size *= 2) {
+    std::string why = run_.global_batch > 0 ? divide_global_batch(shape, size) : std::string();
+    MeshPrediction one = why.empty() ? predict(shape, size, machines) : impossible(shape, machines, std::move(why));
+    if (!one.obstacle.empty()) return size == 1 ? one : best;
+    if (size == 1 || one.samples_per_s > best.samples_per_s * 1.01) best = std::move(one);
+  }
+  return best;
+}
+
+MeshPlan MeshSearch::search(const Mesh& machines) {
+  MeshPlan plan;
+  const auto layers = static_cast<int64_t>(layers_.size());
+  for (const int64_t tensor : divisors(machines.devices)) {
+    if (tensor > 1 && !has_tensor_plan_) break;
+    std::string cannot;  // the reason is the same for all stages
+    for (const int64_t pipeline : divisors(machines.ranks() / tensor)) {
+      if (tensor * pipeline == 1) continue;
+      if (pipeline > 1 && layers == 0) break;
+      MeshShape shape{.data = machines.ranks() / tensor / pipeline,
+                      .tensor = tensor,
+                      .pipeline = pipeline,
+                      .accumulate = run_.accumulate};
+      if (pipeline > 1) {
+        shape.schedule = options_.schedule;
+        shape.stages_per_rank =
+            options_.stages_per_rank.value.value_or(shape.schedule == PipelineSchedule::interleaved ? 2 : 1);
+        shape.micro_batches = kMicroBatchesPerRank * pipeline;
+        if (pipeline * shape.stages_per_rank > layers) {
+          plan.meshes.push_back(impossible(shape, machines,
+                                           cat(pipeline * shape.stages_per_rank, " stages, and the module's stages() ",
+                                               "returns ", counted(layers, "layer"))));
+          break;
+        }
+      }
+      try {
+        plan.meshes.push_back(cannot.empty() ? best_batch(shape, machines) : impossible(shape, machines, cannot));
+      } catch (const Error& error) {
+        cannot = without_place(error.what());
+        plan.meshes.push_back(impossible(shape, machines, cannot));
+      } catch (const c10::Error& error) {
+        cannot = cat("its layers cannot be traced: ", error.what_without_backtrace());
+        plan.meshes.push_back(impossible(shape, machines, cannot));
+      }
+    }
+  }
+  std::ranges::stable_sort(plan.meshes, [](const MeshPrediction& a, const MeshPrediction& b) {
+    if (a.obstacle.empty() != b.obstacle.empty()) return a.obstacle.empty();
+    return a.obstacle.empty() && a.samples_per_s > b.samples_per_s;
+  });
+  return plan;
+}
+
+}  // namespace fulgur::cli

@@ -1,0 +1,302 @@
+// The verb plan, of meshes.
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+#include "support/gpu.h"
+
+namespace plan_mesh_test {
+
+using namespace fulgur::test;
+using MeshReport = nlohmann::json;
+using Catch::Matchers::WithinRel;
+using Words = std::vector<std::string>;
+
+namespace {
+
+constexpr int64_t kLayers = 16, kWidth = 128, kTokens = 64;
+
+Words both(Words all, const Words& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// Layers with the same sizes, and little else.
+Words gpt(const Words& more = {}) {
+  return both({"--model",
+               "GPT",
+               "--model.vocab_size",
+               "64",
+               "--model.block_size",
+               "64",
+               "--model.n_layer",
+               "16",
+               "--model.n_head",
+               "4",
+               "--model.n_embd",
+               "128",
+               "--model.bias",
+               "false",
+               "--model.tie_weights",
+               "false",
+               "--optimizer",
+               "AdamW",
+               "--optimizer.lr",
+               "1e-3",
+               "--input",
+               "64:int64",
+               "--input",
+               "64:int64"},
+              more);
+}
+
+Words mesh(const std::string& axes, const Words& more = {}) {
+  return both(gpt({"--trainer.strategy", "mesh", "--trainer.strategy.mesh", axes}), more);
+}
+
+MeshReport plan_report(const Words& arguments, const Start& start = {}) {
+  const Finished plan = trainer(both(both({"plan"}, arguments), {"--json"}), start);
+  INFO(plan.out << plan.err);
+  REQUIRE(plan.exit_code == 0);
+  return MeshReport::parse(plan.out);
+}
+
+MeshReport given_mesh(const Words& arguments, const Start& start = {}) {
+  return plan_report(arguments, start)["nodes"][0]["configured_mesh"];
+}
+
+double bytes(const MeshReport& prediction, const char* kind) { return prediction["memory"][kind].get<double>(); }
+
+const MeshReport& with_axes(const MeshReport& meshes, int64_t data, int64_t tensor, int64_t pipeline) {
+  for (const MeshReport& one : meshes)
+    if (one["mesh"] == MeshReport{{"data", data}, {"tensor", tensor}, {"pipeline", pipeline}}) return one;
+  FAIL("no mesh " << data << " " << tensor << " " << pipeline);
+  return meshes;
+}
+
+}  // namespace
+
+TEST_CASE("plan of a mesh: ranks along tensor and pipeline have parts of the parameters") {
+  const MeshReport plan = plan_report(gpt({"--devices", "16", "--batch_size", "16"}));
+  const auto of = [&](int64_t data, int64_t tensor, int64_t pipeline, const char* kind) {
+    return bytes(with_axes(plan["nodes"][0]["meshes"], data, tensor, pipeline), kind);
+  };
+  const double all = 4 * plan["model"]["parameters"].get<double>();
+  for (const int64_t ranks : {2, 4}) {
+    CAPTURE(ranks);
+    // All but norms and positions are divided.
+    CHECK_THAT(of(16 / ranks, ranks, 1, "parameters") * static_cast<double>(ranks), WithinRel(all, 0.02));
+    CHECK_THAT(of(16 / ranks, 1, ranks, "parameters") * static_cast<double>(ranks), WithinRel(all, 0.05));
+    for (const char* kind : {"gradients", "states"}) {
+      const double times = kind == std::string("states") ? 2 : 1;
+      CHECK_THAT(of(16 / ranks, ranks, 1, kind), WithinRel(times * of(16 / ranks, ranks, 1, "parameters"), 0.01));
+      CHECK_THAT(of(16 / ranks, 1, ranks, kind), WithinRel(times * of(16 / ranks, 1, ranks, "parameters"), 0.01));
+    }
+  }
+  CHECK_THAT(of(4, 2, 2, "parameters") * 4, WithinRel(all, 0.05));
+}
+
+TEST_CASE("plan of a mesh: activations follow the schedule") {
+  const auto activations = [](const char* schedule, const char* micro_batches) {
+    return bytes(
+        given_mesh(mesh("{pipeline: 2}", {"--devices", "2", "--batch_size", "32", "--trainer.strategy.schedule",
+                                          schedule, "--trainer.strategy.micro_batches", micro_batches})),
+        "activations");
+  };
+  // Micro-batches of the same size: 1f1b keeps those of two, gpipe of all.
+  CHECK_THAT(activations("gpipe", "16") / activations("1f1b", "16"), WithinRel(8, 0.15));
+  // The same batch in fewer micro-batches.
+  CHECK_THAT(activations("1f1b", "8") / activations("1f1b", "16"), WithinRel(2, 0.05));
+  CHECK_THAT(activations("gpipe", "8"), WithinRel(activations("gpipe", "16"), 0.1));
+}
+
+TEST_CASE("plan of a mesh: what ranks send, and wait for") {
+  constexpr double kValues = 4.0 * 8 * kTokens * kWidth;  // of what a layer returns, for a batch of 8
+  const MeshReport tensor = given_mesh(mesh("{tensor: 2}", {"--devices", "2", "--batch_size", "8"}));
+  // Two sums in forward and two in backward of a layer, and one of the embedding, of the head's input and of its
+  // logits.
+  CHECK_THAT(tensor["sent_bytes"]["tensor"].get<double>(), WithinRel((4 * kLayers + 2) * kValues, 0.02));
+  CHECK(tensor["sent_bytes"]["pipeline"] == 0);
+  CHECK(tensor["wait_s"] == 0);
+
+  const auto pipeline = [](const char* axes, const char* count, const Words& more = {}) {
+    return given_mesh(mesh(axes, both({"--devices", "4", "--batch_size", "64", "--trainer.strategy.micro_batches",
+                                       count, "--profile", "h100"},
+                                      more)));
+  };
+  const MeshReport few = pipeline("{pipeline: 4}", "4"), many = pipeline("{pipeline: 4}", "32");
+  // A rank in the middle sends values to the next one, and gradients to the one before.
+  CHECK(few["sent_bytes"]["pipeline"] == 2 * 8 * kValues);
+  CHECK(few["sent_bytes"]["data"] == 0);
+  const auto part_of_wait = [](const MeshReport& one) {
+    const double waits = one["wait_s"], computes = one["compute_s"];
+    return waits / (waits + computes);
+  };
+  CHECK_THAT(part_of_wait(few), WithinRel(3.0 / 7, 0.2));
+  CHECK_THAT(part_of_wait(many), WithinRel(3.0 / 35, 0.4));
+  const MeshReport data = pipeline("{data: 2, pipeline: 2}", "4");
+  CHECK_THAT(data["sent_bytes"]["data"].get<double>(), WithinRel(bytes(data, "gradients"), 0.02));
+}
+
+TEST_CASE("plan of a mesh says why others are not chosen") {
+  const Words options{"--devices", "4", "--nodes", "8", "--trainer.global_batch_size", "24"};
+  const MeshReport plan = plan_report(gpt(options));
+  const MeshReport& nodes = plan["nodes"][0];
+  // 32 ranks have no sample each.
+  CHECK(nodes["best"].is_null());
+  REQUIRE(nodes["best_mesh"].is_string());
+  const MeshReport& meshes = nodes["meshes"];
+  CHECK(meshes[0]["fits"] == true);
+  CHECK(meshes[0]["micro_batches"].get<int64_t>() * meshes[0]["micro_batch"].get<int64_t>() ==
+        meshes[0]["batch_size"].get<int64_t>());
+  CHECK(meshes[0]["batch_size"].get<int64_t>() * meshes[0]["accumulate"].get<int64_t>() *
+            meshes[0]["mesh"]["data"].get<int64_t>() ==
+        24);
+  CHECK(says(with_axes(meshes, 16, 1, 2)["obstacle"], "on 16 ranks along data do not divide global_batch_size, 24"));
+  CHECK(says(with_axes(meshes, 1, 1, 32)["obstacle"], "32 stages, and the module's stages() returns 18 layers"));
+  const MeshReport heads = plan_report(gpt({"--devices", "8"}))["nodes"][0]["meshes"];
+  CHECK(says(with_axes(heads, 1, 8, 1)["obstacle"], "has 4 n_head, which mesh.tensor: 8 does not divide"));
+  const Finished text = trainer(both({"plan"}, gpt(options)));
+  INFO(text.out << text.err);
+  for (const char* part : {"global_batch_size leaves these ranks no whole batch each", "with the fastest mesh",
+                           ", and no sharding fits", "  not {data: 16, pipeline: 2}: micro-batches of 1 on 16 ranks"})
+    CHECK(says(text.out, part));
+  // A module without a plan for tensor has pipelines only, and one without stages no mesh.
+  const Words classes{"--data",
+                      "SyntheticDataModule",
+                      "--data.batch_size",
+                      "8",
+                      "--optimizer",
+                      "SGD",
+                      "--optimizer.lr",
+                      "0.1",
+                      "--devices",
+                      "4"};
+  const MeshReport mlp = plan_report(both(classes, {"--model", "MlpClassifier", "--model.hidden", "[64,64,64]"}));
+  for (const MeshReport& one : mlp["nodes"][0]["meshes"]) CHECK(one["mesh"]["tensor"] == 1);
+  CHECK(mlp["nodes"][0]["meshes"].size() == 2);
+  const MeshReport resnet =
+      plan_report(both(classes, {"--model", "ResNet", "--model.depth", "20", "--data.shape", "[3,32,32]"}));
+  CHECK(resnet["nodes"][0]["meshes"].empty());
+}
+
+TEST_CASE("plan of a mesh that the ranks do not form, or that lacks memory") {
+  const MeshReport plan = plan_report(mesh("{data: 1, pipeline: 4}", {"--nodes", "1,2", "--devices", "4"}));
+  CHECK(plan["nodes"][0]["configured_mesh"]["fits"] == true);
+  CHECK(says(plan["nodes"][1]["configured_mesh"]["obstacle"], "the axes of the mesh have 4 ranks, and 2 nodes with 4"));
+  const MeshReport large = given_mesh(mesh("{pipeline: 2}", {"--devices", "2", "--batch_size", "131072"}));
+  CHECK(large["fits"] == false);
+  CHECK(says(large["obstacle"], "most for activations"));
+  const auto refused = [](const Words& options, const char* why) {
+    const Finished run = trainer(both({"plan"}, options));
+    INFO(run.err);
+    CHECK(run.exit_code == 2);
+    CHECK(says(run.err, why));
+  };
+  refused(mesh("{tensor: 8}", {"--devices", "8"}), "has 4 n_head, which mesh.tensor: 8 does not divide");
+  refused(mesh("{shard: 2, tensor: 2}", {"--devices", "4"}), "mesh.shard");
+  refused(mesh("{tensor: 2}", {"--devices", "2", "--trainer.strategy.cuts", "[h.1]"}), "cuts has no effect");
+}
+
+TEST_CASE("plan finds meshes for a model with 70 billion parameters in seconds") {
+  const auto begin = std::chrono::steady_clock::now();
+  const MeshReport plan =
+      plan_report({"-c", std::string(FULGUR_CONFIGS) + "/recipes/llama_70b.yaml", "--input", "8192:int64", "--input",
+                   "8192:int64", "--nodes", "1..1024", "--devices", "8", "--profile", "h200"},
+                  {.folder = {}, .environment = {"FULGUR_TOKENS=missing"}});
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(120));
+  const MeshReport& most = plan["nodes"].back();
+  CHECK(most["best"].is_null());
+  CHECK(most["best_mesh"].is_string());
+  const MeshReport& eight = with_axes(plan["nodes"][0]["meshes"], 1, 8, 1);
+  CHECK_THAT(bytes(eight, "parameters"), WithinRel(2.0 * 70'553'706'496 / 8, 0.01));
+  for (const MeshReport& nodes : plan["nodes"]) CHECK(nodes["meshes"].size() >= 9);
+}
+
+namespace {
+
+const Words kTrained{"--data",
+                     "TextDataModule",
+                     "--data.path",
+                     "text.txt",
+                     "--data.block_size",
+                     "128",
+                     "--data.batch_size",
+                     "16",
+                     "--model",
+                     "GPT",
+                     "--model.vocab_size",
+                     "1024",
+                     "--model.block_size",
+                     "128",
+                     "--model.n_embd",
+                     "256",
+                     "--optimizer",
+                     "AdamW",
+                     "--optimizer.lr",
+                     "1e-3",
+                     "--trainer.strategy",
+                     "mesh"};
+
+void write_trained_text(const TemporaryFolder& folder) {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += i % 3 == 0 ? "to be " : i % 5 == 0 ? "or not " : "that is ";
+  write_text(folder / "text.txt", text);
+}
+
+// The most bytes that each rank had on its device.
+std::vector<double> counted_bytes(const Words& options, const std::string& devices, const TemporaryFolder& folder) {
+  const Finished run =
+      trainer(both({"fit", "--trainer.accelerator", "cuda", "--trainer.devices", devices,
+                    "--trainer.enable_progress_bar", "false", "--trainer.max_steps", "3", "--trainer.limit_val_batches",
+                    "0", "--trainer.enable_checkpointing", "false", "--report", "report.json"},
+                   options),
+              {.folder = folder.path()});
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  std::vector<double> counted;
+  const MeshReport report = MeshReport::parse(read_text(folder / "report.json"));
+  for (const MeshReport& peak : report["peak_memory"])
+    if (says(peak["device"], "cuda")) counted.push_back(peak["bytes"].get<double>());
+  REQUIRE(counted.size() == std::stoul(devices));
+  return counted;
+}
+
+}  // namespace
+
+TEST_CASE("plan predicts the memory that ranks of a mesh need on GPUs", "[gpu]") {
+  require_gpus(4);
+  const TemporaryFolder folder;
+  write_trained_text(folder);
+  struct Case {
+    const char* devices;
+    const char* axes;
+    Words more;
+  };
+  for (const Case& one : {Case{"2", "{pipeline: 2}", {}}, Case{"2", "{tensor: 2}", {}},
+                          Case{"4", "{tensor: 2, pipeline: 2}", {"--trainer.precision", "bf16-mixed"}},
+                          Case{"4", "{data: 2, pipeline: 2}", {"--trainer.strategy.schedule", "gpipe"}}}) {
+    CAPTURE(one.axes);
+    const Words options = both(both(kTrained, {"--trainer.strategy.mesh", one.axes}), one.more);
+    const MeshReport plan = given_mesh(both(options, {"--devices", one.devices}), {.folder = folder.path()});
+    CHECK_THAT(bytes(plan, "total"), WithinRel(std::ranges::max(counted_bytes(options, one.devices, folder)), 0.05));
+  }
+}
+
+TEST_CASE("mesh: a rank's memory does not grow with the number of micro-batches", "[gpu]") {
+  require_gpus(2);
+  const TemporaryFolder folder;
+  write_trained_text(folder);
+  const auto last_rank = [&](const char* samples, const char* micro_batches) {
+    return counted_bytes(both(kTrained, {"--trainer.strategy.mesh", "{pipeline: 2}", "--data.batch_size", samples,
+                                         "--trainer.strategy.micro_batches", micro_batches}),
+                         "2", folder)[1];
+  };
+  // All gradients that it sends in a step to the rank before would be 8 MiB, and 2 MiB.
+  CHECK(last_rank("64", "32") - last_rank("16", "8") < 3.0 * 1024 * 1024);
+}
+
+}  // namespace plan_mesh_test
