@@ -12,9 +12,9 @@
 namespace fulgur::cli {
 namespace {
 
-using Values = LayerChain::Values;
+using LayerValues = LayerChain::Values;
 
-double all_bytes(const Values& values) {
+double all_bytes(const LayerValues& values) {
   double bytes = 0;
   for (const Tensor& value : values) bytes += static_cast<double>(value.nbytes());
   return bytes;
@@ -35,16 +35,16 @@ class LayerTracer {
   LayerTracer& operator=(const LayerTracer&) = delete;
 
   /// Replaces the arguments of a layer by what it returns.
-  LayerTrace trace(Values& values, const std::function<Values(const Values&)>& forward) {
+  LayerTrace trace(LayerValues& values, const std::function<LayerValues(const LayerValues&)>& forward) {
     LayerTrace trace;
     MetaMode& mode = model_.mode();
-    Values inputs;
+    LayerValues inputs;
     for (const Tensor& value : values)
       inputs.push_back(value.is_floating_point() ? value.detach().requires_grad_(value.requires_grad()) : value);
     mode.take_operations();
     memory_.begin_peaks();
     const int64_t before = memory_.peak_of_blocks();
-    Values outputs;
+    LayerValues outputs;
     mode.set_autocast(model_.autocast());
     const auto compute = [&] { outputs = forward(inputs); };
     rank_ ? rank_->compute(compute) : compute();
@@ -62,7 +62,7 @@ class LayerTracer {
   }
 
  private:
-  void backward(Values outputs, LayerTrace& trace) {
+  void backward(LayerValues outputs, LayerTrace& trace) {
     MetaMode& mode = model_.mode();
     const int64_t others = memory_.bytes(MemoryUse::step) + memory_.bytes(MemoryUse::state);
     memory_.begin_peaks();
@@ -70,7 +70,7 @@ class LayerTracer {
     if (outputs.empty()) return;
     mode.set_autocast(model_.autocast());
     mode.set_backward(true);
-    Values gradients;
+    LayerValues gradients;
     for (const Tensor& output : outputs)
       gradients.push_back(output.dim() == 0 ? Tensor() : at::empty_like(output.detach()));
     torch::autograd::backward(outputs, gradients);
@@ -107,19 +107,19 @@ TracedLayers trace_layers(TracedModel& model, const TensorDivision& division, bo
   traced.tokens = module.num_tokens(batch).value_or(0);
   for (const NamedParameter& parameter : unique_parameters(module))
     traced.parameter_bytes[parameter.value.unsafeGetTensorImpl()] = static_cast<double>(parameter.value.nbytes());
-  const auto whole_loss = [&](Tensor loss) { return rank ? rank->whole(loss, "the loss") : loss; };
+  const auto whole_loss = [&](const Tensor& loss) { return rank ? rank->whole(loss, "the loss") : loss; };
   LayerTracer tracer(model, rank.get());
   if (!in_layers) {
-    Values values;
-    traced.layers.push_back(
-        tracer.trace(values, [&](const Values&) { return Values{whole_loss(module.training_step(batch, 0).loss)}; }));
+    LayerValues values;
+    traced.layers.push_back(tracer.trace(
+        values, [&](const LayerValues&) { return LayerValues{whole_loss(module.training_step(batch, 0).loss)}; }));
     return traced;
   }
   const LayerChain chain = module.stages();
-  Values values = chain.input(batch);
+  LayerValues values = chain.input(batch);
   for (size_t i = 0; i < chain.layers.size(); ++i)
-    traced.layers.push_back(tracer.trace(values, [&](const Values& inputs) {
-      Values outputs = chain.layers[i].forward(inputs);
+    traced.layers.push_back(tracer.trace(values, [&](const LayerValues& inputs) {
+      LayerValues outputs = chain.layers[i].forward(inputs);
       if (i + 1 == chain.layers.size()) outputs = {whole_loss(chain.loss(outputs, batch))};
       return outputs;
     }));
