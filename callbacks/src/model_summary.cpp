@@ -146,16 +146,19 @@ std::string bytes_per_parameter(RunContext& run) {
     weights += static_cast<double>(value.nbytes());
   }
   kept = weights;
-  double states = 0, gradients = weights;
+  double states = 0, gradients = weights, on_host = 0;
   for (const Optimizer* optimizer : run.optimizers()) {
     for (const ParamGroup& group : optimizer->groups())
-      for (size_t i = 0; optimizer->gradients_are_shards() && i < group.params.size(); ++i)
+      for (size_t i = 0; group.are_shards && i < group.params.size(); ++i)
         if (const Tensor& whole = group.module_params[i]; whole.requires_grad()) {
           const Tensor& own = group.params[i];
+          const bool is_on_host = own.device() != whole.device();
+          if (is_on_host) on_host += static_cast<double>(own.nbytes());
+          if (!optimizer->gradients_are_shards()) continue;
           const auto there = static_cast<double>(own.numel()) * static_cast<double>(whole.element_size()),
                      elsewhere = static_cast<double>(whole.nbytes()) - there;
-          // Those of float32 copies are in another number of the line.
-          gradients -= elsewhere + (own.scalar_type() == whole.scalar_type() ? 0 : there);
+          // Those of copies are in another number of the line.
+          gradients -= elsewhere + (own.scalar_type() == whole.scalar_type() && !is_on_host ? 0 : there);
           if (run.meters().divides_parameters()) kept -= elsewhere;
         }
     const auto bytes = optimizer->full_state_bytes();
@@ -169,6 +172,9 @@ std::string bytes_per_parameter(RunContext& run) {
     return std::string(text.data());
   };
   std::string line = cat("bytes per trainable parameter: weights ", each(kept), " + gradients ", each(gradients));
+  if (on_host > 0)
+    return cat(line, " = ", each(kept + gradients), "; in host memory: weights ", each(on_host), " + gradients ",
+               each(on_host), " + optimizer ", each(states), " = ", each(2 * on_host + states));
   if (copies > 0) line += cat(" + master weights ", each(copies), " + their gradients ", each(copies));
   return cat(line, " + optimizer ", each(states), " = ", each(kept + gradients + 2 * copies + states));
 }

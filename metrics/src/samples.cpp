@@ -9,6 +9,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "fulgur/core/device/moved_to.h"
 #include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -83,7 +84,7 @@ Samples samples_of(const Classification& options, const Tensor& given, const Ten
   Samples samples;
   samples.target = has_columns ? rows_of(given_target, options.num_classes) : given_target.reshape({-1});
   if (options.task == Task::binary) samples.target = samples.target.unsqueeze(1);
-  samples.target = samples.target.to(prediction.device(), at::kLong, /*non_blocking=*/true);
+  samples.target = detail::moved_to(samples.target, prediction.device()).to(at::kLong);
   if (options.ignore_index) {
     samples.valid = samples.target.ne(*options.ignore_index);
     samples.target = samples.target.where(samples.valid, 0);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fulgur/core/device/moved_to.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fused_sgd.h"
@@ -168,7 +169,7 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
     count(bucket.steps, recording_);
     // Parameters may be on several devices; each needs the result locally.
     const auto found =
-        found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
+        found_inf ? std::optional(detail::moved_to(*found_inf, bucket.params.front().device())) : std::nullopt;
     if (found && !takes_found_inf(bucket.params.front()))
       update_unless(bucket, *found);
     else

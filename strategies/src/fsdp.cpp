@@ -34,6 +34,9 @@ void FSDPStrategy::Options::fields(Fields& f) {
   f(shard_size, "shard_size",
     "With sharding: hybrid, the number of ranks that have the parts of a copy; ranks in a row. auto: those of a node.")
       .at_least(1);
+  f(offload, "offload",
+    "optimizer: the optimizers step in host memory, which has their states; a step sends this rank's part of the "
+    "gradients there, and its weights back.");
   f(state_dict_type, "state_dict_type",
     "Checkpoints have whole tensors, which rank 0 writes (full), or parts of tensors, which all ranks write at the "
     "same "
@@ -103,6 +106,9 @@ void FSDPStrategy::configure(StrategySetup setup) {
   if (divides_ && world_size() == 1)
     log::warn("strategies.one_process",
               "fsdp divides nothing in a run of one process. Set trainer.devices or num_nodes");
+  if (divides_ && options_.offload != Offload::none && device().is_cpu())
+    log::warn("strategies.offload_on_cpu",
+              "offload has no effect on a CPU, whose states are in host memory. Remove it, or use a GPU");
 }
 
 void FSDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
@@ -130,7 +136,9 @@ void FSDPStrategy::divide(LightningModule& module) {
   auto parameters = divides_all() ? std::make_shared<detail::ParameterShards>(*groups_) : nullptr;
   auto* const half = dynamic_cast<HalfPrecision*>(&precision());
   MasterWeights* const masters = half ? half->master_weights() : nullptr;
-  detail::OptimizerShards::Divided divided{.gradients = divides_gradients(), .parameters = divides_all()};
+  detail::OptimizerShards::Divided divided{.gradients = divides_gradients(),
+                                           .parameters = divides_all(),
+                                           .in_host_memory = options_.offload == Offload::optimizer};
   if (masters && !divides_gradients() && precision().loss_scale())
     throw ConfigError(
         "[strategies.fsdp] loss_scaling needs float32 gradients to divide by the scale, and with sharding: optimizer "
@@ -258,6 +266,7 @@ void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
   if (!shards_) return DDPStrategy::optimizer_step(optimizer, closure, found_inf);
   if (divides_gradients()) {
     if (parameters_) parameters_->before_step();
+    shards_->before_step(optimizer);
     DDPStrategy::optimizer_step(optimizer, closure, found_inf);
     return shards_->gather_parameters(optimizer);
   }
@@ -267,6 +276,7 @@ void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
     Optimizer& optimizer;
     ~Drop() { shards.drop_gradients(optimizer); }
   } const drop{*shards_, optimizer};
+  shards_->before_step(optimizer);
   DDPStrategy::optimizer_step(optimizer, closure, found_inf);
   shards_->gather_parameters(optimizer);
 }

@@ -508,6 +508,128 @@ TEST_CASE("fsdp: on two GPUs the ranks compute what those of ddp do, over NCCL",
         1e-5);
 }
 
+namespace {
+
+const Arguments kOffload{"--trainer.strategy.offload", "optimizer"};
+
+}  // namespace
+
+TEST_CASE("fsdp: on two GPUs, optimizers step in host memory, with the values of those on the devices", "[gpu]") {
+  require_gpus(2);
+  const Arguments clipped{"--trainer.gradient_clip_val", "0.5"}, bf16{"--trainer.precision", "bf16-true"},
+      windows{"--trainer.accumulate_grad_batches", "3", "--data.num_train", "120"},
+      nan{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"},
+      writes{"--model.trouble", "clamp_data"},
+      norms = bf16 + Arguments{"--trainer.precision.keep_norm_fp32", "true", "--model.norm", "true"};
+  const auto [sharding, more] = GENERATE_COPY(table<std::string, Arguments>({{"optimizer", clipped},
+                                                                             {"optimizer", kMasters},
+                                                                             {"optimizer", nan},
+                                                                             {"optimizer", writes},
+                                                                             {"gradients", windows},
+                                                                             {"gradients", writes},
+                                                                             {"gradients", bf16},
+                                                                             {"parameters", clipped},
+                                                                             {"parameters", kMasters},
+                                                                             {"parameters", nan},
+                                                                             {"parameters", writes},
+                                                                             {"parameters", norms},
+                                                                             {"hybrid", windows}}));
+  CAPTURE(sharding, more);
+  const Arguments options = kAdam + more + Arguments{"--trainer.accelerator", "cuda", "--trainer.max_steps", "20"};
+  const TemporaryFolder on_device, in_host_memory;
+  const auto expected = trained(on_device, 2, sharding, options),
+             found = trained(in_host_memory, 2, sharding, options + kOffload);
+  // Kernels of CPUs and GPUs differ in the last bits.
+  const bool is_half = std::ranges::find(more, "bf16-true") != more.end();
+  CHECK(difference(expected, found) < (is_half ? 1e-2 : 1e-5));
+  if (more == kMasters) CHECK(difference_of_masters(expected, found) < 1e-4);
+}
+
+TEST_CASE("fsdp: on two GPUs, optimizers in host memory step unscaled gradients, or none if they are not finite",
+          "[gpu]") {
+  require_gpus(2);
+  const std::string sharding = GENERATE("gradients", "parameters");
+  const std::string trouble = GENERATE("none", "nan");
+  const Arguments options{"--optimizer",
+                          "SGD",
+                          "--optimizer.lr",
+                          "0.05",
+                          "--trainer.accelerator",
+                          "cuda",
+                          "--trainer.max_steps",
+                          "20",
+                          "--trainer.precision",
+                          "16-true",
+                          "--trainer.precision.master_weights",
+                          "true",
+                          "--trainer.precision.loss_scaling",
+                          "true",
+                          "--trainer.gradient_clip_val",
+                          "0.1",
+                          "--trainer.on_nonfinite",
+                          "skip",
+                          "--model.trouble",
+                          trouble};
+  const TemporaryFolder on_device, in_host_memory;
+  CHECK(difference_of_masters(trained(on_device, 2, sharding, options),
+                              trained(in_host_memory, 2, sharding, options + kOffload)) < 1e-4);
+}
+
+TEST_CASE("fsdp: on two GPUs, a run with optimizers in host memory continues to the bit, in parts, and without that",
+          "[gpu]") {
+  require_gpus(2);
+  const std::string sharding = GENERATE("optimizer", "parameters");
+  const Arguments precision = GENERATE(Arguments{}, kMasters);
+  const Arguments type{"--trainer.strategy.state_dict_type", sharding == "optimizer" ? "full" : "sharded"};
+  const Arguments options =
+      kAdam + precision + type +
+      Arguments{"--trainer.accelerator", "cuda", "--data.num_train", "120", "--trainer.max_epochs", "3"};
+  const TemporaryFolder whole, parts, other;
+  const auto expected = trained(whole, 2, sharding, options + kOffload);
+  REQUIRE(all_exit(fit(parts.path(), 2, sharding,
+                       options + kOffload +
+                           Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                     "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", "7"}),
+                   75));
+  fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  REQUIRE(all_exit(fit(parts.path(), 2, sharding, options + kOffload + Arguments{"--resume"}), 0));
+  CHECK(same_bits(expected, last_checkpoint(parts.path())));
+  REQUIRE(all_exit(fit(other.path(), 2, sharding, options + Arguments{"--resume", "--allow-config-change"}), 0));
+  CHECK(difference(expected, last_checkpoint(other.path())) < (precision.empty() ? 1e-5 : 1e-2));
+}
+
+TEST_CASE("fsdp: on two GPUs, the run says what is in host memory", "[gpu]") {
+  require_gpus(2);
+  const TemporaryFolder folder;
+  for (const auto& [sharding, precision, line] :
+       {std::tuple{"optimizer", "32-true",
+                   "weights 4 + gradients 4 = 8; in host memory: weights 2 + gradients 2 + optimizer 4 = 8"},
+        {"gradients", "32-true",
+         "weights 4 + gradients 0 = 4; in host memory: weights 2 + gradients 2 + optimizer 4 = 8"},
+        {"parameters", "32-true",
+         "weights 2 + gradients 0 = 2; in host memory: weights 2 + gradients 2 + optimizer 4 = 8"}}) {
+    const Finished run = trainer(Arguments{"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule",
+                                           "--optimizer", "AdamW", "--trainer.accelerator", "cuda", "--trainer.devices",
+                                           "2", "--trainer.strategy", "fsdp", "--trainer.strategy.sharding", sharding,
+                                           "--trainer.max_steps", "2", "--trainer.precision", precision} +
+                                     kOffload,
+                                 {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
+    CAPTURE(run.out, run.err);
+    CHECK(run.exit_code == 0);
+    CHECK(says(run.err, line));
+  }
+}
+
+TEST_CASE("fsdp: optimizers in host memory are no different on CPUs, with a warning") {
+  const TemporaryFolder plain, offloaded;
+  const Arguments length{"--trainer.max_steps", "6"};
+  const auto expected = trained(plain, 2, "gradients", kAdam + length);
+  const auto runs = fit(offloaded.path(), 2, "gradients", kAdam + length + kOffload);
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "[strategies.offload_on_cpu]"));
+  CHECK(same_checkpoints(expected, last_checkpoint(offloaded.path())));
+}
+
 TEST_CASE("fsdp: the run says what is divided, and warns of one unit") {
   const TemporaryFolder parts, one;
   const Arguments length{"--trainer.max_steps", "1"};

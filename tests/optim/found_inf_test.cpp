@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -121,6 +122,27 @@ TEST_CASE("on a GPU, found_inf skips a step with a few kernels for all parameter
     };
     // A kernel takes some dozens of tensors.
     CHECK(launches(24) < 10);
+  }
+}
+
+TEST_CASE("optim: on a GPU, a step of parameters in host memory is skipped by what the device will have computed",
+          "[gpu]") {
+  require_gpus(1);
+  auto optimizer = std::make_shared<SGD>(SGD::Options{.lr = 0.1});
+  const Tensor parameter = at::ones({4}).requires_grad_();
+  ParamGroup group;
+  group.params = {parameter};
+  group.names = {"a"};
+  optimizer->attach({group});
+  const Tensor gradient = at::ones({1 << 20}, at::TensorOptions(at::Device(at::kCUDA, 0)));
+  for (const bool is_finite : {false, true}) {
+    parameter.mutable_grad() = at::ones({4});
+    if (!is_finite)
+      gradient.fill_(std::numeric_limits<float>::quiet_NaN());
+    else
+      gradient.fill_(1);
+    optimizer->step(at::isfinite(gradient.sum()).logical_not().to(at::kFloat));
+    CHECK(parameter.detach().equal(at::full({4}, is_finite ? 0.9F : 1.0F)));
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "fulgur/core/device/moved_to.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -63,7 +64,7 @@ void put_unless(const Tensor& unless, const Tensor& average, Tensor& live) {
     live.copy_(average, /*non_blocking=*/true);
     return;
   }
-  const Tensor here = average.to(live.device(), /*non_blocking=*/true);
+  const Tensor here = detail::moved_to(average, live.device());
   live.copy_(at::where(unless.to(live.device(), at::kBool), live, here));
 }
 

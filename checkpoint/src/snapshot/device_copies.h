@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
+#include "fulgur/core/device/pinned_slabs.h"
 #include "fulgur/core/state/state_tree.h"
-#include "snapshot/pinned_slabs.h"
 
 namespace fulgur::detail {
 

@@ -32,7 +32,7 @@ class DividedUnits {
   DividedUnits(const LightningModule& module, const std::vector<NamedParameter>& parameters,
                const std::vector<Optimizer*>& optimizers, ShardGroups& groups, at::Device device, const Making& making);
   /// Gives parameters that are in their units memory that they share with no other.
-  ~DividedUnits();
+  virtual ~DividedUnits();
   DividedUnits(const DividedUnits&) = delete;
   DividedUnits& operator=(const DividedUnits&) = delete;
 
@@ -52,6 +52,10 @@ class DividedUnits {
   }
   /// What the optimizer steps in place of a parameter; undefined if none does.
   Tensor& shard(size_t unit, size_t index) { return shards_[unit][index]; }
+  /// Brings averages of the gradients of this rank's part of a unit to where the optimizer reads them. They are there
+  /// after `await_gradients`.
+  virtual Tensor place_gradients(size_t /*unit*/, const Tensor& averages) { return averages; }
+  virtual void await_gradients() {}
 
   /// Replaces this rank's elements in the states of parameters that the optimizer steps here by whole tensors, if this
   /// rank `keeps` them. All ranks that have parts must call it.

@@ -76,6 +76,7 @@ void GradientShards::finish() {
   else if (own.is_alias_of(exchange.buffer))
     own = own.clone();
   if (auto* const copies = groups_.copies()) own = copies->all_reduce(own, ReduceOp::sum);
+  own = shards_.place_gradients(exchange.unit, own);
   for (size_t i = 0; i < exchange.has_gradient.size(); ++i) {
     if (!exchange.has_gradient[i]) continue;
     Tensor& gradient = shards_.shard(exchange.unit, i).mutable_grad();
@@ -85,6 +86,11 @@ void GradientShards::finish() {
     else
       gradient = now;
   }
+}
+
+void GradientShards::end() {
+  finish();
+  shards_.await_gradients();
 }
 
 void GradientShards::average(const std::vector<Tensor>& parameters) {
@@ -104,7 +110,7 @@ void GradientShards::average(const std::vector<Tensor>& parameters) {
       has_gradient.push_back(anywhere.const_data_ptr<int64_t>()[flag] != 0 ? 1 : 0);
     if (std::ranges::find(has_gradient, 1) != has_gradient.end()) start(unit, std::move(has_gradient));
   }
-  finish();
+  end();
 }
 
 }  // namespace fulgur::detail

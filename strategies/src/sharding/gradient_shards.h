@@ -24,7 +24,7 @@ class GradientShards {
   /// Throws a ConfigError that names a sparse gradient.
   void start(size_t unit, std::vector<uint8_t> has_gradient);
   /// Ends the last exchange: afterwards the shards have their gradients, which are added to those that they had.
-  void finish();
+  void end();
   /// Forgets the exchanges of a backward that has failed.
   void drop() noexcept { on_its_way_.reset(); }
   /// Averages the gradients that `parameters`, which are all of their units, have on any rank.
@@ -39,6 +39,8 @@ class GradientShards {
   };
   /// The gradients of a unit, divided by the number of ranks; the parameters have none afterwards.
   Tensor take_gradients(size_t unit);
+  /// Ends the exchange on its way.
+  void finish();
 
   ShardGroups& groups_;
   DividedUnits& shards_;

@@ -62,7 +62,15 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
     : DividedUnits(module, parameters_to_divide(module, optimizers, divided.parameters), optimizers, groups, device,
                    {.patterns = patterns, .keep_parts = divided.parameters, .on_unit = on_unit}),
       divides_parameters_(divided.parameters) {
-  if (divided.masters) masters_.emplace(units(), *divided.masters, device);
+  const bool in_host_memory = divided.in_host_memory && !device.is_cpu();
+  if (in_host_memory || !divided.masters.empty()) {
+    std::vector<bool> is_stepped(units().size());
+    for (const Optimizer* optimizer : optimizers)
+      for (const ParamGroup& group : optimizer->groups())
+        for (const Tensor& parameter : group.params)
+          if (has(parameter)) is_stepped[place_of(parameter).unit] = true;
+    stepped_.emplace(units(), divided.masters, is_stepped, in_host_memory, device);
+  }
   for (Optimizer* optimizer : optimizers) {
     const auto waits = loaded.find(optimizer);
     const StateTree state = waits == loaded.end() ? optimizer->state() : with_rates_of(*optimizer, waits->second);
@@ -81,12 +89,24 @@ Tensor OptimizerShards::shard_of(const Optimizer& optimizer, const std::string& 
     throw ConfigError(cat("[strategies.fsdp] ", optimizer.name(), " steps '", escape_controls(name),
                           "', which is not a parameter of the module. Register it, or use strategy: ddp."));
   const auto [unit, index] = place_of(parameter);
-  if (!masters_ || !masters_->has(unit)) return make_shard(parameter);
-  with_masters_.emplace(name, parameter);
-  return shard(unit, index) = masters_->own_elements(unit, index).detach().set_requires_grad(true);
+  if (!has_stepped(unit)) return make_shard(parameter);
+  if (stepped_->is_master(unit)) with_masters_.emplace(name, parameter);
+  return shard(unit, index) = stepped_->own_elements(unit, index).detach().set_requires_grad(true);
 }
 
-void OptimizerShards::take_gradients(Optimizer& optimizer) const {
+Tensor OptimizerShards::place_gradients(size_t unit, const Tensor& averages) {
+  if (!in_host_memory() || !has_stepped(unit)) return averages;
+  // Those of a backward before this one have the place.
+  for (size_t i = 0; i < units()[unit]->parameters().size(); ++i)
+    if (const Tensor& own = shard(unit, i); own.defined() && own.grad().defined()) return averages.cpu();
+  return stepped_->take_gradients(unit, averages);
+}
+
+void OptimizerShards::await_gradients() {
+  if (stepped_) stepped_->wait();
+}
+
+void OptimizerShards::take_gradients(Optimizer& optimizer) {
   for (ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.params.size(); ++i) {
       const Tensor& parameter = group.module_params[i];
@@ -104,7 +124,10 @@ void OptimizerShards::take_gradients(Optimizer& optimizer) const {
       const Place& place = place_of(parameter);
       const auto [begin, count] = units()[place.unit]->own_range(place.index);
       own = in_memory_order(gradient).narrow(0, begin, count).to(group.params[i].scalar_type());
+      if (in_host_memory() && has_stepped(place.unit))
+        own = stepped_->gradient_place(place.unit, place.index).copy_(own, /*non_blocking=*/true);
     }
+  await_gradients();
 }
 
 void OptimizerShards::drop_gradients(Optimizer& optimizer) const noexcept {
@@ -121,13 +144,23 @@ std::vector<size_t> OptimizerShards::changed_units(const Optimizer& optimizer) c
   return {units.begin(), units.end()};
 }
 
-void OptimizerShards::gather_parameters(const Optimizer& optimizer) const {
+void OptimizerShards::before_step(const Optimizer& optimizer) {
+  if (!in_host_memory()) return;
+  // The device may be reading the values of the step before.
+  stepped_->wait();
+  stepped_->take_changed_values(changed_units(optimizer));
+}
+
+void OptimizerShards::gather_parameters(const Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
+  const std::vector<size_t> changed = changed_units(optimizer);
+  // The precision has written those with float32 copies.
+  for (const size_t unit : changed)
+    if (has_stepped(unit) && !stepped_->is_master(unit)) stepped_->write_back(unit);
   if (!divides_parameters_)
     run_exchange(groups().whole(), "fsdp", [&] {
       std::vector<c10::intrusive_ptr<c10d::Work>> works;
-      for (const size_t unit : changed_units(optimizer))
-        works.push_back(groups().parts().start_gather(units()[unit]->buffer()));
+      for (const size_t unit : changed) works.push_back(groups().parts().start_gather(units()[unit]->buffer()));
       for (const auto& work : works) work->wait();
     });
   // Autograd and late copies compare versions; the shards have others than the parameters: a graph of before the step
@@ -145,7 +178,7 @@ StateTree OptimizerShards::state(const Optimizer& optimizer) const {
 
 void OptimizerShards::write_back(Optimizer& optimizer) {
   for (const size_t unit : changed_units(optimizer))
-    if (masters_->has(unit)) masters_->write_back(unit);
+    if (has_stepped(unit) && stepped_->is_master(unit)) stepped_->write_back(unit);
 }
 
 StateTree OptimizerShards::state() const {
@@ -153,8 +186,8 @@ StateTree OptimizerShards::state() const {
   std::map<size_t, Tensor> gathered;  // by unit
   const bool is_first = groups().whole().place().rank == 0;
   for (size_t unit = 0; unit < units().size(); ++unit) {
-    if (!masters_->has(unit)) continue;
-    const Tensor buffer = masters_->gather(unit, groups());
+    if (!has_stepped(unit) || !stepped_->is_master(unit)) continue;
+    const Tensor buffer = stepped_->gather(unit, groups());
     if (is_first) gathered.emplace(unit, buffer);
   }
   if (!is_first) return whole;
@@ -171,9 +204,10 @@ void OptimizerShards::load_state(const StateTree& state) {
   for (const auto& [name, parameter] : with_masters_) {
     if (!state.contains(name)) continue;
     const auto [unit, index] = place_of(parameter);
-    copies.emplace_back(masters_->own_elements(unit, index),
+    copies.emplace_back(stepped_->own_elements(unit, index),
                         own_elements(name, parameter, "the float32 copy", state.at(name).tensor()));
   }
+  await_gradients();
   for (auto& [part, values] : copies) part.copy_(values);
 }
 

@@ -12,7 +12,7 @@
 #include "fulgur/core/state/tensor_part.h"
 #include "fulgur/strategies/master_weights.h"
 #include "sharding/divided_units.h"
-#include "sharding/master_parts.h"
+#include "sharding/stepped_parts.h"
 
 namespace fulgur::detail {
 
@@ -24,8 +24,9 @@ class OptimizerShards final : public DividedUnits, public DividedMasterWeights {
   struct Divided {
     bool gradients = false;   ///< the shards get the gradients of their parts before the step (`GradientShards`)
     bool parameters = false;  ///< the shards have memory apart from the units (`ParameterShards`)
-    /// Whole float32 copies of parameters, of which optimizers step this rank's parts; nullopt if there are none.
-    std::optional<MasterParts::Copies> masters = {};
+    /// Whole float32 copies of parameters, of which optimizers step this rank's parts.
+    SteppedParts::Copies masters = {};
+    bool in_host_memory = false;  ///< what optimizers step, their gradients and states
   };
   /// Whole states, of which nothing but the rates of the groups is in the optimizers yet.
   using LoadedStates = std::map<const Optimizer*, StateTree>;
@@ -38,11 +39,15 @@ class OptimizerShards final : public DividedUnits, public DividedMasterWeights {
                   const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups, const Divided& divided,
                   at::Device device, const std::function<void(FlatUnit&)>& on_unit, const LoadedStates& loaded);
   /// Gives the shards of the optimizer their parts of the parameters' whole gradients: as views, or in float32.
-  void take_gradients(Optimizer& optimizer) const;
+  void take_gradients(Optimizer& optimizer);
   void drop_gradients(Optimizer& optimizer) const noexcept;
+  Tensor place_gradients(size_t unit, const Tensor& averages) override;
+  void await_gradients() override;
+  /// Before a step, whose gradients are there: what has been written to parameters is in the shards afterwards.
+  void before_step(const Optimizer& optimizer);
   /// After a step: sends the shards to all ranks, which all call it: those of units in which a parameter has a
   /// gradient. Divided parameters are only marked as changed.
-  void gather_parameters(const Optimizer& optimizer) const;
+  void gather_parameters(const Optimizer& optimizer);
   /// The state with whole tensors, on rank 0; null on the others. All ranks must call it.
   StateTree state(const Optimizer& optimizer) const;
   /// The state with a tensor on `meta` in place of each divided one, and what this rank writes of these.
@@ -53,22 +58,24 @@ class OptimizerShards final : public DividedUnits, public DividedMasterWeights {
   /// Loads the parts of this rank of a state with whole tensors. Of those that stand for stored values, it reads these
   /// parts only.
   void load_state(Optimizer& optimizer, const StateTree& state) const;
+  bool in_host_memory() const { return stepped_ && stepped_->in_host_memory(); }
 
   // Of float32 copies, if optimizers step them.
   void write_back(Optimizer& optimizer) override;
-  int64_t bytes() const override { return masters_->bytes(); }
+  int64_t bytes() const override { return stepped_ ? stepped_->master_bytes() : 0; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
  private:
   Tensor shard_of(const Optimizer& optimizer, const std::string& name, const Tensor& parameter);
   std::vector<size_t> changed_units(const Optimizer& optimizer) const;
+  bool has_stepped(size_t unit) const { return stepped_ && stepped_->has(unit); }
   StateTree own_part(const Optimizer& optimizer, const StateTree& state) const;
   /// `elements` of this rank as a part of a tensor like the parameter; none if a rank with a copy writes them.
   TensorPart as_part(size_t unit, size_t index, const Tensor& elements) const;
 
   bool divides_parameters_;
-  std::optional<MasterParts> masters_;
+  std::optional<SteppedParts> stepped_;
   std::map<std::string, Tensor> with_masters_;  // parameters, by the names that optimizers have for them
 };
 

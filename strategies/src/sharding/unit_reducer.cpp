@@ -112,7 +112,7 @@ void UnitReducer::after_backward() {
   } else if (const std::vector<std::string> missing = without_gradient(); !missing.empty()) {
     throw no_gradient_error(missing, groups_.whole().place().rank, "fsdp");
   }
-  gradients_.finish();
+  gradients_.end();
   if (!std::exchange(knows_order_, true)) learn_order();
 }
 

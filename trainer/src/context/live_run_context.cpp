@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "fulgur/core/device/moved_to.h"
 #include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -81,7 +82,7 @@ void LiveRunContext::log_value(std::string_view name, const Value& value, const 
 void LiveRunContext::log(std::string_view name, const Tensor& value, const LogOptions& log_options) {
   // A metric is accumulated in one place, wherever its values come from.
   const bool elsewhere = !value.is_cpu() && value.defined() && value.device() != device();
-  log_value(name, elsewhere ? value.detach().to(device(), /*non_blocking=*/true) : value, log_options);
+  log_value(name, elsewhere ? detail::moved_to(value.detach(), device()) : value, log_options);
 }
 
 void LiveRunContext::log(std::string_view name, double value, const LogOptions& log_options) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "fulgur/core/device/moved_to.h"
 #include "fulgur/core/state/cpu_scalar.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -185,7 +186,7 @@ void LogStore::watch(const Tensor& value) {
     }
   }
   const Tensor here = watch_.device.defined() && watch_.device.device() != value.device()
-                          ? value.detach().to(watch_.device.device(), /*non_blocking=*/true)
+                          ? detail::moved_to(value.detach(), watch_.device.device())
                           : value;
   add_device(watch_, scalars(RunningStage::train, /*epoch=*/false), here, 0, Reduce::sum);
 }

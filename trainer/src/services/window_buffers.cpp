@@ -1,4 +1,5 @@
 #include "services/window_buffers.h"
+#include "fulgur/core/device/moved_to.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -96,9 +97,9 @@ void WindowBuffers::restore_if(const Tensor& found_inf, const LightningModule& m
     if (!held.saved.defined() || !buffer.defined()) continue;
     if (held.is_still(buffer)) {
       if (held.has_values())
-        at::where_out(held.live, left_out.to(held.live.device(), /*non_blocking=*/true), held.saved, held.live);
+        at::where_out(held.live, detail::moved_to(left_out, held.live.device()), held.saved, held.live);
     } else if (same_kind(held.saved, buffer)) {
-      buffer.set_data(at::where(left_out.to(buffer.device(), /*non_blocking=*/true), held.saved, buffer));
+      buffer.set_data(at::where(detail::moved_to(left_out, buffer.device()), held.saved, buffer));
     } else if (left_out.item<bool>()) {
       buffer.set_data(held.saved.clone());
     }

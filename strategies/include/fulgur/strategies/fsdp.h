@@ -52,11 +52,17 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   friend constexpr auto enum_names(StateDictType) {
     return std::to_array<EnumName<StateDictType>>({{StateDictType::full, "full"}, {StateDictType::sharded, "sharded"}});
   }
+  /// What is in host memory during the training, beside the module that begins there.
+  enum class Offload { none, optimizer };
+  friend constexpr auto enum_names(Offload) {
+    return std::to_array<EnumName<Offload>>({{Offload::none, "none"}, {Offload::optimizer, "optimizer"}});
+  }
   struct FULGUR_API Options : DDPStrategy::Options {
     Sharding sharding = Sharding::optimizer;
     Auto<std::vector<std::string>> units = {};
     ReduceDtype reduce_dtype = ReduceDtype::gradient;
     Auto<int64_t> shard_size = {};
+    Offload offload = Offload::none;
     StateDictType state_dict_type = StateDictType::full;
     void fields(Fields& f);
   };

@@ -3,16 +3,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "fulgur/core/export.h"
 #include "fulgur/core/state/tensor.h"
 
 namespace fulgur::detail {
 
 /// Pinned host memory in a few large pieces, which are kept and reused: the driver takes milliseconds per allocation,
 /// however small, and LibTorch rounds each up to a power of two.
-class PinnedSlabs {
+class FULGUR_API PinnedSlabs {
  public:
   /// A part of a slab.
-  struct Place {
+  struct FULGUR_API Place {
     const Tensor* slab = nullptr;  ///< as bytes; valid until the next call
     int64_t offset = 0;
     /// The place as a tensor with these sizes.

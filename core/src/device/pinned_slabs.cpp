@@ -1,4 +1,4 @@
-#include "snapshot/pinned_slabs.h"
+#include "fulgur/core/device/pinned_slabs.h"
 
 #include <ATen/ops/empty.h>
 
