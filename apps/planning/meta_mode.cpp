@@ -281,7 +281,7 @@ void compute_shapes(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   move_arguments(schema, *stack);
   const auto given = torch::jit::last(*stack, schema.arguments().size());
   const MetaStack arguments(given.begin(), given.end());
-  if (const MetaRule rule = meta_rule(schema.name())) {
+  if (const MetaRule rule = meta_rule(schema)) {
     MetaStack results = rule(arguments);
     torch::jit::drop(*stack, arguments.size());
     for (IValue& result : results) stack->push_back(std::move(result));
@@ -300,7 +300,7 @@ void compute_shapes(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
 
 void whole_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto given = torch::jit::last(*stack, op.schema().arguments().size());
-  MetaStack results = meta_rule(op.schema().name())(MetaStack(given.begin(), given.end()));
+  MetaStack results = meta_rule(op.schema())(MetaStack(given.begin(), given.end()));
   torch::jit::drop(*stack, op.schema().arguments().size());
   for (IValue& result : results) stack->push_back(std::move(result));
 }

@@ -12,44 +12,20 @@
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "planning/tensor_rules.h"
 
 namespace fulgur::cli {
 namespace {
-
-using Sizes = std::vector<int64_t>;
-
-at::Tensor made(const Sizes& sizes, const at::Tensor& like) { return at::empty(sizes, like.options()); }
-at::Tensor made(const Sizes& sizes, const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty(sizes, like.options().dtype(dtype));
-}
-at::Tensor same(const at::Tensor& like) { return at::empty_like(like); }
-
-int64_t at_or_last(const Sizes& values, size_t i) { return i < values.size() ? values[i] : values.back(); }
 
 // Statistics of norms are float32 for half inputs.
 at::ScalarType statistics_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-MetaStack like_first(const MetaStack& a) { return {same(a[0].toTensor())}; }
-
 MetaStack broadcast_to_bool(const MetaStack& a) {
   const at::Tensor first = a[0].toTensor();
   return {made(at::infer_size(first.sizes(), a[1].toTensor().sizes()), first, at::kBool)};
 }
-
-MetaStack bool_like_first(const MetaStack& a) {
-  return {made(a[0].toTensor().sizes().vec(), a[0].toTensor(), at::kBool)};
-}
-
-// A loss whose argument `place` is its reduction.
-template <size_t place>
-MetaStack reduced_loss(const MetaStack& a) {
-  const at::Tensor input = a[0].toTensor();
-  return {a[place].toInt() == 0 ? same(input) : made({}, input)};
-}
-
-MetaStack first_itself(const MetaStack& a) { return {a[0]}; }
 
 MetaStack nothing(const MetaStack&) { return {}; }
 
@@ -198,14 +174,6 @@ MetaStack where(const MetaStack& a) {
   return {made(sizes, x.is_meta() ? x : y.is_meta() ? y : condition, at::result_type(x, y))};
 }
 
-MetaStack adaptive_pool(const MetaStack& a) {
-  const at::Tensor input = a[0].toTensor();
-  const Sizes output = a[1].toIntVector();
-  Sizes sizes = input.sizes().vec();
-  std::copy(output.rbegin(), output.rend(), sizes.rbegin());
-  return {made(sizes, input)};
-}
-
 MetaStack embedding(const MetaStack& a) {
   Sizes sizes = a[1].toTensor().sizes().vec();
   sizes.push_back(a[0].toTensor().size(1));
@@ -221,8 +189,6 @@ MetaStack index_select(const MetaStack& a) {
   return {made(sizes, input)};
 }
 
-MetaStack like_second(const MetaStack& a) { return {same(a[1].toTensor())}; }
-
 // The value is what the memory of the tensor holds: what host code has written, or 0.
 MetaStack value_of(const MetaStack& a) {
   const at::Tensor tensor = a[0].toTensor();
@@ -237,59 +203,58 @@ MetaStack value_of(const MetaStack& a) {
 // Both are tensors without values.
 MetaStack equal(const MetaStack& a) { return {a[0].toTensor().sizes() == a[1].toTensor().sizes()}; }
 
-const std::unordered_map<std::string, MetaRule>& rules() {
-  static const std::unordered_map<std::string, MetaRule> all{
-      {"aten::convolution", convolution},
-      {"aten::convolution_backward", convolution_backward},
-      {"aten::native_layer_norm", layer_norm},
-      {"aten::native_layer_norm_backward", layer_norm_backward},
-      {"aten::_fused_rms_norm", rms_norm},
-      {"aten::_fused_rms_norm_backward", rms_norm_backward},
-      {"aten::native_group_norm", group_norm},
-      {"aten::native_group_norm_backward", group_norm_backward},
-      {"aten::native_batch_norm", batch_norm},
-      {"aten::_native_batch_norm_legit", batch_norm},
-      {"aten::native_batch_norm_backward", batch_norm_backward},
-      {"aten::native_dropout", native_dropout},
-      {"aten::native_dropout_backward", like_first},
-      {"aten::embedding", embedding},
-      {"aten::embedding_dense_backward", embedding_backward},
-      {"aten::index_select", index_select},
-      {"aten::_scaled_dot_product_flash_attention", flash_attention},
-      {"aten::_scaled_dot_product_flash_attention_backward", three_gradients},
-      {"aten::_scaled_dot_product_efficient_attention", efficient_attention},
-      {"aten::_scaled_dot_product_efficient_attention_backward", efficient_backward},
-      {"aten::where", where},
-      {"aten::_adaptive_avg_pool2d", adaptive_pool},
-      {"aten::_adaptive_avg_pool2d_backward", like_second},
-      {"aten::_fused_adamw_", nothing},
-      {"aten::_fused_adam_", nothing},
-      {"aten::_fused_sgd_", nothing},
-      {"aten::_fused_adagrad_", nothing},
-      {"aten::equal", equal},
-      {"aten::flip", like_first},
-      {"aten::roll", like_first},
-      {"aten::binary_cross_entropy_backward", like_second},
-      {"aten::binary_cross_entropy_with_logits", reduced_loss<4>},
-      {"aten::mse_loss_backward", like_second},
-      {"aten::smooth_l1_loss_backward", like_second},
-      {"aten::huber_loss_backward", like_second},
-      {"aten::huber_loss", reduced_loss<2>},
-      {"aten::_standard_gamma", like_first},
-      {"aten::_dirichlet_grad", like_first},
-      {"aten::_sample_dirichlet", like_first},
-      {"aten::_index_put_impl_", first_itself},
-      {"aten::logical_and", broadcast_to_bool},
-      {"aten::logical_or", broadcast_to_bool},
-      {"aten::logical_xor", broadcast_to_bool},
-      {"aten::logical_not", bool_like_first},
-      {"aten::logical_and_", first_itself},
-      {"aten::logical_or_", first_itself},
-      {"aten::logical_xor_", first_itself},
-      {"aten::logical_not_", first_itself},
-      {"aten::_pin_memory", first_itself},
-      {"aten::pin_memory", first_itself},
-      {"aten::_local_scalar_dense", value_of}};
+const MetaRules& layer_rules() {
+  static const MetaRules all{{"aten::convolution", convolution},
+                             {"aten::convolution_backward", convolution_backward},
+                             {"aten::native_layer_norm", layer_norm},
+                             {"aten::native_layer_norm_backward", layer_norm_backward},
+                             {"aten::_fused_rms_norm", rms_norm},
+                             {"aten::_fused_rms_norm_backward", rms_norm_backward},
+                             {"aten::native_group_norm", group_norm},
+                             {"aten::native_group_norm_backward", group_norm_backward},
+                             {"aten::native_batch_norm", batch_norm},
+                             {"aten::_native_batch_norm_legit", batch_norm},
+                             {"aten::native_batch_norm_backward", batch_norm_backward},
+                             {"aten::native_dropout", native_dropout},
+                             {"aten::native_dropout_backward", like_first},
+                             {"aten::embedding", embedding},
+                             {"aten::embedding_dense_backward", embedding_backward},
+                             {"aten::index_select", index_select},
+                             {"aten::_scaled_dot_product_flash_attention", flash_attention},
+                             {"aten::_scaled_dot_product_flash_attention_backward", three_gradients},
+                             {"aten::_scaled_dot_product_efficient_attention", efficient_attention},
+                             {"aten::_scaled_dot_product_efficient_attention_backward", efficient_backward},
+                             {"aten::where", where},
+                             {"aten::_adaptive_avg_pool2d", adaptive_pool},
+                             {"aten::_adaptive_avg_pool2d_backward", like_second},
+                             {"aten::_fused_adamw_", nothing},
+                             {"aten::_fused_adam_", nothing},
+                             {"aten::_fused_sgd_", nothing},
+                             {"aten::_fused_adagrad_", nothing},
+                             {"aten::equal", equal},
+                             {"aten::flip", like_first},
+                             {"aten::roll", like_first},
+                             {"aten::binary_cross_entropy_backward", like_second},
+                             {"aten::binary_cross_entropy_with_logits", reduced_loss<4>},
+                             {"aten::mse_loss_backward", like_second},
+                             {"aten::smooth_l1_loss_backward", like_second},
+                             {"aten::huber_loss_backward", like_second},
+                             {"aten::huber_loss", reduced_loss<2>},
+                             {"aten::_standard_gamma", like_first},
+                             {"aten::_dirichlet_grad", like_first},
+                             {"aten::_sample_dirichlet", like_first},
+                             {"aten::_index_put_impl_", first_itself},
+                             {"aten::logical_and", broadcast_to_bool},
+                             {"aten::logical_or", broadcast_to_bool},
+                             {"aten::logical_xor", broadcast_to_bool},
+                             {"aten::logical_not", bool_like_first},
+                             {"aten::logical_and_", first_itself},
+                             {"aten::logical_or_", first_itself},
+                             {"aten::logical_xor_", first_itself},
+                             {"aten::logical_not_", first_itself},
+                             {"aten::_pin_memory", first_itself},
+                             {"aten::pin_memory", first_itself},
+                             {"aten::_local_scalar_dense", value_of}};
   return all;
 }
 
@@ -317,9 +282,11 @@ double attention_flops(const at::Tensor& query, const at::Tensor& key, const at:
 
 }  // namespace
 
-MetaRule meta_rule(const std::string& name) {
-  const auto found = rules().find(name);
-  return found == rules().end() ? nullptr : found->second;
+MetaRule meta_rule(const c10::FunctionSchema& operation) {
+  for (const std::string& name : {cat(operation.name(), ".", operation.overload_name()), operation.name()})
+    for (const MetaRules* rules : {&layer_rules(), &tensor_rules()})
+      if (const auto found = rules->find(name); found != rules->end()) return found->second;
+  return nullptr;
 }
 
 double meta_flops(const std::string& name, const MetaStack& a, const MetaStack& results) {

@@ -220,6 +220,13 @@ TEST_CASE("plan counts float32 copies of weights, and their gradients, divided a
   CHECK_THAT(copies["states"].get<double>(), WithinRel(3 * half["states"].get<double>(), 1e-6));
 }
 
+TEST_CASE("plan knows the shapes of operations for which LibTorch has no kernel without a device") {
+  const Finished run = trainer({"plan", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeOperations", "--optimizer",
+                                "SGD", "--optimizer.lr", "0.1", "--data", "ProbeData"});
+  CAPTURE(run.out, run.err);
+  CHECK(run.exit_code == 0);
+}
+
 TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   const Finished large = trainer(joined({"plan", "--nodes", "8"}, kLlama70B));
   INFO(large.out << large.err);
