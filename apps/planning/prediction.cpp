@@ -115,9 +115,13 @@ PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSha
   if (sharding == PlannedSharding::ddp || sharding == PlannedSharding::optimizer) {
     // Gradients are made while activations are freed, unless an earlier batch of the window has made them.
     memory.gradients = static_cast<double>(model.gradient_bytes);
-    memory.activations = run.accumulate > 1
-                             ? static_cast<double>(step.activation_bytes)
-                             : std::max(0.0, static_cast<double>(step.peak_bytes - model.gradient_bytes));
+    const bool steps_all = sharding == PlannedSharding::ddp;
+    memory.activations = static_cast<double>(
+        run.accumulate > 1
+            ? (steps_all ? step.bytes_with_optimizer : step.activation_bytes)
+            : std::max<int64_t>(0, (steps_all ? step.peak_bytes : step.backward_bytes) - model.gradient_bytes));
+    // Of its part of float32 copies, a rank makes gradients in the step.
+    if (!steps_all) memory.activations = std::max(memory.activations, part(model.master_bytes, ranks));
     if (mesh.ranks() > 1 && !run.bucket_views) memory.exchange = static_cast<double>(model.gradient_bytes);
     return memory;
   }

@@ -326,11 +326,13 @@ StepSize TracedModel::step(int64_t batch_size) {
     loss.backward();
   }
   step.operations = mode.take_operations();
+  step.activation_bytes = memory.peak_without_gradients() - before - step.batch_bytes;
+  step.backward_bytes = memory.peak() - before - step.batch_bytes;
   impl_->step_optimizers();
   mode.set_backward(false);
   mode.set_autocast(std::nullopt);
   mode.take_operations();
-  step.activation_bytes = memory.peak_without_gradients() - before - step.batch_bytes;
+  step.bytes_with_optimizer = memory.peak_without_gradients() - before - step.batch_bytes;
   step.peak_bytes = memory.peak() - before - step.batch_bytes;
   step.block_bytes = memory.peak_of_blocks() - memory.peak();
   return step;

@@ -36,9 +36,12 @@ struct StepSize {
   int64_t batch_size = 0;
   int64_t tokens = 0;  ///< 0: the model counts none
   int64_t batch_bytes = 0;
-  int64_t activation_bytes = 0;  ///< at most, with temporary tensors, without gradients and the batch
-  int64_t peak_bytes = 0;        ///< at most, with gradients, if there are none before backward
-  int64_t block_bytes = 0;       ///< that LibTorch's allocator adds, since blocks are larger than their tensors
+  /// The most bytes of forward and backward, with temporary tensors, without gradients and the batch.
+  int64_t activation_bytes = 0;
+  int64_t backward_bytes = 0;        ///< the same with gradients, if there are none before backward
+  int64_t bytes_with_optimizer = 0;  ///< `activation_bytes`, or those of the optimizers' step if they are more
+  int64_t peak_bytes = 0;            ///< `backward_bytes`, or those of that step
+  int64_t block_bytes = 0;           ///< that LibTorch's allocator adds, since blocks are larger than their tensors
   std::vector<Operation> operations;
 };
 

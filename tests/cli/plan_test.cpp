@@ -215,6 +215,7 @@ TEST_CASE("plan counts float32 copies of weights, and their gradients, divided a
   };
   const auto half = memory({}), copies = memory({"--trainer.precision.master_weights", "true"});
   CHECK(copies["parameters"] == half["parameters"]);
+  CHECK(copies["activations"] == half["activations"]);
   CHECK_THAT(copies["gradients"].get<double>(), WithinRel(2 * half["gradients"].get<double>(), 1e-6));
   // Two moments of bfloat16; two of float32, and the copies.
   CHECK_THAT(copies["states"].get<double>(), WithinRel(3 * half["states"].get<double>(), 1e-6));

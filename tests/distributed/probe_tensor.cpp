@@ -52,7 +52,9 @@ class ProbeTensor : public fulgur::LightningModule {
       f(own_backward, "own_backward", "The first layer is a torch::autograd::Function.");
       f(gates, "gates", "A parameter that all ranks have multiplies divided values, in their shape and type.");
       f(ties, "ties", "The head shares its weight with the embedding.");
-      f(trouble, "trouble", "What reads divided values.").one_of({"none", "reads_weight", "reads_logits", "nan"});
+      f(trouble, "trouble", "What reads divided values.")
+          .one_of({"none", "reads_weight", "reads_logits", "nan", "chunks", "softmax", "own_norm", "joins", "products",
+                   "slices_rows", "counts_tokens"});
     }
   };
   explicit ProbeTensor(const Options& options) : options_(options) {
@@ -96,6 +98,7 @@ class ProbeTensor : public fulgur::LightningModule {
  private:
   Tensor embed(const Tensor& x) {
     Tensor y = x + embedding_((x.select(1, 0) * 4 + 8).clamp(0, 15).to(at::kLong));
+    if (options_.trouble == "counts_tokens") return at::stack({y, y * 0.5, y, y * 0.5}, 1);
     return options_.deep ? at::stack({y, y * 0.5}, 1) : y;
   }
   // What dropout sets to zero in a row of ones.
@@ -114,7 +117,23 @@ class ProbeTensor : public fulgur::LightningModule {
     if (options_.trouble == "reads_weight" && is_training()) h = h + up_->weight.sum();
     if (options_.gates) h = h * slope_.expand_as(h).type_as(h);
     h = drop(at::prelu(at::gelu(h), slope_), "parts");
-    return x + drop(down_(h), "all");
+    if (is_training()) h = troubled(h);
+    Tensor y = down_(h);
+    if (options_.trouble == "counts_tokens" && is_training()) y = y + at::ones({y.size(1), 1}, y.options());
+    return x + drop(y, "all");
+  }
+  // What is along the divided width, or only looks so.
+  Tensor troubled(const Tensor& h) const {
+    if (options_.trouble == "chunks") {
+      const std::vector<Tensor> halves = h.chunk(2, -1);
+      return at::cat({halves[1], halves[0]}, -1);
+    }
+    if (options_.trouble == "softmax") return h.softmax(-1);
+    if (options_.trouble == "own_norm") return h / h.norm(2, {-1}, true);
+    if (options_.trouble == "joins") return at::cat({h, h * 2}, -1).slice(-1, 0, h.size(-1));
+    if (options_.trouble == "products") return h.matmul(h.transpose(-1, -2)).matmul(h);
+    if (options_.trouble == "slices_rows") return at::cat({h.slice(0, 0, 2), h.slice(0, 2)}, 0);
+    return h;
   }
   Tensor head(const Tensor& x) {
     if (options_.deep && is_training() && global_step() == 1) fulgur::log::info(cat("tokens of the norm: ", x.size(1)));

@@ -95,6 +95,7 @@ TEST_CASE("tensor: a module of LibTorch's layers, divided by a plan in YAML") {
        {{"--model.deep", "true"}, "{up: column, down: row, norm: sequence}"},
        {{"--model.deep", "true"}, "{up: column, down: row, head: whole}"},
        {{"--model.deep", "true", "--model.gates", "true"}, "{up: column, down: row}"},
+       {{"--model.deep", "true", "--model.trouble", "slices_rows"}, "{up: column, down: row}"},
        {{"--model.in_classes", "true"}, "{up: column, down: row, head: vocabulary}"},
        {{"--model.in_classes", "true", "--model.deep", "true"}, "{up: column, down: row, head: vocabulary}"},
        {{"--model.in_classes", "true", "--model.deep", "true"}, "{up: column, down: row, head: gathered_column}"},
@@ -291,6 +292,16 @@ TEST_CASE("tensor: what cannot be divided is refused, with the reason") {
              "mlp.c_proj' by column, and it reads values that 'transformer.h.0.mlp.c_fc' divides already"));
   CHECK(says(message(planned(two), wide({"--model.trouble", "reads_weight"})), "aten::sum reads 'up.weight'"));
   CHECK(says(message(planned(two), wide({"--model.own_backward", "true"})), "aten::matmul reads 'up.weight'"));
+  CHECK(
+      says(message(planned(two, "{up: column, down: row, norm: sequence}"), wide({"--model.trouble", "counts_tokens"})),
+           "with one for 2 tokens that all ranks have"));
+  for (const auto& [trouble, operation] : {std::pair{"chunks", "chunk"},
+                                           {"softmax", "softmax"},
+                                           {"own_norm", "norm"},
+                                           {"joins", "cat"},
+                                           {"products", "matmul"}})
+    CHECK(says(message(planned(two), wide({"--model.trouble", trouble})),
+               fulgur::cat("aten::", operation, " works along the outputs of 'up'")));
   CHECK(says(message(planned(two, "{head: vocabulary}"),
                      wide({"--model.in_classes", "true", "--model.trouble", "reads_logits"})),
              "aten::softmax reads logits that 'head' divides by vocabulary"));

@@ -36,6 +36,9 @@ void each_tensor_of(const c10::IValue& value, const Use& use) {
   }
 }
 
+/// Whether the last dimension of the result may be another one than that of the arguments, also if it is as long.
+bool mixes_dimensions(const c10::OperatorHandle& op);
+
 /// The divided tensors that an operation reads.
 struct DividedReads {
   const DividedParameter* parameter = nullptr;

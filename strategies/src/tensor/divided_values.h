@@ -25,10 +25,17 @@ class DividedValues {
     ValueParts parts = ValueParts::features;
     std::string layer;   ///< that has divided them
     int64_t tokens = 0;  ///< of all ranks
+    /// Of the last dimension of a tensor, up to `dims` dimensions, in which it is what the layer divides; 0: it is not.
+    int64_t width = 0, dims = 0;
+    bool is_fused = false;  ///< whether the layer's rule names parts of its outputs
   };
   /// nullptr: all ranks have it.
   const Value* find(const Tensor& value) const;
   void add(const Tensor& value, Value what);
+  /// Whether the last dimension of a tensor, `find(tensor) == &value`, is what the layer divides.
+  static bool has_width(const Tensor& tensor, const Value& value) {
+    return value.width > 0 && tensor.dim() > 0 && tensor.dim() <= value.dims && tensor.size(-1) == value.width;
+  }
   void forget_freed();
 
  private:

@@ -73,7 +73,10 @@ Tensor TensorCalls::linear(const DividedParameter& layer, const Tensor& input, c
   Tensor output = at::linear(input_of_column(layer, input), weight, bias);
   if (layer.split == TensorSplit::gathered_column) return whole_of_parts(output, -1, layer.sizes[0], ranks);
   values_.add(output, {.parts = layer.split == TensorSplit::vocabulary ? ValueParts::vocabulary : ValueParts::features,
-                       .layer = layer.layer});
+                       .layer = layer.layer,
+                       .width = output.size(-1),
+                       .dims = output.dim(),
+                       .is_fused = layer.parts.size() > 1});
   return output;
 }
 

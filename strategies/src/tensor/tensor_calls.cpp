@@ -172,6 +172,8 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       adds_bias ||
       is_one_of(op, {"aten::view", "aten::reshape", "aten::flatten", "aten::contiguous", "aten::to", "aten::detach",
                      "aten::alias", "aten::slice", "aten::narrow", "aten::select", "aten::squeeze", "aten::unsqueeze"});
+  if (value.parts == ValueParts::features) check_width(op, *stack);
+  const bool mixes = mixes_dimensions(op);
   if (!are_tokens) give_sum_of_gradients(op, stack, read);
   {
     std::optional<DividedRandom> random;
@@ -191,7 +193,11 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                         " returns a view of a value that all ranks have, "
                         "together with values of which each has a part, since '",
                         escape_controls(value.layer), "' divides them. Apply it to the former alone."));
-      values_.add(result, value);
+      // A view of a value with other dimensions is told from that by its sizes.
+      if (values_.find(result)) return;
+      DividedValues::Value known = value;
+      if (mixes || !DividedValues::has_width(result, value)) known.width = 0;
+      values_.add(result, std::move(known));
     });
 }
 

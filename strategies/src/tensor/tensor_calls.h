@@ -56,6 +56,9 @@ class TensorCalls {
   /// A norm that the plan names reads a part of the tokens if all ranks have all.
   void divide_input_of_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void give_all_tokens(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
+  /// Throws an Error for an operation that works along outputs of which each rank has a part: its result would be
+  /// another one than that of one process.
+  void check_width(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
   /// What a layer returns whose outputs the ranks add.
   Tensor sum_of_outputs(const DividedParameter& layer, const Tensor& output);
   Tensor linear(const DividedParameter& layer, const Tensor& input, const Tensor& weight,

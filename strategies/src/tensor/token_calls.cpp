@@ -40,6 +40,11 @@ bool TensorCalls::give_own_tokens(const c10::OperatorHandle& op, torch::jit::Sta
     if (!argument.isTensor() || !argument.toTensor().defined() || values_.find(argument.toTensor())) continue;
     const Tensor tensor = argument.toTensor();
     if (schema[i].alias_info() && schema[i].alias_info()->isWrite()) return false;
+    if (tensor.dim() >= 2 && tensor.size(-2) > 1 && tensor.size(-2) != value.tokens)
+      throw Error(cat("[strategies.mesh] ", op.schema().name(), " joins values of which each rank has a part of the ",
+                      value.tokens, " tokens (tensor_plan: sequence) with one for ", tensor.size(-2),
+                      " tokens that all ranks have. A number of tokens must come from the batch, and not from the size "
+                      "of such values: take it from the ids before the embedding."));
     if (tensor.dim() >= 2 && tensor.size(-2) == value.tokens)
       given.emplace_back(i, part_of_value(tensor, -2, shards_.ranks()));
     else if (tensor.requires_grad())
