@@ -273,6 +273,19 @@ void note_operation(const c10::FunctionSchema& schema, const MetaStack& argument
   meta_state->operations.push_back(operation);
 }
 
+bool follows_from_values(const std::string& name) {
+  static const std::unordered_set<std::string> all{"aten::nonzero",
+                                                   "aten::masked_select",
+                                                   "aten::_unique",
+                                                   "aten::_unique2",
+                                                   "aten::unique_dim",
+                                                   "aten::unique_consecutive",
+                                                   "aten::unique_dim_consecutive",
+                                                   "aten::bincount",
+                                                   "aten::repeat_interleave"};
+  return all.contains(name);
+}
+
 void compute_shapes(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard unseen(kBelow);
   const c10::FunctionSchema& schema = op.schema();
@@ -290,8 +303,11 @@ void compute_shapes(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
       op.callBoxed(stack);
     } catch (const c10::NotImplementedError&) {
       throw Error(cat("[plan] the operation ", schema.name(),
-                      " has results whose shapes follow from values, or is not known to the plan. Plan a model "
-                      "without it, or report the operation."));
+                      follows_from_values(schema.name())
+                          ? " has results whose shapes follow from values, which a plan does not have. Plan a model "
+                            "without it."
+                          : " is not known to the plan: LibTorch has no rule for the shapes of its results. Plan a "
+                            "model without it, and report the operation."));
     }
   }
   const auto made = torch::jit::last(*stack, schema.returns().size());

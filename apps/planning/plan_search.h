@@ -28,6 +28,8 @@ class PlanSearch {
   /// The smallest power of two of nodes with which a batch of one sample fits, up to `most`.
   std::optional<int64_t> fewest_nodes(int64_t devices, int64_t most);
   const StepSize& step(int64_t batch_size);
+  /// The smallest power of two of samples that the module can train on, or the config's batch size.
+  int64_t least_batch();
 
  private:
   Prediction best_batch(PlannedSharding sharding, const Mesh& mesh);
@@ -35,6 +37,7 @@ class PlanSearch {
   PlannedRun run_;
   HardwareProfile profile_;
   std::map<int64_t, StepSize> steps_;
+  int64_t least_batch_ = 0;  ///< 0: not known yet
 };
 
 }  // namespace fulgur::cli

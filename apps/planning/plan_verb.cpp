@@ -41,6 +41,10 @@ PlannedRun run_of(const Config& config) {
                             " are not predicted. Plan without it: its exchanges take less time."));
     run.compresses = options->compression != DDPStrategy::Compression::none;
   }
+  if (config.trainer.strategy.class_path() == "fsdp")
+    run.whole_saves =
+        static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value.state_dict_type ==
+        FSDPStrategy::StateDictType::full;
   run.accumulate = config.trainer.accumulate_grad_batches;
   run.global_batch = config.trainer.global_batch_size.value_or(0);
   const auto& matmul = config.trainer.float32_matmul_precision;
@@ -53,8 +57,8 @@ TextRow memory_row(const Prediction& one) {
   for (const auto& [kind, bytes] : one.memory.kinds()) row.push_back(gib(bytes));
   row.push_back(gib(one.memory.total()));
   row.push_back(!one.obstacle.empty() ? one.obstacle
-                : one.holds_whole     ? "fits"
-                                      : "steps fit, the whole module does not");
+                : one.starts()        ? "fits"
+                                      : "steps fit, a save of the whole module does not");
   return row;
 }
 
@@ -93,7 +97,7 @@ std::string reasons(const NodePlan& plan) {
   for (const Prediction& one : plan.shardings) {
     if (&one == best) continue;
     std::string why = one.obstacle;
-    if (why.empty() && best->holds_whole && !one.holds_whole) why = "the whole module does not fit beside its parts";
+    if (why.empty() && best->starts() && !one.starts()) why = "the whole module does not fit beside its parts";
     if (why.empty()) {
       const double times = best->samples_per_s / one.samples_per_s;
       const std::string exposed = cat(": ", duration(one.exposed_s), " of its exchanges are not hidden");
@@ -110,9 +114,12 @@ std::string reasons(const NodePlan& plan) {
   return text;
 }
 
-bool has_option(const Config& config, std::string_view name) {
-  const OptionFields made(component_registry("model").get(config.model.class_path()).make_options());
-  return made.fields.find(name) != nullptr;
+// Whether the model keeps no more activations than it must, or has no such option.
+bool checkpoints_all(const Config& config) {
+  const ConfigNode written = config.model.write();
+  const ConfigNode* const options = written.find("init_args");
+  const ConfigNode* const chosen = options ? options->find("activation_checkpointing") : nullptr;
+  return !chosen || (chosen->is_scalar() && chosen->text() == "all");
 }
 
 /// What would make the sharding fit that is closest to it, and is not in the config yet.
@@ -129,8 +136,7 @@ std::string advice(const NodePlan& plan, const Config& config, std::optional<int
   const auto [kind, bytes] = closest.memory.largest();
   const std::string_view name = kind;
   std::vector<std::string> tries;
-  if (name == "activations" && has_option(config, "activation_checkpointing"))
-    tries.emplace_back("model.activation_checkpointing: all, if it is not set");
+  if (name == "activations" && !checkpoints_all(config)) tries.emplace_back("model.activation_checkpointing: all");
   if (config.trainer.precision.class_path() != "bf16-true")
     tries.emplace_back(name == "activations"
                            ? "precision: bf16-true (with *-mixed, autocast keeps copies of the weights)"
@@ -142,7 +148,7 @@ std::string advice(const NodePlan& plan, const Config& config, std::optional<int
 
 /// What the numbers leave out.
 std::vector<std::string> notes(const Config& config, const ModelSize& model, int64_t devices,
-                               const std::vector<NodePlan>& plans) {
+                               const std::vector<NodePlan>& plans, const MeshReport& meshes) {
   std::vector<std::string> all;
   const auto whole = static_cast<double>(model.parameter_bytes);
   const auto any_best = [&](auto&& is) {
@@ -155,12 +161,13 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
     all.emplace_back(
         "devices wait for exchanges most of the time where efficiency is below 50 %: raise "
         "accumulate_grad_batches, or see docs/slow_networks.md");
-  const bool does_not_start = any_best([](const Prediction& best) { return !best.holds_whole; });
-  if (does_not_start)
-    all.push_back(cat(
-        "a run begins, evaluates and saves with the whole module (", gib(whole),
-        " GiB) on each rank, which does not fit beside its states: training steps are predicted, but such a run cannot "
-        "start yet (docs/distributed.md)"));
+  if (any_best([](const Prediction& best) { return !best.holds_whole; }))
+    all.push_back(cat("with state_dict_type: full, a save of fsdp gathers the whole module (", gib(whole),
+                      " GiB) on each rank, which does not fit beside its parts: set state_dict_type: sharded"));
+  if (std::ranges::any_of(meshes.plans, [](const MeshPlan& plan) { return plan.best() && !plan.best()->holds_whole; }))
+    all.push_back(cat("a run with a mesh begins, evaluates and saves with the whole module (", gib(whole),
+                      " GiB) on each rank, which does not fit beside its parts: steps of the proposed mesh are "
+                      "predicted, but such a run cannot start yet (docs/mesh.md)"));
   if (config.trainer.strategy.class_path() != "fsdp") return all;
   const auto& options = static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value;
   if (options.units.value) all.emplace_back("units are planned as auto, not as in the config");
@@ -182,6 +189,7 @@ PlanJson json_of_prediction(const Prediction& one) {
           {"memory", std::move(memory)},
           {"fits", one.obstacle.empty()},
           {"holds_whole_module", one.holds_whole},
+          {"starts", one.starts()},
           {"obstacle", one.obstacle},
           {"sent_bytes", std::llround(one.sent_bytes)},
           {"step_s", one.step_s()},
@@ -274,7 +282,7 @@ ExitCode plan(const CommandLine& command) {
     meshes.plans.push_back(mesh_search.search({count, devices}));
   }
   const StepSize& step = search.step(model.batch_size());
-  const std::vector<std::string> left_out = notes(config, model.size(), devices, plans);
+  const std::vector<std::string> left_out = notes(config, model.size(), devices, plans, meshes);
   if (command.json) {
     PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));

@@ -195,6 +195,8 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   const double evaluated = static_cast<double>(model.parameter_bytes) + out.memory.states + out.memory.buffers +
                            out.memory.batch + out.memory.libraries;
   out.holds_whole = evaluated <= out.limit;
+  out.stays_divided =
+      (sharding == PlannedSharding::parameters || sharding == PlannedSharding::hybrid) && !run.whole_saves;
   const ComputeTimes times = times_of(step, run, profile);
   const double windows = static_cast<double>(run.accumulate);
   out.compute_s = (times.forward + times.backward) * windows;

@@ -33,6 +33,7 @@ struct PlannedRun {
   bool compresses = false;  ///< gradients are sent in 16 bits
   int64_t accumulate = 1;
   int64_t global_batch = 0;  ///< samples of a step, which decide `accumulate`; 0: not given
+  bool whole_saves = false;  ///< whether fsdp saves with `state_dict_type: full`
   bool tf32 = false;
 };
 
@@ -56,8 +57,11 @@ struct Prediction {
   double limit = 0;           ///< bytes that tensors may have
   std::string obstacle;       ///< why steps do not run; empty if they do
   bool batch_divides = true;  ///< whether the batches of all ranks divide the global batch
-  /// Whether the whole module fits beside this rank's other parts: a run begins, evaluates and saves with it.
+  /// Whether the whole module fits beside this rank's other parts.
   bool holds_whole = true;
+  /// Whether no part of a run needs the whole module, as with divided parameters and `state_dict_type: sharded`.
+  bool stays_divided = false;
+  bool starts() const { return holds_whole || stays_divided; }
   double sent_bytes = 0;  ///< by each rank, in a step
   double compute_s = 0, optimizer_s = 0, exchange_s = 0, exposed_s = 0, jitter_s = 0;
   double step_s() const { return compute_s + optimizer_s + exposed_s + jitter_s; }

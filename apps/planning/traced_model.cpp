@@ -313,7 +313,8 @@ StepSize TracedModel::step(int64_t batch_size) {
     try {
       loss = module.training_step(batch, 0).loss;
     } catch (const Error& error) {
-      if (impl_->data) throw;
+      // What the plan does not know is no matter of the batch.
+      if (impl_->data || std::string_view(error.what()).starts_with("[plan]")) throw;
       throw ConfigError(
           cat("[cli.plan] training_step cannot use a batch of the entries that --input gives: ", error.what(),
               " Give an --input for each entry, in the order of the batch, or "

@@ -60,12 +60,18 @@ std::string why_not(const MeshPrediction& one, const MeshPrediction& best) {
   if (best.holds_whole && !one.holds_whole) return "the whole module does not fit beside its parts";
   const double times = best.samples_per_s / one.samples_per_s;
   if (times < 1.01) return "as fast, within 1 %";
-  const auto [seconds, what] =
-      std::max({std::pair(one.wait_s, "waits for other stages"), std::pair(one.tensor_s, "exchanges along tensor"),
-                std::pair(one.data_s, "averages gradients")});
-  return cat(times < 2 ? cat("takes ", format_fixed((times - 1) * 100, 0), " % longer")
-                       : cat("takes ", format_fixed(times, 1), " times as long"),
-             ": it ", what, " for ", duration(seconds), " of a step");
+  // For a sample, since steps have other numbers of them; as shares of the fastest's time.
+  const auto more = [&](double own, double there) {
+    return (own / one.step_s() / one.samples_per_s - there / best.step_s() / best.samples_per_s) * best.samples_per_s;
+  };
+  const auto [part, what] =
+      std::max({std::pair(more(one.wait_s, best.wait_s), "waits for other stages"),
+                std::pair(more(one.tensor_s, best.tensor_s), "exchanges along tensor"),
+                std::pair(more(one.data_s, best.data_s), "averages of gradients"),
+                std::pair(more(one.compute_s + one.optimizer_s, best.compute_s + best.optimizer_s), "its operations")});
+  return cat(times < 2 ? cat("takes ", format_fixed((times - 1) * 100, 0), " % longer for a sample")
+                       : cat("takes ", format_fixed(times, 1), " times as long for a sample"),
+             ", ", format_fixed(part * 100, 0), " % by ", what);
 }
 
 std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {

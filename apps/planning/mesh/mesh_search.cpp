@@ -31,6 +31,11 @@ std::string without_place(const std::string& message) {
   return end == std::string::npos ? message : message.substr(end + 2);
 }
 
+std::string cannot_trace(const c10::Error& error) {
+  const std::string message = error.what_without_backtrace();
+  return cat("its layers do not compute with their parts: ", message.substr(0, message.find('\n')));
+}
+
 MeshPrediction impossible(const MeshShape& shape, const Mesh& machines, std::string why) {
   MeshPrediction one;
   one.shape = shape;
@@ -55,9 +60,6 @@ MeshSearch::MeshSearch(TracedModel& model, PlanSearch& alone, const Config& conf
   if (config.trainer.strategy.class_path() == "mesh") {
     given_ = static_cast<const OptionsOf<MeshStrategy::Options>&>(config.trainer.strategy.options()).value;
     options_ = *given_;
-    if (options_.mesh.shard != 1)
-      throw ConfigError(cat("[cli.plan] plan does not know mesh.shard yet; the config sets it to ", options_.mesh.shard,
-                            ". Set it to 1."));
     static_cast<void>(MeshStrategy(options_));  // refuses options that do not go together
   }
   for (const LayerChain::Layer& layer : model.module().stages().layers) layers_.push_back(layer.name);
@@ -103,8 +105,14 @@ MeshPrediction MeshSearch::predict(const MeshShape& shape, int64_t micro_batch, 
 }
 
 std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
-  if (!given_ || given_->mesh.tensor * given_->mesh.pipeline == 1) return std::nullopt;
+  if (!given_) return std::nullopt;
   const MeshAxes& axes = given_->mesh;
+  if (axes.shard > 1) {
+    MeshShape shape{.tensor = axes.tensor, .pipeline = axes.pipeline};
+    shape.data = std::max<int64_t>(machines.ranks() / (axes.tensor * axes.pipeline), 1);
+    return impossible(shape, machines, cat("plan does not know mesh.shard yet; the config sets it to ", axes.shard));
+  }
+  if (axes.tensor * axes.pipeline == 1) return std::nullopt;
   MeshShape shape{.tensor = axes.tensor,
                   .pipeline = axes.pipeline,
                   .schedule = given_->schedule,
@@ -129,9 +137,15 @@ std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
                             "global_batch_size, ", run_.global_batch));
     shape.accumulate = run_.global_batch / (batch * shape.data);
   }
-  MeshPrediction found = predict(shape, (batch + shape.micro_batches - 1) / shape.micro_batches, machines);
-  found.batch_size = batch;
-  return found;
+  try {
+    MeshPrediction found = predict(shape, (batch + shape.micro_batches - 1) / shape.micro_batches, machines);
+    found.batch_size = batch;
+    return found;
+  } catch (const Error& error) {
+    return impossible(shape, machines, without_place(error.what()));
+  } catch (const c10::Error& error) {
+    return impossible(shape, machines, cannot_trace(error));
+  }
 }
 
 std::string MeshSearch::divide_global_batch(MeshShape& shape, int64_t micro_batch) const {
@@ -152,11 +166,12 @@ std::string MeshSearch::divide_global_batch(MeshShape& shape, int64_t micro_batc
 // Memory grows with the micro-batch, so the search ends at the first size that does not fit.
 MeshPrediction MeshSearch::best_batch(MeshShape shape, const Mesh& machines) {
   MeshPrediction best;
-  for (int64_t size = 1; size <= kLargestMicroBatch; size *= 2) {
+  const int64_t least = alone_.least_batch();
+  for (int64_t size = least; size <= kLargestMicroBatch; size *= 2) {
     std::string why = run_.global_batch > 0 ? divide_global_batch(shape, size) : std::string();
     MeshPrediction one = why.empty() ? predict(shape, size, machines) : impossible(shape, machines, std::move(why));
-    if (!one.obstacle.empty()) return size == 1 ? one : best;
-    if (size == 1 || one.samples_per_s > best.samples_per_s * 1.01) best = std::move(one);
+    if (!one.obstacle.empty()) return size == least ? one : best;
+    if (size == least || one.samples_per_s > best.samples_per_s * 1.01) best = std::move(one);
   }
   return best;
 }
@@ -192,7 +207,7 @@ MeshPlan MeshSearch::search(const Mesh& machines) {
         cannot = without_place(error.what());
         plan.meshes.push_back(impossible(shape, machines, cannot));
       } catch (const c10::Error& error) {
-        cannot = cat("its layers cannot be traced: ", error.what_without_backtrace());
+        cannot = cannot_trace(error);
         plan.meshes.push_back(impossible(shape, machines, cannot));
       }
     }

@@ -196,9 +196,22 @@ TEST_CASE("plan of a mesh that the ranks do not form, or that lacks memory") {
     CHECK(run.exit_code == 2);
     CHECK(says(run.err, why));
   };
-  refused(mesh("{tensor: 8}", {"--devices", "8"}), "has 4 n_head, which mesh.tensor: 8 does not divide");
-  refused(mesh("{shard: 2, tensor: 2}", {"--devices", "4"}), "mesh.shard");
+  CHECK(says(given_mesh(mesh("{tensor: 8}", {"--devices", "8"}))["obstacle"],
+             "has 4 n_head, which mesh.tensor: 8 does not divide"));
+  CHECK(
+      says(given_mesh(mesh("{shard: 2, tensor: 2}", {"--devices", "4"}))["obstacle"], "plan does not know mesh.shard"));
   refused(mesh("{tensor: 2}", {"--devices", "2", "--trainer.strategy.cuts", "[h.1]"}), "cuts has no effect");
+}
+
+TEST_CASE("plan of a model that needs several samples, and reasons that compare samples") {
+  const Finished norm =
+      trainer({"plan", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeOperations", "--model.needs_samples", "3",
+               "--model.only", "relu", "--data", "ProbeData", "--optimizer", "SGD", "--optimizer.lr", "0.1"});
+  INFO(norm.out << norm.err);
+  CHECK(norm.exit_code == 0);
+  const Finished run = trainer(both({"plan"}, mesh("{pipeline: 2}", {"--devices", "8"})));
+  INFO(run.out);
+  CHECK(says(run.out, "longer for a sample, "));
 }
 
 TEST_CASE("plan finds meshes for a model with 70 billion parameters in seconds") {

@@ -186,14 +186,20 @@ class ProbeOperations : public fulgur::LightningModule {
  public:
   struct Options {
     std::string only;
-    void fields(fulgur::Fields& f) { f(only, "only", "The name of an operation; empty: all."); }
+    int64_t needs_samples = 1;
+    void fields(fulgur::Fields& f) {
+      f(only, "only", "The name of an operation; empty: all.");
+      f(needs_samples, "needs_samples", "A batch has as many at least.");
+    }
   };
   explicit ProbeOperations(const Options& options) : options_(options), layer_(2, 1) {
     register_module("layer", layer_);
   }
 
   fulgur::StepOutput training_step(const fulgur::Batch& batch, int64_t) override {
-    const Tensor scale = layer_(std::get<Tensor>(batch.begin()->second).slice(1, 0, 2)).mean();
+    const Tensor input = std::get<Tensor>(batch.begin()->second);
+    if (input.size(0) < options_.needs_samples) throw fulgur::Error("too few samples");
+    const Tensor scale = layer_(input.slice(1, 0, 2)).mean();
     Tensor loss = scale;
     for (const auto& [name, operation] : operations()) {
       if (!options_.only.empty() && name != options_.only) continue;
