@@ -180,6 +180,14 @@ std::string bytes_per_parameter(RunContext& run) {
 }
 
 // Numbers of values of the parameters.
+// A strategy may give parameters other sizes.
+std::set<std::string> trained_names(const LightningModule& module) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : unique_parameters(module))
+    if (value.requires_grad()) names.insert(name);
+  return names;
+}
+
 std::pair<int64_t, int64_t> trainable_and_all(const torch::nn::Module& module) {
   int64_t trainable = 0, all = 0;
   for (const NamedParameter& parameter : unique_parameters(module)) {
@@ -204,16 +212,16 @@ ModelSummary::ModelSummary(Options options) : options_(options) {}
 void ModelSummary::on_fit_start(RunContext& run) {
   if (!run.is_global_zero()) return;
   for (const std::string& line : summarize(run.module(), options_.max_depth)) run.print(line);
-  trainable_ = trainable_and_all(run.module()).first;
+  trained_ = trained_names(run.module());
   if (const std::string line = bytes_per_parameter(run); !line.empty()) run.print(line);
 }
 
 // Callbacks such as Finetuning freeze parameters after the fit has begun.
 void ModelSummary::on_train_start(RunContext& run) {
   if (!run.is_global_zero()) return;
+  std::set<std::string> trained = trained_names(run.module());
+  if (trained == std::exchange(trained_, std::move(trained))) return;
   const auto [trainable, total] = trainable_and_all(run.module());
-  if (trainable == trainable_) return;
-  trainable_ = trainable;
   run.print(cat("callbacks have changed which parameters are trained: now ", format_count(trainable),
                 " trainable params, ", format_count(total - trainable), " non-trainable params"));
 }

@@ -49,18 +49,20 @@ void check_mesh_options(const MeshStrategy::Options& options) {
 }
 
 int64_t data_size(const MeshAxes& axes, int64_t ranks) {
-  int64_t rest = ranks;
-  std::string before;
+  int64_t inner = 1;
+  std::string product;
   for (const auto& [axis, size] :
-       {std::pair{"pipeline", axes.pipeline}, {"tensor", axes.tensor}, {"shard", axes.shard}}) {
-    if (rest % size != 0)
-      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size, " does not divide the ", rest, " ranks ",
-                            before.empty() ? "of the run" : cat("that ", before, " leave of those of the run"),
-                            " (devices × num_nodes). Set trainer.devices so that they are a multiple of ", size,
-                            ", or mesh.", axis, " to a divisor of ", rest, "."));
-    rest /= size;
-    if (size > 1) before += cat(before.empty() ? "mesh." : " and mesh.", axis);
+       {std::pair{"tensor", axes.tensor}, {"shard", axes.shard}, {"pipeline", axes.pipeline}}) {
+    inner *= size;
+    if (size > 1) product += cat(product.empty() ? "mesh." : " × mesh.", axis, ": ", size);
+    if (ranks % inner != 0)
+      throw ConfigError(cat("[strategies.mesh] mesh.", axis, ": ", size, " does not fit the ", ranks,
+                            " ranks of the run (devices × num_nodes), which must be a multiple of ", product,
+                            product.find(" × ") == std::string::npos ? "" : cat(" = ", inner),
+                            ". Set trainer.devices to ", "a multiple of ", inner, " for one node, or lower mesh.", axis,
+                            "."));
   }
+  const int64_t rest = ranks / inner;
   const int64_t data = axes.data.value.value_or(rest);
   if (data != rest)
     throw ConfigError(cat(
@@ -102,8 +104,8 @@ void MeshStrategy::Options::fields(Fields& f) {
     "as "
     "possible.");
   f(tensor_plan, "tensor_plan",
-    "How ranks of the axis tensor divide layers, by patterns of their names: column, gathered_column, row, vocabulary "
-    "or whole. Comes before the plan of the module.");
+    "How ranks of the axis tensor divide layers, by patterns of their names: column, gathered_column, row, vocabulary, "
+    "sequence (norms) or whole. Comes before the plan of the module.");
   f(units, "units",
     "With mesh.shard, patterns of the names of modules whose parameters are exchanged together. auto: the elements of "
     "each ModuleList; the remaining parameters are one unit; []: all are one.");

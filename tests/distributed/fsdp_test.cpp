@@ -333,6 +333,21 @@ TEST_CASE("fsdp: a run with parts of float32 copies continues to the bit, also a
   CHECK(difference_of_masters(expected, last_checkpoint(other.path())) == 0);
 }
 
+TEST_CASE("fsdp: a run with float32 weights begins with the float32 copies of a checkpoint") {
+  const std::string strategy = GENERATE("ddp", "parameters");
+  const TemporaryFolder folder;
+  const auto half = trained(folder, 2, strategy, kAdam + kMasters + Arguments{"--trainer.max_steps", "6"});
+  const auto copies = fulgur::read_checkpoint(half).state.at("precision").at("master_weights").as_map();
+  const TemporaryFolder more;
+  const auto runs = fit(more.path(), 2, strategy,
+                        kAdam + Arguments{"--trainer.max_steps", "7", "--optimizer.lr", "0", "--optimizer.weight_decay",
+                                          "0", "--load.weights_only", "true", "--ckpt_path", half.string()});
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].out + runs[0].err, "are the float32 copies of the checkpoint"));
+  for (const auto& [name, value] : fulgur::read_checkpoint(last_checkpoint(more.path())).module)
+    if (const auto copy = copies.find(name); copy != copies.end()) CHECK(value.equal(copy->second.tensor()));
+}
+
 TEST_CASE("fsdp: 2 and 4 ranks reach the weights of one process on the batches of all") {
   const int world = GENERATE(2, 4);
   const std::string sharding = GENERATE("optimizer", "gradients", "parameters");

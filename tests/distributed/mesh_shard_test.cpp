@@ -161,7 +161,7 @@ TEST_CASE("shard: what does not fit is refused, with the reason") {
   const Arguments plain = kMeshAdam + Arguments{"--model", "ProbeStages"};
   const auto again = [](const char* option, const char* value) { return Arguments{option, value}; };
   CHECK(says(message({.pipeline = 2, .more = again("--trainer.strategy.mesh.shard", "2"), .shard = 3}, plain),
-             "mesh.shard: 2 does not divide the 3 ranks that mesh.pipeline leave"));
+             "which must be a multiple of mesh.shard: 2 × mesh.pipeline: 2 = 4"));
   CHECK(says(message({.pipeline = 1, .more = again("--trainer.strategy.mesh.data", "2"), .shard = 2}, plain),
              "2 (data) × 2 (shard) × 1 (pipeline) = 4 ranks, and the run has 2"));
   CHECK(says(message({.pipeline = 2, .more = again("--trainer.strategy.units", "[first]")}, plain),

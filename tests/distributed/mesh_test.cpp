@@ -224,7 +224,7 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
   };
   const Arguments plain = layers({});
   CHECK(says(message({.pipeline = 3, .more = {"--trainer.strategy.mesh.pipeline", "2"}}, plain),
-             "mesh.pipeline: 2 does not divide the 3 ranks"));
+             "mesh.pipeline: 2 does not fit the 3 ranks of the run"));
   CHECK(says(message({.pipeline = 2, .more = {"--trainer.strategy.mesh.data", "2"}}, plain),
              "the axes of the mesh have 2 (data) × 2 (pipeline) = 4 ranks, and the run has 2"));
   CHECK(says(message({.pipeline = 4}, layers({"--model.layers", "1"})), "4 stages need at least as many layers"));

@@ -272,7 +272,7 @@ TEST_CASE("tensor: what cannot be divided is refused, with the reason") {
   CHECK(says(message(three, mesh_gpt(text, {"--model.n_head", "2"})), "has 2 n_head, which mesh.tensor: 3 does not"));
   CHECK(says(message(two, mesh_gpt(text, {"--model.n_kv_head", "1"})), "has 1 n_kv_head, which mesh.tensor: 2 does"));
   Mesh six{.pipeline = 1, .more = {"--trainer.strategy.mesh.tensor", "2"}, .tensor = 3};
-  CHECK(says(message(six, wide()), "mesh.tensor: 2 does not divide the 3 ranks"));
+  CHECK(says(message(six, wide()), "mesh.tensor: 2 does not fit the 3 ranks"));
   CHECK(says(message(two, wide()), "there are no rules"));
   CHECK(says(message(planned(two, "{upp: column}"), wide()), "'upp' matches none. The layers are embedding, up, down"));
   CHECK(
@@ -283,6 +283,12 @@ TEST_CASE("tensor: what cannot be divided is refused, with the reason") {
   CHECK(
       says(message(planned(two, "{down: row}"), wide({"--model.hidden", "5"})), "has 5 inputs, which mesh.tensor: 2"));
   CHECK(says(message(planned(two, "{up: sequence}"), wide()), "sequence is for norms"));
+  CHECK(says(message(planned(two, "{'*': whole}"), wide()), "divide no layer"));
+  CHECK(says(message(planned(two, "{embedding: column}"), wide()), "is an embedding, which column does not divide"));
+  CHECK(says(message(planned(two, "{up: column}"), wide()),
+             " multiplies the outputs of 'up', of which each rank has a part"));
+  CHECK(says(message(planned(two, "{head: column}"), wide({"--model.in_classes", "true"})),
+             "aten::cross_entropy_loss works along the outputs of 'head'"));
   CHECK(says(
       message(planned(two, "{embedding: vocabulary}"), wide({"--model.in_classes", "true", "--model.ties", "true"})),
       "Add both to the plan"));

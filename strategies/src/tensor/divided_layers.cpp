@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <optional>
@@ -94,6 +95,9 @@ std::vector<int64_t> parts_of(const OwnParameters& layer, const TensorRule& rule
   std::vector<int64_t> sizes;
   int64_t sum = 0;
   for (const FusedPart& part : parts) {
+    if (part.units < 1 || part.outputs % part.units != 0)
+      refuse_layer(layer.layer, cat("has a part of ", part.outputs, " outputs in its rule, which its ", part.units, " ",
+                                    part.unit, " do not divide."));
     if (part.units % ranks != 0)
       refuse_layer(layer.layer, cat("has ", part.units, " ", part.unit, ", which mesh.tensor: ", ranks,
                                     " does not divide. Set it to a divisor."));
@@ -104,9 +108,20 @@ std::vector<int64_t> parts_of(const OwnParameters& layer, const TensorRule& rule
   return sizes;
 }
 
+void check_kind(const LightningModule& module, const OwnParameters& layer, TensorSplit split) {
+  if (split == TensorSplit::vocabulary) return;
+  for (const auto& item : module.named_modules("", /*include_self=*/false))
+    if (item.key() == layer.layer && dynamic_cast<const torch::nn::EmbeddingImpl*>(item.value().get()))
+      refuse_layer(layer.layer,
+                   cat("is an embedding, which ", enum_text(split), " does not divide. Divide it by vocabulary."));
+}
+
 void divide_layer(const OwnParameters& layer, const TensorRule& rule, int64_t ranks,
                   std::vector<DividedParameter>& divided) {
   const Tensor& weight = weight_of(layer, rule.split);
+  if (!rule.parts.empty() && rule.split != TensorSplit::column && rule.split != TensorSplit::gathered_column)
+    refuse_layer(layer.layer, cat("has parts in its rule, which ", enum_text(rule.split),
+                                  " does not use. Remove them, or divide it by column."));
   const int64_t dim = rule.split == TensorSplit::row ? 1 : 0;
   const std::vector<int64_t> parts = parts_of(layer, rule, weight.size(dim), ranks);
   for (const auto& [name, value] : layer.values) {
@@ -199,13 +214,19 @@ DividedLayers plan_divided_layers(const LightningModule& module, const std::map<
     // The module knows the parts of its layers.
     if (!rule || (of_module && of_module->split == rule->split)) rule = of_module;
     if (!rule || rule->split == TensorSplit::whole) continue;
-    if (rule->split == TensorSplit::sequence)
+    if (rule->split == TensorSplit::sequence) {
       add_norm(layer, divided.of_norms);
-    else
+    } else {
+      check_kind(module, layer, rule->split);
       divide_layer(layer, *rule, ranks, divided.parameters);
+    }
   }
   check_used(chosen, used_chosen, layers);
   check_used(own, used_own, layers);
+  if (divided.parameters.empty())
+    throw ConfigError(cat("[strategies.mesh] the rules of tensor_plan divide no layer, so all ", ranks,
+                          " ranks along mesh.tensor would compute the same. Name layers to divide, or set mesh.tensor: "
+                          "1."));
   divided.parameters = each_once(std::move(divided.parameters), layers);
   return divided;
 }

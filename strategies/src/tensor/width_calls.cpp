@@ -20,7 +20,9 @@ enum class Along {
 const std::unordered_map<std::string, Along>& operations_along() {
   static const std::unordered_map<std::string, Along> all = [] {
     std::unordered_map<std::string, Along> kinds{
-        {"aten::layer_norm", Along::always}, {"aten::rms_norm", Along::always}, {"aten::glu", Along::mixes}};
+        {"aten::layer_norm", Along::always},         {"aten::rms_norm", Along::always},
+        {"aten::cross_entropy_loss", Along::always}, {"aten::nll_loss", Along::always},
+        {"aten::nll_loss_nd", Along::always},        {"aten::glu", Along::mixes}};
     for (const char* name :
          {"chunk", "unsafe_chunk", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes",
           "tensor_split", "narrow", "slice", "select", "unbind", "index_select"})
@@ -60,6 +62,12 @@ const std::unordered_map<std::string, Along>& operations_along() {
     return kinds;
   }();
   return all;
+}
+
+// The argument that is the weight of a linear layer, after its input; 0: the operation is none.
+size_t whole_weight(const c10::OperatorHandle& op) {
+  if (is_one_of(op, {"aten::linear", "aten::matmul", "aten::mm"})) return 1;
+  return is_one_of(op, {"aten::addmm"}) ? 2 : 0;
 }
 
 // Whether the argument `dim`, or `dims`, names the last of `count` dimensions; a reduction of all does not.
@@ -112,6 +120,14 @@ void TensorCalls::check_width(const c10::OperatorHandle& op, const torch::jit::S
   // A sum of products over the outputs.
   if (divided > 1 && is_one_of(op, {"aten::matmul", "aten::mm", "aten::bmm", "aten::dot"}))
     is_wrong = arguments[0].isTensor() && values_.find(arguments[0].toTensor()) == value;
+  if (const size_t weight = whole_weight(op); weight > 0 && arguments[weight].isTensor()) {
+    const Tensor input = arguments[weight - 1].toTensor(), other = arguments[weight].toTensor();
+    if (values_.find(input) == value && !values_.find(other) && !shards_.with_memory(other))
+      throw Error(cat("[strategies.mesh] ", name, " multiplies the outputs of '", escape_controls(value->layer),
+                      "', of which each rank has a part (tensor_plan: column), by a weight that all ranks have. Divide "
+                      "the layer with this weight by row, or '",
+                      escape_controls(value->layer), "' by gathered_column."));
+  }
   if (!is_wrong) return;
   throw Error(cat("[strategies.mesh] ", name, " works along the outputs of '", escape_controls(value->layer),
                   "', of which each rank has a part (tensor_plan: column), so its result would not be that of one "

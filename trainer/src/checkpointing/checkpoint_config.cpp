@@ -31,6 +31,8 @@ Side side_of(std::string_view key) {
     return Side::ignored;
   // A checkpoint names no code to load, and the same plug-in may be elsewhere now.
   if (below("plugin")) return Side::ignored;
+  // A resumed run stays in its run folder, which is printed.
+  if (below("trainer.default_root_dir")) return Side::ignored;
   if (below("adapters.path")) return Side::ignored;
   if (below("model") || below("adapters")) return Side::model;
   if (below("optimizer") || key.starts_with("lr_scheduler") || below("seed_everything")) return Side::checkpoint;

@@ -79,6 +79,29 @@ std::function<void(CheckpointContent&)> late_values(Collecting collecting) {
   };
 }
 
+namespace {
+
+// A run in half precision with master_weights has saved weights that are rounded, and what they are rounded from.
+int64_t take_float32_copies(const LightningModule& module, CheckpointContent& content) {
+  const StateTree* const precision = content.state.contains("precision") ? &content.state.at("precision") : nullptr;
+  if (!precision || !precision->is_map() || !precision->contains("master_weights")) return 0;
+  const StateTree& copies = precision->at("master_weights");
+  int64_t taken = 0;
+  for (const NamedParameter& parameter : unique_parameters(module)) {
+    if (parameter.value.scalar_type() != at::kFloat || !copies.is_map() || !copies.contains(parameter.name)) continue;
+    for (auto& [name, saved] : content.module) {
+      if (name != parameter.name || !at::isReducedFloatingType(saved.scalar_type())) continue;
+      const Tensor& copy = copies.at(name).tensor();
+      if (copy.sizes() != saved.sizes()) continue;
+      saved = copy;
+      ++taken;
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
 void load_weights(RunState& run, const CheckpointContent& content, const fs::path& checkpoint) {
   const CheckpointLoading& load = run.load;
   // A checkpoint of a run in another precision has the dtypes of that precision.
@@ -89,8 +112,12 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
   };
   const auto parameters = unique_parameters(*run.model);
   if (std::ranges::any_of(parameters, of_other_dtype)) run.strategy->precision().convert_module(*run.model);
+  CheckpointContent exact = content;
+  if (const int64_t copies = take_float32_copies(*run.model, exact); copies > 0)
+    run.print(
+        cat("weights: ", copies, " are the float32 copies of the checkpoint, since this run has float32 weights"));
   const LoadReport report = load_or_advise(
-      *run.model, content, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
+      *run.model, exact, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
     run.print(cat("weights: ", report.converted.size(), " of another dtype were converted, such as ",
                   report.converted.front()));

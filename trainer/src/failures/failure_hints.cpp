@@ -23,6 +23,9 @@ constexpr std::array kHints{
     Hint{"shapes cannot be multiplied",
          "a linear layer got a different number of features than its in_features: see the batch's shapes above. Should "
          "the input be flattened, or in_features changed?"},
+    Hint{"Expected a proper Tensor but got None",
+         "a tensor is undefined. Gradients are, before the first backward, and with fsdp or mesh.shard once they are "
+         "exchanged: optimizer.gradients() has this rank's parts, and fulgur::grad_norm(optimizer) the norm of all"},
     Hint{"size mismatch", "the shapes of two inputs do not fit: see the batch's shapes above"},
     Hint{"is out of bounds",
          "an index or a label is not below the number of classes or rows. Labels count from 0. Does "

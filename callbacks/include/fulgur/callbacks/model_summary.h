@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ class FULGUR_API ModelSummary final : public Callback {
 
  private:
   Options options_;
-  int64_t trainable_ = 0;  // numbers of values when the table was printed
+  std::set<std::string> trained_;  // names of parameters when the table was printed
 };
 
 /// The lines that `ModelSummary` prints. `max_depth` is the number of levels of layers that get a row: -1 shows all of
