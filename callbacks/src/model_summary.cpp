@@ -220,7 +220,8 @@ void ModelSummary::on_fit_start(RunContext& run) {
 void ModelSummary::on_train_start(RunContext& run) {
   if (!run.is_global_zero()) return;
   std::set<std::string> trained = trained_names(run.module());
-  if (trained == std::exchange(trained_, std::move(trained))) return;
+  if (trained == trained_) return;
+  trained_ = std::move(trained);
   const auto [trainable, total] = trainable_and_all(run.module());
   run.print(cat("callbacks have changed which parameters are trained: now ", format_count(trainable),
                 " trainable params, ", format_count(total - trainable), " non-trainable params"));

@@ -137,9 +137,10 @@ TEST_CASE("a simulated pipeline waits for its slowest stage and for messages") {
   // The second forward of the first stage hides two of the other's three.
   CHECK(simulate(ranks, {.stages = {twice, one}}).makespan == 8 * 6 + 3 - 2);
   // One to the second stage, and one back; between them, two to the next backward of a micro-batch.
-  const double waits = simulate(ranks, {.stages = {one, one}, .message = 0.5}).makespan - simulate(ranks, 2).makespan;
+  const double waits =
+      simulate(ranks, {.stages = {one, one}, .messages = {0.5}}).makespan - simulate(ranks, 2).makespan;
   CHECK(waits >= 1);
-  CHECK(simulate(ranks, {.stages = {one, one}, .message = 0}).makespan == simulate(ranks, 2).makespan);
+  CHECK(simulate(ranks, {.stages = {one, one}}).makespan == simulate(ranks, 2).makespan);
 }
 
 }  // namespace pipeline_schedule_test

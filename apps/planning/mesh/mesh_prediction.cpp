@@ -1,6 +1,7 @@
 #include "planning/mesh/mesh_prediction.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/simulate_schedule.h"
@@ -8,10 +9,31 @@
 namespace fulgur::cli {
 namespace {
 
-// Of `count` ranks, every `stride`-th of the run.
-Mesh machines_of(int64_t count, int64_t stride, int64_t devices) {
-  const int64_t in_node = std::clamp<int64_t>(devices / stride, 1, count);
-  return {.nodes = (count + in_node - 1) / in_node, .devices = in_node};
+// Of `count` ranks, every `stride`-th of the run: the group that is on the most nodes.
+Mesh machines_of(int64_t count, int64_t stride, const Mesh& run) {
+  Mesh most{.nodes = 0, .devices = 0};
+  for (int64_t first = 0; first + (count - 1) * stride < run.ranks(); ++first) {
+    // Groups begin at the places below `stride` of each block.
+    if (first % (count * stride) >= stride) continue;
+    int64_t nodes = 0, in_node = 0, most_in_node = 0, last = -1;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t node = (first + i * stride) / run.devices;
+      in_node = node == last ? in_node + 1 : 1;
+      nodes += node != last;
+      most_in_node = std::max(most_in_node, in_node);
+      last = node;
+    }
+    if (nodes > most.nodes) most = {.nodes = nodes, .devices = most_in_node};
+  }
+  return most;
+}
+
+// Whether ranks at two places along `pipeline` are on different nodes, for any share of the data.
+bool are_apart(int64_t a, int64_t b, const MeshShape& shape, const Mesh& run) {
+  const int64_t stride = shape.tensor * shape.data;
+  for (int64_t i = 0; i < stride; ++i)
+    if ((a * stride + i) / run.devices != (b * stride + i) / run.devices) return true;
+  return false;
 }
 
 double message_s(double bytes, bool between_nodes, const HardwareProfile& profile) {
@@ -27,16 +49,13 @@ class MeshTimes {
  public:
   MeshTimes(const MeshModel& model, const MeshShape& shape, const Mesh& machines, const PlannedRun& run,
             const HardwareProfile& profile)
-      : model_(model),
-        shape_(shape),
-        run_(run),
-        profile_(profile),
-        tensor_(machines_of(shape.tensor, 1, machines.devices)) {
+      : model_(model), shape_(shape), run_(run), profile_(profile), tensor_(machines_of(shape.tensor, 1, machines)) {
     for (const LayerTrace& layer : model.traced.layers) layers_.push_back(times_of(layer));
-    const bool between_nodes = shape.tensor * shape.data >= machines.devices;
-    for (const auto& [begin, end] : model.plan.stages)
-      if (begin > 0)
-        message_ = std::max(message_, message_s(input_bytes(model.traced.layers, begin), between_nodes, profile));
+    for (size_t stage = 1; stage < model.plan.stages.size(); ++stage) {
+      const auto place = static_cast<int64_t>(stage) % shape.pipeline;
+      const bool apart = are_apart((place + shape.pipeline - 1) % shape.pipeline, place, shape, machines);
+      messages_.push_back(message_s(input_bytes(model.traced.layers, model.plan.stages[stage].first), apart, profile));
+    }
   }
 
   /// Sums of the layers of a rank's stages.
@@ -123,7 +142,7 @@ class MeshTimes {
     return actions;
   }
   double simulated_s(int64_t count) const {
-    detail::StageTimes times{.stages = {}, .message = message_};
+    detail::StageTimes times{.stages = {}, .messages = messages_};
     for (size_t stage = 0; stage < model_.plan.stages.size(); ++stage) times.stages.push_back(actions_of(stage));
     return detail::simulate(detail::make_schedule(shape_.schedule, shape_.pipeline_shape(count)), times).makespan;
   }
@@ -134,7 +153,7 @@ class MeshTimes {
   const HardwareProfile& profile_;
   Mesh tensor_;
   std::vector<LayerTimes> layers_;
-  double message_ = 0;
+  std::vector<double> messages_;  // between stages
 };
 
 // The rank of the pipeline that needs the most.
@@ -173,8 +192,9 @@ void add_times(MeshPrediction& out, const MeshModel& model, const PlannedRun& ru
   const MeshShape& shape = out.shape;
   const MeshTimes times(model, shape, out.machines, run, profile);
   const auto micro_batches = static_cast<double>(shape.micro_batches * shape.accumulate);
-  const Mesh data = machines_of(shape.data, shape.tensor, out.machines.devices);
-  const bool between_nodes = shape.tensor * shape.data >= out.machines.devices;
+  const Mesh data = machines_of(shape.data, shape.tensor, out.machines);
+  // Parameters of several stages are those of the first and of the last one, as a rule.
+  const bool between_nodes = are_apart(0, shape.pipeline - 1, shape, out.machines);
   const double state_ratio =
       static_cast<double>(model.size.state_bytes) / std::max(1.0, static_cast<double>(model.size.gradient_bytes));
   double busiest = -1, owned = 0;
@@ -251,6 +271,28 @@ MeshPrediction predict_mesh(const MeshModel& model, const MeshShape& shape, cons
   add_times(out, model, run, profile);
   out.saves = saves_of(model.size, shape.ranks(), profile);
   return out;
+}
+
+MeshPrediction between(const MeshPrediction& smaller, MeshPrediction larger, double share) {
+  const auto mix = [&](double MeshPrediction::*value) { return smaller.*value * (1 - share) + larger.*value * share; };
+  const double alone =
+                   smaller.efficiency * smaller.step_s() * (1 - share) + larger.efficiency * larger.step_s() * share,
+               tokens = larger.samples_per_s > 0 ? larger.tokens_per_s / larger.samples_per_s : 0,
+               flops =
+                   smaller.flops_per_s * smaller.step_s() * (1 - share) + larger.flops_per_s * larger.step_s() * share;
+  for (double MeshPrediction::*value :
+       {&MeshPrediction::stages_sent, &MeshPrediction::tensor_sent, &MeshPrediction::compute_s,
+        &MeshPrediction::tensor_s, &MeshPrediction::wait_s, &MeshPrediction::data_s, &MeshPrediction::optimizer_s,
+        &MeshPrediction::jitter_s})
+    larger.*value = mix(value);
+  larger.batch_size = std::llround(static_cast<double>(smaller.batch_size) * (1 - share) +
+                                   static_cast<double>(larger.batch_size) * share);
+  const double samples = static_cast<double>(larger.batch_size * larger.shape.data * larger.shape.accumulate);
+  larger.efficiency = alone / larger.step_s();
+  larger.samples_per_s = samples / larger.step_s();
+  larger.tokens_per_s = larger.samples_per_s * tokens;
+  larger.flops_per_s = flops / larger.step_s();
+  return larger;
 }
 
 }  // namespace fulgur::cli

@@ -57,4 +57,8 @@ struct MeshModel {
 MeshPrediction predict_mesh(const MeshModel& model, const MeshShape& shape, const Mesh& machines, const PlannedRun& run,
                             const HardwareProfile& profile);
 
+/// The same with micro-batches of two sizes, of which `share` have the larger one: times and what is sent are those of
+/// both, memory is that of the larger one.
+MeshPrediction between(const MeshPrediction& smaller, MeshPrediction larger, double share);
+
 }  // namespace fulgur::cli

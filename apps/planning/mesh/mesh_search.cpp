@@ -112,7 +112,8 @@ std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
     shape.data = std::max<int64_t>(machines.ranks() / (axes.tensor * axes.pipeline), 1);
     return impossible(shape, machines, cat("plan does not know mesh.shard yet; the config sets it to ", axes.shard));
   }
-  if (axes.tensor * axes.pipeline == 1) return std::nullopt;
+  if (axes.tensor * axes.pipeline == 1 && axes.data.value.value_or(machines.ranks()) == machines.ranks())
+    return std::nullopt;
   MeshShape shape{.tensor = axes.tensor,
                   .pipeline = axes.pipeline,
                   .schedule = given_->schedule,
@@ -138,9 +139,11 @@ std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
     shape.accumulate = run_.global_batch / (batch * shape.data);
   }
   try {
-    MeshPrediction found = predict(shape, (batch + shape.micro_batches - 1) / shape.micro_batches, machines);
-    found.batch_size = batch;
-    return found;
+    const int64_t least = batch / shape.micro_batches, more = batch % shape.micro_batches;
+    const MeshPrediction smaller = predict(shape, least, machines);
+    if (more == 0) return smaller;
+    return between(smaller, predict(shape, least + 1, machines),
+                   static_cast<double>(more) / static_cast<double>(shape.micro_batches));
   } catch (const Error& error) {
     return impossible(shape, machines, without_place(error.what()));
   } catch (const c10::Error& error) {

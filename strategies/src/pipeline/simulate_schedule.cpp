@@ -45,6 +45,10 @@ std::vector<PipelineAction> needs(const PipelineAction& action, int64_t stages) 
   return needed;
 }
 
+double message_between(int64_t a, int64_t b, const StageTimes& times) {
+  return a == b || times.messages.empty() ? 0 : times.messages.at(static_cast<size_t>(std::min(a, b)));
+}
+
 }  // namespace
 
 double ActionTimes::of(ActionKind kind) const {
@@ -82,7 +86,7 @@ SimulatedSchedule simulate(const std::vector<std::vector<PipelineAction>>& ranks
       for (; next[rank] < ranks[rank].size() && !waits_for(rank); ++next[rank], moves = true) {
         const PipelineAction& action = ranks[rank][next[rank]];
         for (const PipelineAction& needed : needs(action, stages))
-          now[rank] = std::max(now[rank], *done.at(needed) + (needed.stage == action.stage ? 0 : times.message));
+          now[rank] = std::max(now[rank], *done.at(needed) + message_between(needed.stage, action.stage, times));
         const double takes = times.stages[static_cast<size_t>(action.stage)].of(action.kind);
         now[rank] += takes;
         busy += takes;

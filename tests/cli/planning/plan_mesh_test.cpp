@@ -203,6 +203,31 @@ TEST_CASE("plan of a mesh that the ranks do not form, or that lacks memory") {
   refused(mesh("{tensor: 2}", {"--devices", "2", "--trainer.strategy.cuts", "[h.1]"}), "cuts has no effect");
 }
 
+TEST_CASE("plan of a mesh over nodes: what crosses them takes longer, and micro-batches may differ by a sample") {
+  const auto step = [](const std::string& axes, const Words& options) {
+    const MeshReport one = given_mesh(mesh(axes, options));
+    CAPTURE(axes, one["obstacle"]);
+    REQUIRE(one["fits"] == true);
+    return one["step_s"].get<double>();
+  };
+  const auto over = [&](const std::string& axes, const char* nodes, const char* devices) {
+    return step(axes, {"--nodes", nodes, "--devices", devices, "--batch_size", "16"});
+  };
+  const double one = over("{pipeline: 4}", "1", "4"), two = over("{pipeline: 4}", "2", "2"),
+               four = over("{pipeline: 4}", "4", "1");
+  CHECK(one < two);
+  CHECK(two < four);
+  // The ranks 3, 4 and 5 average gradients over two nodes of four devices.
+  CHECK(over("{pipeline: 4}", "1", "12") < over("{pipeline: 4}", "3", "4"));
+  const auto batch = [&](const char* samples) {
+    return step("{pipeline: 4}", {"--devices", "4", "--batch_size", samples});
+  };
+  const double least = batch("16"), most = batch("32");
+  CHECK_THAT(batch("17") - least, WithinRel((most - least) / 16, 1e-6));
+  CHECK_THAT(batch("24") - least, WithinRel((most - least) / 2, 1e-6));
+  CHECK(says(given_mesh(mesh("{data: 2}", {"--devices", "8"}))["obstacle"], "the axes of the mesh have 2 ranks"));
+}
+
 TEST_CASE("plan of a model that needs several samples, and reasons that compare samples") {
   const Finished norm =
       trainer({"plan", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeOperations", "--model.needs_samples", "3",

@@ -18,7 +18,7 @@ struct ActionTimes {
 /// The same for stages that differ.
 struct StageTimes {
   std::vector<ActionTimes> stages;
-  double message = 0;  ///< from one stage to the next, and back
+  std::vector<double> messages = {};  ///< from stage i to the next one, and back; empty: they take no time
 };
 
 /// What happens if ranks execute their actions in order, each as soon as what it needs is there.
