@@ -72,7 +72,7 @@ MetaStack broadcast(const MetaStack& a) {
 }
 
 // (input, padding of the last dimensions, the last one first)
-MetaStack padded(const MetaStack& a) {
+MetaStack padded_sizes(const MetaStack& a) {
   const at::Tensor input = a[0].toTensor();
   const Sizes padding = a[1].toIntVector();
   Sizes sizes = input.sizes().vec();
@@ -287,7 +287,7 @@ const MetaRules& tensor_rules() {
                              {"aten::nll_loss2d_backward", like_second},
                              {"aten::_ctc_loss", ctc_loss},
                              {"aten::_ctc_loss_backward", like_second},
-                             {"aten::reflection_pad2d", padded},
+                             {"aten::reflection_pad2d", padded_sizes},
                              {"aten::reflection_pad2d_backward", like_second},
                              {"aten::replication_pad2d_backward", like_second},
                              {"aten::replication_pad3d_backward", like_second},

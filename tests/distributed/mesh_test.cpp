@@ -236,6 +236,7 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
   CHECK(says(message({.more = {"--trainer.strategy.stages_per_rank", "2"}}, plain), "Use schedule: interleaved_1f1b"));
   CHECK(says(message({}, {"--optimizer", "LBFGS", "--model", "ProbeStages"}), "which LBFGS cannot"));
   CHECK(says(message({}, layers({"--model.manual", "true"})), "manual optimization"));
+  CHECK(says(message({}, layers({"--adapters.target", "[first]"})), "whose adapter does not work with a pipeline"));
   CHECK(says(message({}, layers({"--model.forgets", "true"})), "names these parameters: layer1.weight"));
   CHECK(
       says(message({}, layers({"--model.trouble", "read_all"})), "'layer2.weight' belongs to rank 1 of the pipeline"));

@@ -195,6 +195,14 @@ TEST_CASE("tensor: an interrupted run continues to the bit") {
     const auto runs = fit_mesh(other.path(), divided, options + Arguments{"--resume", "--allow-config-change"});
     CHECK(all_exit(runs, 4));
     CHECK(says(runs[0].err, "with another tensor_plan"));
+    if (mesh.pipeline == 1) {
+      const TemporaryFolder alone;
+      fs::copy(parts.path(), alone.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+      const Finished one = trainer(probe("fit", 1, 12, options + Arguments{"--resume", "--allow-config-change"}),
+                                   {.folder = alone.path(), .environment = {"OMP_NUM_THREADS=1"}});
+      CHECK(one.exit_code == 4);
+      CHECK(says(one.err, "of which each had a part of the gradients"));
+    }
   }
   REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
   CHECK(same_bits(expected, last_checkpoint(parts.path())));

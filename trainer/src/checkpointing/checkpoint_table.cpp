@@ -158,6 +158,12 @@ void load_gradients(Restoring& r, const StateTree& gradients) {
   for (auto& [name, value] : unique_parameters(*r.run.model)) {
     if (!gradients.contains(name)) continue;
     const Tensor& gradient = gradients.at(name).tensor();
+    if (!r.run.strategy->divides_parameters() && gradient.sizes() != value.sizes())
+      throw CheckpointError(
+          cat("[trainer.resume] the checkpoint was saved between a backward and its step by ranks of which each had a "
+              "part of the gradients: that of '",
+              escape_controls(name), "' has shape ", shape_text(gradient.sizes()), ", and the parameter ",
+              shape_text(value.sizes()), ". Resume with the same strategy and the same mesh."));
     // Of a part of the parameter, which the strategy has not divided yet.
     if (r.run.strategy->divides_parameters() && gradient.sizes() != value.sizes())
       value.mutable_grad() = gradient.clone();

@@ -12,6 +12,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/matches_pattern.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/mesh.h"
 #include "fulgur/trainer/checkpoint_keys.h"
 #include "setup/setup_steps.h"
 
@@ -111,6 +112,9 @@ void check_foreign_layer(const RunState& run, const std::string& name) {
   if (run.strategy->devices().size() > 1)
     refuse(cat("strategy ", run.strategy->name(), ", which computes on several devices in one process"));
   if (run.fn == TrainerFn::fit && !run.model->automatic_optimization()) refuse("manual optimization");
+  // A step makes the weights of all such layers at once, and each rank has those of its stages.
+  if (const auto* const mesh = dynamic_cast<const MeshStrategy*>(run.strategy.get()); mesh && mesh->has_pipeline())
+    refuse("a pipeline");
 }
 
 // Adds adapters to the layers of `module` that have these names.

@@ -73,6 +73,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   int64_t data_share() const override {
     return divides_module() ? rank() / options_.mesh.tensor % data_shares() : rank();
   }
+  /// Whether the ranks compute stages of the module.
+  bool has_pipeline() const { return options_.mesh.pipeline > 1 && process_group(); }
   /// The last stage computes the loss.
   int64_t logging_rank() const override {
     return has_pipeline() ? (options_.mesh.pipeline - 1) * data_shares() * options_.mesh.tensor : 0;
@@ -107,7 +109,6 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void teardown() noexcept override;
 
  private:
-  bool has_pipeline() const { return options_.mesh.pipeline > 1 && process_group(); }
   bool divides_module() const { return (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1) && process_group(); }
   /// Divides layers among the ranks of the axis `tensor`.
   void divide_layers(const LightningModule& module, std::vector<detail::DividedParameter> divided);
