@@ -301,6 +301,16 @@ StepSize TracedModel::step(int64_t batch_size) {
   LightningModule& module = *impl_->module;
   StepSize step;
   step.batch_size = batch_size;
+  // A batch that the module cannot compute leaves nothing behind.
+  struct Clean {
+    TracedModel::Impl& of;
+    ~Clean() {
+      of.mode->set_backward(false);
+      of.mode->set_autocast(std::nullopt);
+      of.mode->take_operations();
+      for (const auto& optimizer : of.optimizers) optimizer->zero_grad();
+    }
+  } const clean{*impl_};
   const int64_t before = memory.bytes(MemoryUse::step) + memory.bytes(MemoryUse::state);
   memory.begin_peaks();
   const Batch batch = this->batch(batch_size);
@@ -330,9 +340,6 @@ StepSize TracedModel::step(int64_t batch_size) {
   step.activation_bytes = memory.peak_without_gradients() - before - step.batch_bytes;
   step.backward_bytes = memory.peak() - before - step.batch_bytes;
   impl_->step_optimizers();
-  mode.set_backward(false);
-  mode.set_autocast(std::nullopt);
-  mode.take_operations();
   step.bytes_with_optimizer = memory.peak_without_gradients() - before - step.batch_bytes;
   step.peak_bytes = memory.peak() - before - step.batch_bytes;
   step.block_bytes = memory.peak_of_blocks() - memory.peak();

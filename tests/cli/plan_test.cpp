@@ -244,6 +244,11 @@ TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   const Finished nothing = trainer(mixed);
   INFO(nothing.out);
   CHECK(says(nothing.out, "nothing fits"));
+  const Finished offload =
+      trainer(joined(joined({"plan"}, kLlama70B), {"--trainer.strategy", "fsdp", "--trainer.strategy.sharding",
+                                                   "parameters", "--trainer.strategy.offload", "optimizer"}));
+  CHECK(offload.exit_code == 2);
+  CHECK(says(offload.err, "plan does not know `offload` yet"));
   // All blocks are recomputed already.
   CHECK(says(nothing.out, "are activations: try precision: bf16-true"));
   const Finished one_node = trainer(joined({"plan"}, kLlama70B));
