@@ -193,7 +193,7 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                         " returns a view of a value that all ranks have, "
                         "together with values of which each has a part, since '",
                         escape_controls(value.layer), "' divides them. Apply it to the former alone."));
-      // A view of a value with other dimensions is told from that by its sizes.
+      // The sizes distinguish a view with other dimensions from its value.
       if (values_.find(result)) return;
       DividedValues::Value known = value;
       if (mixes || !DividedValues::has_width(result, value)) known.width = 0;

@@ -64,7 +64,7 @@ const std::unordered_map<std::string, Along>& operations_along() {
   return all;
 }
 
-// The argument that is the weight of a linear layer, after its input; 0: the operation is none.
+// The argument that is the weight of a linear layer, after its input; 0: it is no linear layer.
 size_t whole_weight(const c10::OperatorHandle& op) {
   if (is_one_of(op, {"aten::linear", "aten::matmul", "aten::mm"})) return 1;
   return is_one_of(op, {"aten::addmm"}) ? 2 : 0;
