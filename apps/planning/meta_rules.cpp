@@ -184,8 +184,7 @@ MetaStack embedding(const MetaStack& a) {
 MetaStack index_select(const MetaStack& a) {
   const at::Tensor input = a[0].toTensor();
   Sizes sizes = input.sizes().vec();
-  const int64_t dim = a[1].toInt();
-  if (!sizes.empty()) sizes[static_cast<size_t>(dim < 0 ? dim + input.dim() : dim)] = a[2].toTensor().numel();
+  if (!sizes.empty()) size_along(sizes, a[1].toInt()) = a[2].toTensor().numel();
   return {made(sizes, input)};
 }
 

@@ -30,6 +30,11 @@ inline at::Tensor made(const Sizes& sizes, const at::Tensor& like, at::ScalarTyp
 }
 inline at::Tensor same(const at::Tensor& like) { return at::empty_like(like); }
 
+/// The size of a dimension, which counts from the end if it is negative.
+inline int64_t& size_along(Sizes& sizes, int64_t dim) {
+  return sizes[static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim)];
+}
+
 inline int64_t at_or_last(const Sizes& values, size_t i) { return i < values.size() ? values[i] : values.back(); }
 
 inline MetaStack like_first(const MetaStack& a) { return {same(a[0].toTensor())}; }

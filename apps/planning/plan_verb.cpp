@@ -7,7 +7,6 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
-#include "fulgur/strategies/fsdp.h"
 #include "json_text.h"
 #include "planning/mesh/mesh_report.h"
 #include "planning/plan_figures.h"
@@ -22,17 +21,16 @@ using PlanJson = nlohmann::ordered_json;
 
 constexpr int64_t kMostNodes = 1'000'000;
 
-const DDPStrategy::Options* exchange_options(const Spec<Strategy>& strategy) {
+const DDPStrategy::Options* exchange_options(const Config& config) {
+  const Spec<Strategy>& strategy = config.trainer.strategy;
   if (strategy.class_path() == "ddp")
     return &static_cast<const OptionsOf<DDPStrategy::Options>&>(strategy.options()).value;
-  if (strategy.class_path() == "fsdp")
-    return &static_cast<const OptionsOf<FSDPStrategy::Options>&>(strategy.options()).value;
-  return nullptr;
+  return fsdp_of(config);
 }
 
 PlannedRun run_of(const Config& config) {
   PlannedRun run;
-  if (const DDPStrategy::Options* options = exchange_options(config.trainer.strategy)) {
+  if (const DDPStrategy::Options* options = exchange_options(config)) {
     // `auto` is measured on the machine; the default is close to what it chooses.
     run.bucket_bytes = options->bucket_cap_mb.value.value_or(*DDPStrategy::Options().bucket_cap_mb.value) * 1024 * 1024;
     run.bucket_views = options->gradient_as_bucket_view;
@@ -41,10 +39,8 @@ PlannedRun run_of(const Config& config) {
                             " are not predicted. Plan without it: its exchanges take less time."));
     run.compresses = options->compression != DDPStrategy::Compression::none;
   }
-  if (config.trainer.strategy.class_path() == "fsdp")
-    run.whole_saves =
-        static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value.state_dict_type ==
-        FSDPStrategy::StateDictType::full;
+  const FSDPStrategy::Options* const fsdp = fsdp_of(config);
+  run.whole_saves = fsdp && fsdp->state_dict_type == FSDPStrategy::StateDictType::full;
   run.accumulate = config.trainer.accumulate_grad_batches;
   run.global_batch = config.trainer.global_batch_size.value_or(0);
   const auto& matmul = config.trainer.float32_matmul_precision;
@@ -168,10 +164,10 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
     all.push_back(cat("a run with a mesh begins, evaluates and saves with the whole module (", gib(whole),
                       " GiB) on each rank, which does not fit beside its parts: steps of the proposed mesh are "
                       "predicted, but such a run cannot start yet (docs/mesh.md)"));
-  if (config.trainer.strategy.class_path() != "fsdp") return all;
-  const auto& options = static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value;
-  if (options.units.value) all.emplace_back("units are planned as auto, not as in the config");
-  if (options.shard_size.value.value_or(devices) != devices)
+  const FSDPStrategy::Options* const fsdp = fsdp_of(config);
+  if (!fsdp) return all;
+  if (fsdp->units.value) all.emplace_back("units are planned as auto, not as in the config");
+  if (fsdp->shard_size.value.value_or(devices) != devices)
     all.push_back(
         cat("hybrid is planned with the ", devices, " devices of a node, not with the shard_size of the config"));
   return all;

@@ -173,8 +173,7 @@ MetaStack sum_of_products(const MetaStack& a) {
 MetaStack fft_of_real(const MetaStack& a) {
   const at::Tensor input = a[0].toTensor();
   Sizes sizes = input.sizes().vec();
-  const int64_t last = a[1].toIntVector().back();
-  int64_t& size = sizes[static_cast<size_t>(last < 0 ? last + input.dim() : last)];
+  int64_t& size = size_along(sizes, a[1].toIntVector().back());
   if (a[3].toBool()) size = size / 2 + 1;
   return {made(sizes, input, at::toComplexType(input.scalar_type()))};
 }
@@ -183,8 +182,7 @@ MetaStack fft_of_real(const MetaStack& a) {
 MetaStack fft_to_real(const MetaStack& a) {
   const at::Tensor input = a[0].toTensor();
   Sizes sizes = input.sizes().vec();
-  const int64_t last = a[1].toIntVector().back();
-  sizes[static_cast<size_t>(last < 0 ? last + input.dim() : last)] = a[3].toInt();
+  size_along(sizes, a[1].toIntVector().back()) = a[3].toInt();
   return {made(sizes, input, at::toRealValueType(input.scalar_type()))};
 }
 

@@ -17,7 +17,6 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
-#include "fulgur/strategies/fsdp.h"
 #include "planning/meta_memory.h"
 #include "tuning/tuned_config.h"
 
@@ -155,15 +154,20 @@ void refuse_unplanned(const Config& config) {
     if (strategy == unknown)
       throw ConfigError(cat("[cli.plan] plan knows single_device, ddp, fsdp and mesh; the config's strategy is ",
                             strategy, ". Use --trainer.strategy ddp."));
-  if (strategy != "fsdp") return;
-  const auto& options = static_cast<const OptionsOf<FSDPStrategy::Options>&>(config.trainer.strategy.options()).value;
-  if (options.offload != FSDPStrategy::Offload::none)
+  if (const auto* const fsdp = fsdp_of(config); fsdp && fsdp->offload != FSDPStrategy::Offload::none)
     throw ConfigError(
         "[cli.plan] plan does not know `offload` yet: profiles do not say how fast a host steps. Use "
         "--trainer.strategy.offload none.");
 }
 
 }  // namespace
+
+const FSDPStrategy::Options* fsdp_of(const Config& config) {
+  const Spec<Strategy>& strategy = config.trainer.strategy;
+  return strategy.class_path() == "fsdp"
+             ? &static_cast<const OptionsOf<FSDPStrategy::Options>&>(strategy.options()).value
+             : nullptr;
+}
 
 struct TracedModel::Impl {
   Config config;

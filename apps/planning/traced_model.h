@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/strategies/fsdp.h"
 #include "fulgur/trainer/config.h"
 #include "planning/meta_mode.h"
 
@@ -44,6 +45,9 @@ struct StepSize {
   int64_t block_bytes = 0;           ///< that LibTorch's allocator adds, since blocks are larger than their tensors
   std::vector<Operation> operations;
 };
+
+/// The options of fsdp; nullptr if the config's strategy is another one.
+const FSDPStrategy::Options* fsdp_of(const Config& config);
 
 /// The model of a config on the device `meta`: it takes no memory, and needs no GPU.
 class TracedModel {

@@ -179,7 +179,6 @@ std::string bytes_per_parameter(RunContext& run) {
   return cat(line, " + optimizer ", each(states), " = ", each(kept + gradients + 2 * copies + states));
 }
 
-// Numbers of values of the parameters.
 // A strategy may give parameters other sizes.
 std::set<std::string> trained_names(const LightningModule& module) {
   std::set<std::string> names;
@@ -188,6 +187,7 @@ std::set<std::string> trained_names(const LightningModule& module) {
   return names;
 }
 
+// Numbers of values of the parameters.
 std::pair<int64_t, int64_t> trainable_and_all(const torch::nn::Module& module) {
   int64_t trainable = 0, all = 0;
   for (const NamedParameter& parameter : unique_parameters(module)) {
