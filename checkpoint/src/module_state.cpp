@@ -160,8 +160,7 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
     throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ",
                               first_of(wrong, "\n  "),
                               "\nUse the config with which the checkpoint was saved (it is in the run folder)."));
-  at::NoGradGuard no_grad;
-  for (auto& [target, source] : copies) target.copy_(read_now(*source));
+  for (auto& [target, source] : copies) assign_values(target, *source);
   return report;
 }
 

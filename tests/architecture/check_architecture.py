@@ -37,7 +37,7 @@ MAY_INCLUDE = {
 # separate library with sub-folders.
 SUBFOLDERS = {
     "core": ["text", "system", "options", "state", "device", "contracts"],
-    "strategies": ["cluster", "launch", "distributed", "precision", "sharding", "tensor", "pipeline"],
+    "strategies": ["cluster", "launch", "distributed", "precision", "operations", "sharding", "creation", "tensor", "pipeline"],
     "data": ["sampling", "reading", "loading", "datasets", "modules"],
     "text": ["unicode", "words", "tokenizers", "training", "files", "modules"],
     "images": ["kernels", "decoding", "datasets", "modules"],

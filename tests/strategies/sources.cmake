@@ -3,6 +3,7 @@ set(TEST_SOURCES
   cluster_environment_test.cpp
   cluster_shards_test.cpp
   ddp_baseline_test.cpp
+  deferred_init_test.cpp
   device_work_test.cpp
   exchange_times_test.cpp
   flat_unit_test.cpp

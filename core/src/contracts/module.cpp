@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
@@ -313,7 +314,7 @@ void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std
     if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype ||
         keep.contains(tensor.unsafeGetTensorImpl()))
       return;
-    tensor.set_data(tensor.to(dtype));
+    tensor.set_data(changed_values(tensor, [dtype](const Tensor& value) { return value.to(dtype); }));
   };
   for (auto& parameter : module.parameters()) convert(parameter);
   for (auto& buffer : module.buffers()) convert(buffer);

@@ -1,10 +1,46 @@
 #include "fulgur/core/state/stored_values.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <utility>
 
+#include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/text.h"
+
 namespace fulgur {
+namespace {
+
+class ChangedValues final : public StoredValues {
+ public:
+  ChangedValues(c10::intrusive_ptr<StoredValues> of, std::function<Tensor(const Tensor&)> change)
+      : of_(std::move(of)), change_(std::move(change)) {}
+  Tensor read() const override { return change_(of_->read()); }
+
+ private:
+  c10::intrusive_ptr<StoredValues> of_;
+  std::function<Tensor(const Tensor&)> change_;
+};
+
+// A tensor that is there already, and that nothing else may write until it is read.
+class HeldValues final : public StoredValues {
+ public:
+  explicit HeldValues(const Tensor& values) : values_(values.detach()), version_(version()) {}
+  Tensor read() const override {
+    if (version() != version_)
+      throw Error(
+          cat("[core] values of shape ", shape_text(values_.sizes()),
+              " were given to a parameter that is created later, and have changed since. Give it a copy of them."));
+    return values_.cpu().clone();
+  }
+
+ private:
+  uint32_t version() const { return values_.is_inference() ? 0 : values_._version(); }
+  Tensor values_;
+  uint32_t version_;
+};
+
+}  // namespace
 
 StoredValues::~StoredValues() = default;
 
@@ -17,6 +53,45 @@ Tensor stand_in(const Tensor& whole, c10::intrusive_ptr<StoredValues> values) {
   Tensor tensor = at::empty_strided(whole.sizes(), whole.strides(), whole.options().requires_grad(false));
   tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(values));
   return tensor;
+}
+
+void set_stored_values(const Tensor& tensor, c10::intrusive_ptr<StoredValues> values) {
+  if (!tensor.is_meta()) throw Error("[core] only a tensor on meta can stand for stored values");
+  tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(values));
+}
+
+Tensor changed_values(const Tensor& tensor, std::function<Tensor(const Tensor&)> change) {
+  auto values = stored_values(tensor);
+  Tensor changed = change(tensor);
+  if (!values) return changed;
+  return stand_in(changed, c10::make_intrusive<ChangedValues>(std::move(values), std::move(change)));
+}
+
+void assign_values(const Tensor& target, const Tensor& source) {
+  if (!stored_values(target)) {
+    const at::NoGradGuard no_grad;
+    target.copy_(read_now(source));
+    return;
+  }
+  if (source.sizes() != target.sizes())
+    throw Error(cat("[core] values of shape ", shape_text(source.sizes()), " cannot be those of a tensor of shape ",
+                    shape_text(target.sizes())));
+  auto values = stored_values(source);
+  if (!values) values = c10::make_intrusive<HeldValues>(source);
+  const auto dtype = target.scalar_type();
+  const std::vector<int64_t> sizes = target.sizes().vec(), strides = target.strides().vec();
+  const bool is_alike = source.scalar_type() == dtype && source.strides() == target.strides();
+  if (!is_alike)
+    values = c10::make_intrusive<ChangedValues>(std::move(values), [=](const Tensor& whole) {
+      return at::empty_strided(sizes, strides, whole.options().dtype(dtype)).copy_(whole);
+    });
+  set_stored_values(target, std::move(values));
+}
+
+void replace_data(const Tensor& tensor, const Tensor& data) {
+  if (tensor.is_meta() != data.is_meta()) tensor.unsafeGetTensorImpl()->shallow_copy_from(data.getIntrusivePtr());
+  // Drops the node that accumulates gradients, if it is that of another device.
+  tensor.set_data(data);
 }
 
 c10::intrusive_ptr<StoredValues> stored_values(const Tensor& tensor) {

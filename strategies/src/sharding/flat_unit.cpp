@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -45,10 +46,10 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, in
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor place = whole(i, buffer_);
     Tensor& value = parameters_[i].value;
-    place.copy_(value);
+    place.copy_(read_now(value));
     // A gradient of a checkpoint, of an accumulation window.
     const Tensor gradient = std::exchange(value.mutable_grad(), Tensor());
-    value.set_data(place);
+    replace_data(value, place);
     if (gradient.defined()) value.mutable_grad() = gradient.to(device);
   }
 }

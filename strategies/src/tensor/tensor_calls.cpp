@@ -1,12 +1,7 @@
 #include "tensor/tensor_calls.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
-#include <atomic>
-#include <memory>
-#include <mutex>
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
@@ -16,54 +11,24 @@
 #include "tensor/rank_functions.h"
 
 namespace fulgur::detail {
-namespace {
-
-// Above autograd and autocast, and no part of LibTorch uses it.
-constexpr c10::DispatchKey kAboveAutograd = c10::DispatchKey::DeferredInit;
-
-std::atomic<TensorCalls*> active_calls{nullptr};
-
-void see_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kAboveAutograd);
-  // What an operation calls is part of it.
-  const c10::impl::ExcludeDispatchKeyGuard unseen(kAboveAutograd);
-  if (TensorCalls* const calls = active_calls.load(std::memory_order_acquire)) return calls->call(op, below, stack);
-  op.redispatchBoxed(below, stack);
-}
-
-void register_calls() {
-  static std::once_flag once;
-  // Never destroyed: at the end of the process, removing it would rebuild the tables of all operators.
-  std::call_once(once, [] {
-    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", std::make_optional(kAboveAutograd),
-                                                    __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&see_call>());
-    library.release();  // NOLINT(bugprone-unused-return-value)
-  });
-}
-
-}  // namespace
-
 TensorCalls::TensorCalls(const TensorShards& shards, const std::vector<Tensor>& of_norms) : shards_(shards) {
   for (size_t i = 0; i < of_norms.size(); ++i) norms_.add(of_norms[i], i);
-  register_calls();
-  TensorCalls* none = nullptr;
-  if (!active_calls.compare_exchange_strong(none, this))
+  if (!set_calls_of_process(this))
     throw Error("[strategies.mesh] a process divides the layers of one run at a time; another one has not ended");
 }
 
-TensorCalls::~TensorCalls() { active_calls.store(nullptr); }
+TensorCalls::~TensorCalls() { set_calls_of_process(nullptr); }
 
 void TensorCalls::start() {
   values_.forget_freed();
   computes_layers_ = true;
-  c10::impl::tls_set_dispatch_key_included(kAboveAutograd, true);
+  see_calls(true);
 }
 
-void TensorCalls::stop() noexcept { c10::impl::tls_set_dispatch_key_included(kAboveAutograd, false); }
+void TensorCalls::stop() noexcept { see_calls(false); }
 
 Tensor TensorCalls::whole(const Tensor& value, std::string_view what) const {
-  const c10::impl::ExcludeDispatchKeyGuard unseen(kAboveAutograd);
+  const UnseenCalls unseen;
   const DividedValues::Value* const divided = value.defined() ? values_.find(value) : nullptr;
   if (divided && divided->parts == ValueParts::tokens)
     return whole_of_parts(value, -2, divided->tokens, shards_.ranks());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fulgur/core/export.h"
+#include "operations/calls_above_autograd.h"
 #include "tensor/divided_values.h"
 #include "tensor/tensor_shards.h"
 
@@ -22,7 +23,7 @@ struct DividedReads;  // call_arguments.h
 /// and computes those that read a divided parameter together with the other ranks: they exchange what a layer reads or
 /// returns, and autograd the gradients. It follows the values of which a rank has a part, and lets them have random
 /// numbers of their own. An operation that it cannot divide throws an Error that names it. A process has at most one.
-class TensorCalls {
+class TensorCalls final : public CallsAboveAutograd {
  public:
   /// `shards` must outlive this. With parameters of norms, each rank has a part of the tokens of what layers divided by
   /// row and embeddings return, until a layer needs all. Throws an Error if the process has one already.
@@ -43,7 +44,7 @@ class TensorCalls {
   Tensor whole(const Tensor& value, std::string_view what) const;
 
   /// Computes an operation, whose arguments are on the stack.
-  void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack);
+  void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override;
 
  private:
   DividedReads reads_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;

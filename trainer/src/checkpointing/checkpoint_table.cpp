@@ -1,7 +1,7 @@
 #include "checkpointing/checkpoint_table.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <set>
@@ -169,7 +169,11 @@ void load_gradients(Restoring& r, const StateTree& gradients) {
       value.mutable_grad() = gradient.clone();
     // In the parameter's memory format, as backward creates them: the last bits of sums over them depend on it.
     else
-      value.mutable_grad() = at::empty_like(value).copy_(gradient);
+      value.mutable_grad() =
+          at::empty_strided(
+              value.sizes(), value.strides(),
+              value.options().requires_grad(false).device(value.is_meta() ? at::Device(at::kCPU) : value.device()))
+              .copy_(gradient);
   }
 }
 

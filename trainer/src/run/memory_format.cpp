@@ -3,6 +3,7 @@
 #include <c10/core/MemoryFormat.h>
 
 #include "fulgur/core/contracts/optimizer.h"
+#include "fulgur/core/state/stored_values.h"
 
 namespace fulgur::detail {
 namespace {
@@ -22,7 +23,9 @@ void convert(Tensor& tensor) {
 
 // torch::nn::Module has no to(memory_format); other holders of the tensor see the new memory.
 void convert_in_place(const Tensor& tensor) {
-  if (is_image(tensor)) tensor.set_data(tensor.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  if (is_image(tensor))
+    tensor.set_data(changed_values(
+        tensor, [](const Tensor& value) { return value.detach().contiguous(at::MemoryFormat::ChannelsLast); }));
 }
 
 }  // namespace
