@@ -12,6 +12,8 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/deferred_init.h"
+#include "fulgur/strategies/fsdp.h"
 #include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/missing_data.h"
 
@@ -95,7 +97,7 @@ std::string sizes_of(const Spec<LightningModule>& model, std::vector<std::string
 }
 
 /// LibTorch's error for a weight that is too large, or for a layer without inputs, names no option.
-std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model) {
+std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model, bool deferred) {
   const auto failure = [&](std::string_view why) {
     std::vector<std::string> zeros;
     const std::string sizes = sizes_of(model, zeros);
@@ -106,7 +108,7 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model)
                      " LibTorch says: ", first_line(why)));
   };
   try {
-    return model.create();
+    return deferred ? deferred_init([&] { return model.create(); }) : model.create();
   } catch (const c10::Error& error) {
     throw failure(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
@@ -129,7 +131,10 @@ PreparedRun prepare(Config config, TrainerFn fn, bool several, TrainerComponents
   // Before the module is created: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config, std::move(components));
   trainer.prepare_process();
-  std::shared_ptr<LightningModule> module = make_module(config.model);
+  // No process may have the memory for all parameters.
+  const auto strategy = std::dynamic_pointer_cast<FSDPStrategy>(config.trainer.strategy.create());
+  std::shared_ptr<LightningModule> module =
+      make_module(config.model, /*deferred=*/several && strategy && strategy->divides_all());
   DataSource source = data ? DataSource(std::move(data)) : DataSource();
   if (set_up) source.set_up_for = fn;
   return {std::move(trainer), std::move(module), std::move(source)};

@@ -66,7 +66,9 @@ void add_lora(torch::nn::Module& layer, const LoraOptions& options, const std::o
   Tensor a = at::empty({options.rank, weight.size(1)}, at::kFloat);
   const double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(weight.size(1), 1)));
   a.uniform_(-bound, bound, generator);
-  const auto like = weight.options().requires_grad(false);
+  // A weight that gets its values later is on `meta`.
+  const auto like =
+      weight.options().requires_grad(false).device(weight.is_meta() ? at::Device(at::kCPU) : weight.device());
   a = a.to(like);
   const Tensor b = at::zeros({weight.size(0), options.rank}, like);
   if (ours) return ours->add_lora(options, a, b);

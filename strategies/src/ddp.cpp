@@ -148,7 +148,8 @@ void DDPStrategy::attach(LightningModule& module) {
   if (sync_batchnorm_ && nn::sync_norms_over(module, &group_->collectives()) == 0)
     log::warn("strategies.nothing_to_sync", "sync_batchnorm is true, but the module has no batch norm layer");
   std::vector<Tensor> tensors;
-  for (const auto& [name, value] : unique_parameters(module)) tensors.push_back(value.detach());
+  for (const auto& [name, value] : unique_parameters(module))
+    if (!stored_values(value)) tensors.push_back(value.detach());
   for (Tensor& buffer : own_buffers(module)) tensors.push_back(std::move(buffer));
   take_from_rank_0(tensors);
 }

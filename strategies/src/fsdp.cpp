@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "distributed/shard_groups.h"
 #include "distributed/tensor_average.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -84,6 +86,16 @@ void check_options(const FSDPStrategy::Options& options) {
   if (options.bucket_cap_mb.value != defaults.bucket_cap_mb.value)
     refuse("bucket_cap_mb", "Remove it, and set units: the gradients of a unit are exchanged at once.");
 }
+
+// Those of a parameter after a run in which no process had all of it.
+class LostValues final : public StoredValues {
+ public:
+  Tensor read() const override {
+    throw Error(
+        "[strategies.fsdp] the values of the module are divided among the ranks of a run that has ended, since the "
+        "module was created without memory for them. Load a checkpoint of that run into the module.");
+  }
+};
 
 }  // namespace
 
@@ -167,19 +179,33 @@ std::unordered_map<const void*, Tensor> FSDPStrategy::take_masters(MasterWeights
   return copies;
 }
 
-bool FSDPStrategy::starts_on_host() const {
-  return divides_all() && starts_before_forward_ && process_group() != nullptr && !device().is_cpu();
+bool FSDPStrategy::divides_at_start() const {
+  return divides_all() && starts_before_forward_ && process_group() != nullptr;
 }
 
+bool FSDPStrategy::starts_on_host() const { return divides_at_start() && !device().is_cpu(); }
+
 void FSDPStrategy::place_module(LightningModule& module) {
-  if (!starts_on_host()) return DDPStrategy::place_module(module);
+  const auto parameters = unique_parameters(module);
+  is_deferred_ = divides_at_start() && std::ranges::any_of(parameters, [](const NamedParameter& each) {
+                   return stored_values(each.value) != nullptr;
+                 });
+  if (!is_deferred_ && !starts_on_host()) return DDPStrategy::place_module(module);
   precision().set_device(device());
   precision().convert_module(module);
   on_host_ = &module;
-  // Whatever device the module was made on.
-  module.to(at::kCPU);
+  to_host(module);
   for (Tensor& buffer : module.buffers())
     if (buffer.defined()) buffer.set_data(buffer.to(device()));
+}
+
+void FSDPStrategy::to_host(LightningModule& module) {
+  const at::NoGradGuard no_grad;
+  const auto move = [](Tensor& value) {
+    if (value.defined() && !stored_values(value)) value.set_data(value.cpu());
+  };
+  for (Tensor& parameter : module.parameters()) move(parameter);
+  for (Tensor& buffer : module.buffers()) move(buffer);
 }
 
 void FSDPStrategy::move_undivided(LightningModule& module) const {
@@ -395,16 +421,30 @@ void FSDPStrategy::abandon() noexcept {
 
 void FSDPStrategy::teardown() noexcept {
   try {
-    if (parameters_ && process_group()) parameters_->give_back(starts_on_host() ? at::Device(at::kCPU) : device());
+    // A process may not have the memory for all of them.
+    if (parameters_ && is_deferred_)
+      parameters_->divide();
+    else if (parameters_ && process_group())
+      parameters_->give_back(starts_on_host() ? at::Device(at::kCPU) : device());
   } catch (const std::exception& error) {
     log::warn("strategies.divided_parameters",
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
   }
+  const bool lets_go = parameters_ && shards_ && is_deferred_;
+  std::vector<std::pair<Tensor, Tensor>> lost;
+  if (lets_go)
+    for (const auto& unit : shards_->units())
+      for (size_t i = 0; i < unit->parameters().size(); ++i) {
+        const Tensor& value = unit->parameters()[i].value;
+        lost.emplace_back(value, at::empty_strided(unit->sizes(i), unit->strides(i),
+                                                   value.options().requires_grad(false).device(at::kMeta)));
+      }
   give_back();
+  for (const auto& [value, whole] : lost) replace_data(value, stand_in(whole, c10::make_intrusive<LostValues>()));
   // What is not divided, too: the module is on one device.
   if (LightningModule* const module = std::exchange(on_host_, nullptr); module && process_group()) {
     try {
-      module->to(at::kCPU);
+      to_host(*module);
     } catch (const std::exception& error) {
       log::warn("strategies.divided_parameters", cat("the module is not on one device after the fit: ", error.what()));
     }

@@ -8,6 +8,7 @@
 
 #include "check_multi_device.h"
 #include "device_utilization.h"
+#include "fulgur/core/state/materialize_module.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/parallel_apply.h"
@@ -64,6 +65,7 @@ void PlacedStrategy::attach(LightningModule& module) {
                           "cannot be split into micro-batches; got ",
                           micro_batches_, ". Set micro_batches: 1."));
   module_ = &module;
+  materialize_module(module);
   precision_->set_device(device());
   precision_->convert_module(module);
   if (placement_.empty())

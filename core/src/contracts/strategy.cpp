@@ -1,6 +1,7 @@
 #include "fulgur/core/contracts/strategy.h"
 
 #include "fulgur/core/contracts/same_ranks.h"
+#include "fulgur/core/state/materialize_module.h"
 
 namespace fulgur {
 namespace {
@@ -31,6 +32,7 @@ void Strategy::run_parts(size_t parts, const std::function<void(size_t)>& work) 
 }
 
 void Strategy::convert_and_move(LightningModule& module) {
+  materialize_module(module);
   precision().set_device(device());
   precision().convert_module(module);
   module.to(device());

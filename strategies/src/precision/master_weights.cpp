@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -18,7 +19,9 @@ void MasterWeights::adopt(Optimizer& optimizer) {
   optimizer.step_copies([&](const std::string& name, const Tensor& parameter) {
     if (!at::isReducedFloatingType(parameter.scalar_type())) return parameter;
     // In the parameter's memory format, so that gradients have the copy's strides.
-    Tensor copy = parameter.detach().to(at::kFloat).set_requires_grad(true);
+    Tensor copy = changed_values(parameter, [](const Tensor& value) {
+                    return value.detach().to(at::kFloat);
+                  }).set_requires_grad(true);
     copies_.insert_or_assign(name, copy);
     return copy;
   });
@@ -103,7 +106,7 @@ void MasterWeights::load_state(const StateTree& state) {
           cat("[strategies.master_weights] '", name, "' must have the same shape as the parameter; the checkpoint has ",
               shape_text(state.at(name).tensor().sizes()), ", the parameter ", shape_text(copy.sizes()), "."));
   for (auto& [name, copy] : copies_)
-    if (state.contains(name)) copy.copy_(state.at(name).tensor());
+    if (state.contains(name)) assign_values(copy, state.at(name).tensor());
 }
 
 }  // namespace fulgur

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -43,6 +44,13 @@ Tensor range_of(const Tensor& whole, at::IntArrayRef strides, const FlatUnit::Ra
   return in_memory_order(ordered).narrow(0, begin, count).clone();
 }
 
+bool is_first_rank(const ShardGroups& groups) { return groups.whole().place().rank == 0; }
+
+void send_from_first_rank(const ShardGroups& groups, const Tensor& values) {
+  std::vector<Tensor> one{values};
+  run_exchange(groups.whole(), "fsdp", [&] { groups.whole().impl().group->broadcast(one)->wait(); });
+}
+
 }  // namespace
 
 DividedUnits::DividedUnits(const LightningModule& module, const std::vector<NamedParameter>& parameters,
@@ -70,12 +78,26 @@ DividedUnits::DividedUnits(const LightningModule& module, const std::vector<Name
       for (size_t i = 0; i < members.size(); ++i)
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
       shards_.emplace_back(members.size());
-      units_.push_back(
-          std::make_unique<FlatUnit>(std::move(members), device, groups.parts().rank(), groups.parts().world_size()));
+      // Other values than those of the first rank are never read.
+      const bool wait =
+          std::ranges::any_of(members, [](const NamedParameter& each) { return stored_values(each.value) != nullptr; });
+      units_.push_back(std::make_unique<FlatUnit>(std::move(members), device, groups.parts().rank(),
+                                                  groups.parts().world_size(), is_first_rank(groups)));
+      if (wait) send_from_first_rank(groups, units_.back()->buffer());
       if (making.keep_parts) units_.back()->keep_part();
       if (making.on_unit) making.on_unit(*units_.back());
     }
   }
+}
+
+Tensor DividedUnits::whole_values(const Tensor& tensor) const {
+  if (!stored_values(tensor)) return tensor;
+  Tensor whole =
+      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().requires_grad(false).device(device_));
+  const at::NoGradGuard no_grad;
+  if (is_first_rank(groups_)) whole.copy_(read_now(tensor));
+  send_from_first_rank(groups_, whole);
+  return whole;
 }
 
 DividedUnits::~DividedUnits() {

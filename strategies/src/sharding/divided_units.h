@@ -60,6 +60,9 @@ class DividedUnits {
   /// Replaces this rank's elements in the states of parameters that the optimizer steps here by whole tensors, if this
   /// rank `keeps` them. All ranks that have parts must call it.
   void join_states(const Optimizer& optimizer, StateTree& of_parameters, bool keeps) const;
+  /// The tensor, or the one for which it stands, on the device of the units. All ranks must call it for the same
+  /// tensors, and get the values of the first rank.
+  Tensor whole_values(const Tensor& tensor) const;
   /// This rank's elements of a whole tensor of the state of a parameter, which may stand for a stored one. Throws a
   /// CheckpointError that names the parameter and the `entry` of its state if the tensor has another shape.
   Tensor own_elements(const std::string& name, const Tensor& parameter, const std::string& entry,

@@ -26,7 +26,8 @@ Tensor in_memory_order(const Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, int64_t rank, int64_t ranks)
+FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, int64_t rank, int64_t ranks,
+                   bool reads_values)
     : parameters_(std::move(parameters)), rank_(rank) {
   const at::NoGradGuard no_grad;
   const Tensor first = parameters_.front().value;
@@ -46,7 +47,7 @@ FlatUnit::FlatUnit(std::vector<NamedParameter> parameters, at::Device device, in
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor place = whole(i, buffer_);
     Tensor& value = parameters_[i].value;
-    place.copy_(read_now(value));
+    if (reads_values || !stored_values(value)) place.copy_(read_now(value));
     // A gradient of a checkpoint, of an accumulation window.
     const Tensor gradient = std::exchange(value.mutable_grad(), Tensor());
     replace_data(value, place);

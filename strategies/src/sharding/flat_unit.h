@@ -16,9 +16,11 @@ Tensor in_memory_order(const Tensor& tensor);
 /// optimizers use; the end is padded.
 class FlatUnit {
  public:
-  /// Moves the parameters into the buffer, on `device`: they keep their identity, values, shapes and strides. Throws a
-  /// ConfigError that names a parameter whose elements are not dense in memory.
-  FlatUnit(std::vector<NamedParameter> parameters, at::Device device, int64_t rank, int64_t ranks);
+  /// Moves the parameters into the buffer, on `device`: they keep their identity, values, shapes and strides. Of
+  /// parameters that stand for values, these are read now; if `reads_values` is false, the buffer has zeros there.
+  /// Throws a ConfigError that names a parameter whose elements are not dense in memory.
+  FlatUnit(std::vector<NamedParameter> parameters, at::Device device, int64_t rank, int64_t ranks,
+           bool reads_values = true);
 
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   /// Of the buffer: ranks · part.

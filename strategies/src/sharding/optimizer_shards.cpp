@@ -69,7 +69,8 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
       for (const ParamGroup& group : optimizer->groups())
         for (const Tensor& parameter : group.params)
           if (has(parameter)) is_stepped[place_of(parameter).unit] = true;
-    stepped_.emplace(units(), divided.masters, is_stepped, in_host_memory, device);
+    stepped_.emplace(units(), divided.masters, is_stepped, in_host_memory, device,
+                     [this](const Tensor& copy) { return whole_values(copy); });
   }
   for (Optimizer* optimizer : optimizers) {
     const auto waits = loaded.find(optimizer);

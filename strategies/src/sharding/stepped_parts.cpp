@@ -19,7 +19,8 @@ constexpr int64_t kWordsAtOnce = int64_t{1} << 20;
 }  // namespace
 
 SteppedParts::SteppedParts(const std::vector<std::unique_ptr<FlatUnit>>& units, const Copies& copies,
-                           const std::vector<bool>& is_stepped, bool in_host_memory, at::Device device)
+                           const std::vector<bool>& is_stepped, bool in_host_memory, at::Device device,
+                           const std::function<Tensor(const Tensor&)>& whole_values)
     : units_(units), device_(device), in_host_memory_(in_host_memory), parts_(units.size()) {
   const at::NoGradGuard no_grad;
   const auto copy_of = [&](const NamedParameter& parameter) {
@@ -62,6 +63,7 @@ SteppedParts::SteppedParts(const std::vector<std::unique_ptr<FlatUnit>>& units, 
     for (size_t k = 0; k < flat.parameters().size(); ++k) {
       Tensor whole = copy_of(flat.parameters()[k]);
       if (!whole.defined()) continue;
+      whole = whole_values(whole);
       if (const auto strides = flat.strides(k); whole.strides() != strides)
         whole = at::empty_strided(whole.sizes(), strides, whole.options()).copy_(whole);
       const auto [begin, count] = flat.own_range(k);

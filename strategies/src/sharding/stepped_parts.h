@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -21,9 +22,11 @@ class SteppedParts {
   /// Whole float32 copies, by the addresses of parameters.
   using Copies = std::unordered_map<const void*, Tensor>;
   /// Makes the parts of units whose parameters have copies, and with `in_host_memory` of all units that optimizers
-  /// step, `is_stepped`. `units` must outlive this.
+  /// step, `is_stepped`. `whole_values` returns a copy, or the one for which it stands, in the same order on all ranks.
+  /// `units` must outlive this.
   SteppedParts(const std::vector<std::unique_ptr<FlatUnit>>& units, const Copies& copies,
-               const std::vector<bool>& is_stepped, bool in_host_memory, at::Device device);
+               const std::vector<bool>& is_stepped, bool in_host_memory, at::Device device,
+               const std::function<Tensor(const Tensor&)>& whole_values);
 
   bool has(size_t unit) const { return parts_[unit].values.defined(); }
   /// Whether the unit has a float32 copy of values in half precision.

@@ -2,6 +2,7 @@
 
 #include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/state/state_bytes.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/text.h"
 #include "logging/rank_numbers.h"
 #include "run/services.h"
@@ -22,8 +23,9 @@ Facts facts_of(const RunState& run) {
   facts["version of Fulgur"] = fulgur_version();
   if (run.components.config) add_leaves(*run.components.config, "", facts);
   for (const auto& [name, value] : unique_parameters(*run.model))
-    facts[cat("parameter ", name)] = cat(c10::toString(value.scalar_type()), " ", shape_text(value.sizes()),
-                                         value.requires_grad() ? "" : ", frozen");
+    facts[cat("parameter ", name)] =
+        cat(c10::toString(value.scalar_type()), " ", shape_text(value.sizes()), value.requires_grad() ? "" : ", frozen",
+            stored_values(value) ? ", computed later" : "");
   for (const auto& item : run.model->named_buffers())
     if (item.value().defined())
       facts[cat("buffer ", item.key())] =

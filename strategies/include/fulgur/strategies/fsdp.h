@@ -74,6 +74,11 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   std::string name() const override { return "fsdp"; }
   /// Whether anything is divided.
   bool divides() const { return divides_; }
+  /// Whether the parameters are divided, too, in a run of several processes. Then a module may be created without
+  /// memory for them (`deferred_init`); after such a run, its parameters can only be loaded from a checkpoint.
+  bool divides_all() const {
+    return divides_ && (options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid);
+  }
   /// Throws a ConfigError for what does not work with this sharding.
   void configure(StrategySetup setup) override;
   /// Divides the optimizers. Throws a ConfigError for one that needs whole parameters, such as Muon or LBFGS, and for
@@ -118,16 +123,16 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   void average_gradients(Optimizer& optimizer) override;
 
  private:
-  bool divides_all() const {
-    return divides_ && (options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid);
-  }
   bool divides_gradients() const { return divides_ && options_.sharding != Sharding::optimizer; }
+  bool divides_at_start() const;
   /// Whether the module is in host memory before and after the training, since one device may not hold it.
   bool starts_on_host() const;
   /// Divides the optimizers of the run, and with `parameters` all parameters of the module.
   void divide(LightningModule& module);
   /// The float32 copies that the optimizers step, by the addresses of parameters.
   std::unordered_map<const void*, Tensor> take_masters(MasterWeights& masters);
+  /// What has values, from whatever device the module was made on.
+  static void to_host(LightningModule& module);
   void move_undivided(LightningModule& module) const;
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
@@ -145,6 +150,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
   bool starts_before_forward_ = false;
   LightningModule* on_host_ = nullptr;  ///< began in host memory, and ends there
+  bool is_deferred_ = false;            ///< the module was created without memory for its parameters
 };
 
 }  // namespace fulgur
