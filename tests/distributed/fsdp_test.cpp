@@ -1,6 +1,7 @@
 // fsdp: what ddp computes, with the optimizers' states, and gradients, divided among the ranks.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <fstream>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/safetensors.h"
@@ -100,6 +101,64 @@ TEST_CASE("fsdp: with divided parameters, the ranks compute what those with divi
   const TemporaryFolder gradients, parameters;
   CHECK(same_checkpoints(trained(gradients, world, "gradients", more + length),
                          trained(parameters, world, "parameters", more + length)));
+}
+
+TEST_CASE("fsdp: weights that are computed when they are divided are those of a module that is created whole") {
+  const Arguments more = GENERATE(
+      kAdam, kAdam + Arguments{"--model.dropout", "0.2", "--model.norm", "true"}, kAdam + kMasters,
+      kAdam + Arguments{"--trainer.precision", "64-true", "--trainer.accumulate_grad_batches", "3"},
+      kAdam + kMasters + Arguments{"--trainer.precision.keep_norm_fp32", "true", "--model.norm", "true"},
+      Arguments{"--optimizer", "Adagrad", "--optimizer.lr", "0.01", "--trainer.callbacks", "[WeightAveraging]"},
+      kAdam + Arguments{"--adapters.target", "[first]", "--adapters.rank", "2", "--adapters.train", "[last.*]"});
+  const int world = GENERATE(2, 3);
+  // Each weight has more than 1 MiB.
+  const Arguments length{"--trainer.max_steps", "4", "--model.hidden", "300000"};
+  const TemporaryFolder whole, later;
+  const fs::path first = trained(whole, world, "gradients", more + length);
+  const std::vector<Finished> ranks = fit(later.path(), world, "parameters", more + length);
+  REQUIRE(all_exit(ranks, 0));
+  CHECK(ranks.front().err.find("created whole") == std::string::npos);
+  const fs::path second = last_checkpoint(later.path());
+  CHECK(same_checkpoints(first, second));
+  // The values of the checkpoint take the place of those of the constructor.
+  const Arguments further = more + Arguments{"--trainer.max_steps", "6", "--model.hidden", "300000", "--ckpt_path"};
+  REQUIRE(all_exit(fit(whole.path(), world, "gradients", further + Arguments{first.string()}), 0));
+  REQUIRE(all_exit(fit(later.path(), world, "parameters", further + Arguments{second.string()}), 0));
+  CHECK(same_checkpoints(last_checkpoint(whole.path()), last_checkpoint(later.path())));
+}
+
+TEST_CASE("fsdp: no rank has memory for all parameters, not even at the start and at the end") {
+  const auto peak_mib = [](const Arguments& more) {
+    const TemporaryFolder folder;
+    const std::string text = (folder.path() / "text.txt").string();
+    std::ofstream(text) << std::string(20000, 'a');
+    const Arguments model{"fit", "--model", "GPT", "--model.n_layer", "16", "--model.n_embd", "512",
+                          "--model.vocab_size", "256", "--optimizer", "SGD"};
+    const Arguments data{"--data", "TextDataModule", "--data.path", text, "--data.tokens", "byte"};
+    const Arguments run_options{"--trainer.accelerator", "cpu", "--trainer.devices", "4", "--trainer.max_steps", "0",
+                                "--trainer.default_root_dir", folder.path().string(), "--trainer.strategy", "fsdp",
+                                "--trainer.num_sanity_val_steps", "0", "--trainer.enable_checkpointing", "false"};
+    const Finished run = trainer(model + data + run_options + more,
+                                 {.folder = folder.path(),
+                                  .environment = {"OMP_NUM_THREADS=1"},
+                                  // Not a fork of a process whose malloc has adapted to other blocks.
+                                  .address_space_mb = 1 << 20});
+    const std::string output = run.out + run.err;
+    INFO(output);
+    REQUIRE(run.exit_code == 0);
+    const std::string_view before = "peak memory: cpu ";
+    const size_t at = output.find(before);
+    REQUIRE(at != std::string::npos);
+    return std::stod(output.substr(at + before.size()));
+  };
+  const Arguments divided{"--trainer.strategy.sharding", "parameters", "--trainer.strategy.state_dict_type", "sharded"};
+  const double nothing = peak_mib(divided + Arguments{"--model.n_layer", "1", "--model.n_embd", "64"});
+  const double parts = peak_mib(divided) - nothing;
+  const double all = peak_mib({"--trainer.strategy.sharding", "gradients"}) - nothing;
+  // 16 blocks of 12 MiB.
+  INFO("nothing " << nothing << ", parts " << parts << ", all " << all << " MiB");
+  CHECK(parts < 192 / 4 + 3 * 12);
+  CHECK(all > 192);
 }
 
 TEST_CASE("fsdp: with divided gradients, two ranks compute what those of ddp do; more differ in the order of sums") {
@@ -378,12 +437,25 @@ TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks,
                                                 "optimizer 2 = 4.5"}}) {
     const std::string kind = sharding;
     const Arguments masters = kind.ends_with(" + masters") ? kMasters : Arguments{"--trainer.precision", "32-true"};
-    const Finished run =
-        trainer(Arguments{"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
-                          "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",
-                          "--trainer.strategy.sharding", kind.substr(0, kind.find(' ')), "--trainer.max_steps", "2"} +
-                    masters,
-                {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
+    const Finished run = trainer(Arguments{"fit",
+                                           "--model",
+                                           "MlpClassifier",
+                                           "--data",
+                                           "SyntheticDataModule",
+                                           "--optimizer",
+                                           "AdamW",
+                                           "--trainer.accelerator",
+                                           "cpu",
+                                           "--trainer.devices",
+                                           ranks,
+                                           "--trainer.strategy",
+                                           "fsdp",
+                                           "--trainer.strategy.sharding",
+                                           kind.substr(0, kind.find(' ')),
+                                           "--trainer.max_steps",
+                                           "2"} +
+                                     masters,
+                                 {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
     CAPTURE(run.out, run.err);
     CHECK(run.exit_code == 0);
     CHECK(says(run.out + run.err, bytes));

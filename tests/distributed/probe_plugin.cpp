@@ -118,7 +118,7 @@ class ProbeNet : public fulgur::LightningModule {
   explicit ProbeNet(const Options& options)
       : options_(options),
         first_(5, options.hidden),
-        norm_(fulgur::nn::BatchNormOptions(options.hidden)),
+        norm_(options.norm ? fulgur::nn::BatchNorm1d(fulgur::nn::BatchNormOptions(options.hidden)) : nullptr),
         last_(options.hidden, 2) {
     register_module("first", first_);
     if (options.norm) register_module("norm", norm_);

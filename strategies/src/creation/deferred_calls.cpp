@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/system/free_memory.h"
 #include "fulgur/core/text/text.h"
 #include "operations/operator_arguments.h"
 
@@ -139,6 +140,8 @@ bool DeferredCalls::make(const c10::OperatorHandle& op, torch::jit::Stack* stack
       const at::NoGradGuard no_grad;
       torch::jit::Stack drawn = later;
       op.callBoxed(&drawn);
+      drawn.clear();
+      return_free_memory();
     }
     log_->add(op, later, on_meta, generator);
   }
@@ -198,6 +201,9 @@ void DeferredCalls::draw(const c10::OperatorHandle& op, std::span<const c10::IVa
                  : log_->read(tensor);
     });
   op.callBoxed(&drawn);
+  drawn.clear();
+  // Blocks that stay lie between those of many draws.
+  return_free_memory();
 }
 
 }  // namespace fulgur::detail

@@ -12,6 +12,7 @@
 
 #include "distributed/process_group_impl.h"
 #include "fulgur/core/state/stored_values.h"
+#include "fulgur/core/system/free_memory.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/parameter_units.h"
@@ -65,6 +66,7 @@ DividedUnits::DividedUnits(const LightningModule& module, const std::vector<Name
     const auto found = stepped.find(parameter.unsafeGetTensorImpl());
     return found == stepped.end() ? optimizers.size() : found->second;
   };
+  bool were_computed = false;
   for (ParameterUnit& unit : parameter_units(module, parameters, making.patterns)) {
     // Frozen parameters have no state: each rank gets its part of those that learn.
     std::map<std::tuple<size_t, at::ScalarType, bool, std::string>, std::vector<NamedParameter>> alike;
@@ -84,9 +86,11 @@ DividedUnits::DividedUnits(const LightningModule& module, const std::vector<Name
       units_.push_back(std::make_unique<FlatUnit>(std::move(members), device, groups.parts().rank(),
                                                   groups.parts().world_size(), is_first_rank(groups)));
       if (wait) send_from_first_rank(groups, units_.back()->buffer());
+      were_computed = were_computed || wait;
       if (making.keep_parts) units_.back()->keep_part();
       if (making.on_unit) making.on_unit(*units_.back());
     }
+    if (were_computed) return_free_memory();
   }
 }
 

@@ -15,6 +15,7 @@ namespace fulgur::detail {
 namespace {
 
 constexpr int kKeptBytes = 1 << 30;
+constexpr int kSmallestReturnedBlock = 1 << 20;
 constexpr int kLargestKeptBlock = 32 << 20;  // the largest value that glibc accepts
 
 // The environment already configures malloc.
@@ -42,9 +43,10 @@ void check_allocator(const AllocatorOptions& options) {
 }
 
 void set_allocator(const AllocatorOptions& options, const std::string& accelerator) {
-  if (options.keep_freed_memory && !environment_decides()) {
-    ::mallopt(M_MMAP_THRESHOLD, kLargestKeptBlock);
-    ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  if (!environment_decides()) {
+    // Any value ends glibc's adaptation, by which it keeps ever larger blocks.
+    ::mallopt(M_MMAP_THRESHOLD, options.keep_freed_memory ? kLargestKeptBlock : kSmallestReturnedBlock);
+    if (options.keep_freed_memory) ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
   }
   if (options.cuda.empty()) return;
   if (accelerator != "cuda")
