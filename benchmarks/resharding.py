@@ -5,7 +5,7 @@
 
 Each form of a run (a row) trains 7 steps, and each form (a column) resumes a copy of it up to step 15, in the second epoch. The first column is
 a run that was not interrupted: what each form computes beside one process. A step has 48 samples in all of them (global_batch_size). A cell has the largest difference of a weight from that of one process that was not interrupted; the script
-ends with 1 if one is above 1e-5. Needs no GPU: ranks are processes on the CPU over Gloo. Takes a few seconds for each of 100 cells.
+ends with 1 if one is above 1e-5. Needs no GPU: ranks are processes on the CPU over Gloo. Takes a few seconds for each of 144 cells.
 """
 
 import argparse
@@ -31,9 +31,11 @@ def fsdp(sharding, form="full", more=""):
     return f"{{class_path: fsdp, init_args: {{sharding: {sharding}, state_dict_type: {form}{more}}}}}"
 
 
-def mesh(axes):
-    return f"{{class_path: mesh, init_args: {{mesh: {axes}, micro_batches: 2}}}}"
+def mesh(axes, more="micro_batches: 2"):
+    return f"{{class_path: mesh, init_args: {{mesh: {axes}, {more}}}}}"
 
+
+PLAN = '{"*0": column, "*1": row, "*2": column, "*3": row}'
 
 FORMS = {
     "1 process": (1, None),
@@ -46,6 +48,8 @@ FORMS = {
     "hybrid, 4, sharded": (4, fsdp("hybrid", "sharded", ", shard_size: 2")),
     "pipeline, 2": (2, mesh("{pipeline: 2}")),
     "data 2 × pipeline 2": (4, mesh("{data: 2, pipeline: 2}")),
+    "pipeline 2 × shard 2, sharded": (4, mesh("{shard: 2, pipeline: 2}", "micro_batches: 2, state_dict_type: sharded")),
+    "tensor 2 × shard 2, sharded": (4, mesh("{tensor: 2, shard: 2}", f"tensor_plan: {PLAN}, state_dict_type: sharded")),
 }
 TOLERANCE = 1e-5
 

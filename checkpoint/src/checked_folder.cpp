@@ -1,7 +1,11 @@
 #include "checked_folder.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <cstring>
 #include <optional>
+#include <utility>
 
 #include "formats/safetensors_file.h"
 #include "fulgur/checkpoint/run_layout.h"
@@ -243,25 +247,43 @@ NamedTensors CheckedFolder::read_divided(const std::string& whole_file) {
   // Of the pieces of each file, by the tensor's name.
   struct Place {
     const DividedTensor* tensor;
-    char* data;
+    const TensorPiece* piece;
+    Tensor values;  // of the tensor, in its memory's order
+    Tensor read;    // what the file has, if that is a slice
   };
   std::map<std::string_view, std::map<std::string_view, Place>> places;
   for (const DividedTensor& tensor : divided->second) {
     const Tensor dense = empty_tensor({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
-    auto* const data = static_cast<char*>(dense.mutable_data_ptr());
     for (const TensorPiece& piece : tensor.pieces)
-      places[piece.file].emplace(tensor.name, Place{&tensor, data + piece.begin * dense.element_size()});
+      places[piece.file].emplace(tensor.name, Place{&tensor, &piece, dense.flatten(), Tensor()});
     tensors.emplace_back(tensor.name, dense.as_strided(tensor.shape, strides_of(tensor.shape, tensor.order)));
   }
-  for (const auto& [file, of_file] : places)
+  for (auto& [file, of_file] : places) {
     read_entries(std::string(file), [&](const SafetensorsEntry& entry) -> void* {
       const auto found = of_file.find(entry.name);
       if (found == of_file.end()) return nullptr;
-      if (entry.dtype == found->second.tensor->dtype) return found->second.data;
-      add_problem(std::string(file), entry.name,
-                  cat("has dtype ", entry.dtype, "; the manifest says ", found->second.tensor->dtype));
-      return nullptr;
+      Place& place = found->second;
+      if (entry.dtype != place.tensor->dtype) {
+        add_problem(std::string(file), entry.name,
+                    cat("has dtype ", entry.dtype, "; the manifest says ", place.tensor->dtype));
+        return nullptr;
+      }
+      if (!place.piece->slice)
+        return static_cast<char*>(place.values.mutable_data_ptr()) + place.piece->begin * place.values.element_size();
+      place.read = at::empty({place.piece->count}, place.values.options());
+      return place.read.mutable_data_ptr();
     });
+    for (auto& [name, place] : of_file)
+      if (const Tensor read = std::exchange(place.read, Tensor()); read.defined())
+        for_each_run(place.piece->slice, place.tensor->shape, place.piece->begin, place.piece->count,
+                     [&](int64_t in_tensor, int64_t in_slice, int64_t count) {
+                       const auto size = static_cast<int64_t>(read.element_size());
+                       std::memcpy(
+                           static_cast<char*>(place.values.mutable_data_ptr()) + in_tensor * size,
+                           static_cast<const char*>(read.const_data_ptr()) + (in_slice - place.piece->begin) * size,
+                           static_cast<size_t>(count * size));
+                     });
+  }
   return tensors;
 }
 

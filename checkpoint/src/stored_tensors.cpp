@@ -1,7 +1,5 @@
 #include "stored_tensors.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -9,6 +7,7 @@
 #include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "io/element_bytes.h"
 #include "io/hash.h"
 #include "io/input_file.h"
 
@@ -16,6 +15,9 @@ namespace fulgur::detail {
 namespace fs = std::filesystem;
 
 namespace {
+
+// A multiple of the sizes of all elements.
+constexpr uint64_t kReadAtOnce = uint64_t{256} << 10;
 
 class TensorInFiles final : public StoredValues {
  public:
@@ -63,7 +65,9 @@ void StoredTensors::add_whole(const Manifest& manifest, const std::string& file)
       throw CheckpointError(cat("[checkpoint.read] ", escape_controls((folder_ / file).string()),
                                 " lists other tensors than the manifest."));
     tensors_.push_back({entry.name, entry.dtype, entry.shape, part->second.bytes});
-    places_.push_back({.strides = {}, .pieces = {part->second}});
+    const auto size = static_cast<int64_t>(element_bytes(entry.dtype));
+    Piece whole{.bytes = part->second, .begin = 0, .count = static_cast<int64_t>(part->second.bytes) / size};
+    places_.push_back({.strides = {}, .pieces = {std::move(whole)}});
   }
   metadata_ = std::move(header.metadata);
 }
@@ -82,8 +86,9 @@ void StoredTensors::add_divided(const Manifest& manifest, const std::string& who
     Place& place = places_.emplace_back();
     place.strides = strides_of(tensor.shape, tensor.order);
     for (const TensorPiece& piece : tensor.pieces) {
-      place.pieces.push_back(files.at(piece.file).at(tensor.name));
-      info.bytes += place.pieces.back().bytes;
+      const Bytes& bytes = files.at(piece.file).at(tensor.name);
+      place.pieces.push_back({.bytes = bytes, .begin = piece.begin, .count = piece.count, .slice = piece.slice});
+      info.bytes += bytes.bytes;
     }
   }
 }
@@ -95,51 +100,76 @@ void StoredTensors::check_headers() const {
   }
 }
 
+void StoredTensors::report_change(const Bytes& from, const std::string& name) const {
+  throw CheckpointError(cat("[checkpoint.read] ", escape_controls((folder_ / from.file).string()), ": '",
+                            escape_controls(name),
+                            "' has changed since it was written (its hash differs). Use another checkpoint of the "
+                            "run, or restore this one from a copy."));
+}
+
 void StoredTensors::read_bytes(const Bytes& from, const std::string& name, char* data) const {
   InputFile file(folder_ / from.file);
   file.move_to(from.position);
   file.read(data, from.bytes);
-  if (hash_of({data, from.bytes}) != from.hash)
-    throw CheckpointError(cat("[checkpoint.read] ", escape_controls((folder_ / from.file).string()), ": '",
-                              escape_controls(name),
-                              "' has changed since it was written (its hash differs). Use another checkpoint of the "
-                              "run, or restore this one from a copy."));
+  if (hash_of({data, from.bytes}) != from.hash) report_change(from, name);
+}
+
+void StoredTensors::read_blocks(const Bytes& from, const std::string& name,
+                                const std::function<void(uint64_t, std::string_view)>& use) const {
+  InputFile file(folder_ / from.file);
+  file.move_to(from.position);
+  Hasher hasher;
+  std::vector<char> block(std::min(from.bytes, kReadAtOnce));
+  for (uint64_t position = 0; position < from.bytes;) {
+    const uint64_t bytes = std::min(from.bytes - position, kReadAtOnce);
+    file.read(block.data(), bytes);
+    hasher.update(block.data(), bytes);
+    use(position, {block.data(), bytes});
+    position += bytes;
+  }
+  if (hasher.digest() != from.hash) report_change(from, name);
+}
+
+void StoredTensors::copy_piece(const TensorInfo& info, const Piece& piece, int64_t begin, const Tensor& range) const {
+  const int64_t size = range.element_size(), end = begin + range.numel();
+  auto* const data = static_cast<char*>(range.mutable_data_ptr());
+  if (!piece.slice && piece.begin >= begin && piece.begin + piece.count <= end)
+    return read_bytes(piece.bytes, info.name, data + (piece.begin - begin) * size);
+  if (piece.count == 0) return;
+  // What is before the first element of a slice, and after its last, needs not be read.
+  int64_t first_there = INT64_MAX, last_there = 0;
+  for (const int64_t at : {piece.begin, piece.begin + piece.count - 1})
+    for_each_run(piece.slice, info.shape, at, 1, [&](int64_t in_tensor, int64_t, int64_t) {
+      first_there = std::min(first_there, in_tensor);
+      last_there = std::max(last_there, in_tensor);
+    });
+  if (last_there < begin || first_there >= end) return;
+  read_blocks(piece.bytes, info.name, [&](uint64_t position, std::string_view block) {
+    const int64_t from = piece.begin + static_cast<int64_t>(position) / size;
+    for_each_run(piece.slice, info.shape, from, static_cast<int64_t>(block.size()) / size,
+                 [&](int64_t in_tensor, int64_t in_slice, int64_t count) {
+                   const int64_t first = std::max(in_tensor, begin), last = std::min(in_tensor + count, end);
+                   if (first < last)
+                     std::memcpy(data + (first - begin) * size,
+                                 block.data() + (in_slice - from + first - in_tensor) * size,
+                                 static_cast<size_t>((last - first) * size));
+                 });
+  });
 }
 
 Tensor StoredTensors::read(size_t index) const {
   const TensorInfo& info = tensors_.at(index);
   const Place& place = places_[index];
   const Tensor tensor = empty_tensor({.name = info.name, .dtype = info.dtype, .shape = info.shape});
-  auto* next = static_cast<char*>(tensor.mutable_data_ptr());
-  for (const Bytes& piece : place.pieces) {
-    read_bytes(piece, info.name, next);
-    next += piece.bytes;
-  }
+  for (const Piece& piece : place.pieces) copy_piece(info, piece, 0, tensor);
   return place.strides.empty() ? tensor : tensor.as_strided(info.shape, place.strides);
 }
 
 Tensor StoredTensors::read_range(size_t index, int64_t begin, int64_t count) const {
   const TensorInfo& info = tensors_.at(index);
   const Tensor range = empty_tensor({.name = info.name, .dtype = info.dtype, .shape = {count}});
-  const auto bytes = static_cast<uint64_t>(range.element_size());
-  const uint64_t from = static_cast<uint64_t>(begin) * bytes, to = from + range.nbytes();
-  uint64_t position = 0;  // of the piece, in the tensor
-  for (const Bytes& piece : places_[index].pieces) {
-    const uint64_t first = std::max(from, position), last = std::min(to, position + piece.bytes);
-    if (first < last) {
-      auto* const target = static_cast<char*>(range.mutable_data_ptr()) + (first - from);
-      if (last - first == piece.bytes) {
-        read_bytes(piece, info.name, target);
-      } else {
-        // The hash is that of the whole piece.
-        const Tensor whole = at::empty({static_cast<int64_t>(piece.bytes)}, at::kByte);
-        auto* const data = static_cast<char*>(whole.mutable_data_ptr());
-        read_bytes(piece, info.name, data);
-        std::memcpy(target, data + (first - position), last - first);
-      }
-    }
-    position += piece.bytes;
-  }
+  if (count > 0)
+    for (const Piece& piece : places_[index].pieces) copy_piece(info, piece, begin, range);
   return range;
 }
 

@@ -15,7 +15,6 @@ namespace {
 
 using detail::DividedTensor;
 using detail::Manifest;
-using detail::TensorPiece;
 
 void throw_if_damaged(const fs::path& folder, const Manifest& manifest) {
   detail::CheckedFolder written(folder, manifest);
@@ -53,7 +52,7 @@ Manifest merged(const std::vector<std::string>& descriptions) {
     for (auto& [file, tensors] : own.divided) add_pieces(all.divided[file], std::move(tensors), rank);
   }
   for (auto& [file, tensors] : all.divided)
-    for (DividedTensor& tensor : tensors) std::ranges::sort(tensor.pieces, {}, &TensorPiece::begin);
+    for (DividedTensor& tensor : tensors) detail::sort_pieces(tensor);
   return all;
 }
 

@@ -170,13 +170,7 @@ void FSDPStrategy::divide(LightningModule& module) {
 }
 
 std::unordered_map<const void*, Tensor> FSDPStrategy::take_masters(MasterWeights& masters) {
-  std::unordered_map<const void*, Tensor> copies;
-  for (Optimizer* optimizer : optimizers_) {
-    // The optimizer has states of the copies that it steps.
-    if (!loaded_states_.contains(optimizer)) loaded_states_.emplace(optimizer, optimizer->state());
-    copies.merge(masters.hand_over(*optimizer));
-  }
-  return copies;
+  return detail::take_copies(masters, optimizers_, loaded_states_);
 }
 
 bool FSDPStrategy::divides_at_start() const {
@@ -380,14 +374,9 @@ StateTree FSDPStrategy::optimizer_state(const Optimizer& optimizer) {
 
 void FSDPStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
   if (shards_) return shards_->load_state(optimizer, state);
-  const StateTree::List& groups = state.at("groups").as_list();
-  if (!divides_ || !process_group() || groups.size() != optimizer.groups().size())
-    return DDPStrategy::load_optimizer_state(optimizer, state);
   // Each rank reads its part when the optimizers are divided. Until then schedules need the rates.
-  for (size_t g = 0; g < groups.size(); ++g) {
-    optimizer.groups()[g].lr = groups[g].at("lr").as_double();
-    optimizer.groups()[g].initial_lr = groups[g].at("initial_lr").as_double();
-  }
+  if (!divides_ || !process_group() || !detail::take_rates(optimizer, state))
+    return DDPStrategy::load_optimizer_state(optimizer, state);
   loaded_states_.insert_or_assign(&optimizer, state);
 }
 

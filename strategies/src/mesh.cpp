@@ -9,12 +9,15 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/strategies/half_precision.h"
 #include "mesh_options.h"
 #include "pipeline/executor.h"
 #include "pipeline/layer_random.h"
 #include "pipeline/stage_optimizers.h"
 #include "pipeline/stage_parameters.h"
+#include "pipeline/stage_parts.h"
 #include "pipeline/stage_shards.h"
+#include "sharding/optimizer_shards.h"
 #include "tensor/tensor_calls.h"
 
 namespace fulgur {
@@ -115,16 +118,23 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
     plan_ = std::make_unique<detail::StagePlan>(detail::plan_one_stage(module));
     connect();
   }
+  auto* const half = dynamic_cast<HalfPrecision*>(&precision());
+  MasterWeights* const masters = half ? half->master_weights() : nullptr;
+  detail::SteppedParts::Copies copies;
+  if (masters) copies = detail::take_copies(*masters, optimizers, whole_states_);
   if (options_.mesh.tensor > 1) divide_layers(module, std::move(divided.parameters));
   if (options_.mesh.shard > 1) divide_stages(module, optimizers);
   if (parts_) {
     calls_ = std::make_unique<detail::TensorCalls>(*parts_, divided.of_norms);
     if (executor_) executor_->divide_layers(*calls_);
   }
-  optimizers_ = std::make_unique<detail::StageOptimizers>(*mesh_, plan_->tensors, parts_, shards_, optimizers);
+  optimizers_ = std::make_shared<detail::StageOptimizers>(*mesh_, plan_->tensors, parts_, shards_, optimizers,
+                                                          std::exchange(whole_states_, {}), copies);
+  if (masters) masters->follow(optimizers_);
   stepped_ = optimizers;
   parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, parts_, shards_);
   parameters_->divide();
+  saved_ = std::make_unique<detail::StageParts>(*mesh_, plan_->tensors, parts_, shards_);
 }
 
 void MeshStrategy::connect() {
@@ -365,7 +375,22 @@ StateTree MeshStrategy::optimizer_state(const Optimizer& optimizer) {
 
 void MeshStrategy::load_optimizer_state(Optimizer& optimizer, const StateTree& state) {
   if (optimizers_) return optimizers_->load_state(optimizer, state);
-  FSDPStrategy::load_optimizer_state(optimizer, state);
+  // Each rank reads its part when the optimizers are divided. Until then schedules need the rates.
+  if (!divides_module() || !detail::take_rates(optimizer, state))
+    return FSDPStrategy::load_optimizer_state(optimizer, state);
+  whole_states_.insert_or_assign(&optimizer, state);
+}
+
+bool MeshStrategy::saves_parts() const {
+  return saved_ ? options_.state_dict_type == StateDictType::sharded : FSDPStrategy::saves_parts();
+}
+
+std::optional<TensorPart> MeshStrategy::part_to_save(const Tensor& tensor) const {
+  return saved_ ? saved_->of_tensor(tensor) : FSDPStrategy::part_to_save(tensor);
+}
+
+StateTree MeshStrategy::optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) {
+  return saved_ ? saved_->of_optimizer(optimizer, parts) : FSDPStrategy::optimizer_state_in_parts(optimizer, parts);
 }
 
 std::unique_ptr<GraphCapture> MeshStrategy::make_graph_capture() {
@@ -380,6 +405,8 @@ std::string MeshStrategy::describe() const {
 void MeshStrategy::give_back() noexcept {
   if (optimizers_) optimizers_->give_back();
   optimizers_.reset();
+  whole_states_.clear();
+  saved_.reset();
   parameters_.reset();
   executor_.reset();
   layer_random_.reset();

@@ -16,6 +16,7 @@ FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
   of_fsdp.sharding = options.mesh.shard > 1 ? FSDPStrategy::Sharding::hybrid : FSDPStrategy::Sharding::optimizer;
   if (options.mesh.shard > 1) of_fsdp.shard_size.value = options.mesh.shard;
   of_fsdp.units = options.units;
+  of_fsdp.state_dict_type = options.state_dict_type;
   of_fsdp.process_group_backend = options.process_group_backend;
   of_fsdp.cluster_environment = options.cluster_environment;
   of_fsdp.start_timeout_s = options.start_timeout_s;
@@ -28,6 +29,11 @@ FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
 void check_mesh_options(const MeshStrategy::Options& options) {
   if (options.mesh.shard == 1 && options.units.value)
     throw ConfigError("[strategies.mesh] units has no effect with mesh.shard: 1. Remove it.");
+  if (options.mesh.shard == 1 && options.mesh.tensor == 1 && options.mesh.pipeline == 1 &&
+      options.state_dict_type == FSDPStrategy::StateDictType::sharded)
+    throw ConfigError(
+        "[strategies.mesh] state_dict_type: sharded has no effect with an axis data alone: ranks divide nothing that "
+        "they could write parts of. Remove it, or set mesh.shard, mesh.tensor or mesh.pipeline.");
   if (options.mesh.tensor == 1 && !options.tensor_plan.empty())
     throw ConfigError("[strategies.mesh] tensor_plan has no effect with mesh.tensor: 1. Remove it.");
   const bool takes_turns = options.schedule == PipelineSchedule::interleaved;
@@ -109,6 +115,9 @@ void MeshStrategy::Options::fields(Fields& f) {
   f(units, "units",
     "With mesh.shard, patterns of the names of modules whose parameters are exchanged together. auto: the elements of "
     "each ModuleList; the remaining parameters are one unit; []: all are one.");
+  f(state_dict_type, "state_dict_type",
+    "Checkpoints have whole tensors, which rank 0 writes (full), or parts of tensors, which all ranks write at the "
+    "same time (sharded). Any mesh, any number of ranks and any strategy can load either.");
   f(process_group_backend, "process_group_backend",
     "Backend for values and gradients. auto: nccl for GPUs, gloo for the CPU.")
       .one_of({"auto", "gloo", "nccl", "mpi"});

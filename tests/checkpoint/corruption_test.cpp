@@ -338,12 +338,12 @@ TEST_CASE("F15 a checkpoint of a newer format is refused with the versions of bo
   const fs::path path = small_checkpoint(folder.path());
   forge(path, "\"fulgur\":\"" + fulgur_version() + "\"", "\"fulgur\":\"8.1.0\"");
   CHECK(read_checkpoint(path).origin.fulgur == "8.1.0");
-  forge(path, "\"format_version\": 1", "\"format_version\": 3");
+  forge(path, "\"format_version\": 1", "\"format_version\": 4");
   CHECK_THAT(read_error(path),
-             ContainsSubstring("format version 3, written by Fulgur 8.1.0") &&
-                 ContainsSubstring(cat("this program (Fulgur ", fulgur_version(), ") reads format versions <= 2")));
-  CHECK_THROWS_WITH(summarize_checkpoint(path), ContainsSubstring("format version 3"));
-  forge(path, "\"format_version\": 3", "\"format_version\": 0");
+             ContainsSubstring("format version 4, written by Fulgur 8.1.0") &&
+                 ContainsSubstring(cat("this program (Fulgur ", fulgur_version(), ") reads format versions <= 3")));
+  CHECK_THROWS_WITH(summarize_checkpoint(path), ContainsSubstring("format version 4"));
+  forge(path, "\"format_version\": 4", "\"format_version\": 0");
   CHECK_THAT(read_error(path), ContainsSubstring("not the manifest of a checkpoint"));
 }
 

@@ -18,4 +18,5 @@ set(TEST_SOURCES
   save_faults_test.cpp
   state_json_test.cpp
   stored_tensors_test.cpp
+  tensor_slices_test.cpp
   thousand_parts_test.cpp)

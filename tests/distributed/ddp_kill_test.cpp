@@ -81,7 +81,7 @@ TEST_CASE(
     "F4, launched: ranks that are killed at random, one or both, again and again, end with the bytes of an undisturbed "
     "run") {
   // With sharded checkpoints, both ranks write at the same time.
-  const std::string strategy = GENERATE("ddp", "fsdp");
+  const std::string strategy = GENERATE("ddp", "fsdp", "mesh");
   CAPTURE(strategy);
   const auto arguments = [&](int max_restarts) {
     Arguments all =
@@ -92,6 +92,17 @@ TEST_CASE(
                "--trainer.strategy.max_restarts", std::to_string(max_restarts)});
     if (strategy == "ddp") return all;
     *std::ranges::find(all, "ddp") = strategy;
+    if (strategy == "mesh")
+      return all + Arguments{"--model",
+                             "ProbeStages",
+                             "--model.dropout",
+                             "0.2",
+                             "--trainer.strategy.mesh.pipeline",
+                             "2",
+                             "--trainer.strategy.micro_batches",
+                             "2",
+                             "--trainer.strategy.state_dict_type",
+                             "sharded"};
     return all + Arguments{"--trainer.strategy.sharding",        "parameters",
                            "--trainer.strategy.units",           "[first, last]",
                            "--trainer.strategy.state_dict_type", "sharded"};

@@ -132,17 +132,29 @@ TEST_CASE("fsdp: no rank has memory for all parameters, not even at the start an
     const TemporaryFolder folder;
     const std::string text = (folder.path() / "text.txt").string();
     std::ofstream(text) << std::string(20000, 'a');
-    const Arguments model{"fit", "--model", "GPT", "--model.n_layer", "16", "--model.n_embd", "512",
-                          "--model.vocab_size", "256", "--optimizer", "SGD"};
+    const Arguments model{"fit", "--model",        "GPT", "--model.n_layer",
+                          "16",  "--model.n_embd", "512", "--model.vocab_size",
+                          "256", "--optimizer",    "SGD"};
     const Arguments data{"--data", "TextDataModule", "--data.path", text, "--data.tokens", "byte"};
-    const Arguments run_options{"--trainer.accelerator", "cpu", "--trainer.devices", "4", "--trainer.max_steps", "0",
-                                "--trainer.default_root_dir", folder.path().string(), "--trainer.strategy", "fsdp",
-                                "--trainer.num_sanity_val_steps", "0", "--trainer.enable_checkpointing", "false"};
-    const Finished run = trainer(model + data + run_options + more,
-                                 {.folder = folder.path(),
-                                  .environment = {"OMP_NUM_THREADS=1"},
-                                  // Not a fork of a process whose malloc has adapted to other blocks.
-                                  .address_space_mb = 1 << 20});
+    const Arguments run_options{"--trainer.accelerator",
+                                "cpu",
+                                "--trainer.devices",
+                                "4",
+                                "--trainer.max_steps",
+                                "0",
+                                "--trainer.default_root_dir",
+                                folder.path().string(),
+                                "--trainer.strategy",
+                                "fsdp",
+                                "--trainer.num_sanity_val_steps",
+                                "0",
+                                "--trainer.enable_checkpointing",
+                                "false"};
+    const Finished run =
+        trainer(model + data + run_options + more, {.folder = folder.path(),
+                                                    .environment = {"OMP_NUM_THREADS=1"},
+                                                    // Not a fork of a process whose malloc has adapted to other blocks.
+                                                    .address_space_mb = 1 << 20});
     const std::string output = run.out + run.err;
     INFO(output);
     REQUIRE(run.exit_code == 0);
@@ -437,25 +449,12 @@ TEST_CASE("fsdp: each rank has its part of the state: half of it with two ranks,
                                                 "optimizer 2 = 4.5"}}) {
     const std::string kind = sharding;
     const Arguments masters = kind.ends_with(" + masters") ? kMasters : Arguments{"--trainer.precision", "32-true"};
-    const Finished run = trainer(Arguments{"fit",
-                                           "--model",
-                                           "MlpClassifier",
-                                           "--data",
-                                           "SyntheticDataModule",
-                                           "--optimizer",
-                                           "AdamW",
-                                           "--trainer.accelerator",
-                                           "cpu",
-                                           "--trainer.devices",
-                                           ranks,
-                                           "--trainer.strategy",
-                                           "fsdp",
-                                           "--trainer.strategy.sharding",
-                                           kind.substr(0, kind.find(' ')),
-                                           "--trainer.max_steps",
-                                           "2"} +
-                                     masters,
-                                 {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
+    const Finished run =
+        trainer(Arguments{"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "AdamW",
+                          "--trainer.accelerator", "cpu", "--trainer.devices", ranks, "--trainer.strategy", "fsdp",
+                          "--trainer.strategy.sharding", kind.substr(0, kind.find(' ')), "--trainer.max_steps", "2"} +
+                    masters,
+                {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
     CAPTURE(run.out, run.err);
     CHECK(run.exit_code == 0);
     CHECK(says(run.out + run.err, bytes));

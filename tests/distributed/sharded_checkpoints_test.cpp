@@ -6,6 +6,7 @@
 #include <fstream>
 #include <tuple>
 
+#include "checkpoint_contents.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/text/text.h"
@@ -18,7 +19,6 @@ using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
 using fulgur::cat;
 using fulgur::CheckpointContent;
-using fulgur::StateTree;
 namespace fs = std::filesystem;
 
 namespace {
@@ -39,33 +39,6 @@ std::vector<Finished> fit(const fs::path& folder, int world, const Arguments& mo
   Arguments arguments = probe("fit", world, 12, Arguments{"--trainer.strategy.check_replicas_every", "1"} + more);
   *std::ranges::find(arguments, "ddp") = strategy;
   return run_ranks({.count = world, .folder = folder}, arguments);
-}
-
-bool same_tree(const StateTree& a, const StateTree& b) {
-  if (a.type_name() != b.type_name()) return false;
-  if (a.is_tensor()) return a.tensor().sizes() == b.tensor().sizes() && a.tensor().equal(b.tensor());
-  if (a.is_map())
-    return std::ranges::equal(a.as_map(), b.as_map(), [](const auto& x, const auto& y) {
-      return x.first == y.first && same_tree(x.second, y.second);
-    });
-  if (a.is_list()) return std::ranges::equal(a.as_list(), b.as_list(), same_tree);
-  if (a.holds<std::string>()) return a.as_string() == b.as_string();
-  return a.is_null() || (a.holds<bool>() ? a.as_bool() == b.as_bool() : a.as_double() == b.as_double());
-}
-
-// The weights and the states of the optimizers, as they are read.
-bool same_content(const fs::path& a, const fs::path& b) {
-  const CheckpointContent first = fulgur::read_checkpoint(a), second = fulgur::read_checkpoint(b);
-  StateTree weights[2];
-  for (const auto& [name, tensor] : first.module) weights[0][name] = tensor;
-  for (const auto& [name, tensor] : second.module) weights[1][name] = tensor;
-  return same_tree(weights[0], weights[1]) && same_tree(first.optimizers, second.optimizers);
-}
-
-int64_t part_files(const fs::path& checkpoint) {
-  return std::ranges::count_if(fs::directory_iterator(checkpoint), [](const auto& entry) {
-    return entry.path().filename().string().find("-part-") != std::string::npos;
-  });
 }
 
 }  // namespace

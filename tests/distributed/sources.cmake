@@ -20,6 +20,8 @@ set(TEST_SOURCES
   global_batch_test.cpp
   launch_test.cpp
   lost_node_test.cpp
+  mesh_masters_test.cpp
+  mesh_parts_test.cpp
   mesh_runs.cpp
   mesh_shard_test.cpp
   mesh_test.cpp

@@ -163,9 +163,10 @@ void add_memory(MeshPrediction& out, const MeshModel& model, const PlannedRun& r
   const int64_t count = shape.schedule == PipelineSchedule::gpipe ? shape.micro_batches
                                                                   : std::min(shape.micro_batches, 4 * shape.pipeline);
   const auto actions = detail::make_schedule(shape.schedule, shape.pipeline_shape(count));
-  const double states_of_byte = model.size.gradient_bytes == 0 ? 0
-                                                               : static_cast<double>(model.size.state_bytes) /
-                                                                     static_cast<double>(model.size.gradient_bytes);
+  const double states_of_byte = model.size.gradient_bytes == 0
+                                    ? 0
+                                    : static_cast<double>(model.size.state_bytes + model.size.master_bytes) /
+                                          static_cast<double>(model.size.gradient_bytes);
   for (int64_t rank = 0; rank < shape.pipeline; ++rank) {
     const RankBytes bytes = bytes_of_rank(model.plan, model.traced, rank);
     PlannedMemory memory;
@@ -258,15 +259,13 @@ MeshPrediction predict_mesh(const MeshModel& model, const MeshShape& shape, cons
   out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
   add_memory(out, model, run, profile);
   out.lacks_memory = out.memory.total() > out.limit;
-  if (model.size.master_bytes > 0)
-    out.obstacle = "a mesh refuses float32 copies of weights: set master_weights: false for the precision";
-  else if (!model.size.is_elementwise)
+  if (!model.size.is_elementwise)
     out.obstacle = cat(model.size.optimizer, " needs whole parameters");
   else if (out.lacks_memory)
     out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
                        ", most for ", out.memory.largest().first);
-  out.holds_whole = static_cast<double>(model.size.parameter_bytes) + out.memory.states + out.memory.buffers +
-                        out.memory.batch + out.memory.libraries <=
+  out.holds_whole = static_cast<double>(model.size.parameter_bytes + model.size.master_bytes) + out.memory.states +
+                        out.memory.buffers + out.memory.batch + out.memory.libraries <=
                     out.limit;
   add_times(out, model, run, profile);
   out.saves = saves_of(model.size, shape.ranks(), profile);

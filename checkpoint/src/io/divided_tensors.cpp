@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -46,6 +47,11 @@ void check_form(const DividedTensor& tensor) {
   std::ranges::sort(sorted);
   std::iota(dimensions.begin(), dimensions.end(), int64_t{0});
   if (!sorted.empty() && sorted != dimensions) bad_tensor(tensor, "has an order that is not one of its dimensions");
+  for (const TensorPiece& piece : tensor.pieces) {
+    if (!piece.slice) continue;
+    if (!tensor.order.empty()) bad_tensor(tensor, "has slices and an order in memory, which do not go together");
+    if (const char* const problem = problem_of(*piece.slice, tensor.shape)) bad_tensor(tensor, problem);
+  }
 }
 
 // The sizes of the pieces of each file.
@@ -59,27 +65,84 @@ PieceBytes bytes_of_pieces(const std::map<std::string, FileRecord>& files, std::
   return bytes;
 }
 
-void check_pieces(const DividedTensor& tensor, const PieceBytes& bytes, bool complete) {
-  const auto elements = static_cast<int64_t>(elements_of(tensor.shape).value_or(0));
+// The elements of the whole tensor, or of the slice.
+int64_t elements_of(const DividedTensor& tensor, const TensorPiece& piece) {
+  return piece.slice ? elements_of(*piece.slice, tensor.shape)
+                     : static_cast<int64_t>(elements_of(tensor.shape).value_or(0));
+}
+
+void check_places(const DividedTensor& tensor, const PieceBytes& bytes) {
   const auto size = static_cast<int64_t>(element_bytes(tensor.dtype));
-  int64_t end = 0;
+  std::set<std::string_view> used;
   for (const TensorPiece& piece : tensor.pieces) {
     const auto file = bytes.find(piece.file);
     if (file == bytes.end())
       bad_tensor(tensor,
                  cat("has a piece in the file '", escape_controls(piece.file.substr(0, 200)), "', which has none"));
     const auto found = file->second.find(tensor.name);
-    if (piece.begin < 0 || piece.count < 1 || piece.begin > elements - piece.count)
+    if (piece.begin < 0 || piece.count < 1 || piece.begin > elements_of(tensor, piece) - piece.count)
       bad_tensor(tensor, "has a piece that is outside of it");
     if (found == file->second.end() || piece.count > INT64_MAX / size ||
         found->second != static_cast<uint64_t>(piece.count * size))
       bad_tensor(tensor, cat("has a piece in ", piece.file, " that is not there, or is larger or smaller"));
-    if (complete && piece.begin != end)
-      bad_tensor(tensor, piece.begin > end ? cat("lacks the elements ", end, " to ", piece.begin - 1)
-                                           : cat("has the element ", piece.begin, " twice"));
+    if (!used.insert(piece.file).second) bad_tensor(tensor, cat("has two pieces in ", piece.file));
+  }
+}
+
+// For messages: what `in` elements are of.
+std::string text_of(const std::optional<PieceSlice>& slice) {
+  if (!slice) return {};
+  return cat(" of the indices from ", slice->ranges.front().begin, " on of dimension ", slice->dim);
+}
+
+// Each index of the dimension must be in one slice.
+void check_slices(const DividedTensor& tensor, const std::vector<const PieceSlice*>& slices) {
+  std::vector<PieceSlice::Range> ranges;
+  for (const PieceSlice* slice : slices) {
+    if (slice->dim != slices.front()->dim) bad_tensor(tensor, "has slices of several dimensions");
+    ranges.insert(ranges.end(), slice->ranges.begin(), slice->ranges.end());
+  }
+  std::ranges::sort(ranges);
+  const std::string of = cat(" of dimension ", slices.front()->dim);
+  int64_t end = 0;
+  for (const PieceSlice::Range& range : ranges) {
+    if (range.begin > end) bad_tensor(tensor, cat("lacks the indices ", end, " to ", range.begin - 1, of));
+    if (range.begin < end) bad_tensor(tensor, cat("has the index ", range.begin, of, " twice"));
+    end = range.begin + range.count;
+  }
+  if (const int64_t size = tensor.shape[static_cast<size_t>(slices.front()->dim)]; end != size)
+    bad_tensor(tensor, cat("lacks the indices ", end, " to ", size - 1, of));
+}
+
+// The pieces of one slice after the other, each from its first element to its last.
+void check_all_are_there(const DividedTensor& tensor) {
+  if (tensor.pieces.empty()) {
+    const auto elements = static_cast<int64_t>(elements_of(tensor.shape).value_or(0));
+    if (elements > 0) bad_tensor(tensor, cat("lacks the elements 0 to ", elements - 1));
+    return;
+  }
+  std::vector<const PieceSlice*> slices;
+  int64_t end = 0;
+  const auto end_slice = [&](const TensorPiece& last) {
+    if (const int64_t elements = elements_of(tensor, last); end != elements)
+      bad_tensor(tensor, cat("lacks the elements ", end, " to ", elements - 1, text_of(last.slice)));
+  };
+  for (const TensorPiece& piece : tensor.pieces) {
+    const TensorPiece* const before = &piece == &tensor.pieces.front() ? nullptr : &piece - 1;
+    if (before && before->slice != piece.slice) {
+      if (!before->slice || !piece.slice) bad_tensor(tensor, "has parts of itself and parts of slices");
+      end_slice(*before);
+      end = 0;
+    }
+    if (piece.slice && (!before || before->slice != piece.slice)) slices.push_back(&*piece.slice);
+    if (piece.begin != end)
+      bad_tensor(tensor, cat(piece.begin > end ? cat("lacks the elements ", end, " to ", piece.begin - 1)
+                                               : cat("has the element ", piece.begin, " twice"),
+                             text_of(piece.slice)));
     end = piece.begin + piece.count;
   }
-  if (complete && end != elements) bad_tensor(tensor, cat("lacks the elements ", end, " to ", elements - 1));
+  end_slice(tensor.pieces.back());
+  if (!slices.empty()) check_slices(tensor, slices);
 }
 
 }  // namespace
@@ -107,9 +170,16 @@ void check_divided(const DividedTensors& divided, const std::map<std::string, Fi
     for (const DividedTensor& tensor : tensors) {
       if (!names.insert(tensor.name).second) bad_tensor(tensor, "is there twice");
       check_form(tensor);
-      check_pieces(tensor, bytes, complete);
+      check_places(tensor, bytes);
+      if (complete) check_all_are_there(tensor);
     }
   }
+}
+
+void sort_pieces(DividedTensor& tensor) {
+  std::ranges::sort(tensor.pieces, [](const TensorPiece& a, const TensorPiece& b) {
+    return std::tie(a.slice, a.begin) < std::tie(b.slice, b.begin);
+  });
 }
 
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& order) {

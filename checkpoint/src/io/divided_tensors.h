@@ -3,18 +3,21 @@
 // Independent of LibTorch.
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/file_record.h"
+#include "io/tensor_slices.h"
 
 namespace fulgur::detail {
 
-/// Consecutive elements of a divided tensor. In `file` they are a vector with the tensor's name.
+/// Consecutive elements of a divided tensor, or of a slice of it. In `file` they are a vector with the tensor's name.
 struct TensorPiece {
   std::string file;
   int64_t begin = 0, count = 0;
+  std::optional<PieceSlice> slice = {};  ///< nullopt: of the whole tensor
 };
 
 /// A tensor whose elements are in several files.
@@ -22,7 +25,8 @@ struct DividedTensor {
   std::string name;
   std::string dtype;  ///< as in safetensors files: `F32`
   std::vector<int64_t> shape;
-  std::vector<int64_t> order;  ///< of the dimensions in memory, from the slowest to the fastest; empty: row-major
+  /// Of the dimensions in memory, from the slowest to the fastest; empty: row-major, as with slices.
+  std::vector<int64_t> order;
   std::vector<TensorPiece> pieces;
 };
 
@@ -40,8 +44,10 @@ inline bool belongs_to(std::string_view name, std::string_view whole_file) {
 
 /// Throws a CheckpointError unless each tensor has a shape and an order that a tensor can have, and each piece is in
 /// one of `files`, with the bytes of its elements. With `complete`, the pieces must also be all elements, each once, in
-/// their order.
+/// their order: one slice after the other.
 void check_divided(const DividedTensors& divided, const std::map<std::string, FileRecord>& files, bool complete);
+/// Puts pieces into that order.
+void sort_pieces(DividedTensor& tensor);
 
 /// The strides of a dense tensor with this shape and order.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& order);

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -60,8 +62,17 @@ std::string to_text(const DividedTensor& tensor) {
   nlohmann::ordered_json json{{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}};
   if (!tensor.order.empty()) json["order"] = tensor.order;
   auto pieces = nlohmann::ordered_json::array();
-  for (const TensorPiece& piece : tensor.pieces)
-    pieces.push_back(nlohmann::ordered_json::array({piece.file, piece.begin, piece.count}));
+  for (const TensorPiece& piece : tensor.pieces) {
+    auto item = nlohmann::ordered_json::array({piece.file, piece.begin, piece.count});
+    if (piece.slice) {
+      auto ranges = nlohmann::ordered_json::array();
+      for (const PieceSlice::Range& range : piece.slice->ranges)
+        ranges.push_back(nlohmann::ordered_json::array({range.begin, range.count}));
+      item.push_back(piece.slice->dim);
+      item.push_back(std::move(ranges));
+    }
+    pieces.push_back(std::move(item));
+  }
   json["pieces"] = std::move(pieces);
   return json.dump();
 }
@@ -82,6 +93,24 @@ std::string to_text(const DividedTensors& divided) {
   return text + "\n},";
 }
 
+TensorPiece read_piece(const Json& json) {
+  TensorPiece piece{json.at(0).get<std::string>(), json.at(1).get<int64_t>(), json.at(2).get<int64_t>()};
+  if (json.size() == 3) return piece;
+  piece.slice = PieceSlice{.dim = json.at(3).get<int64_t>()};
+  for (const Json& range : json.at(4))
+    piece.slice->ranges.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
+  return piece;
+}
+
+// Older programs read older formats only.
+int64_t format_of(const Manifest& manifest) {
+  for (const auto& [file, tensors] : manifest.divided)
+    for (const DividedTensor& tensor : tensors)
+      if (std::ranges::any_of(tensor.pieces, [](const TensorPiece& piece) { return piece.slice.has_value(); }))
+        return 3;
+  return manifest.divided.empty() ? 1 : 2;
+}
+
 DividedTensor read_divided_tensor(const Json& json) {
   DividedTensor tensor{.name = json.at("name").get<std::string>(),
                        .dtype = json.at("dtype").get<std::string>(),
@@ -89,8 +118,7 @@ DividedTensor read_divided_tensor(const Json& json) {
                        .order = {},
                        .pieces = {}};
   if (json.contains("order")) tensor.order = json.at("order").get<std::vector<int64_t>>();
-  for (const Json& item : json.at("pieces"))
-    tensor.pieces.push_back({item.at(0).get<std::string>(), item.at(1).get<int64_t>(), item.at(2).get<int64_t>()});
+  for (const Json& item : json.at("pieces")) tensor.pieces.push_back(read_piece(item));
   return tensor;
 }
 
@@ -176,7 +204,7 @@ std::string manifest_to_text(const Manifest& manifest) {
                                            {"deterministic", origin.deterministic},
                                            {"save_counter", origin.save_counter},
                                            {"run", origin.run}};
-    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", manifest.divided.empty() ? 1 : 2,
+    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", format_of(manifest),
                ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ", manifest.epoch,
                ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only,
                ",\n\"files\": {");

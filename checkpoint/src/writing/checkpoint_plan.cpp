@@ -5,6 +5,7 @@
 
 #include "formats/safetensors_file.h"
 #include "formats/state_json.h"
+#include "fulgur/core/state/tensor_slice.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 
@@ -27,6 +28,14 @@ int64_t epoch_of(const StateTree& state) {
   return between ? std::max<int64_t>(epoch - 1, 0) : epoch;
 }
 
+std::optional<PieceSlice> slice_in_manifest(const Tensor& whole) {
+  const TensorSlice* const slice = slice_of(whole);
+  if (!slice) return std::nullopt;
+  PieceSlice written{.dim = slice->dim};
+  for (const auto& [begin, count] : slice->ranges) written.ranges.push_back({begin, count});
+  return written;
+}
+
 // Takes the divided tensors out of `tensors`, and plans this process's parts of them.
 void take_divided(CheckpointPlan& plan, const char* file, NamedTensors& tensors,
                   std::unordered_map<const void*, const TensorPart*>& parts) {
@@ -45,7 +54,10 @@ void take_divided(CheckpointPlan& plan, const char* file, NamedTensors& tensors,
                                            .pieces = {}});
     const auto part = parts.find(tensor.unsafeGetTensorImpl());
     if (part == parts.end()) continue;
-    entry.pieces.push_back({.file = {}, .begin = part->second->begin, .count = part->second->values.numel()});
+    entry.pieces.push_back({.file = {},
+                            .begin = part->second->begin,
+                            .count = part->second->values.numel(),
+                            .slice = slice_in_manifest(tensor)});
     own.emplace_back(name, part->second->values);
     parts.erase(part);
   }

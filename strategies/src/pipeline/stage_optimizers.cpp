@@ -7,9 +7,9 @@
 
 #include "distributed/tensor_average.h"
 #include "fulgur/core/state/state_bytes.h"
-#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "sharding/optimizer_shards.h"
 #include "sharding/step_count.h"
 
 namespace fulgur::detail {
@@ -27,15 +27,16 @@ void check_stepped(const Optimizer& optimizer) {
   for (const ParamGroup& group : optimizer.groups())
     if (!group.module_params.empty())
       throw ConfigError(
-          "[strategies.mesh] float32 copies of the weights cannot be divided among the ranks of a mesh yet. Use "
-          "precision: bf16-mixed or 32-true, or master_weights: false.");
+          "[strategies.mesh] the precision has made copies of the weights, which cannot be divided among ranks: only "
+          "those of bf16-true and 16-true can. Use one of them, bf16-mixed or 32-true.");
 }
 
 }  // namespace
 
 StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
                                  std::shared_ptr<const TensorShards> parts, std::shared_ptr<StageShards> shards,
-                                 std::vector<Optimizer*> optimizers)
+                                 std::vector<Optimizer*> optimizers, const std::map<const Optimizer*, StateTree>& whole,
+                                 const std::unordered_map<const void*, Tensor>& copies)
     : mesh_(mesh), parts_(std::move(parts)), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
   std::unordered_set<const void*> known;
   for (const StageTensor& tensor : tensors) {
@@ -53,21 +54,33 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
     return sum;
   };
   for (Optimizer* optimizer : optimizers_) {
-    // A run that resumes has loaded whole states.
-    const StateTree whole = optimizer->state();
+    const auto waits = whole.find(optimizer);
+    const StateTree state = waits == whole.end() ? optimizer->state() : with_rates_of(*optimizer, waits->second);
     optimizer->step_shards(
         [&](const std::string& name, const Tensor& parameter) {
           if (!known.contains(parameter.unsafeGetTensorImpl()))
             throw ConfigError(cat("[strategies.mesh] ", optimizer->name(), " steps '", escape_controls(name),
                                   "', which is not a parameter of the module. Register it, or use strategy: ddp."));
-          if (owns(parameter) && shards_) return shards_->units().make_shard(parameter);
-          const Tensor shard =
-              owns(parameter) ? parameter.detach() : at::empty({0}, parameter.options().requires_grad(false));
-          return shard.set_requires_grad(true);
+          return shard_of(parameter, copies);
         },
         sum_over_ranks);
-    load_state(*optimizer, whole);
+    load_state(*optimizer, state);
   }
+}
+
+Tensor StageOptimizers::shard_of(const Tensor& parameter, const std::unordered_map<const void*, Tensor>& copies) {
+  const at::NoGradGuard no_grad;
+  const auto copy = copies.find(parameter.unsafeGetTensorImpl());
+  if (copy != copies.end()) with_copies_.insert(parameter.unsafeGetTensorImpl());
+  if (!owns(parameter)) return at::empty({0}, parameter.options().requires_grad(false)).set_requires_grad(true);
+  if (copy == copies.end())
+    return shards_ ? shards_->units().make_shard(parameter) : parameter.detach().set_requires_grad(true);
+  const Tensor own = own_copy(parameter, copy->second.detach()).set_requires_grad(true);
+  if (shards_) {
+    const auto [unit, index] = shards_->units().place_of(parameter);
+    shards_->units().shard(unit, index) = own;
+  }
+  return own;
 }
 
 void StageOptimizers::give_back() const noexcept {
@@ -86,10 +99,14 @@ void StageOptimizers::take_gradients(Optimizer& optimizer) const {
     for (size_t i = 0; i < group.params.size(); ++i) {
       Tensor& gradient = group.module_params[i].mutable_grad();
       // Hooks between backward and step may change what is stepped here.
-      if (!owns(group.module_params[i]))
+      if (!owns(group.module_params[i])) {
         gradient.reset();
-      else if (!shards_)
+      } else if (!shards_ && !has_copy(group.module_params[i])) {
         group.params[i].mutable_grad() = gradient;
+      } else if (!shards_ && gradient.defined()) {
+        group.params[i].mutable_grad() = gradient.to(group.params[i].scalar_type());
+        gradient.reset();
+      }
     }
 }
 
@@ -117,40 +134,45 @@ StateTree StageOptimizers::own_state(const std::string& name, const Tensor& para
       continue;
     }
     if (divides(parameter) && value.tensor().sizes() == parts_->whole_sizes(parameter))
-      value = parts_->part_of(parameter, read_now(value.tensor()));
+      value = parts_->part_of(parameter, value.tensor());
     // Without shards, `load_state` of the optimizer reports other sizes.
     if (shards_) value = shards_->units().own_elements(name, parameter, entry, value.tensor());
   }
   return entries;
 }
 
-StateTree StageOptimizers::state(const Optimizer& optimizer) const {
-  StateTree state = optimizer.state();
+StateTree StageOptimizers::joined(const Optimizer& optimizer, StateTree of_parameters) const {
   // Those of the first share of the data have what rank 0 needs.
   if (mesh_.place(MeshAxis::data) != 0) return StateTree(nullptr);
   const bool is_first = mesh_.place(MeshAxis::shard) == 0;
-  if (shards_) shards_->units().join_states(optimizer, state["state"], is_first);
+  if (shards_) shards_->units().join_states(optimizer, of_parameters, is_first);
   if (!is_first) return StateTree(nullptr);
-  StateTree own;
+  StateTree::Map own;
   for (const ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.names.size(); ++i)
       if (owns(group.module_params[i]))
-        own[group.names[i]] = whole_state(group.module_params[i], state.at("state").at(group.names[i]));
+        own[group.names[i]] = whole_state(group.module_params[i], of_parameters.at(group.names[i]));
   if (mesh_.place(MeshAxis::tensor) != 0) return StateTree(nullptr);
-  if (own.is_map())
-    for (const auto& [name, value] : own.as_map()) state["state"][name] = value;
   // One stage after the other bounds the memory.
   if (mesh_.along(MeshAxis::pipeline)) {
-    const std::string packed = pack_state(own.is_map() ? own : StateTree(StateTree::Map()));
+    const std::string packed = pack_state(own);
     for (int64_t rank = 1; rank < mesh_.size(MeshAxis::pipeline); ++rank) {
       const std::string of_rank =
           mesh_.along(MeshAxis::pipeline)
               ->broadcast_text(rank == mesh_.place(MeshAxis::pipeline) ? packed : std::string(), rank);
       if (mesh_.whole().place().rank != 0) continue;
-      for (const auto& [name, value] : unpack_state(of_rank).as_map()) state["state"][name] = value;
+      for (const auto& [name, value] : unpack_state(of_rank).as_map()) own[name] = value;
     }
   }
-  return mesh_.whole().place().rank == 0 ? state : StateTree(nullptr);
+  return mesh_.whole().place().rank == 0 ? StateTree(std::move(own)) : StateTree(nullptr);
+}
+
+StateTree StageOptimizers::state(const Optimizer& optimizer) const {
+  StateTree state = optimizer.state();
+  const StateTree all = joined(optimizer, state.at("state"));
+  if (all.is_null()) return StateTree(nullptr);
+  for (const auto& [name, value] : all.as_map()) state["state"][name] = value;
+  return state;
 }
 
 void StageOptimizers::load_state(Optimizer& optimizer, const StateTree& state) const {

@@ -43,7 +43,28 @@ std::vector<NamedParameter> parameters_to_divide(const LightningModule& module,
   return parameters;
 }
 
-// Callbacks and schedules may have changed the rates since the state was loaded.
+}  // namespace
+
+bool take_rates(Optimizer& optimizer, const StateTree& state) {
+  const StateTree::List& groups = state.at("groups").as_list();
+  if (groups.size() != optimizer.groups().size()) return false;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    optimizer.groups()[g].lr = groups[g].at("lr").as_double();
+    optimizer.groups()[g].initial_lr = groups[g].at("initial_lr").as_double();
+  }
+  return true;
+}
+
+SteppedParts::Copies take_copies(MasterWeights& masters, const std::vector<Optimizer*>& optimizers,
+                                 std::map<const Optimizer*, StateTree>& states) {
+  SteppedParts::Copies copies;
+  for (Optimizer* optimizer : optimizers) {
+    if (!states.contains(optimizer)) states.emplace(optimizer, optimizer->state());
+    copies.merge(masters.hand_over(*optimizer));
+  }
+  return copies;
+}
+
 StateTree with_rates_of(const Optimizer& optimizer, StateTree state) {
   StateTree::List& groups = state["groups"].as_list();
   for (size_t g = 0; g < groups.size() && g < optimizer.groups().size(); ++g) {
@@ -52,8 +73,6 @@ StateTree with_rates_of(const Optimizer& optimizer, StateTree state) {
   }
   return state;
 }
-
-}  // namespace
 
 OptimizerShards::OptimizerShards(const LightningModule& module, const std::vector<Optimizer*>& optimizers,
                                  const std::optional<std::vector<std::string>>& patterns, ShardGroups& groups,

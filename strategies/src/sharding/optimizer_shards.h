@@ -16,6 +16,17 @@
 
 namespace fulgur::detail {
 
+/// Gives the optimizer the rates of a whole state, for schedules, until it loads its part of the rest. Returns whether
+/// the state has as many groups of parameters; otherwise nothing is done.
+bool take_rates(Optimizer& optimizer, const StateTree& state);
+/// A state with the rates that the optimizer has now: callbacks and schedules may have changed them since it was
+/// loaded.
+StateTree with_rates_of(const Optimizer& optimizer, StateTree state);
+/// The whole float32 copies that the optimizers step, by the addresses of parameters. `states` gets the states of these
+/// copies, unless it has others.
+SteppedParts::Copies take_copies(MasterWeights& masters, const std::vector<Optimizer*>& optimizers,
+                                 std::map<const Optimizer*, StateTree>& states);
+
 /// Each rank steps a part of the parameters and has the optimizer states of that part only (ZeRO, stage 1: Rajbhandari
 /// et al., 2020).
 class OptimizerShards final : public DividedUnits, public DividedMasterWeights {

@@ -3,12 +3,42 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <c10/util/accumulate.h>
 
 #include <utility>
 
+#include "fulgur/core/state/stored_values.h"
 #include "sharding/storages.h"
 
 namespace fulgur::detail {
+namespace {
+
+// A rank's part of stored values.
+class StoredPart final : public StoredValues {
+ public:
+  StoredPart(c10::intrusive_ptr<StoredValues> of, const DividedParameter& parameter, int64_t rank, int64_t ranks,
+             bool is_row_major)
+      : of_(std::move(of)), parameter_(parameter), rank_(rank), ranks_(ranks), is_row_major_(is_row_major) {}
+
+  Tensor read() const override {
+    if (!is_row_major_ || parameter_.dim != 0 || parameter_.parts.size() != 1)
+      return own_part(parameter_, of_->read(), rank_, ranks_);
+    // Rows that follow each other: the others need not be read.
+    std::vector<int64_t> sizes = parameter_.sizes;
+    const int64_t rows = sizes[0], of_row = c10::multiply_integers(sizes.begin() + 1, sizes.end());
+    const OwnRange own = own_range(rows, rank_, ranks_);
+    sizes[0] = own.count;
+    return of_->read_range(own.begin * of_row, own.count * of_row).view(sizes);
+  }
+
+ private:
+  c10::intrusive_ptr<StoredValues> of_;
+  DividedParameter parameter_;
+  int64_t rank_, ranks_;
+  bool is_row_major_;
+};
+
+}  // namespace
 
 TensorShards::TensorShards(LayerExchange& ranks, std::vector<DividedParameter> parameters,
                            const std::unordered_set<const void*>& here)
@@ -88,7 +118,23 @@ Tensor TensorShards::whole_of(const Tensor& parameter, const Tensor& part) const
 }
 
 Tensor TensorShards::part_of(const Tensor& parameter, const Tensor& whole) const {
-  return own_part(at_place(parameter), whole, rank(), size());
+  const Tensor part = own_part(at_place(parameter), whole, rank(), size());
+  auto values = stored_values(whole);
+  if (!values) return part;
+  return stand_in(part, c10::make_intrusive<StoredPart>(std::move(values), at_place(parameter), rank(), size(),
+                                                        whole.is_contiguous()));
+}
+
+TensorSlice TensorShards::slice_of(const Tensor& parameter) const {
+  const DividedParameter& divided = at_place(parameter);
+  TensorSlice slice{.dim = divided.dim};
+  int64_t begin = 0;
+  for (const int64_t part : divided.parts) {
+    const OwnRange own = own_range(part, rank(), size());
+    if (own.count > 0) slice.ranges.push_back({begin + own.begin, own.count});
+    begin += part;
+  }
+  return slice;
 }
 
 }  // namespace fulgur::detail

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "distributed/layer_exchange.h"
+#include "fulgur/core/state/tensor_slice.h"
 #include "sharding/flat_unit.h"
 #include "tensor/divided_layers.h"
 #include "tensor/memory_places.h"
@@ -39,8 +40,10 @@ class TensorShards {
   /// The whole of a tensor with the parameter's shape, such as a state of its optimizer, of which each rank has its
   /// part. All ranks must call it.
   Tensor whole_of(const Tensor& parameter, const Tensor& part) const;
-  /// This rank's part of such a tensor.
+  /// This rank's part of such a tensor. If `whole` stands for stored values, the part stands for its own.
   Tensor part_of(const Tensor& parameter, const Tensor& whole) const;
+  /// What this rank's part is of such a tensor.
+  TensorSlice slice_of(const Tensor& parameter) const;
   /// The sizes of a parameter of all ranks together.
   at::IntArrayRef whole_sizes(const Tensor& parameter) const { return at_place(parameter).sizes; }
 

@@ -14,8 +14,9 @@
 
 namespace fulgur {
 
-/// The newest format that this library reads. It writes format 1, and format 2 if ranks have written parts of tensors.
-inline constexpr int64_t kCheckpointFormat = 2;
+/// The newest format that this library reads. It writes format 1, format 2 if ranks have written parts of tensors, and
+/// format 3 if some of these parts are ranges along a dimension.
+inline constexpr int64_t kCheckpointFormat = 3;
 
 /// The contents of a checkpoint, in memory. Tensors may alias live ones. A tensor on the device `meta` stands for one
 /// that is divided among processes.

@@ -22,6 +22,7 @@ class PipelineExecutor;
 class StageOptimizers;
 struct StagePlan;
 class StageParameters;
+class StageParts;
 class StageShards;
 class TensorCalls;
 class TensorShards;
@@ -41,8 +42,9 @@ struct FULGUR_API MeshAxes {
 /// ranks along `data` have copies of the same stages, and average their gradients. A pipeline needs
 /// `LightningModule::stages()`, and computes it in place of `training_step`. Each rank keeps the parameters and
 /// optimizer states of its stages, and its parts of divided layers, only. Ranks along `shard`, which train on shares of
-/// the data, too, divide what one of them would keep. An evaluation and a save gather all. With ranks along `data`
-/// alone, this is ddp; with these and `shard`, it is fsdp's hybrid sharding.
+/// the data, too, divide what one of them would keep. An evaluation gathers all, and so does a save, unless ranks write
+/// their parts (`state_dict_type: sharded`). With ranks along `data` alone, this is ddp; with these and `shard`, it is
+/// fsdp's hybrid sharding.
 class FULGUR_API MeshStrategy final : public FSDPStrategy {
  public:
   struct FULGUR_API Options {
@@ -53,6 +55,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
     Auto<std::vector<std::string>> cuts = {};
     std::map<std::string, TensorSplit> tensor_plan = {};
     Auto<std::vector<std::string>> units = {};
+    StateDictType state_dict_type = StateDictType::full;
     std::string process_group_backend = "auto";
     std::string cluster_environment = "auto";
     double start_timeout_s = 300;
@@ -103,6 +106,9 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void load_state(const StateTree& state) override;
   StateTree optimizer_state(const Optimizer& optimizer) override;
   void load_optimizer_state(Optimizer& optimizer, const StateTree& state) override;
+  bool saves_parts() const override;
+  std::optional<TensorPart> part_to_save(const Tensor& tensor) const override;
+  StateTree optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) override;
   std::unique_ptr<GraphCapture> make_graph_capture() override;
   std::string describe() const override;
   void abandon() noexcept override;
@@ -136,6 +142,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   bool agrees_on_random_ = false;
   std::vector<Optimizer*> stepped_;
   StateTree loaded_random_ = nullptr;  ///< of the layers, until `start_training`
+  /// Whole, of a resume, until `start_training`.
+  std::map<const Optimizer*, StateTree> whole_states_;
   std::unique_ptr<detail::MeshGroups> mesh_;
   std::unique_ptr<detail::LayerRandom> layer_random_;
   std::unique_ptr<detail::StagePlan> plan_;
@@ -144,7 +152,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   std::unique_ptr<detail::TensorCalls> calls_;   ///< likewise
   std::unique_ptr<detail::PipelineExecutor> executor_;
   std::shared_ptr<detail::StageParameters> parameters_;
-  std::unique_ptr<detail::StageOptimizers> optimizers_;
+  std::shared_ptr<detail::StageOptimizers> optimizers_;
+  std::unique_ptr<detail::StageParts> saved_;  ///< what this rank writes with `state_dict_type: sharded`
 };
 
 }  // namespace fulgur

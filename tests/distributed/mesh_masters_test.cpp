@@ -1,0 +1,126 @@
+// mesh with weights in half precision: ranks have float32 copies of what they step.
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include "checkpoint_contents.h"
+#include "mesh_runs.h"
+
+namespace mesh_masters_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kPlan = "{embedding: vocabulary, up: column, down: row, head: gathered_column}";
+const Arguments kMasters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"};
+
+fulgur::StateTree copies_in(const fs::path& checkpoint) {
+  return fulgur::read_checkpoint(checkpoint).state.at("precision").at("master_weights");
+}
+
+// The largest difference between the float32 copies of two checkpoints with the same copies.
+double difference_of_masters(const fs::path& a, const fs::path& b) {
+  const fulgur::StateTree first = copies_in(a), second = copies_in(b);
+  REQUIRE_FALSE(first.as_map().empty());
+  REQUIRE(first.as_map().size() == second.as_map().size());
+  double largest = 0;
+  for (const auto& [name, value] : first.as_map()) {
+    const fulgur::Tensor& other = second.at(name).tensor();
+    CAPTURE(name);
+    REQUIRE(value.tensor().scalar_type() == at::kFloat);
+    REQUIRE(value.tensor().sizes() == other.sizes());
+    largest = std::max(largest, (value.tensor() - other).abs().max().item<double>());
+  }
+  return largest;
+}
+
+// Layers for each of the axes. Options of an optimizer come first.
+Arguments with_layers(const Mesh& mesh, const Arguments& optimizer, const Arguments& more, bool divides = true) {
+  if (mesh.tensor == 1) return optimizer + Arguments{"--model", "ProbeStages"} + more;
+  const Arguments model = optimizer + Arguments{"--model", "ProbeTensor"} + more;
+  return divides ? model + Arguments{"--trainer.strategy.tensor_plan", kPlan} : model;
+}
+
+Mesh any_mesh() {
+  return GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .tensor = 2},
+                  Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
+                  Mesh{.data = 2, .pipeline = 2});
+}
+
+}  // namespace
+
+TEST_CASE("mesh masters: the float32 copies are near those of one process, and weights are what they round to") {
+  const Mesh mesh = any_mesh();
+  const Arguments precision =
+      GENERATE(kMasters, Arguments{"--trainer.precision", "16-true", "--trainer.precision.master_weights", "true",
+                                   "--trainer.precision.loss_scaling", "true"});
+  const Arguments extra =
+      GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "3"}, Arguments{"--model.ties", "true"});
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, precision, extra);
+  if (mesh.tensor > 1 && !extra.empty() && extra[0] == "--model.ties") {
+    SUCCEED("a GPT ties divided weights");
+    return;
+  }
+  const Arguments sgd{"--optimizer", "SGD", "--optimizer.lr", "0.05"};
+  const Arguments more =
+      precision + extra + Arguments{"--trainer.max_steps", "20", "--trainer.gradient_clip_val", "0.1"};
+  const TemporaryFolder one, many;
+  const fs::path expected = trained_alone(one, with_layers(mesh, sgd, more, /*divides=*/false)),
+                 found = trained_mesh(many, mesh, with_layers(mesh, sgd, more));
+  CHECK(difference_of_masters(expected, found) < 2e-3);
+  const fulgur::CheckpointContent content = fulgur::read_checkpoint(found);
+  const fulgur::StateTree copies = copies_in(found);
+  bool any_is_finer = false;
+  for (const auto& [name, weights] : content.module) {
+    if (!copies.contains(name)) continue;
+    const fulgur::Tensor& copy = copies.at(name).tensor();
+    CAPTURE(name);
+    CHECK(copy.to(weights.scalar_type()).equal(weights));
+    any_is_finer |= !weights.to(at::kFloat).equal(copy);
+  }
+  CHECK(any_is_finer);
+}
+
+TEST_CASE("mesh masters: an interrupted run continues to the bit, also in parts") {
+  Mesh mesh = any_mesh();
+  mesh.more = {"--trainer.strategy.state_dict_type", GENERATE("full", "sharded")};
+  // At step 1, the run is inside an accumulation window.
+  const std::string cut_at = GENERATE("1", "7");
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more, cut_at);
+  const Arguments options = with_layers(
+      mesh, kMeshAdam, kMasters + Arguments{"--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
+  const TemporaryFolder whole, parts;
+  const fs::path expected = trained_mesh(whole, mesh, options);
+  REQUIRE(all_exit(
+      fit_mesh(parts.path(), mesh,
+               options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                   "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
+      75));
+  REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
+  CHECK(difference_of_masters(expected, last_checkpoint(parts.path())) == 0);
+  CHECK(same_content(expected, last_checkpoint(parts.path())));
+}
+
+TEST_CASE("mesh masters: one process and meshes hand copies and states over to each other") {
+  const TemporaryFolder whole, parts;
+  const Mesh tensor{.pipeline = 1, .tensor = 2};
+  const auto to = [&](const char* steps, bool resumes = true) {
+    return kMasters + Arguments{"--trainer.max_steps", steps, "--data.num_train", "96"} +
+           (resumes ? Arguments{"--resume", "--allow-config-change"} : Arguments{});
+  };
+  const Arguments slow{"--optimizer", "AdamW", "--optimizer.lr", "0.0005"};
+  const fs::path expected = trained_alone(whole, with_layers(tensor, slow, to("20", false), /*divides=*/false));
+  REQUIRE(all_exit(fit_mesh(parts.path(), tensor, with_layers(tensor, slow, to("5", false))), 0));
+  REQUIRE(all_exit(fit_alone(parts.path(), with_layers(tensor, slow, to("8"), /*divides=*/false)), 0));
+  for (const auto& [mesh, steps] : {std::pair{Mesh{.pipeline = 2, .tensor = 2}, "12"},
+                                    {Mesh{.pipeline = 1, .tensor = 2, .shard = 2}, "16"},
+                                    {tensor, "20"}})
+    REQUIRE(all_exit(fit_mesh(parts.path(), mesh, with_layers(mesh, slow, to(steps))), 0));
+  CHECK(difference_of_masters(expected, last_checkpoint(parts.path())) < 2e-3);
+}
+
+}  // namespace mesh_masters_test
