@@ -117,7 +117,10 @@ void FSDPStrategy::configure(StrategySetup setup) {
   DDPStrategy::configure(std::move(setup));
   if (divides_ && world_size() == 1)
     log::warn("strategies.one_process",
-              "fsdp divides nothing in a run of one process. Set trainer.devices or num_nodes");
+              options_.offload == Offload::none
+                  ? "fsdp divides nothing in a run of one process. Set trainer.devices or num_nodes"
+                  : "fsdp divides nothing in a run of one process, and offload moves nothing to host memory. Set "
+                    "trainer.devices or num_nodes; for one GPU, set process_group_backend: nccl");
   if (divides_ && options_.offload != Offload::none && device().is_cpu())
     log::warn("strategies.offload_on_cpu",
               "offload has no effect on a CPU, whose states are in host memory. Remove it, or use a GPU");

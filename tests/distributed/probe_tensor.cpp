@@ -105,9 +105,10 @@ class ProbeTensor : public fulgur::LightningModule {
   Tensor drop(const Tensor& x, const char* name) {
     if (options_.dropout == 0) return x;
     if (options_.shows_masks && is_training()) {
-      const Tensor kept = at::dropout(at::ones_like(x), options_.dropout, true).ne(0).reshape(-1).to(at::kLong).cpu();
+      const Tensor kept = at::dropout(at::ones_like(x), options_.dropout, true).ne(0).to(at::kLong).cpu().contiguous();
       std::string bits;
-      for (int64_t i = 0; i < kept.numel(); ++i) bits += kept[i].item<int64_t>() ? '1' : '0';
+      // A rank reads its own part, which no operation of LibTorch could.
+      for (int64_t i = 0; i < kept.numel(); ++i) bits += kept.const_data_ptr<int64_t>()[i] ? '1' : '0';
       fulgur::log::info(cat("mask of ", name, ": ", bits));
     }
     return at::dropout(x, options_.dropout, is_training());

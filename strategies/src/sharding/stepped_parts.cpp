@@ -15,6 +15,8 @@ namespace fulgur::detail {
 namespace {
 
 constexpr int64_t kWordsAtOnce = int64_t{1} << 20;
+// Odd; multiples of it differ in the high bits and the low ones.
+constexpr int64_t kMixed = 0x1e3779b97f4a7c15;
 
 }  // namespace
 
@@ -109,13 +111,17 @@ void SteppedParts::write_back(size_t unit) {
   if (is_checked(unit)) parts_[unit].written = checksum(of_module(unit));
 }
 
-// Of the bits, in their order. A change through `data()` has no version.
+// Of the bits, in their order. A change through `data()` has no version. The square makes the sum not linear in the
+// words: that of words times factors is the same for weights that a power of two multiplies, if they are many.
 Tensor SteppedParts::checksum(const Tensor& values) {
-  if (!factors_.defined()) factors_ = at::arange(1, 2 * kWordsAtOnce, 2, at::TensorOptions(device_).dtype(at::kLong));
+  if (!factors_.defined())
+    factors_ = (at::arange(1, 2 * kWordsAtOnce, 2, at::TensorOptions(device_).dtype(at::kLong)) * kMixed);
   const Tensor words = values.view(at::kInt);
   Tensor sum = at::zeros({}, factors_.options());
-  for (const Tensor& some : words.split(kWordsAtOnce))
-    sum.mul_(31).add_(some.mul(factors_.narrow(0, 0, some.numel())).sum());
+  for (const Tensor& some : words.split(kWordsAtOnce)) {
+    const Tensor mixed = some.bitwise_xor(factors_.narrow(0, 0, some.numel()));
+    sum.mul_(31).add_(mixed.mul_(mixed.bitwise_right_shift(15).bitwise_xor_(mixed)).sum());
+  }
   return sum;
 }
 

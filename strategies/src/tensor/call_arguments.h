@@ -8,9 +8,6 @@
 
 namespace fulgur::detail {
 
-/// Whether the last dimension of the result may be another one than that of the arguments, also if it is as long.
-bool mixes_dimensions(const c10::OperatorHandle& op);
-
 /// The divided tensors that an operation reads.
 struct DividedReads {
   const DividedParameter* parameter = nullptr;

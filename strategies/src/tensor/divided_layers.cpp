@@ -108,6 +108,15 @@ std::vector<int64_t> parts_of(const OwnParameters& layer, const TensorRule& rule
   return sizes;
 }
 
+// 1: the parts have different ones.
+int64_t unit_of(const TensorRule& rule) {
+  if (rule.parts.empty()) return 1;
+  const int64_t unit = rule.parts.front().outputs / rule.parts.front().units;
+  const bool are_equal =
+      std::ranges::all_of(rule.parts, [&](const FusedPart& part) { return part.outputs / part.units == unit; });
+  return are_equal ? unit : 1;
+}
+
 void check_kind(const LightningModule& module, const OwnParameters& layer, TensorSplit split) {
   if (split == TensorSplit::vocabulary) return;
   for (const auto& item : module.named_modules("", /*include_self=*/false))
@@ -135,7 +144,8 @@ void divide_layer(const OwnParameters& layer, const TensorRule& rule, int64_t ra
                        .is_weight = is_weight,
                        .sizes = value.sizes().vec(),
                        .dim = dim,
-                       .parts = parts});
+                       .parts = parts,
+                       .unit = unit_of(rule)});
   }
 }
 

@@ -21,6 +21,8 @@ struct DividedParameter {
   int64_t dim = 0;  ///< that is divided
   /// Sizes of the parts of this dimension that are divided apart from each other.
   std::vector<int64_t> parts;
+  /// Consecutive elements that no rank divides, the same number in all parts, such as those of a head.
+  int64_t unit = 1;
 };
 
 /// The elements `begin`, …, `begin + count - 1`.

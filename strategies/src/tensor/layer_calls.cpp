@@ -41,7 +41,15 @@ Tensor TensorCalls::input_of_column(const DividedParameter& layer, const Tensor&
 
 Tensor TensorCalls::input_of_row(const DividedParameter& layer, const Tensor& input) const {
   if (const auto* divided = values_.find(input)) {
-    if (divided->parts == ValueParts::features) return input;
+    if (divided->parts == ValueParts::features) {
+      const Division* const division = values_.division(input);
+      // The columns of its weight are consecutive.
+      if (division && division->dim == input.dim() - 1 && division->parts.empty()) return input;
+      throw Error(cat("[strategies.mesh] '", escape_controls(layer.layer),
+                      "' (tensor_plan: row) needs values whose last dimension '", escape_controls(divided->layer),
+                      "' divides, as one part; got another order or dimension of shape ", shape_text(input.sizes()),
+                      ". Split the parts of the former, or bring the divided dimension to the last place."));
+    }
     if (divided->parts == ValueParts::tokens)
       return part_of_value(whole_of_parts(input, -2, divided->tokens, shards_.ranks()), -1, shards_.ranks());
     throw Error(cat("[strategies.mesh] '", escape_controls(layer.layer), "' reads logits that '",
@@ -72,11 +80,12 @@ Tensor TensorCalls::linear(const DividedParameter& layer, const Tensor& input, c
   }
   Tensor output = at::linear(input_of_column(layer, input), weight, bias);
   if (layer.split == TensorSplit::gathered_column) return whole_of_parts(output, -1, layer.sizes[0], ranks);
-  values_.add(output, {.parts = layer.split == TensorSplit::vocabulary ? ValueParts::vocabulary : ValueParts::features,
-                       .layer = layer.layer,
-                       .width = output.size(-1),
-                       .dims = output.dim(),
-                       .is_fused = layer.parts.size() > 1});
+  Division division = own_division(layer);
+  division.dim = output.dim() - 1;
+  values_.add(output,
+              {.parts = layer.split == TensorSplit::vocabulary ? ValueParts::vocabulary : ValueParts::features,
+               .layer = layer.layer},
+              std::move(division));
   return output;
 }
 

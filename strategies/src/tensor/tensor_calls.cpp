@@ -131,14 +131,12 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   }
   const bool are_logits = value.parts == ValueParts::vocabulary;
   if (are_logits && is_one_of(op, {"aten::cross_entropy_loss"})) return cross_entropy(op, stack, value);
-  const int64_t classes = are_logits ? arguments_of(op, *stack)[0].toTensor().size(-1) : 0;
+  const WidthResult width = are_tokens ? WidthResult() : width_of(op, *stack, value);
   const bool adds_bias = read.parameter && !read.parameter->is_weight;
-  const bool keeps_classes =
+  const bool keeps_logits =
       adds_bias ||
       is_one_of(op, {"aten::view", "aten::reshape", "aten::flatten", "aten::contiguous", "aten::to", "aten::detach",
                      "aten::alias", "aten::slice", "aten::narrow", "aten::select", "aten::squeeze", "aten::unsqueeze"});
-  if (value.parts == ValueParts::features) check_width(op, *stack);
-  const bool mixes = mixes_dimensions(op);
   if (!are_tokens) give_sum_of_gradients(op, stack, read);
   {
     std::optional<DividedRandom> random;
@@ -147,22 +145,18 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
       random.emplace(*read.device, shards_.rank());
     op.redispatchBoxed(below, stack);
   }
+  const torch::jit::Stack none;
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i)
     each_tensor_of((*stack)[i], [&](const Tensor& result) {
-      if (are_logits && (!keeps_classes || result.dim() == 0 || result.size(-1) != classes))
-        throw Error(cat("[strategies.mesh] ", op.schema().name(), " reads logits that '", escape_controls(value.layer),
-                        "' divides by vocabulary, so that each rank has a part of the classes; only cross_entropy_loss "
-                        "can. Divide it by gathered_column, and the ranks have all logits."));
+      const std::optional<Division> division = width ? width(result) : std::nullopt;
+      const bool loses_classes = are_logits && (!keeps_logits || (division && division->dim != result.dim() - 1));
+      if (!are_tokens && (!division || loses_classes)) refuse_width(op, none, value);
       if (result.has_storage() && whole.contains(result.storage().unsafeGetStorageImpl()))
         throw Error(cat("[strategies.mesh] ", op.schema().name(),
                         " returns a view of a value that all ranks have, "
                         "together with values of which each has a part, since '",
                         escape_controls(value.layer), "' divides them. Apply it to the former alone."));
-      // The sizes distinguish a view with other dimensions from its value.
-      if (values_.find(result)) return;
-      DividedValues::Value known = value;
-      if (mixes || !DividedValues::has_width(result, value)) known.width = 0;
-      values_.add(result, std::move(known));
+      values_.add(result, value, division);
     });
 }
 

@@ -14,6 +14,7 @@
 #include "operations/calls_above_autograd.h"
 #include "tensor/divided_values.h"
 #include "tensor/tensor_shards.h"
+#include "tensor/width_rules.h"
 
 namespace fulgur::detail {
 
@@ -57,9 +58,14 @@ class TensorCalls final : public CallsAboveAutograd {
   /// A norm that the plan names reads a part of the tokens if all ranks have all.
   void divide_input_of_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void give_all_tokens(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
-  /// Throws an Error for an operation that works along outputs of which each rank has a part: its result would be
-  /// another one than that of one process.
-  void check_width(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  /// What of its results this rank has. Throws an Error for an operation that is not known to be right on the parts
+  /// that it reads: its result could be another one than that of one process.
+  WidthResult width_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                       const DividedValues::Value& value) const;
+  [[noreturn]] void refuse_width(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                 const DividedValues::Value& value) const;
+  /// Of the outputs of a layer, in one dimension.
+  Division own_division(const DividedParameter& layer) const;
   /// What a layer returns whose outputs the ranks add.
   Tensor sum_of_outputs(const DividedParameter& layer, const Tensor& output);
   Tensor linear(const DividedParameter& layer, const Tensor& input, const Tensor& weight,

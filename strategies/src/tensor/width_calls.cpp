@@ -1,67 +1,19 @@
-// Operations along the outputs of which each rank has a part.
-#include <unordered_map>
-#include <unordered_set>
+// Operations on values of which each rank has a part of a dimension: those that are known to be right on parts.
 #include <utility>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "tensor/call_arguments.h"
 #include "tensor/tensor_calls.h"
+#include "tensor/width_rules.h"
 
 namespace fulgur::detail {
 namespace {
 
-enum class Along {
-  takes,   // a part of a dimension: right for the parts that a rule names
-  mixes,   // computes with all of a dimension
-  always,  // the same, with the last dimension
-};
-
-const std::unordered_map<std::string, Along>& operations_along() {
-  static const std::unordered_map<std::string, Along> all = [] {
-    std::unordered_map<std::string, Along> kinds{
-        {"aten::layer_norm", Along::always},         {"aten::rms_norm", Along::always},
-        {"aten::cross_entropy_loss", Along::always}, {"aten::nll_loss", Along::always},
-        {"aten::nll_loss_nd", Along::always},        {"aten::glu", Along::mixes}};
-    for (const char* name :
-         {"chunk", "unsafe_chunk", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes",
-          "tensor_split", "narrow", "slice", "select", "unbind", "index_select"})
-      kinds.emplace(cat("aten::", name), Along::takes);
-    for (const char* name : {"softmax",
-                             "log_softmax",
-                             "sum",
-                             "mean",
-                             "amax",
-                             "amin",
-                             "max",
-                             "min",
-                             "argmax",
-                             "argmin",
-                             "prod",
-                             "median",
-                             "norm",
-                             "linalg_vector_norm",
-                             "var",
-                             "std",
-                             "var_mean",
-                             "std_mean",
-                             "cumsum",
-                             "cumprod",
-                             "logsumexp",
-                             "sort",
-                             "argsort",
-                             "topk",
-                             "flip",
-                             "roll",
-                             "cat",
-                             "concat",
-                             "concatenate",
-                             "gather",
-                             "cosine_similarity"})
-      kinds.emplace(cat("aten::", name), Along::mixes);
-    return kinds;
-  }();
-  return all;
+std::string plain_name(const std::string& schema_name) {
+  std::string name = schema_name.starts_with("aten::") ? schema_name.substr(6) : schema_name;
+  if (name.ends_with('_') && !name.ends_with("__")) name.pop_back();
+  return name;
 }
 
 // The argument that is the weight of a linear layer, after its input; 0: it is no linear layer.
@@ -70,72 +22,84 @@ size_t whole_weight(const c10::OperatorHandle& op) {
   return is_one_of(op, {"aten::addmm"}) ? 2 : 0;
 }
 
-// Whether the argument `dim`, or `dims`, names the last of `count` dimensions; a reduction of all does not.
-bool is_along_last(const c10::OperatorHandle& op, const torch::jit::Stack& stack, int64_t count) {
-  const auto& schema = op.schema().arguments();
-  const auto arguments = arguments_of(op, stack);
-  const auto is_last = [&](int64_t dim) { return dim == -1 || dim == count - 1; };
-  for (size_t i = 0; i < schema.size(); ++i) {
-    if (schema[i].name() != "dim" && schema[i].name() != "dims") continue;
-    if (arguments[i].isInt()) return is_last(arguments[i].toInt());
-    if (arguments[i].isIntList()) return std::ranges::any_of(arguments[i].toIntVector(), is_last);
-  }
-  return false;
-}
-
 }  // namespace
 
-bool mixes_dimensions(const c10::OperatorHandle& op) {
-  return is_one_of(op, {"aten::view",      "aten::reshape",   "aten::_unsafe_view",
-                        "aten::unflatten", "aten::transpose", "aten::permute",
-                        "aten::movedim",   "aten::moveaxis",  "aten::swapaxes",
-                        "aten::swapdims",  "aten::t",         "aten::numpy_T",
-                        "aten::mT",        "aten::unfold",    "aten::matmul",
-                        "aten::mm",        "aten::bmm",       "aten::baddbmm",
-                        "aten::addmm",     "aten::einsum",    "aten::scaled_dot_product_attention"});
-}
-
-void TensorCalls::check_width(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const {
-  const auto arguments = arguments_of(op, stack);
-  // The first one, which the others follow.
-  const DividedValues::Value* value = nullptr;
-  int64_t dims = 0, divided = 0;
-  for (const c10::IValue& argument : arguments)
-    each_tensor_of(argument, [&](const Tensor& tensor) {
-      const DividedValues::Value* const found = values_.find(tensor);
-      if (!found) return;
-      ++divided;
-      if (value || !DividedValues::has_width(tensor, *found)) return;
-      value = found;
-      dims = tensor.dim();
-    });
-  if (!value) return;
+void TensorCalls::refuse_width(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                               const DividedValues::Value& value) const {
   const std::string& name = op.schema().name();
-  const auto along = operations_along().find(name);
-  bool is_wrong = false;
-  if (along != operations_along().end()) {
-    const bool is_last = along->second == Along::always || is_along_last(op, stack, dims);
-    is_wrong = is_last && !(along->second == Along::takes && value->is_fused);
-  }
-  // A sum of products over the outputs.
-  if (divided > 1 && is_one_of(op, {"aten::matmul", "aten::mm", "aten::bmm", "aten::dot"}))
-    is_wrong = arguments[0].isTensor() && values_.find(arguments[0].toTensor()) == value;
-  if (const size_t weight = whole_weight(op); weight > 0 && arguments[weight].isTensor()) {
+  const std::string layer = escape_controls(value.layer);
+  if (value.parts == ValueParts::vocabulary)
+    throw Error(cat("[strategies.mesh] ", name, " reads logits that '", layer,
+                    "' divides by vocabulary, so that each rank has a part of the classes; only cross_entropy_loss "
+                    "can. Divide it by gathered_column, and the ranks have all logits."));
+  const auto arguments = arguments_of(op, stack);
+  if (const size_t weight = whole_weight(op);
+      weight > 0 && weight < arguments.size() && arguments[weight].isTensor() && arguments[weight - 1].isTensor()) {
     const Tensor input = arguments[weight - 1].toTensor(), other = arguments[weight].toTensor();
-    if (values_.find(input) == value && !values_.find(other) && !shards_.with_memory(other))
-      throw Error(cat("[strategies.mesh] ", name, " multiplies the outputs of '", escape_controls(value->layer),
+    if (values_.find(input) && !values_.find(other) && !shards_.with_memory(other))
+      throw Error(cat("[strategies.mesh] ", name, " multiplies the outputs of '", layer,
                       "', of which each rank has a part (tensor_plan: column), by a weight that all ranks have. Divide "
                       "the layer with this weight by row, or '",
-                      escape_controls(value->layer), "' by gathered_column."));
+                      layer, "' by gathered_column."));
   }
-  if (!is_wrong) return;
-  throw Error(cat("[strategies.mesh] ", name, " works along the outputs of '", escape_controls(value->layer),
-                  "', of which each rank has a part (tensor_plan: column), so its result would not be that of one "
-                  "process. ",
-                  along != operations_along().end() && along->second == Along::takes
-                      ? "If they are several things, such as queries, keys and values, name them as parts in the "
-                        "class's tensor_plan(); or divide the layer by gathered_column."
-                      : "Divide the layer by gathered_column, and each rank has all outputs."));
+  throw Error(
+      cat("[strategies.mesh] ", name, " works along the outputs of '", layer,
+          "', of which each rank has a part (tensor_plan: column), or is not known to be right on parts. "
+          "Divide the layer by gathered_column, and each rank has all outputs. If they are several things, such "
+          "as queries, keys and values, name them as parts in the class's tensor_plan(); docs/mesh.md has the "
+          "operations that are known."));
+}
+
+WidthResult TensorCalls::width_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                  const DividedValues::Value& value) const {
+  const auto arguments = arguments_of(op, stack);
+  WidthCall call{.op = op, .arguments = arguments, .reads = {}, .name = plain_name(op.schema().name())};
+  for (size_t i = 0; i < arguments.size(); ++i)
+    each_tensor_of(arguments[i], [&](const Tensor& tensor) {
+      WidthRead read{.argument = i, .tensor = tensor, .sizes = tensor.sizes().vec(), .division = std::nullopt};
+      if (values_.find(tensor)) {
+        const Division* const division = values_.division(tensor);
+        if (!division) refuse_width(op, stack, value);
+        read.division = *division;
+      } else if (const auto* parameter = tensor.has_storage() ? shards_.with_memory(tensor) : nullptr) {
+        // The bias of a layer, which is added to what the layer has returned.
+        if (parameter->is_weight || tensor.dim() != 1 || parameter->split == TensorSplit::gathered_column)
+          refuse_width(op, stack, value);
+        read.division = own_division(*parameter);
+      }
+      call.reads.push_back(std::move(read));
+    });
+  // They read the form of a value, and not its elements.
+  static const std::unordered_set<std::string> forms{"size",
+                                                     "stride",
+                                                     "dim",
+                                                     "is_floating_point",
+                                                     "is_complex",
+                                                     "result_type",
+                                                     "can_cast",
+                                                     "numel",
+                                                     "is_same_size",
+                                                     "is_signed",
+                                                     "record_stream",
+                                                     "is_contiguous",
+                                                     "sym_size",
+                                                     "_version",
+                                                     "is_leaf",
+                                                     "output_nr",
+                                                     "retain_grad",
+                                                     "is_inference",
+                                                     "_has_compatible_shallow_copy_type"};
+  if (forms.contains(call.name)) return [](const Tensor&) { return std::optional<Division>(); };
+  WidthResult rule = width_rule(call);
+  if (!rule) refuse_width(op, stack, value);
+  return rule;
+}
+
+Division TensorCalls::own_division(const DividedParameter& layer) const {
+  Division division{.dim = 0, .parts = {}, .unit = layer.unit};
+  if (layer.parts.size() > 1)
+    for (const int64_t part : layer.parts) division.parts.push_back(part / shards_.size());
+  return division;
 }
 
 }  // namespace fulgur::detail
