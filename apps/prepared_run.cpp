@@ -134,7 +134,7 @@ PreparedRun prepare(Config config, TrainerFn fn, bool several, TrainerComponents
   // No process may have the memory for all parameters.
   const auto strategy = std::dynamic_pointer_cast<FSDPStrategy>(config.trainer.strategy.create());
   std::shared_ptr<LightningModule> module =
-      make_module(config.model, /*deferred=*/several && strategy && strategy->divides_all());
+      make_module(config.model, /*deferred=*/several && strategy && strategy->defers_init());
   DataSource source = data ? DataSource(std::move(data)) : DataSource();
   if (set_up) source.set_up_for = fn;
   return {std::move(trainer), std::move(module), std::move(source)};

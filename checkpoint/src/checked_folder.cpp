@@ -277,7 +277,7 @@ NamedTensors CheckedFolder::read_divided(const std::string& whole_file) {
       if (const Tensor read = std::exchange(place.read, Tensor()); read.defined())
         for_each_run(place.piece->slice, place.tensor->shape, place.piece->begin, place.piece->count,
                      [&](int64_t in_tensor, int64_t in_slice, int64_t count) {
-                       const auto size = static_cast<int64_t>(read.element_size());
+                       const int64_t size = read.element_size();
                        std::memcpy(
                            static_cast<char*>(place.values.mutable_data_ptr()) + in_tensor * size,
                            static_cast<const char*>(read.const_data_ptr()) + (in_slice - place.piece->begin) * size,

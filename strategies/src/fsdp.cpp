@@ -39,6 +39,9 @@ void FSDPStrategy::Options::fields(Fields& f) {
   f(offload, "offload",
     "optimizer: the optimizers step in host memory, which has their states; a step sends this rank's part of the "
     "gradients there, and its weights back.");
+  f(deferred_init, "deferred_init",
+    "With sharding: parameters or hybrid, the model of a config is created without memory for its large parameters, "
+    "whose values are computed when they are divided. false: each process creates the whole model.");
   f(state_dict_type, "state_dict_type",
     "Checkpoints have whole tensors, which rank 0 writes (full), or parts of tensors, which all ranks write at the "
     "same "
@@ -117,7 +120,7 @@ void FSDPStrategy::configure(StrategySetup setup) {
   DDPStrategy::configure(std::move(setup));
   if (divides_ && world_size() == 1)
     log::warn("strategies.one_process",
-              options_.offload == Offload::none
+              options_.offload == Offload::none || options_.process_group_backend == "nccl"
                   ? "fsdp divides nothing in a run of one process. Set trainer.devices or num_nodes"
                   : "fsdp divides nothing in a run of one process, and offload moves nothing to host memory. Set "
                     "trainer.devices or num_nodes; for one GPU, set process_group_backend: nccl");

@@ -15,7 +15,11 @@
 #include <torch/nn/modules/rnn.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <cmath>
+#include <cstring>
 
 #include "fulgur/core/state/materialize_module.h"
 #include "fulgur/core/state/rng.h"
@@ -157,6 +161,11 @@ struct KeepsTensor final : Plain {
   Tensor weight = register_parameter("weight", at::randn({kSize, kSize}));
 };
 
+struct AsksForMemory final : Plain {
+  AsksForMemory() { std::memset(weight.mutable_data_ptr(), 0, 64); }
+  Tensor weight = register_parameter("weight", at::randn({kSize, kSize}));
+};
+
 struct Fails final : Plain {
   Fails() { throw ConfigError("no such size"); }
 };
@@ -233,6 +242,8 @@ TEST_CASE("deferred_init: what needs memory is created whole, and a warning says
     return log.text();
   };
   CHECK_THAT(warned([] { return std::make_shared<ReadsMemory>(); }), ContainsSubstring("created whole"));
+  CHECK_THAT(warned([] { return std::make_shared<AsksForMemory>(); }),
+             ContainsSubstring("data pointer"));
   CHECK_THAT(warned([] { return std::make_shared<KeepsTensor>(); }),
              ContainsSubstring("a tensor of 1440000 bytes is kept that is neither a parameter nor a buffer"));
   CHECK_THROWS_AS(deferred_init([] { return std::make_shared<Fails>(); }), ConfigError);
@@ -249,6 +260,18 @@ TEST_CASE("deferred_init: other values take the place of those of the constructo
   convert_floating(*module, at::kBFloat16);
   CHECK(module->named_parameters()["first.weight"].scalar_type() == at::kBFloat16);
   CHECK(at::equal(read_now(weight), given.to(at::kFloat).to(at::kBFloat16)));
+}
+
+TEST_CASE("deferred_init: values that are written too early are an error") {
+  const auto module = deferred_init([] { return std::make_shared<ManyInits>(uint64_t{1}); });
+  const Tensor weight = module->named_parameters()["first.weight"];
+  {
+    const at::NoGradGuard no_grad;
+    weight.mul_(2);
+  }
+  CHECK_THROWS_WITH(read_now(weight), ContainsSubstring("deferred_init: false"));
+  CHECK_THROWS_WITH(materialize_module(*module), ContainsSubstring("would be lost"));
+  CHECK_THROWS_WITH(convert_floating(*module, at::kDouble), ContainsSubstring("would be lost"));
 }
 
 }  // namespace deferred_init_test

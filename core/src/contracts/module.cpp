@@ -314,7 +314,7 @@ void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std
     if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype ||
         keep.contains(tensor.unsafeGetTensorImpl()))
       return;
-    tensor.set_data(changed_values(tensor, [dtype](const Tensor& value) { return value.to(dtype); }));
+    replace_data(tensor, changed_values(tensor, [dtype](const Tensor& value) { return value.to(dtype); }));
   };
   for (auto& parameter : module.parameters()) convert(parameter);
   for (auto& buffer : module.buffers()) convert(buffer);

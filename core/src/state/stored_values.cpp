@@ -40,6 +40,8 @@ class HeldValues final : public StoredValues {
   uint32_t version_;
 };
 
+uint32_t version_of(const Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
 }  // namespace
 
 StoredValues::~StoredValues() = default;
@@ -57,6 +59,7 @@ Tensor stand_in(const Tensor& whole, c10::intrusive_ptr<StoredValues> values) {
 
 void set_stored_values(const Tensor& tensor, c10::intrusive_ptr<StoredValues> values) {
   if (!tensor.is_meta()) throw Error("[core] only a tensor on meta can stand for stored values");
+  values->version_ = version_of(tensor);
   tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(values));
 }
 
@@ -64,6 +67,7 @@ Tensor changed_values(const Tensor& tensor, std::function<Tensor(const Tensor&)>
   auto values = stored_values(tensor);
   Tensor changed = change(tensor);
   if (!values) return changed;
+  values->check_unwritten(tensor);
   return stand_in(changed, c10::make_intrusive<ChangedValues>(std::move(values), std::move(change)));
 }
 
@@ -81,10 +85,10 @@ void assign_values(const Tensor& target, const Tensor& source) {
   const auto dtype = target.scalar_type();
   const std::vector<int64_t> sizes = target.sizes().vec(), strides = target.strides().vec();
   const bool is_alike = source.scalar_type() == dtype && source.strides() == target.strides();
-  if (!is_alike)
-    values = c10::make_intrusive<ChangedValues>(std::move(values), [=](const Tensor& whole) {
-      return at::empty_strided(sizes, strides, whole.options().dtype(dtype)).copy_(whole);
-    });
+  // Also if they are alike: `source` still stands for its own.
+  values = c10::make_intrusive<ChangedValues>(std::move(values), [=](const Tensor& whole) {
+    return is_alike ? whole : at::empty_strided(sizes, strides, whole.options().dtype(dtype)).copy_(whole);
+  });
   set_stored_values(target, std::move(values));
 }
 
@@ -92,6 +96,7 @@ void replace_data(const Tensor& tensor, const Tensor& data) {
   if (tensor.is_meta() != data.is_meta()) tensor.unsafeGetTensorImpl()->shallow_copy_from(data.getIntrusivePtr());
   // Drops the node that accumulates gradients, if it is that of another device.
   tensor.set_data(data);
+  if (auto values = stored_values(tensor)) set_stored_values(tensor, std::move(values));
 }
 
 c10::intrusive_ptr<StoredValues> stored_values(const Tensor& tensor) {
@@ -102,7 +107,18 @@ c10::intrusive_ptr<StoredValues> stored_values(const Tensor& tensor) {
 
 Tensor read_now(const Tensor& tensor) {
   const auto values = stored_values(tensor);
-  return values ? values->read() : tensor;
+  if (!values) return tensor;
+  values->check_unwritten(tensor);
+  return values->read();
+}
+
+void StoredValues::check_unwritten(const Tensor& tensor) const {
+  if (version_of(tensor) != version_)
+    throw Error(cat(
+        "[core] values were written to a parameter of shape ", shape_text(tensor.sizes()),
+        " that gets its memory later, when the run divides it, and they would be lost. Write them in the constructor "
+        "of the module, on the thread that calls it, or after the run has begun, or let the module be created with "
+        "memory: trainer.strategy.deferred_init: false."));
 }
 
 StateTree read_now(const StateTree& tree) {

@@ -45,7 +45,7 @@ c10::Storage memory_without_values(size_t bytes) {
 // Draws as the operation did.
 class DrawsFrom {
  public:
-  DrawsFrom(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::Generator generator) {
+  DrawsFrom(const c10::OperatorHandle& op, torch::jit::Stack& stack, const at::Generator& generator) {
     if (!generator.defined()) return;
     const auto& schema = op.schema().arguments();
     for (size_t i = 0; i < schema.size(); ++i)
@@ -56,7 +56,7 @@ class DrawsFrom {
     // It has no such argument.
     at::Generator common = at::detail::getDefaultCPUGenerator();
     before_ = common.get_state();
-    common.set_state(generator.get_state());
+    common.set_state(at::Generator(generator).get_state());
   }
   ~DrawsFrom() {
     if (!before_.defined()) return;
@@ -82,6 +82,8 @@ void CreationLog::add_memory(const Tensor& tensor) {
   if (!of_module_.emplace(storage.unsafeGetStorageImpl(), index).second) return;
   c10::Storage of_log = memory_without_values(storage.nbytes());
   of_log_.emplace(of_log.unsafeGetStorageImpl(), index);
+  // Code that asks for the memory would get a null pointer otherwise.
+  storage.unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
   memory_.push_back({.of_module = storage.getWeakStorageImpl(), .of_log = std::move(of_log)});
 }
 

@@ -60,11 +60,15 @@ std::shared_ptr<LightningModule> deferred_init(const std::function<std::shared_p
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const Tensor before = generator.get_state();
   std::string reason;
+  bool is_kept = false;
   try {
     const detail::DeferredCalls calls(kLeastBytes);
     std::shared_ptr<LightningModule> module = make();
     if (module) complete(*module, calls.log());
     return module;
+  } catch (const detail::CannotDefer& error) {
+    reason = error.what();
+    is_kept = true;
   } catch (const c10::Error& error) {
     reason = first_line(error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -72,7 +76,17 @@ std::shared_ptr<LightningModule> deferred_init(const std::function<std::shared_p
     reason = error.what();
   }
   generator.set_state(before);
-  std::shared_ptr<LightningModule> module = make();
+  std::shared_ptr<LightningModule> module;
+  try {
+    module = make();
+  } catch (const c10::Error& error) {
+    // Something that the first call has kept, such as a static tensor, has no memory.
+    if (is_kept)
+      throw Error(cat("[strategies.deferred_init] the constructor of the module was called twice, since ", reason,
+                      ", and the second call failed: ", first_line(error.what_without_backtrace()),
+                      ". Set trainer.strategy.deferred_init: false."));
+    throw;
+  }
   log::warn(
       "strategies.created_whole",
       cat("the module is created whole in the memory of each rank, since its constructor does what cannot be done "

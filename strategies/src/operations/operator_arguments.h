@@ -51,7 +51,7 @@ void change_tensors_of(c10::IValue& value, const Change& change) {
     for (size_t i = 0; i < list.size(); ++i)
       if (const c10::IValue& element = list.get(i); element.isTensor() && element.toTensor().defined())
         list.set(i, change(element.toTensor()));
-    value = std::move(list);
+    value = list;
   }
 }
 

@@ -24,8 +24,9 @@ void convert(Tensor& tensor) {
 // torch::nn::Module has no to(memory_format); other holders of the tensor see the new memory.
 void convert_in_place(const Tensor& tensor) {
   if (is_image(tensor))
-    tensor.set_data(changed_values(
-        tensor, [](const Tensor& value) { return value.detach().contiguous(at::MemoryFormat::ChannelsLast); }));
+    replace_data(tensor, changed_values(tensor, [](const Tensor& value) {
+                   return value.detach().contiguous(at::MemoryFormat::ChannelsLast);
+                 }));
 }
 
 }  // namespace

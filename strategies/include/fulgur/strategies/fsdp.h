@@ -63,6 +63,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
     ReduceDtype reduce_dtype = ReduceDtype::gradient;
     Auto<int64_t> shard_size = {};
     Offload offload = Offload::none;
+    bool deferred_init = true;
     StateDictType state_dict_type = StateDictType::full;
     void fields(Fields& f);
   };
@@ -79,6 +80,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   bool divides_all() const {
     return divides_ && (options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid);
   }
+  /// Whether the model of a config is created so.
+  bool defers_init() const { return divides_all() && options_.deferred_init; }
   /// Throws a ConfigError for what does not work with this sharding.
   void configure(StrategySetup setup) override;
   /// Divides the optimizers. Throws a ConfigError for one that needs whole parameters, such as Muon or LBFGS, and for
