@@ -242,8 +242,7 @@ TEST_CASE("deferred_init: what needs memory is created whole, and a warning says
     return log.text();
   };
   CHECK_THAT(warned([] { return std::make_shared<ReadsMemory>(); }), ContainsSubstring("created whole"));
-  CHECK_THAT(warned([] { return std::make_shared<AsksForMemory>(); }),
-             ContainsSubstring("data pointer"));
+  CHECK_THAT(warned([] { return std::make_shared<AsksForMemory>(); }), ContainsSubstring("data pointer"));
   CHECK_THAT(warned([] { return std::make_shared<KeepsTensor>(); }),
              ContainsSubstring("a tensor of 1440000 bytes is kept that is neither a parameter nor a buffer"));
   CHECK_THROWS_AS(deferred_init([] { return std::make_shared<Fails>(); }), ConfigError);
