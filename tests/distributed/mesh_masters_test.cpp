@@ -95,11 +95,7 @@ TEST_CASE("mesh masters: an interrupted run continues to the bit, also in parts"
       mesh, kMeshAdam, kMasters + Arguments{"--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
   const TemporaryFolder whole, parts;
   const fs::path expected = trained_mesh(whole, mesh, options);
-  REQUIRE(all_exit(
-      fit_mesh(parts.path(), mesh,
-               options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
-                                   "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
-      75));
+  interrupt_mesh(parts.path(), mesh, options, cut_at);
   REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
   CHECK(difference_of_masters(expected, last_checkpoint(parts.path())) == 0);
   CHECK(same_content(expected, last_checkpoint(parts.path())));

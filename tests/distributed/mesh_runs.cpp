@@ -28,6 +28,14 @@ std::vector<Finished> fit_mesh(const fs::path& folder, const Mesh& mesh, const A
           stages + mesh.more);
 }
 
+void interrupt_mesh(const fs::path& folder, const Mesh& mesh, const Arguments& more, const std::string& step) {
+  REQUIRE(all_exit(
+      fit_mesh(folder, mesh,
+               more + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                                "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", step}),
+      75));
+}
+
 std::vector<Finished> fit_alone(const fs::path& folder, const Arguments& more) {
   return {trainer(probe("fit", 1, 8, more), {.folder = folder, .environment = {"OMP_NUM_THREADS=1"}})};
 }

@@ -24,6 +24,9 @@ struct Mesh {
 
 /// The ranks run in the folder. Options of an optimizer come first in `more`.
 std::vector<Finished> fit_mesh(const std::filesystem::path& folder, const Mesh& mesh, const Arguments& more);
+/// Runs until a signal ends it at a step, with a checkpoint.
+void interrupt_mesh(const std::filesystem::path& folder, const Mesh& mesh, const Arguments& more,
+                    const std::string& step);
 std::vector<Finished> fit_alone(const std::filesystem::path& folder, const Arguments& more);
 /// The last checkpoint of such a run, which must end well.
 std::filesystem::path trained_mesh(const TemporaryFolder& folder, const Mesh& mesh, const Arguments& more);

@@ -84,11 +84,7 @@ TEST_CASE("shard: an interrupted run continues to the bit") {
       divided(mesh, {"--model.dropout", "0.2", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
   const TemporaryFolder whole, parts;
   const auto expected = trained_mesh(whole, mesh, options);
-  REQUIRE(all_exit(
-      fit_mesh(parts.path(), mesh,
-               options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
-                                   "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
-      75));
+  interrupt_mesh(parts.path(), mesh, options, cut_at);
   REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
   CHECK(same_bits(expected, last_checkpoint(parts.path())));
   CHECK(same_states(expected, last_checkpoint(parts.path())));

@@ -94,11 +94,7 @@ TEST_CASE("mesh: an interrupted run continues to the bit, and its checkpoint is 
               "--model.shuffles", "true", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
   const TemporaryFolder whole, parts;
   const auto expected = trained_mesh(whole, mesh, options);
-  REQUIRE(all_exit(
-      fit_mesh(parts.path(), mesh,
-               options + Arguments{"--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
-                                   "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", cut_at}),
-      75));
+  interrupt_mesh(parts.path(), mesh, options, cut_at);
   const TemporaryFolder other;
   fs::copy(parts.path(), other.path(), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   if (cut_at == "1") {

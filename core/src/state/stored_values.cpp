@@ -11,6 +11,8 @@
 namespace fulgur {
 namespace {
 
+uint32_t version_of(const Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
 class ChangedValues final : public StoredValues {
  public:
   ChangedValues(c10::intrusive_ptr<StoredValues> of, std::function<Tensor(const Tensor&)> change)
@@ -25,9 +27,9 @@ class ChangedValues final : public StoredValues {
 // A tensor that is there already, and that nothing else may write until it is read.
 class HeldValues final : public StoredValues {
  public:
-  explicit HeldValues(const Tensor& values) : values_(values.detach()), version_(version()) {}
+  explicit HeldValues(const Tensor& values) : values_(values.detach()), version_(version_of(values_)) {}
   Tensor read() const override {
-    if (version() != version_)
+    if (version_of(values_) != version_)
       throw Error(
           cat("[core] values of shape ", shape_text(values_.sizes()),
               " were given to a parameter that is created later, and have changed since. Give it a copy of them."));
@@ -35,12 +37,9 @@ class HeldValues final : public StoredValues {
   }
 
  private:
-  uint32_t version() const { return values_.is_inference() ? 0 : values_._version(); }
   Tensor values_;
   uint32_t version_;
 };
-
-uint32_t version_of(const Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
 }  // namespace
 

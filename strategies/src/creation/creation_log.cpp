@@ -17,8 +17,6 @@
 namespace fulgur::detail {
 namespace {
 
-bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
-
 // These read only the shape of what they write.
 bool writes_all(const c10::OperatorHandle& op) {
   return is_one_of(op, {"aten::normal_", "aten::uniform_", "aten::fill_", "aten::zero_", "aten::copy_",

@@ -29,10 +29,6 @@ bool leaves_values_open(const c10::OperatorHandle& op) {
       op, {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"});
 }
 
-bool is_written_argument(const c10::Argument& argument) {
-  return argument.alias_info() && argument.alias_info()->isWrite();
-}
-
 bool returns_tensors(const c10::OperatorHandle& op) {
   return std::ranges::all_of(op.schema().returns(), [](const c10::Argument& result) {
     const auto kind = result.type()->kind();
@@ -89,7 +85,7 @@ void DeferredCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet belo
     each_tensor_of(arguments[i], [&](const Tensor& tensor) {
       const bool is_known = log_->has(tensor);
       reads = reads || is_known;
-      if (!is_written_argument(schema[i])) return;
+      if (!is_written(schema[i])) return;
       (is_known ? writes : writes_others) = true;
     });
   if (!reads) {
@@ -165,7 +161,7 @@ void DeferredCalls::defer(const c10::OperatorHandle& op, torch::jit::Stack* stac
     change_tensors_of(argument, [&](const Tensor& tensor) {
       return log_->has(tensor) || tensor.dim() == 0 ? tensor : without_values(tensor);
     });
-  const bool writes = std::ranges::any_of(schema, is_written_argument);
+  const bool writes = std::ranges::any_of(schema, is_written);
   try {
     op.callBoxed(&on_meta);
   } catch (const c10::NotImplementedError&) {
@@ -194,9 +190,9 @@ void DeferredCalls::draw(const c10::OperatorHandle& op, std::span<const c10::IVa
   torch::jit::Stack drawn = on_device(arguments, at::kCPU);
   for (size_t i = 0; i < schema.size(); ++i)
     change_tensors_of(drawn[i], [&](const Tensor& tensor) {
-      if (!log_->has(tensor)) return is_written_argument(schema[i]) ? tensor.clone() : tensor;
+      if (!log_->has(tensor)) return is_written(schema[i]) ? tensor.clone() : tensor;
       // How many numbers are drawn follows from the shape.
-      return is_written_argument(schema[i])
+      return is_written(schema[i])
                  ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU))
                  : log_->read(tensor);
     });

@@ -24,6 +24,11 @@ inline std::span<const c10::IValue> arguments_of(const c10::OperatorHandle& op, 
   return {stack.data() + (stack.size() - count), count};
 }
 
+/// Whether the operation writes to this argument.
+inline bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() && argument.alias_info()->isWrite();
+}
+
 /// `use` gets each defined tensor of the value.
 template <class Use>
 void each_tensor_of(const c10::IValue& value, const Use& use) {

@@ -86,7 +86,7 @@ void TensorCalls::give_sum_of_gradients(const c10::OperatorHandle& op, torch::ji
   const size_t first = stack->size() - schema.size();
   for (size_t i = 0; i < schema.size(); ++i) {
     c10::IValue& value = (*stack)[first + i];
-    const bool writes = schema[i].alias_info() && schema[i].alias_info()->isWrite();
+    const bool writes = is_written(schema[i]);
     if (value.isTensor()) {
       value = replaced(value.toTensor(), writes);
     } else if (value.isTensorList()) {

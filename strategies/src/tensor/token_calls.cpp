@@ -39,7 +39,7 @@ bool TensorCalls::give_own_tokens(const c10::OperatorHandle& op, torch::jit::Sta
     const c10::IValue& argument = (*stack)[first + i];
     if (!argument.isTensor() || !argument.toTensor().defined() || values_.find(argument.toTensor())) continue;
     const Tensor tensor = argument.toTensor();
-    if (schema[i].alias_info() && schema[i].alias_info()->isWrite()) return false;
+    if (is_written(schema[i])) return false;
     if (tensor.dim() >= 2 && tensor.size(-2) > 1 && tensor.size(-2) != value.tokens)
       throw Error(cat("[strategies.mesh] ", op.schema().name(), " joins values of which each rank has a part of the ",
                       value.tokens, " tokens (tensor_plan: sequence) with one for ", tensor.size(-2),
@@ -60,7 +60,7 @@ void TensorCalls::give_all_tokens(const c10::OperatorHandle& op, torch::jit::Sta
   const size_t first = stack->size() - schema.size();
   for (size_t i = 0; i < schema.size(); ++i) {
     c10::IValue& value = (*stack)[first + i];
-    if (schema[i].alias_info() && schema[i].alias_info()->isWrite())
+    if (is_written(schema[i]))
       throw Error(cat("[strategies.mesh] ", op.schema().name(),
                       " changes a value in place of which each rank has a part "
                       "of the tokens, or with such a value. Write the result to another tensor."));

@@ -32,7 +32,7 @@ struct WidthCall {
   std::string name;  ///< without namespace, overload and the sign of operations in place
 
   const WidthRead* at(size_t argument) const;
-  /// The argument of this name; nullptr: there is none, or it is None.
+  /// The argument of this name; nullptr: it has no value.
   const c10::IValue* named(std::string_view argument) const;
   /// Those of the argument `dim` or `dims` of a tensor with this many dimensions; nullopt: it names none.
   std::optional<std::vector<int64_t>> dims(int64_t count) const;
