@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <catch2/catch_test_macros.hpp>
 #include <filesystem>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/safetensors.h"
 
 namespace fulgur::test {
 
@@ -27,6 +29,37 @@ inline bool same_content(const std::filesystem::path& a, const std::filesystem::
   for (const auto& [name, tensor] : first.module) weights[0][name] = tensor;
   for (const auto& [name, tensor] : second.module) weights[1][name] = tensor;
   return same_tree(weights[0], weights[1]) && same_tree(first.optimizers, second.optimizers);
+}
+
+/// The float32 copies of weights in half precision, by the names of parameters.
+inline StateTree master_weights_in(const std::filesystem::path& checkpoint) {
+  return read_checkpoint(checkpoint).state.at("precision").at("master_weights");
+}
+
+/// The largest difference between the float32 copies of two checkpoints, which must have the same ones.
+inline double difference_of_masters(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const StateTree first = master_weights_in(a), second = master_weights_in(b);
+  REQUIRE_FALSE(first.as_map().empty());
+  REQUIRE(first.as_map().size() == second.as_map().size());
+  double largest = 0;
+  for (const auto& [name, value] : first.as_map()) {
+    const Tensor& other = second.at(name).tensor();
+    CAPTURE(name);
+    REQUIRE(value.tensor().scalar_type() == at::kFloat);
+    REQUIRE(value.tensor().sizes() == other.sizes());
+    largest = std::max(largest, (value.tensor() - other).abs().max().item<double>());
+  }
+  return largest;
+}
+
+/// Requires a safetensors file to have the weights of a checkpoint, and nothing else.
+inline void check_exported(const std::filesystem::path& file, const std::filesystem::path& checkpoint) {
+  const auto tensors = read_safetensors(file).tensors;
+  const CheckpointContent content = read_checkpoint(checkpoint);
+  REQUIRE(tensors.size() == content.module.size());
+  for (const auto& [name, tensor] : tensors)
+    CHECK(std::ranges::any_of(content.module,
+                              [&](const auto& other) { return other.first == name && other.second.equal(tensor); }));
 }
 
 /// The number of files with parts of tensors.

@@ -3,6 +3,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <fstream>
 
+#include "checkpoint_contents.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/text/text.h"
@@ -45,24 +46,6 @@ bool same_checkpoints(const fs::path& a, const fs::path& b) {
 
 const Arguments kAdam{"--optimizer", "AdamW", "--optimizer.lr", "0.01"};
 const Arguments kMasters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"};
-
-// The largest difference between the float32 copies of two checkpoints with the same copies.
-double difference_of_masters(const fs::path& a, const fs::path& b) {
-  const auto of = [](const fs::path& path) {
-    return fulgur::read_checkpoint(path).state.at("precision").at("master_weights").as_map();
-  };
-  const auto first = of(a), second = of(b);
-  REQUIRE_FALSE(first.empty());
-  double largest = 0;
-  for (const auto& [name, value] : first) {
-    const fulgur::Tensor& other = second.at(name).tensor();
-    REQUIRE(value.tensor().scalar_type() == at::kFloat);
-    REQUIRE(value.tensor().sizes() == other.sizes());
-    largest = std::max(largest, (value.tensor() - other).abs().max().item<double>());
-  }
-  REQUIRE(first.size() == second.size());
-  return largest;
-}
 
 }  // namespace
 

@@ -18,26 +18,6 @@ namespace {
 const std::string kPlan = "{embedding: vocabulary, up: column, down: row, head: gathered_column}";
 const Arguments kMasters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"};
 
-fulgur::StateTree copies_in(const fs::path& checkpoint) {
-  return fulgur::read_checkpoint(checkpoint).state.at("precision").at("master_weights");
-}
-
-// The largest difference between the float32 copies of two checkpoints with the same copies.
-double difference_of_masters(const fs::path& a, const fs::path& b) {
-  const fulgur::StateTree first = copies_in(a), second = copies_in(b);
-  REQUIRE_FALSE(first.as_map().empty());
-  REQUIRE(first.as_map().size() == second.as_map().size());
-  double largest = 0;
-  for (const auto& [name, value] : first.as_map()) {
-    const fulgur::Tensor& other = second.at(name).tensor();
-    CAPTURE(name);
-    REQUIRE(value.tensor().scalar_type() == at::kFloat);
-    REQUIRE(value.tensor().sizes() == other.sizes());
-    largest = std::max(largest, (value.tensor() - other).abs().max().item<double>());
-  }
-  return largest;
-}
-
 // Layers for each of the axes. Options of an optimizer come first.
 Arguments with_layers(const Mesh& mesh, const Arguments& optimizer, const Arguments& more, bool divides = true) {
   if (mesh.tensor == 1) return optimizer + Arguments{"--model", "ProbeStages"} + more;
@@ -73,7 +53,7 @@ TEST_CASE("mesh masters: the float32 copies are near those of one process, and w
                  found = trained_mesh(many, mesh, with_layers(mesh, sgd, more));
   CHECK(difference_of_masters(expected, found) < 2e-3);
   const fulgur::CheckpointContent content = fulgur::read_checkpoint(found);
-  const fulgur::StateTree copies = copies_in(found);
+  const fulgur::StateTree copies = master_weights_in(found);
   bool any_is_finer = false;
   for (const auto& [name, weights] : content.module) {
     if (!copies.contains(name)) continue;

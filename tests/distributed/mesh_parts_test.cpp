@@ -211,17 +211,12 @@ TEST_CASE("mesh in parts: exported, inspected and evaluated as others are") {
   CAPTURE(mesh.shard, mesh.pipeline);
   const TemporaryFolder folder;
   const fs::path checkpoint = trained_mesh(folder, mesh, divided(mesh, {"--trainer.max_steps", "5"}));
-  const fulgur::CheckpointContent content = fulgur::read_checkpoint(checkpoint);
   const fs::path file = folder / "net.safetensors";
   const Finished exported =
       trainer({"export", checkpoint.string(), "--output", file.string()}, {.folder = folder.path()});
   INFO(exported.err);
   REQUIRE(exported.exit_code == 0);
-  const auto tensors = fulgur::read_safetensors(file).tensors;
-  REQUIRE(tensors.size() == content.module.size());
-  for (const auto& [name, tensor] : tensors)
-    CHECK(std::ranges::any_of(content.module,
-                              [&](const auto& other) { return other.first == name && other.second.equal(tensor); }));
+  check_exported(file, checkpoint);
   const Finished shown = trainer({"inspect", checkpoint.string()}, {.folder = folder.path()});
   CHECK(shown.exit_code == 0);
   CHECK(says(shown.out, "embedding.weight"));
