@@ -100,6 +100,19 @@ class LostValues final : public StoredValues {
   }
 };
 
+// Each parameter of the units, and what stands for it afterwards.
+std::vector<std::pair<Tensor, Tensor>> lost_values(const std::vector<std::unique_ptr<detail::FlatUnit>>& units) {
+  std::vector<std::pair<Tensor, Tensor>> lost;
+  for (const auto& unit : units)
+    for (size_t i = 0; i < unit->parameters().size(); ++i) {
+      const Tensor& value = unit->parameters()[i].value;
+      const Tensor whole =
+          at::empty_strided(unit->sizes(i), unit->strides(i), value.options().requires_grad(false).device(at::kMeta));
+      lost.emplace_back(value, stand_in(whole, c10::make_intrusive<LostValues>()));
+    }
+  return lost;
+}
+
 }  // namespace
 
 FSDPStrategy::FSDPStrategy(Options options) : FSDPStrategy(std::move(options), /*divides=*/true) {}
@@ -161,7 +174,7 @@ void FSDPStrategy::divide(LightningModule& module) {
     throw ConfigError(
         "[strategies.fsdp] loss_scaling needs float32 gradients to divide by the scale, and with sharding: optimizer "
         "those of the module are float16. Use sharding: gradients, or loss_scaling: false.");
-  if (masters) divided.masters = take_masters(*masters);
+  if (masters) divided.masters = detail::take_copies(*masters, optimizers_, loaded_states_);
   shards_ = std::make_shared<detail::OptimizerShards>(
       module, optimizers_, options_.units.value, *groups_, divided, device(),
       [&](detail::FlatUnit& unit) {
@@ -173,10 +186,6 @@ void FSDPStrategy::divide(LightningModule& module) {
   move_undivided(module);
   take_loaded_gradients();
   describe_units();
-}
-
-std::unordered_map<const void*, Tensor> FSDPStrategy::take_masters(MasterWeights& masters) {
-  return detail::take_copies(masters, optimizers_, loaded_states_);
 }
 
 bool FSDPStrategy::divides_at_start() const {
@@ -425,17 +434,10 @@ void FSDPStrategy::teardown() noexcept {
     log::warn("strategies.divided_parameters",
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
   }
-  const bool lets_go = parameters_ && shards_ && is_deferred_;
   std::vector<std::pair<Tensor, Tensor>> lost;
-  if (lets_go)
-    for (const auto& unit : shards_->units())
-      for (size_t i = 0; i < unit->parameters().size(); ++i) {
-        const Tensor& value = unit->parameters()[i].value;
-        lost.emplace_back(value, at::empty_strided(unit->sizes(i), unit->strides(i),
-                                                   value.options().requires_grad(false).device(at::kMeta)));
-      }
+  if (parameters_ && is_deferred_) lost = lost_values(shards_->units());
   give_back();
-  for (const auto& [value, whole] : lost) replace_data(value, stand_in(whole, c10::make_intrusive<LostValues>()));
+  for (const auto& [value, stands_for_it] : lost) replace_data(value, stands_for_it);
   // What is not divided, too: the module is on one device.
   if (LightningModule* const module = std::exchange(on_host_, nullptr); module && process_group()) {
     try {

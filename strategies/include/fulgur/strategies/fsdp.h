@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "fulgur/core/options/field_traits.h"
@@ -12,7 +11,6 @@
 
 namespace fulgur {
 
-class MasterWeights;
 
 namespace detail {
 class GradientShards;
@@ -132,8 +130,6 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   bool starts_on_host() const;
   /// Divides the optimizers of the run, and with `parameters` all parameters of the module.
   void divide(LightningModule& module);
-  /// The float32 copies that the optimizers step, by the addresses of parameters.
-  std::unordered_map<const void*, Tensor> take_masters(MasterWeights& masters);
   /// What has values, from whatever device the module was made on.
   static void to_host(LightningModule& module);
   void move_undivided(LightningModule& module) const;
