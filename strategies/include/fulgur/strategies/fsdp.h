@@ -11,7 +11,6 @@
 
 namespace fulgur {
 
-
 namespace detail {
 class GradientShards;
 class OptimizerShards;
