@@ -46,6 +46,26 @@ void throw_problems(const fs::path& path, const CheckedFolder& folder, Checkpoin
                    : ""));
 }
 
+// Those that are whole, and the divided ones.
+detail::TensorMap tensors_of(CheckedFolder& folder, const char* file) {
+  detail::TensorMap tensors;
+  if (!folder.manifest().files.contains(file)) return tensors;
+  tensors = by_name(folder.read_tensors(file).tensors);
+  tensors.merge(by_name(folder.read_divided(file)));
+  return tensors;
+}
+
+// Those that are whole, and what stands for the divided ones.
+detail::TensorMap state_tensors_of(CheckedFolder& folder, const fs::path& path) {
+  detail::TensorMap tensors;
+  if (!folder.manifest().files.contains(detail::kStateTensorsFile)) return tensors;
+  tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  if (folder.problems().empty() && folder.manifest().divided.contains(detail::kStateTensorsFile))
+    tensors.merge(
+        by_name(detail::StoredTensors::open(path, folder.manifest(), detail::kStateTensorsFile)->stand_ins()));
+  return tensors;
+}
+
 // The state, and what stands for weights and optimizer states.
 CheckpointContent open_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify) {
   CheckedFolder folder(path);
@@ -54,16 +74,15 @@ CheckpointContent open_checkpoint(const fs::path& path, CheckpointParts parts, V
   CheckpointContent content;
   content.origin = folder.manifest().origin;
   const std::string state = folder.read_text(detail::kStateFile);
-  detail::TensorMap state_tensors, optimizer_tensors;
-  if (folder.manifest().files.contains(detail::kStateTensorsFile))
-    state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  const detail::TensorMap state_tensors = state_tensors_of(folder, path);
   if (verify == Verify::whole)
     for (const auto& [name, record] : folder.manifest().files)
-      if (detail::belongs_to(name, detail::kModelFile) || is_of_optimizers(name)) folder.check_contents(name);
+      if (name != detail::kStateFile && name != detail::kStateTensorsFile) folder.check_contents(name);
   throw_problems(path, folder, parts);
   const auto weights = detail::StoredTensors::open(path, folder.manifest(), detail::kModelFile);
   content.module = weights->stand_ins();
   content.aliases = detail::aliases_in(weights->metadata());
+  detail::TensorMap optimizer_tensors;
   if (parts == CheckpointParts::all)
     optimizer_tensors =
         by_name(detail::StoredTensors::open(path, folder.manifest(), detail::kOptimizerFile)->stand_ins());
@@ -83,14 +102,11 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
   const bool with_optimizers = parts == CheckpointParts::all;
   SafetensorsFile weights = folder.read_tensors(detail::kModelFile);
   const std::string state = folder.read_text(detail::kStateFile);
-  detail::TensorMap state_tensors, optimizer_tensors;
-  if (folder.manifest().files.contains(detail::kStateTensorsFile))
-    state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  const detail::TensorMap state_tensors = tensors_of(folder, detail::kStateTensorsFile);
   NamedTensors divided = folder.read_divided(detail::kModelFile);
+  detail::TensorMap optimizer_tensors;
   if (with_optimizers) {
-    optimizer_tensors = by_name(folder.read_tensors(detail::kOptimizerFile).tensors);
-    for (auto& [name, tensor] : folder.read_divided(detail::kOptimizerFile))
-      optimizer_tensors.emplace(std::move(name), std::move(tensor));
+    optimizer_tensors = tensors_of(folder, detail::kOptimizerFile);
   } else if (verify == Verify::whole) {
     for (const auto& [name, record] : folder.manifest().files)
       if (is_of_optimizers(name)) folder.check_contents(name);
@@ -105,9 +121,7 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
 
 StateTree read_checkpoint_state(const fs::path& path) {
   CheckedFolder folder(path);
-  detail::TensorMap tensors;
-  if (folder.manifest().files.contains(detail::kStateTensorsFile))
-    tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  const detail::TensorMap tensors = state_tensors_of(folder, path);
   const std::string text = folder.read_text(detail::kStateFile);
   throw_problems(path, folder, CheckpointParts::all);
   return detail::decode_state(text, CheckpointParts::weights_and_state, {}, tensors).state;

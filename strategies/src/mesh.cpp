@@ -128,13 +128,13 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
     calls_ = std::make_unique<detail::TensorCalls>(*parts_, divided.of_norms);
     if (executor_) executor_->divide_layers(*calls_);
   }
-  optimizers_ = std::make_shared<detail::StageOptimizers>(*mesh_, plan_->tensors, parts_, shards_, optimizers,
+  saved_ = std::make_unique<detail::StageParts>(*mesh_, plan_->tensors, parts_, shards_);
+  optimizers_ = std::make_shared<detail::StageOptimizers>(*mesh_, plan_->tensors, parts_, shards_, *saved_, optimizers,
                                                           std::exchange(whole_states_, {}), copies);
   if (masters) masters->follow(optimizers_);
   stepped_ = optimizers;
   parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, parts_, shards_);
   parameters_->divide();
-  saved_ = std::make_unique<detail::StageParts>(*mesh_, plan_->tensors, parts_, shards_);
 }
 
 void MeshStrategy::connect() {

@@ -15,6 +15,8 @@
 #include <random>
 
 #include "fault_calls.h"
+#include "fulgur/core/state/stored_values.h"
+#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "io/divided_tensors.h"
@@ -83,6 +85,11 @@ Divided divided(int64_t ranks, unsigned seed) {
     for (size_t i = 0; i < out.ranks.size(); ++i)
       out.ranks[i].optimizers.as_list()[0]["state"][name]["exp_avg"] = metas[i];
   }
+  const Tensor copy = at::randn({5, 7});
+  out.whole.state["precision"]["copies"]["linear.weight"] = copy;
+  std::vector<Tensor> metas;
+  divide(copy, [&](CheckpointContent&) -> Tensor& { return metas.emplace_back(); });
+  for (size_t i = 0; i < out.ranks.size(); ++i) out.ranks[i].state["precision"]["copies"]["linear.weight"] = metas[i];
   return out;
 }
 
@@ -136,6 +143,30 @@ TEST_CASE("parts of a checkpoint that ranks have written are read as whole tenso
       CHECK(verify_checkpoint(path).ok());
       CHECK(summarize_checkpoint(path).global_step == 12);
     }
+}
+
+TEST_CASE("divided tensors of the state are read when they are needed") {
+  const at::NoGradGuard no_grad;
+  TemporaryFolder folder;
+  const Divided content = divided(3, 6);
+  const fs::path path = write_all(folder.path() / "all.ckpt", content);
+  const Tensor expected = content.whole.state.at("precision").at("copies").at("linear.weight").tensor();
+  for (const StateTree& state :
+       {read_checkpoint(path, CheckpointParts::all, Verify::whole, ReadTensors::when_needed).state,
+        read_checkpoint_state(path)}) {
+    const Tensor found = state.at("precision").at("copies").at("linear.weight").tensor();
+    CHECK(found.is_meta());
+    CHECK(read_now(found).equal(expected));
+    check_same(state.at("rng"), content.whole.state.at("rng"));
+  }
+  // Older programs do not know of them.
+  CHECK_THAT(read_file(path / "manifest.json"), ContainsSubstring("\"format_version\": 3"));
+  const fs::path part = path / "state-part-00002-of-00003.safetensors";
+  fs::resize_file(part, fs::file_size(part) - 1);
+  for (const ReadTensors when : {ReadTensors::at_once, ReadTensors::when_needed})
+    CHECK_THAT(message_of<CheckpointError>(
+                   [&] { read_checkpoint(path, CheckpointParts::all, Verify::whole, when); }),
+               ContainsSubstring("state-part-00002-of-00003.safetensors"));
 }
 
 TEST_CASE("the parts of a tensor keep its order in memory") {

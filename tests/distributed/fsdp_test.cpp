@@ -384,14 +384,16 @@ TEST_CASE("fsdp: a run with parts of float32 copies continues to the bit, also a
   REQUIRE(all_exit(fit(parts.path(), 2, sharding, options + type + Arguments{"--resume"}), 0));
   REQUIRE(all_exit(fit(other.path(), 2, "ddp", options + Arguments{"--resume", "--allow-config-change"}), 0));
   CHECK(difference_of_masters(expected, last_checkpoint(parts.path())) == 0);
+  CHECK(has_whole_masters(last_checkpoint(parts.path())) == (type.empty() || type.back() == "full"));
   CHECK(same_checkpoints(expected, last_checkpoint(other.path())));
   CHECK(difference_of_masters(expected, last_checkpoint(other.path())) == 0);
 }
 
 TEST_CASE("fsdp: a run with float32 weights begins with the float32 copies of a checkpoint") {
-  const std::string strategy = GENERATE("ddp", "parameters");
+  const auto [strategy, type] = GENERATE(table<std::string, Arguments>(
+      {{"ddp", {}}, {"parameters", {}}, {"parameters", {"--trainer.strategy.state_dict_type", "sharded"}}}));
   const TemporaryFolder folder;
-  const auto half = trained(folder, 2, strategy, kAdam + kMasters + Arguments{"--trainer.max_steps", "6"});
+  const auto half = trained(folder, 2, strategy, kAdam + kMasters + type + Arguments{"--trainer.max_steps", "6"});
   const auto copies = fulgur::read_checkpoint(half).state.at("precision").at("master_weights").as_map();
   const TemporaryFolder more;
   const auto runs = fit(more.path(), 2, strategy,

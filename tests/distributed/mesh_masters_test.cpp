@@ -79,6 +79,7 @@ TEST_CASE("mesh masters: an interrupted run continues to the bit, also in parts"
   REQUIRE(all_exit(fit_mesh(parts.path(), mesh, options + Arguments{"--resume"}), 0));
   CHECK(difference_of_masters(expected, last_checkpoint(parts.path())) == 0);
   CHECK(same_content(expected, last_checkpoint(parts.path())));
+  CHECK(has_whole_masters(last_checkpoint(parts.path())) == (mesh.more.back() == "full"));
 }
 
 TEST_CASE("mesh masters: one process and meshes hand copies and states over to each other") {

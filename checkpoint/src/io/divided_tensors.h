@@ -30,7 +30,7 @@ struct DividedTensor {
   std::vector<TensorPiece> pieces;
 };
 
-/// By the file that has the tensors that are whole: `model.safetensors`, `optimizer.safetensors`.
+/// By the file that has the tensors that are whole: `model.safetensors`, `optimizer.safetensors`, `state.safetensors`.
 using DividedTensors = std::map<std::string, std::vector<DividedTensor>>;
 
 /// The file in which process `rank` of `ranks` writes its pieces: `model-part-00001-of-00008.safetensors` for rank 0.

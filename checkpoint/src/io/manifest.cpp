@@ -104,6 +104,7 @@ TensorPiece read_piece(const Json& json) {
 
 // Older programs read older formats only.
 int64_t format_of(const Manifest& manifest) {
+  if (manifest.divided.contains(kStateTensorsFile)) return 3;
   for (const auto& [file, tensors] : manifest.divided)
     for (const DividedTensor& tensor : tensors)
       if (std::ranges::any_of(tensor.pieces, [](const TensorPiece& piece) { return piece.slice.has_value(); }))
@@ -126,7 +127,7 @@ DividedTensors read_divided(const Json& json) {
   DividedTensors divided;
   if (!json.contains("divided")) return divided;
   for (const auto& [file, tensors] : json.at("divided").items()) {
-    if (file != kModelFile && file != kOptimizerFile)
+    if (file != kModelFile && file != kOptimizerFile && file != kStateTensorsFile)
       bad_manifest(cat("it names divided tensors of '", escape_controls(file.substr(0, 200)), "', which has none."));
     for (const Json& tensor : tensors) divided[file].push_back(read_divided_tensor(tensor));
   }
@@ -135,7 +136,7 @@ DividedTensors read_divided(const Json& json) {
 
 bool is_file_of_checkpoint(std::string_view name) {
   return name == kModelFile || name == kOptimizerFile || name == kStateFile || name == kStateTensorsFile ||
-         is_part_file(name, kModelFile) || is_part_file(name, kOptimizerFile);
+         is_part_file(name, kModelFile) || is_part_file(name, kOptimizerFile) || is_part_file(name, kStateTensorsFile);
 }
 
 Manifest read_fields(const Json& json, ManifestScope scope) {

@@ -72,6 +72,7 @@ void divide(CheckpointPlan& plan, const std::vector<TensorPart>& parts) {
     if (part.values.numel() > 0) left.emplace(part.whole.unsafeGetTensorImpl(), &part);
   take_divided(plan, kModelFile, plan.module, left);
   take_divided(plan, kOptimizerFile, plan.optimizers, left);
+  take_divided(plan, kStateTensorsFile, plan.state, left);
 }
 
 }  // namespace

@@ -118,7 +118,8 @@ void write_files(const fs::path& folder, CheckpointPlan& plan, Writer writer) {
   if (writer.rank == 0) {
     tensor_files.push_back({kModelFile, &plan.module, plan.metadata});
     tensor_files.push_back({kOptimizerFile, &plan.optimizers, {}});
-    if (!plan.state.empty()) tensor_files.push_back({kStateTensorsFile, &plan.state, {}});
+    if (!plan.state.empty() || plan.manifest.divided.contains(kStateTensorsFile))
+      tensor_files.push_back({kStateTensorsFile, &plan.state, {}});
   }
   write_tensor_files(folder, tensor_files, plan);
   if (writer.rank == 0) files[kStateFile] = write_state(folder / kStateFile, plan);

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "pipeline/stage_optimizers.h"
@@ -68,6 +69,15 @@ StateTree StageOptimizers::state() const {
   return whole;
 }
 
+StateTree StageOptimizers::state_in_parts(std::vector<TensorPart>& parts) const {
+  StateTree copies;
+  for (const Optimizer* optimizer : optimizers_)
+    for_each_stepped(*optimizer, [&](const Tensor& parameter, const Tensor& stepped, const std::string& name) {
+      if (has_copy(parameter)) copies[name] = parts.emplace_back(saved_.of_copy(parameter, stepped)).whole;
+    });
+  return copies;
+}
+
 void StageOptimizers::load_state(const StateTree& state) {
   const at::NoGradGuard no_grad;
   std::vector<std::pair<Tensor, Tensor>> values;
@@ -82,7 +92,7 @@ void StageOptimizers::load_state(const StateTree& state) {
                                   ". Use the config with which the checkpoint was saved."));
       values.emplace_back(stepped.detach(), own_copy(parameter, whole));
     });
-  for (auto& [stepped, own] : values) stepped.copy_(own);
+  for (auto& [stepped, own] : values) assign_values(stepped, own);
 }
 
 }  // namespace fulgur::detail

@@ -35,9 +35,10 @@ void check_stepped(const Optimizer& optimizer) {
 
 StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors,
                                  std::shared_ptr<const TensorShards> parts, std::shared_ptr<StageShards> shards,
-                                 std::vector<Optimizer*> optimizers, const std::map<const Optimizer*, StateTree>& whole,
+                                 const StageParts& saved, std::vector<Optimizer*> optimizers,
+                                 const std::map<const Optimizer*, StateTree>& whole,
                                  const std::unordered_map<const void*, Tensor>& copies)
-    : mesh_(mesh), parts_(std::move(parts)), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
+    : mesh_(mesh), saved_(saved), parts_(std::move(parts)), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
   std::unordered_set<const void*> known;
   for (const StageTensor& tensor : tensors) {
     known.insert(tensor.value.unsafeGetTensorImpl());

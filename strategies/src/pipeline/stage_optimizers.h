@@ -11,6 +11,7 @@
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/strategies/master_weights.h"
 #include "fulgur/strategies/stage_plan.h"
+#include "pipeline/stage_parts.h"
 #include "pipeline/stage_shards.h"
 #include "tensor/tensor_shards.h"
 
@@ -27,8 +28,9 @@ class StageOptimizers final : public DividedMasterWeights {
   /// `parts`: what the ranks along `tensor` divide; `shards`: what those along `shard` do; nullptr: nothing. States of
   /// `whole`, of which nothing but the rates of the groups is in the optimizers yet, replace those that they have.
   /// `copies`: whole float32 copies of parameters, by their addresses, of which the optimizers step this rank's parts.
+  /// `saved`: what this rank writes of a checkpoint; it must outlive this.
   StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<const TensorShards> parts,
-                  std::shared_ptr<StageShards> shards, std::vector<Optimizer*> optimizers,
+                  std::shared_ptr<StageShards> shards, const StageParts& saved, std::vector<Optimizer*> optimizers,
                   const std::map<const Optimizer*, StateTree>& whole,
                   const std::unordered_map<const void*, Tensor>& copies);
   StageOptimizers(const StageOptimizers&) = delete;
@@ -53,6 +55,7 @@ class StageOptimizers final : public DividedMasterWeights {
   void write_back(Optimizer& optimizer) override;
   int64_t bytes() const override;
   StateTree state() const override;
+  StateTree state_in_parts(std::vector<TensorPart>& parts) const override;
   void load_state(const StateTree& state) override;
 
  private:
@@ -75,6 +78,7 @@ class StageOptimizers final : public DividedMasterWeights {
   StateTree own_state(const std::string& name, const Tensor& parameter, const StateTree& state) const;
 
   MeshGroups& mesh_;
+  const StageParts& saved_;
   std::shared_ptr<const TensorShards> parts_;
   std::shared_ptr<StageShards> shards_;
   std::vector<Optimizer*> optimizers_;

@@ -75,17 +75,24 @@ Tensor StageParts::own_values(const Tensor& parameter, const Tensor& value) cons
   return divides(parameter) ? value.contiguous().flatten() : elements_like(parameter, value);
 }
 
+TensorPart StageParts::part_of(const StageTensor& tensor, Tensor whole, const std::function<Tensor()>& own) const {
+  const bool has_any = writes(tensor);
+  Tensor values = has_any ? own() : at::empty({0}, whole.options().device(at::kCPU));
+  return {.whole = std::move(whole), .begin = has_any ? first_element(tensor) : 0, .values = std::move(values)};
+}
+
 std::optional<TensorPart> StageParts::of_tensor(const Tensor& tensor) const {
   const at::NoGradGuard no_grad;
   const auto found = tensors_.find(tensor.unsafeGetTensorImpl());
   // Rank 0 has the buffers of its stages.
   if (found == tensors_.end() || (!found->second->is_parameter && found->second->owner() == 0)) return std::nullopt;
-  TensorPart part{.whole = whole_of(tensor, tensor.scalar_type()),
-                  .values = at::empty({0}, tensor.options().device(at::kCPU).requires_grad(false))};
-  if (!writes(*found->second)) return part;
-  part.begin = first_element(*found->second);
-  part.values = own_values(*found->second);
-  return part;
+  return part_of(*found->second, whole_of(tensor, tensor.scalar_type()), [&] { return own_values(*found->second); });
+}
+
+TensorPart StageParts::of_copy(const Tensor& parameter, const Tensor& own) const {
+  const at::NoGradGuard no_grad;
+  return part_of(*tensors_.at(parameter.unsafeGetTensorImpl()), whole_of(parameter, at::kFloat),
+                 [&] { return own_values(parameter, own.detach()); });
 }
 
 StateTree StageParts::described(const Optimizer& optimizer, const StateTree& of_parameters) const {
@@ -120,10 +127,9 @@ StateTree StageParts::of_optimizer(const Optimizer& optimizer, std::vector<Tenso
         if (!has_elements(entry, value)) continue;
         const Tensor whole = whole_of(parameter, value.tensor().scalar_type());
         value = StateTree(whole);
-        if (writes(tensor))
-          parts.push_back({.whole = whole,
-                           .begin = first_element(tensor),
-                           .values = own_values(parameter, own.at(group.names[i]).at(entry).tensor())});
+        parts.push_back(part_of(tensor, whole, [&, name = entry] {
+          return own_values(parameter, own.at(group.names[i]).at(name).tensor());
+        }));
       }
     }
   return state;

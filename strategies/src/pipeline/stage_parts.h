@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -28,6 +29,8 @@ class StageParts {
 
   /// What is written of a parameter or a buffer, with the values of now; nullopt: rank 0 writes all of it.
   std::optional<TensorPart> of_tensor(const Tensor& tensor) const;
+  /// What is written of the float32 copy of a parameter, of which `own` is this rank's part.
+  TensorPart of_copy(const Tensor& parameter, const Tensor& own) const;
   /// The state of all parameters, with a tensor on `meta` in place of each one that has elements of a parameter.
   /// Appends what this rank writes of these. The ranks tell each other what the states have. All must call it.
   StateTree of_optimizer(const Optimizer& optimizer, std::vector<TensorPart>& parts) const;
@@ -38,6 +41,8 @@ class StageParts {
   bool writes(const StageTensor& tensor) const;
   /// On `meta`, like a tensor of all ranks. Parts of it are counted in this rank's slice.
   Tensor whole_of(const Tensor& tensor, at::ScalarType dtype) const;
+  /// A part of `whole`, which has the elements of a tensor; `own` returns those of this rank, a vector, if it writes any.
+  TensorPart part_of(const StageTensor& tensor, Tensor whole, const std::function<Tensor()>& own) const;
   /// The values that this rank has of a tensor: a vector.
   Tensor own_values(const StageTensor& tensor) const;
   /// What this rank has of a tensor of the states, `value`, for the owned parameter `parameter`: a vector.

@@ -86,6 +86,12 @@ StateTree HalfPrecision::state() const {
   return state;
 }
 
+StateTree HalfPrecision::state_in_parts(std::vector<TensorPart>& parts) const {
+  StateTree state = ScaledPrecision::state();
+  if (masters_) state["master_weights"] = masters_->state_in_parts(parts);
+  return state;
+}
+
 void HalfPrecision::load_state(const StateTree& state) {
   if (masters_ && state.contains("master_weights")) masters_->load_state(state.at("master_weights"));
   ScaledPrecision::load_state(state);

@@ -97,6 +97,11 @@ StateTree MasterWeights::state() const {
   return state;
 }
 
+StateTree MasterWeights::state_in_parts(std::vector<TensorPart>& parts) const {
+  const auto divided = divided_.lock();
+  return divided ? divided->state_in_parts(parts) : state();
+}
+
 void MasterWeights::load_state(const StateTree& state) {
   if (const auto divided = divided_.lock()) return divided->load_state(state);
   at::NoGradGuard no_grad;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "distributed/process_group_impl.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/step_count.h"
@@ -218,6 +219,15 @@ StateTree OptimizerShards::state() const {
   return whole;
 }
 
+StateTree OptimizerShards::state_in_parts(std::vector<TensorPart>& parts) const {
+  StateTree state;
+  for (const auto& [name, parameter] : with_masters_) {
+    const auto [unit, index] = place_of(parameter);
+    state[name] = parts.emplace_back(as_part(unit, index, stepped_->own_elements(unit, index))).whole;
+  }
+  return state;
+}
+
 void OptimizerShards::load_state(const StateTree& state) {
   const at::NoGradGuard no_grad;
   std::vector<std::pair<Tensor, Tensor>> copies;
@@ -228,7 +238,7 @@ void OptimizerShards::load_state(const StateTree& state) {
                         own_elements(name, parameter, "the float32 copy", state.at(name).tensor()));
   }
   await_gradients();
-  for (auto& [part, values] : copies) part.copy_(values);
+  for (auto& [part, values] : copies) assign_values(part, values);
 }
 
 TensorPart OptimizerShards::as_part(size_t unit, size_t index, const Tensor& elements) const {

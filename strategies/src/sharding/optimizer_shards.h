@@ -75,6 +75,7 @@ class OptimizerShards final : public DividedUnits, public DividedMasterWeights {
   void write_back(Optimizer& optimizer) override;
   int64_t bytes() const override { return stepped_ ? stepped_->master_bytes() : 0; }
   StateTree state() const override;
+  StateTree state_in_parts(std::vector<TensorPart>& parts) const override;
   void load_state(const StateTree& state) override;
 
  private:

@@ -186,6 +186,11 @@ StateTree save_optimizers(Collecting& c) {
   return optimizers;
 }
 
+StateTree save_precision(Collecting& c) {
+  const Precision& precision = c.run.strategy->precision();
+  return c.run.strategy->saves_parts() ? precision.state_in_parts(c.parts) : precision.state();
+}
+
 StateTree save_schedules(Collecting& c) {
   StateTree::List schedules;
   for (const auto& planned : c.run.plan.optimizers)
@@ -313,7 +318,7 @@ const CheckpointEntry kEntries[] = {
     {.key = "optimizers", .phase = P::optimizers, .save = save_optimizers, .load = load_optimizers, .own_file = true},
     {.key = "lr_schedulers", .phase = P::optimizers, .save = save_schedules, .load = load_schedules},
     {.key = "precision", .phase = P::optimizers,
-     .save = [](Collecting& c) { return c.run.strategy->precision().state(); },
+     .save = save_precision,
      .load = [](Restoring& r, const StateTree& value) { r.run.strategy->precision().load_state(value); }},
     {.key = "optimizer_steps", .phase = P::loops, .save = save_optimizer_steps, .load = load_optimizer_steps},
     {.key = checkpoint_keys::kProgress, .phase = P::loops, .save = save_progress,

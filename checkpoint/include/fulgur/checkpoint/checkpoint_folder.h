@@ -15,7 +15,7 @@
 namespace fulgur {
 
 /// The newest format that this library reads. It writes format 1, format 2 if ranks have written parts of tensors, and
-/// format 3 if some of these parts are ranges along a dimension.
+/// format 3 if some of these parts are ranges along a dimension, or of tensors of the state.
 inline constexpr int64_t kCheckpointFormat = 3;
 
 /// The contents of a checkpoint, in memory. Tensors may alias live ones. A tensor on the device `meta` stands for one
@@ -26,7 +26,7 @@ struct FULGUR_API CheckpointContent {
   StateTree optimizers;                        ///< list of optimizer states; null for weights only
   StateTree state;                             ///< everything else
   CheckpointOrigin origin;
-  std::vector<TensorPart> parts = {};  ///< those of this process, of divided tensors of `module` and `optimizers`
+  std::vector<TensorPart> parts = {};  ///< those of this process, of divided tensors
 };
 
 /// Writes `content` into a temporary folder beside `folder` (`….ckpt`), syncs it, and renames it to `folder`.
@@ -50,8 +50,8 @@ constexpr auto enum_names(Verify) {
   return std::to_array<EnumName<Verify>>({{Verify::whole, "whole"}, {Verify::needed, "needed"}});
 }
 
-/// When the tensors of weights and optimizers are read: at once, or each when something needs it; until then a tensor
-/// on `meta` stands for it (`stored_values.h`), and the folder must stay as it is.
+/// When the tensors of weights and optimizers, and divided ones of the state, are read: at once, or each when something
+/// needs it; until then a tensor on `meta` stands for it (`stored_values.h`), and the folder must stay as it is.
 enum class ReadTensors { at_once, when_needed };
 
 /// Reads a checkpoint folder (or a link to one), after every byte has been compared with the manifest. Throws a
@@ -60,8 +60,8 @@ FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder
                                              CheckpointParts parts = CheckpointParts::all,
                                              Verify verify = Verify::whole, ReadTensors when = ReadTensors::at_once);
 
-/// Reads only the state of a checkpoint; weights and optimizers are neither read nor verified. Throws a
-/// CheckpointError.
+/// Reads only the state of a checkpoint; weights and optimizers are neither read nor verified. A tensor on `meta`
+/// stands for each divided one, as with `ReadTensors::when_needed`. Throws a CheckpointError.
 FULGUR_API StateTree read_checkpoint_state(const std::filesystem::path& folder);
 
 /// A difference between a checkpoint folder and what was written.

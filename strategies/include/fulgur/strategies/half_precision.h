@@ -27,6 +27,7 @@ class FULGUR_API HalfPrecision : public ScaledPrecision {
   /// The copies that optimizers step; null without `master_weights`.
   MasterWeights* master_weights() { return masters_ ? &*masters_ : nullptr; }
   StateTree state() const override;
+  StateTree state_in_parts(std::vector<TensorPart>& parts) const override;
   void load_state(const StateTree& state) override;
 
  protected:

@@ -10,6 +10,7 @@
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/state/state_tree.h"
 #include "fulgur/core/state/tensor.h"
+#include "fulgur/core/state/tensor_part.h"
 
 namespace fulgur {
 
@@ -24,6 +25,8 @@ class FULGUR_API DividedMasterWeights {
   virtual int64_t bytes() const = 0;
   /// Whole copies by parameter name on rank 0; an empty state on the others.
   virtual StateTree state() const = 0;
+  /// A tensor on `meta` for each whole copy, by parameter name. Appends what this rank writes of them.
+  virtual StateTree state_in_parts(std::vector<TensorPart>& parts) const = 0;
   /// Takes this rank's parts of whole copies.
   virtual void load_state(const StateTree& state) = 0;
 };
@@ -51,6 +54,8 @@ class FULGUR_API MasterWeights : public Stateful {
 
   /// Contains the copies by parameter name.
   StateTree state() const override;
+  /// See `Precision::state_in_parts`.
+  StateTree state_in_parts(std::vector<TensorPart>& parts) const;
   /// Throws a CheckpointError for a different shape. Copies that are missing in the state keep the values of the
   /// module's weights.
   void load_state(const StateTree& state) override;

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/core/state/batch.h"
 #include "fulgur/core/state/state_tree.h"
+#include "fulgur/core/state/tensor_part.h"
 
 namespace torch::nn {
 class Module;
@@ -53,6 +56,9 @@ class FULGUR_API Precision : public Stateful {
   /// False if a step cannot evaluate its loss several times (the loss scale would change in between).
   virtual bool allows_closure() const { return true; }
 
+  /// `state`, if each rank writes what it has of it (`Strategy::saves_parts`): with `TensorPart::whole` in place of each
+  /// tensor that is divided. Appends the parts that this rank writes. All ranks must call it.
+  virtual StateTree state_in_parts(std::vector<TensorPart>& /*parts*/) const { return state(); }
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 };
