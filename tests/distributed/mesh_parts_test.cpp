@@ -198,7 +198,7 @@ TEST_CASE("mesh in parts: a step that is not finite is undone by the last checkp
   CAPTURE(mesh.shard, mesh.tensor, mesh.pipeline);
   const TemporaryFolder full, parts;
   const Arguments options =
-      divided(mesh, {"--trainer.max_steps", "6", "--trainer.on_nonfinite", "rollback", "--model.trouble", "nan",
+      divided(mesh, {"--trainer.max_steps", "6", "--trainer.on_nonfinite", "rollback", "--model.trouble", "nan_once",
                      "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "2"});
   const auto runs = fit_mesh(parts.path(), in_parts(mesh), options);
   REQUIRE(all_exit(runs, 0));

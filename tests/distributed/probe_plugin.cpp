@@ -79,6 +79,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "exit",
                    "flip",
                    "nan",
+                   "nan_once",
                    "spike",
                    "nan_input",
                    "nan_buffer",
@@ -204,10 +205,11 @@ class ProbeNet : public fulgur::LightningModule {
     if (unused && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
     if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step)
       loss = loss * std::numeric_limits<double>::quiet_NaN();
-    // Once: a rollback repeats the step with other data.
-    if (options_.trouble == "spike" && here() && global_step() == options_.trouble_step &&
-        !std::exchange(has_spiked_, true))
-      loss = loss + 1000 * loss.detach();
+    // A rollback repeats the step with other data.
+    if ((options_.trouble == "nan_once" || options_.trouble == "spike") && here() &&
+        global_step() == options_.trouble_step && !std::exchange(had_trouble_, true))
+      loss = options_.trouble == "spike" ? loss + 1000 * loss.detach()
+                                         : loss * std::numeric_limits<double>::quiet_NaN();
     TORCH_CHECK_WITH(OutOfMemoryError, options_.trouble != "memory_of_two" || !now || batch.size() <= 2,
                      "no memory for more than two samples, as asked for");
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
@@ -291,7 +293,7 @@ class ProbeNet : public fulgur::LightningModule {
   fulgur::nn::BatchNorm1d norm_;
   torch::nn::Linear last_;
   Tensor spare_;
-  bool trained_here_ = false, has_spiked_ = false;
+  bool trained_here_ = false, had_trouble_ = false;
   bool lacks_memory_in_backward_ = false;
   fulgur::metrics::Accuracy accuracy_{{.num_classes = 2}};
 };

@@ -15,6 +15,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <utility>
 #include <thread>
 #include <vector>
 
@@ -79,7 +80,7 @@ class ProbeStages : public fulgur::LightningModule {
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
-      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "kill", "read_all", "writes"});
+      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "nan_once", "kill", "read_all", "writes"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -176,12 +177,15 @@ class ProbeStages : public fulgur::LightningModule {
   }
   Tensor loss_of(const Tensor& output, const Batch& batch) {
     Tensor loss = at::mse_loss(output, batch[1]);
-    if (options_.trouble == "nan" && global_step() == 3) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    const bool once = options_.trouble == "nan_once" && global_step() == 3 && !std::exchange(had_trouble_, true);
+    if (once || (options_.trouble == "nan" && global_step() == 3))
+      loss = loss * std::numeric_limits<double>::quiet_NaN();
     log("loss", loss, {.on_step = true, .on_epoch = true});
     return loss;
   }
 
   Options options_;
+  bool had_trouble_ = false;
   torch::nn::Linear first_{nullptr}, last_{nullptr};
   std::vector<torch::nn::Linear> layers_;
   fulgur::nn::BatchNorm1d norm_{nullptr};

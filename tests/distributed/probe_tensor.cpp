@@ -17,6 +17,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -53,7 +54,7 @@ class ProbeTensor : public fulgur::LightningModule {
       f(gates, "gates", "A parameter that all ranks have multiplies divided values, in their shape and type.");
       f(ties, "ties", "The head shares its weight with the embedding.");
       f(trouble, "trouble", "What reads divided values.")
-          .one_of({"none", "reads_weight", "reads_logits", "nan", "chunks", "softmax", "own_norm", "joins", "products",
+          .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins", "products",
                    "slices_rows", "counts_tokens"});
     }
   };
@@ -147,7 +148,9 @@ class ProbeTensor : public fulgur::LightningModule {
     Tensor loss = options_.in_classes
                       ? at::cross_entropy_loss(flat, (y.select(1, 0) * 4 + 8).clamp(0, 15).to(at::kLong))
                       : at::mse_loss(flat, y);
-    if (options_.trouble == "nan" && global_step() == 3) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    const bool once = options_.trouble == "nan_once" && global_step() == 3 && !std::exchange(had_trouble_, true);
+    if (once || (options_.trouble == "nan" && global_step() == 3))
+      loss = loss * std::numeric_limits<double>::quiet_NaN();
     log("loss", loss, {.on_step = true});
     log("samples", static_cast<double>(batch.size()),
         {.on_step = false, .on_epoch = true, .reduce_fx = fulgur::Reduce::sum});
@@ -158,6 +161,7 @@ class ProbeTensor : public fulgur::LightningModule {
   }
 
   Options options_;
+  bool had_trouble_ = false;
   torch::nn::Embedding embedding_{nullptr};
   torch::nn::Linear up_{nullptr}, down_{nullptr}, head_{nullptr};
   torch::nn::LayerNorm norm_{nullptr};

@@ -519,14 +519,15 @@ void TrainingStep::prepare_gradients() {
   }
   // Callbacks judge each step, also one that is not made for another reason.
   const NonFiniteDecision judged = judge_step();
-  makes_step_ = carry_out(run_, services_, services_.finite.check_gradients(optimizer, norm));
-  rolled_back_ = false;
-  if (!makes_step_ || judged == NonFiniteDecision::proceed) return;
   const int64_t rollbacks = services_.finite.rollbacks();
-  if (judged == NonFiniteDecision::skip) services_.finite.restore_buffers();
-  makes_step_ = carry_out(run_, services_, judged);
-  rolled_back_ = services_.finite.rollbacks() != rollbacks;
-  if (!makes_step_ && !rolled_back_) services_.finite.count_judged_skip();
+  const auto has_rolled_back = [&] { return services_.finite.rollbacks() != rollbacks; };
+  makes_step_ = carry_out(run_, services_, services_.finite.check_gradients(optimizer, norm));
+  if (makes_step_ && judged != NonFiniteDecision::proceed) {
+    if (judged == NonFiniteDecision::skip) services_.finite.restore_buffers();
+    makes_step_ = carry_out(run_, services_, judged);
+    if (!makes_step_ && !has_rolled_back()) services_.finite.count_judged_skip();
+  }
+  rolled_back_ = has_rolled_back();
 }
 
 NonFiniteDecision TrainingStep::judge_step() {

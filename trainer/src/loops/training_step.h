@@ -88,7 +88,7 @@ class TrainingStep final : public StepActions {
   std::optional<AutoMicroBatch> micro_batches_;
   bool makes_step_ = true;    // false: the optimizer's step is skipped
   bool left_out_ = false;     // the loss was not finite, so backward is skipped
-  bool rolled_back_ = false;  // a callback has discarded the weights of the step
+  bool rolled_back_ = false;  // the weights of the step were discarded
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
   DevicePrefetcher* prefetcher_ = nullptr;
