@@ -1,4 +1,4 @@
-// C10: the network and the data that every rank trains with; peers/ddp_net.py is the same in Python.
+// C10 and C16: the network and the data that every rank trains with; peers/ddp_net.py is the same in Python.
 #pragma once
 
 #include <ATen/core/grad_mode.h>

@@ -1,4 +1,4 @@
-"""C10: the network and the data that every peer trains with; cpp/ddp_net.h is the same in C++."""
+"""C10 and C16: the network and the data that every peer trains with; cpp/ddp_net.h is the same in C++."""
 
 import argparse
 from pathlib import Path
@@ -53,7 +53,7 @@ class Inputs:
 
 def arguments():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--variant", choices=["plain", "view", "bn"])
+    parser.add_argument("--variant", choices=["plain", "view", "bn", "parameters", "gradients"])
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--inputs", type=Path)
