@@ -16,6 +16,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/half_precision.h"
 #include "sharding/gradient_shards.h"
+#include "sharding/held_whole.h"
 #include "sharding/optimizer_shards.h"
 #include "sharding/parameter_shards.h"
 #include "sharding/unit_reducer.h"
@@ -284,16 +285,7 @@ void FSDPStrategy::end_evaluation_round() { parameters_->end_evaluation(); }
 
 std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
   if (!parameters_) return nullptr;
-  struct Whole final : WholeParameters {
-    explicit Whole(const std::shared_ptr<detail::ParameterShards>& of) : parameters(of) { of->hold(); }
-    ~Whole() override {
-      if (const auto still_divided = parameters.lock()) still_divided->release();
-    }
-    Whole(const Whole&) = delete;
-    Whole& operator=(const Whole&) = delete;
-    std::weak_ptr<detail::ParameterShards> parameters;
-  };
-  return std::make_unique<Whole>(parameters_);
+  return std::make_unique<detail::HeldWhole<detail::ParameterShards>>(parameters_);
 }
 
 void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,

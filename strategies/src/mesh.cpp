@@ -11,12 +11,14 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/half_precision.h"
 #include "mesh_options.h"
+#include "pipeline/evaluation_units.h"
 #include "pipeline/executor.h"
 #include "pipeline/layer_random.h"
 #include "pipeline/stage_optimizers.h"
 #include "pipeline/stage_parameters.h"
 #include "pipeline/stage_parts.h"
 #include "pipeline/stage_shards.h"
+#include "sharding/held_whole.h"
 #include "sharding/optimizer_shards.h"
 #include "tensor/tensor_calls.h"
 
@@ -135,6 +137,13 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
   stepped_ = optimizers;
   parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, parts_, shards_);
   parameters_->divide();
+  if (options_.evaluation == Evaluation::units)
+    evaluation_ = std::make_shared<detail::EvaluationUnits>(module, *mesh_, plan_->tensors, *parameters_,
+                                                            options_.units.value, device());
+}
+
+void MeshStrategy::leave_evaluation() const {
+  if (evaluation_) evaluation_->end();
 }
 
 void MeshStrategy::connect() {
@@ -214,6 +223,7 @@ void MeshStrategy::agree_on_random() {
 void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!plan_) return FSDPStrategy::before_forward(module, sync);
   collectives().set_activity("training_step");
+  leave_evaluation();
   if (parameters_->is_whole()) parameters_->divide();
   parameters_->take_buffers();
   agree_on_random();
@@ -280,6 +290,7 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
 }
 
 void MeshStrategy::exchange_gradients() {
+  leave_evaluation();
   parameters_->sum_shared_gradients();
   for (Optimizer* optimizer : stepped_) optimizers_->take_gradients(*optimizer);
 }
@@ -293,6 +304,7 @@ void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::optimizer_step(optimizer, closure, found_inf);
+  leave_evaluation();
   if (parameters_->are_there())
     throw Error(
         "[strategies.mesh] parameters are whole in an optimizer's step, which changes this rank's parts of them: "
@@ -306,7 +318,24 @@ void MeshStrategy::before_evaluation(LightningModule& module) {
   detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::before_evaluation(module);
   collectives().set_activity("evaluation");
-  parameters_->gather();
+  if (evaluation_)
+    parameters_->gather_buffers();
+  else
+    parameters_->gather();
+}
+
+bool MeshStrategy::gathers_in_evaluations() const {
+  return plan_ ? evaluation_ != nullptr : FSDPStrategy::gathers_in_evaluations();
+}
+
+void MeshStrategy::begin_evaluation_round(bool computes, bool all_compute) {
+  if (!plan_) return FSDPStrategy::begin_evaluation_round(computes, all_compute);
+  evaluation_->begin_round(computes, all_compute);
+}
+
+void MeshStrategy::end_evaluation_round() {
+  if (!plan_) return FSDPStrategy::end_evaluation_round();
+  evaluation_->end_round();
 }
 
 void MeshStrategy::after_step(LightningModule& module, int64_t global_step) {
@@ -323,22 +352,16 @@ std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
   detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::whole_parameters();
   if (parameters_->is_whole()) return nullptr;
-  struct Whole final : WholeParameters {
-    explicit Whole(const std::shared_ptr<detail::StageParameters>& of) : parameters(of) { of->hold(); }
-    ~Whole() override {
-      if (const auto still_divided = parameters.lock()) still_divided->release();
-    }
-    Whole(const Whole&) = delete;
-    Whole& operator=(const Whole&) = delete;
-    std::weak_ptr<detail::StageParameters> parameters;
-  };
-  return std::make_unique<Whole>(parameters_);
+  leave_evaluation();
+  return std::make_unique<detail::HeldWhole<detail::StageParameters>>(parameters_);
 }
 
 void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                     int64_t global_step) {
   FSDPStrategy::check_same_ranks(module, optimizers, global_step);
-  if (plan_ && options_.check_replicas_every >= 0) parameters_->check_copies();
+  if (!plan_ || options_.check_replicas_every < 0) return;
+  leave_evaluation();
+  parameters_->check_copies();
 }
 
 StateTree MeshStrategy::state() const {
@@ -386,6 +409,7 @@ bool MeshStrategy::saves_parts() const {
 }
 
 std::optional<TensorPart> MeshStrategy::part_to_save(const Tensor& tensor) const {
+  leave_evaluation();
   return saved_ ? saved_->of_tensor(tensor) : FSDPStrategy::part_to_save(tensor);
 }
 
@@ -407,6 +431,7 @@ void MeshStrategy::give_back() noexcept {
   optimizers_.reset();
   whole_states_.clear();
   saved_.reset();
+  evaluation_.reset();
   parameters_.reset();
   executor_.reset();
   layer_random_.reset();
@@ -427,7 +452,10 @@ void MeshStrategy::abandon() noexcept {
 
 void MeshStrategy::teardown() noexcept {
   try {
-    if (parameters_ && process_group()) parameters_->gather();
+    if (parameters_ && process_group()) {
+      leave_evaluation();
+      parameters_->gather();
+    }
   } catch (const std::exception& error) {
     log::warn("strategies.divided_parameters",
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));

@@ -14,8 +14,10 @@ namespace detail {
 FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
   FSDPStrategy::Options of_fsdp;
   of_fsdp.sharding = options.mesh.shard > 1 ? FSDPStrategy::Sharding::hybrid : FSDPStrategy::Sharding::optimizer;
-  if (options.mesh.shard > 1) of_fsdp.shard_size.value = options.mesh.shard;
-  of_fsdp.units = options.units;
+  if (options.mesh.shard > 1) {
+    of_fsdp.shard_size.value = options.mesh.shard;
+    of_fsdp.units = options.units;
+  }
   of_fsdp.state_dict_type = options.state_dict_type;
   of_fsdp.process_group_backend = options.process_group_backend;
   of_fsdp.cluster_environment = options.cluster_environment;
@@ -27,8 +29,16 @@ FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
 }
 
 void check_mesh_options(const MeshStrategy::Options& options) {
-  if (options.mesh.shard == 1 && options.units.value)
-    throw ConfigError("[strategies.mesh] units has no effect with mesh.shard: 1. Remove it.");
+  const bool evaluates_units = options.evaluation == MeshStrategy::Evaluation::units;
+  if (options.mesh.shard == 1 && !evaluates_units && options.units.value)
+    throw ConfigError(
+        "[strategies.mesh] units has no effect with mesh.shard: 1 and evaluation: whole. Remove it, or set "
+        "evaluation: units.");
+  if (options.mesh.tensor == 1 && options.mesh.pipeline == 1 && evaluates_units)
+    throw ConfigError(cat("[strategies.mesh] evaluation: units has no effect without an axis tensor or pipeline: ",
+                          options.mesh.shard > 1 ? "with shard, units are always gathered as they are read"
+                                                 : "each rank has all parameters",
+                          ". Remove it."));
   if (options.mesh.shard == 1 && options.mesh.tensor == 1 && options.mesh.pipeline == 1 &&
       options.state_dict_type == FSDPStrategy::StateDictType::sharded)
     throw ConfigError(
@@ -113,8 +123,12 @@ void MeshStrategy::Options::fields(Fields& f) {
     "How ranks of the axis tensor divide layers, by patterns of their names: column, gathered_column, row, vocabulary, "
     "sequence (norms) or whole. Comes before the plan of the module.");
   f(units, "units",
-    "With mesh.shard, patterns of the names of modules whose parameters are exchanged together. auto: the elements of "
+    "With mesh.shard or evaluation: units, patterns of the names of modules whose parameters are exchanged together. "
+    "auto: the elements of "
     "each ModuleList; the remaining parameters are one unit; []: all are one.");
+  f(evaluation, "evaluation",
+    "What evaluations gather, whose steps read the whole module on each rank: all parameters (whole), or units, as "
+    "operations read them, in each batch, if a device cannot hold all parameters.");
   f(state_dict_type, "state_dict_type",
     "Checkpoints have whole tensors, which rank 0 writes (full), or parts of tensors, which all ranks write at the "
     "same time (sharded). Any mesh, any number of ranks and any strategy can load either.");

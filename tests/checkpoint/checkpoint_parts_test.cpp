@@ -16,7 +16,6 @@
 
 #include "fault_calls.h"
 #include "fulgur/core/state/stored_values.h"
-#include "fulgur/core/system/durable_file.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "io/divided_tensors.h"
@@ -160,12 +159,11 @@ TEST_CASE("divided tensors of the state are read when they are needed") {
     check_same(state.at("rng"), content.whole.state.at("rng"));
   }
   // Older programs do not know of them.
-  CHECK_THAT(read_file(path / "manifest.json"), ContainsSubstring("\"format_version\": 3"));
+  CHECK_THAT(read_text(path / "manifest.json"), ContainsSubstring("\"format_version\": 3"));
   const fs::path part = path / "state-part-00002-of-00003.safetensors";
   fs::resize_file(part, fs::file_size(part) - 1);
   for (const ReadTensors when : {ReadTensors::at_once, ReadTensors::when_needed})
-    CHECK_THAT(message_of<CheckpointError>(
-                   [&] { read_checkpoint(path, CheckpointParts::all, Verify::whole, when); }),
+    CHECK_THAT(message_of<CheckpointError>([&] { read_checkpoint(path, CheckpointParts::all, Verify::whole, when); }),
                ContainsSubstring("state-part-00002-of-00003.safetensors"));
 }
 

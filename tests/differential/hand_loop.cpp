@@ -172,6 +172,7 @@ struct ByHand {
 
 bool can_train_by_hand(const Plan& config) {
   const auto text = [&](const char* path) { return value_at<std::string>(config, path, ""); };
+  if (value_at<Plan>(config, "/trainer/precision", "").is_object()) return false;
   const std::string precision = text("/trainer/precision"), policy = text("/trainer/on_nonfinite");
   if (precision != "" && precision != "32-true" && precision != "64-true") return false;
   if (policy == "rollback" || config.at("trainer").contains("max_time")) return false;

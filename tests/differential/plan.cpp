@@ -165,8 +165,8 @@ class Maker {
   // With several ranks, by fsdp instead of ddp.
   void sharding() {
     const std::string name = plan_["optimizer"]["class_path"];
-    const bool has_masters = plan_["trainer"].value("precision", "") == "bf16-true";
-    if (name == "LBFGS" || name == "Muon" || has_masters || !one_in(3)) return;
+    if (name == "LBFGS" || name == "Muon" || !one_in(3)) return;
+    if (plan_["trainer"].value("precision", "") == "bf16-true") plan_["master_weights"] = one_in(2);
     // GradientMonitor needs whole gradients.
     const bool monitors = std::ranges::any_of(plan_["callbacks"],
                                               [](const Plan& each) { return each["class_path"] == "GradientMonitor"; });
@@ -427,7 +427,10 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
   config.erase("callbacks");
   config.erase("sharding");
   config.erase("sharded_checkpoints");
+  config.erase("master_weights");
   Plan& t = config["trainer"];
+  if (plan.value("master_weights", false) && t.value("precision", "") == "bf16-true")
+    t["precision"] = {{"class_path", "bf16-true"}, {"init_args", {{"master_weights", true}}}};
   t["accelerator"] = "cpu";
   t["default_root_dir"] = folder.string();
   t["enable_progress_bar"] = false;

@@ -54,9 +54,8 @@ inline double difference_of_masters(const std::filesystem::path& a, const std::f
 
 /// Whether one rank has written float32 copies, whole.
 inline bool has_whole_masters(const std::filesystem::path& checkpoint) {
-  return std::ranges::any_of(read_safetensors(checkpoint / "state.safetensors").tensors, [](const auto& tensor) {
-    return tensor.first.starts_with("precision.master_weights");
-  });
+  return std::ranges::any_of(read_safetensors(checkpoint / "state.safetensors").tensors,
+                             [](const auto& tensor) { return tensor.first.starts_with("precision.master_weights"); });
 }
 
 /// Requires a safetensors file to have the weights of a checkpoint, and nothing else.

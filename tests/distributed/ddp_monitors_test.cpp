@@ -131,20 +131,29 @@ TEST_CASE("ddp: a spike on one rank is a spike of the run, whose step all ranks 
 }
 
 TEST_CASE("ddp: a step that a rollback has undone does not count, as in one process") {
-  const auto progress_of = [](int world, const char* strategy) {
+  const auto progress_of = [](int world, const Arguments& strategy) {
     const TemporaryFolder folder;
-    const auto runs = fit(folder.path(), world, 8,
-                          {"--trainer.max_epochs", "2", "--trainer.strategy", strategy, "--trainer.on_nonfinite",
-                           "rollback", "--model.trouble", "nan_once", "--model.trouble_step", "5",
-                           "--model.trouble_rank", world == 1 ? "0" : "1", "--trainer.callbacks+=ModelCheckpoint",
-                           "--trainer.callbacks.every_n_train_steps", "2"});
+    const Arguments options{"--trainer.max_epochs",
+                            "2",
+                            "--trainer.on_nonfinite",
+                            "rollback",
+                            "--model.trouble",
+                            "nan_once",
+                            "--model.trouble_step",
+                            "5",
+                            "--model.trouble_rank",
+                            world == 1 ? "0" : "1",
+                            "--trainer.callbacks+=ModelCheckpoint",
+                            "--trainer.callbacks.every_n_train_steps",
+                            "2"};
+    const auto runs = fit(folder.path(), world, 8, options + strategy);
     REQUIRE(all_exit(runs, 0));
     CHECK(says(runs[0].err, "were restored from"));
     return fulgur::read_checkpoint_state(last_checkpoint(folder.path())).at("progress").at("global_step").as_int();
   };
-  const int64_t alone = progress_of(1, "single_device");
-  CHECK(progress_of(2, "ddp") == alone);
-  CHECK(progress_of(2, "fsdp") == alone);
+  const int64_t alone = progress_of(1, {});
+  CHECK(progress_of(2, {}) == alone);
+  CHECK(progress_of(2, {"--trainer.strategy", "fsdp", "--trainer.strategy.sharding", "gradients"}) == alone);
 }
 
 }  // namespace ddp_monitors_test

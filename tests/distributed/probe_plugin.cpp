@@ -208,8 +208,8 @@ class ProbeNet : public fulgur::LightningModule {
     // A rollback repeats the step with other data.
     if ((options_.trouble == "nan_once" || options_.trouble == "spike") && here() &&
         global_step() == options_.trouble_step && !std::exchange(had_trouble_, true))
-      loss = options_.trouble == "spike" ? loss + 1000 * loss.detach()
-                                         : loss * std::numeric_limits<double>::quiet_NaN();
+      loss =
+          options_.trouble == "spike" ? loss + 1000 * loss.detach() : loss * std::numeric_limits<double>::quiet_NaN();
     TORCH_CHECK_WITH(OutOfMemoryError, options_.trouble != "memory_of_two" || !now || batch.size() <= 2,
                      "no memory for more than two samples, as asked for");
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
@@ -650,7 +650,9 @@ class ProbeCallback : public fulgur::Callback {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0,
             eval_sleep_ms = 0;
     std::string signal_place = "batch_end", sleep_until, seen;
+    bool halves_in_validation = false;
     void fields(Fields& f) {
+      f(halves_in_validation, "halves_in_validation", "Halves the weights at the end of each validation.");
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
       f(stop_step, "stop_step", "Behind this step.");
       f(signal_rank, "signal_rank", "The rank that sends itself a signal.");
@@ -700,6 +702,12 @@ class ProbeCallback : public fulgur::Callback {
   }
   void on_predict_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
     before_evaluation_batch(run);
+  }
+  void on_validation_epoch_end(fulgur::RunContext& run) override {
+    if (!options_.halves_in_validation) return;
+    const at::NoGradGuard no_grad;
+    const auto whole = run.run_weights().whole_parameters();
+    for (const auto& parameter : fulgur::unique_parameters(run.module())) parameter.value.mul_(0.5);
   }
   void on_validation_end(fulgur::RunContext& run) override { at(run, "validation_end"); }
   void on_checkpoint_published(fulgur::RunContext& run, const fulgur::CheckpointInfo&) override { at(run, "save"); }

@@ -15,8 +15,8 @@
 #include <limits>
 #include <set>
 #include <string>
-#include <utility>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -80,7 +80,8 @@ class ProbeStages : public fulgur::LightningModule {
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
-      f(trouble, "trouble", "What happens in step 3.").one_of({"none", "nan", "nan_once", "kill", "read_all", "writes"});
+      f(trouble, "trouble", "What happens in step 3.")
+          .one_of({"none", "nan", "nan_once", "kill", "read_all", "writes"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {

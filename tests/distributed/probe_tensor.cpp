@@ -54,8 +54,8 @@ class ProbeTensor : public fulgur::LightningModule {
       f(gates, "gates", "A parameter that all ranks have multiplies divided values, in their shape and type.");
       f(ties, "ties", "The head shares its weight with the embedding.");
       f(trouble, "trouble", "What reads divided values.")
-          .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins", "products",
-                   "slices_rows", "counts_tokens"});
+          .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins",
+                   "products", "slices_rows", "counts_tokens"});
     }
   };
   explicit ProbeTensor(const Options& options) : options_(options) {

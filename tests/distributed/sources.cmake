@@ -20,6 +20,7 @@ set(TEST_SOURCES
   global_batch_test.cpp
   launch_test.cpp
   lost_node_test.cpp
+  mesh_evaluation_test.cpp
   mesh_masters_test.cpp
   mesh_parts_test.cpp
   mesh_runs.cpp

@@ -12,13 +12,15 @@
 
 namespace fulgur::detail {
 
-Tensor checksum(const Tensor& value) {
+Tensor bits_of(const Tensor& value) {
   const at::ScalarType bits = value.element_size() == 8   ? at::kLong
                               : value.element_size() == 4 ? at::kInt
                               : value.element_size() == 2 ? at::kShort
                                                           : at::kChar;
-  return value.contiguous().view(bits).sum(at::kLong);
+  return value.contiguous().view(bits);
 }
+
+Tensor checksum(const Tensor& value) { return bits_of(value).sum(at::kLong); }
 
 namespace {
 

@@ -18,6 +18,8 @@ struct RankState {
 
 /// The bits of a tensor, summed as integers: one flipped bit changes it. A scalar int64 on its device.
 Tensor checksum(const Tensor& value);
+/// The elements as integers with the same bits.
+Tensor bits_of(const Tensor& value);
 
 /// Compares weights bit by bit (those that are whole), learning rates and step counts over all ranks, each of which
 /// must call it; exchanges a few integers. Throws a DistributedError on all of them that names the differences, the

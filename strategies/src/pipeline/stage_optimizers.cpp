@@ -38,7 +38,11 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
                                  const StageParts& saved, std::vector<Optimizer*> optimizers,
                                  const std::map<const Optimizer*, StateTree>& whole,
                                  const std::unordered_map<const void*, Tensor>& copies)
-    : mesh_(mesh), saved_(saved), parts_(std::move(parts)), shards_(std::move(shards)), optimizers_(std::move(optimizers)) {
+    : mesh_(mesh),
+      saved_(saved),
+      parts_(std::move(parts)),
+      shards_(std::move(shards)),
+      optimizers_(std::move(optimizers)) {
   std::unordered_set<const void*> known;
   for (const StageTensor& tensor : tensors) {
     known.insert(tensor.value.unsafeGetTensorImpl());

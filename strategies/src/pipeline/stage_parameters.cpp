@@ -1,6 +1,7 @@
 #include "pipeline/stage_parameters.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -112,18 +113,65 @@ void StageParameters::fetch() {
     }
   if (shards_) shards_->gather();
   take_buffers();
+  // Whole parameters are already the owners' values.
+  send_from_owners([&](const StageTensor& tensor) { return !tensor.is_parameter || !is_there_; });
+  if (parts_) parts_->gather();
+  is_there_ = true;
+}
+
+void StageParameters::send_from_owners(const std::function<bool(const StageTensor&)>& is_sent) {
   C10dCollectives* const stages = mesh_.along(MeshAxis::pipeline);
   for (int64_t owner = 0; stages && owner < mesh_.size(MeshAxis::pipeline); ++owner) {
     std::vector<Tensor> values;
     for (const StageTensor& tensor : tensors_)
-      // Whole parameters are already the owners' values.
-      if (tensor.owner() == owner && !(is_there_ && tensor.is_parameter)) values.push_back(tensor.value.detach());
+      if (tensor.owner() == owner && is_sent(tensor)) values.push_back(tensor.value.detach());
     if (values.empty()) continue;
     run_exchange(mesh_.whole(), "mesh",
                  [&] { c10d::broadcast_coalesced(stages->group(), values, kBytesAtOnce, static_cast<int>(owner)); });
   }
-  if (parts_) parts_->gather();
-  is_there_ = true;
+}
+
+void StageParameters::gather_buffers() {
+  const at::NoGradGuard no_grad;
+  take_buffers();
+  send_from_owners([](const StageTensor& tensor) { return !tensor.is_parameter; });
+}
+
+std::vector<Tensor> StageParameters::whole_values(const std::vector<const StageTensor*>& tensors) {
+  const at::NoGradGuard no_grad;
+  C10dCollectives* const stages = mesh_.along(MeshAxis::pipeline);
+  std::vector<Tensor> values;
+  std::map<size_t, Tensor> units;  // of `shards_`, whole
+  for (const StageTensor* tensor : tensors) {
+    const Tensor& parameter = tensor->value;
+    Tensor value;
+    if (!is_owner(*tensor)) {
+      value = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
+    } else if (shards_) {
+      const auto [unit, index] = shards_->units().place_of(parameter);
+      Tensor& buffer = units[unit];
+      if (!buffer.defined()) buffer = shards_->whole(unit);
+      value = shards_->units().units()[unit]->whole(index, buffer);
+    } else {
+      value = parameter.detach();
+    }
+    if (stages)
+      run_exchange(mesh_.whole(), "mesh", [&] {
+        c10d::broadcast_coalesced(stages->group(), {value}, kBytesAtOnce, static_cast<int>(tensor->owner()));
+      });
+    values.push_back(parts_ && parts_->has(parameter) ? parts_->whole_of(parameter, value) : value);
+  }
+  return values;
+}
+
+void StageParameters::take_value(const StageTensor& tensor, const Tensor& own, const Tensor& whole) {
+  if (!is_here(tensor)) return;
+  const at::NoGradGuard no_grad;
+  const Tensor part = parts_ && parts_->has(tensor.value) ? parts_->part_of(tensor.value, whole) : whole;
+  if (!shards_)
+    own.copy_(part);
+  else
+    shards_->own_elements(tensor.value).copy_(shards_->units().own_elements(tensor.name, tensor.value, "value", part));
 }
 
 std::vector<Tensor> StageParameters::own_buffers() const {

@@ -3,6 +3,7 @@
 #include <c10/core/Storage.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,16 @@ class StageParameters {
   /// Gets all parameters and buffers from their owners, until `divide`. All ranks must call it.
   void gather();
   bool is_whole() const { return is_whole_; }
+  /// Whether all parameters are there now, for `gather` or `hold`.
+  bool are_all_there() const { return is_there_; }
+  /// Gets all buffers from their owners. All ranks must call it.
+  void gather_buffers();
+  /// Whole values of parameters of the plan, which are divided; they share memory with those that this rank has whole.
+  /// All ranks must call it.
+  std::vector<Tensor> whole_values(const std::vector<const StageTensor*>& tensors);
+  /// Takes what this rank keeps of a whole value; `own` has the memory of its parameter, which may read another one
+  /// now.
+  void take_value(const StageTensor& tensor, const Tensor& own, const Tensor& whole);
   /// Gathers until `release`, whatever `divide` does. All ranks must call it.
   void hold();
   void release();
@@ -83,6 +94,8 @@ class StageParameters {
   int held_ = 0;  ///< calls of `hold` that are not released
   void free();
   void fetch();
+  /// Sends values from their owners to the other stages.
+  void send_from_owners(const std::function<bool(const StageTensor&)>& is_sent);
 };
 
 }  // namespace fulgur::detail

@@ -41,7 +41,8 @@ class StageParts {
   bool writes(const StageTensor& tensor) const;
   /// On `meta`, like a tensor of all ranks. Parts of it are counted in this rank's slice.
   Tensor whole_of(const Tensor& tensor, at::ScalarType dtype) const;
-  /// A part of `whole`, which has the elements of a tensor; `own` returns those of this rank, a vector, if it writes any.
+  /// A part of `whole`, which has the elements of a tensor; `own` returns those of this rank, a vector, if it writes
+  /// any.
   TensorPart part_of(const StageTensor& tensor, Tensor whole, const std::function<Tensor()>& own) const;
   /// The values that this rank has of a tensor: a vector.
   Tensor own_values(const StageTensor& tensor) const;

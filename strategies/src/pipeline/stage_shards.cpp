@@ -1,5 +1,7 @@
 #include "pipeline/stage_shards.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -46,7 +48,7 @@ StageShards::StageShards(const LightningModule& module, MeshGroups& mesh, const 
                          TensorShards* parts, const std::vector<Optimizer*>& optimizers,
                          const std::optional<std::vector<std::string>>& patterns, at::Device device)
     : groups_(mesh),
-      parameters_(groups_),
+      parameters_(groups_, {.strategy = "mesh", .instead = ""}),
       units_(module, parameters_of_rank(tensors, mesh.place(MeshAxis::pipeline)), optimizers, groups_, device,
              making_of(tensors, patterns, parts, parameters_)) {
   gather();
@@ -63,6 +65,13 @@ void StageShards::free() {
 Tensor StageShards::own_elements(const Tensor& parameter) const {
   const auto [unit, index] = units_.place_of(parameter);
   return units_.units()[unit]->own_elements(index);
+}
+
+Tensor StageShards::whole(size_t unit) {
+  const FlatUnit& flat = *units_.units()[unit];
+  const Tensor buffer = at::empty({flat.numel()}, flat.kept_part().options());
+  run_exchange(groups_.whole(), "mesh", [&] { groups_.parts().start_gather(buffer, flat.kept_part())->wait(); });
+  return buffer;
 }
 
 void StageShards::average_gradients(const std::vector<Tensor>& parameters) {

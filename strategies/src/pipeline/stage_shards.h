@@ -31,6 +31,8 @@ class StageShards {
   bool are_there() const { return are_there_; }
   /// What this rank keeps of a parameter, as a vector: of the last `free`, and of the steps since.
   Tensor own_elements(const Tensor& parameter) const;
+  /// A buffer with the parts of all ranks of a unit, which is free. All ranks must call it.
+  Tensor whole(size_t unit);
   /// Gives optimizers their parts of the gradients, as averages over all shares of the data. `parameters` are all that
   /// an optimizer steps on this rank. All ranks must call it.
   void average_gradients(const std::vector<Tensor>& parameters);

@@ -19,25 +19,31 @@ namespace {
 // A unit that is gathered so often in a pass, because operations read it and others by turns, is kept until its end.
 constexpr int64_t kMostGathers = 2;
 
-c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit) {
+c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit, const UnitNaming& naming) {
   const auto& parameters = unit.parameters();
   return unreadable_storage(
-      like,
-      cat("[strategies.fsdp] '", escape_controls(parameters.front().name), "'",
-          parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
-          " divided among the ranks here: only steps, backward and saves can read it. Call "
-          "run.run_weights().whole_parameters() on all ranks first, or use strategy: fsdp with sharding: gradients."));
+      like, cat("[strategies.", naming.strategy, "] '", escape_controls(parameters.front().name), "'",
+                parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
+                " divided among the ranks here: only steps, backward and saves can read it. Call "
+                "run.run_weights().whole_parameters() on all ranks first",
+                naming.instead.empty() ? "" : ", ", naming.instead, "."));
 }
+
+Tensor differ_in_bits(const Tensor& a, const Tensor& b) { return bits_of(a).ne(bits_of(b)).any(); }
 
 }  // namespace
 
-ParameterShards::ParameterShards(ShardGroups& groups)
-    : groups_(groups), watch_([this](at::TensorList tensors) { use(tensors); }) {}
+ParameterShards::ParameterShards(ShardGroups& groups, UnitNaming naming, bool notes_changes)
+    : groups_(groups), naming_(std::move(naming)), notes_changes_(notes_changes) {}
 
 void ParameterShards::add(FlatUnit& flat) {
   const c10::Storage whole = flat.buffer().storage();
-  Unit unit{
-      .flat = &flat, .whole = whole, .away = unreadable(whole, flat), .bytes = {}, .on_its_way = {}, .versions = {}};
+  Unit unit{.flat = &flat,
+            .whole = whole,
+            .away = unreadable(whole, flat, naming_),
+            .bytes = {},
+            .on_its_way = {},
+            .versions = {}};
   unit.bytes = static_cast<int64_t>(whole.nbytes());
   unit_of_.emplace(unit.whole.unsafeGetStorageImpl(), units_.size());
   unit_of_.emplace(unit.away.unsafeGetStorageImpl(), units_.size());
@@ -57,8 +63,7 @@ void ParameterShards::begin(Purpose purpose) {
 
 void ParameterShards::begin_forward() {
   begin(training);
-  watch_.start();
-  watches_ = true;
+  watch();
 }
 
 void ParameterShards::begin_evaluation(bool computes, bool all_compute) {
@@ -73,8 +78,7 @@ void ParameterShards::begin_evaluation(bool computes, bool all_compute) {
   if (!computes) return follow();
   // Nothing is gathered in advance of a forward that others follow.
   follows_ = follows_ && !announcer_;
-  watch_.start();
-  watches_ = true;
+  watch();
 }
 
 void ParameterShards::end_evaluation() {
@@ -86,11 +90,11 @@ void ParameterShards::end_evaluation() {
 int64_t ParameterShards::agree(int64_t own) {
   const int64_t next = groups_.parts().broadcast(at::tensor({own}, at::kLong), *announcer_).item<int64_t>();
   if (computes_ && next != own)
-    throw DistributedError(
-        cat("[strategies.fsdp] the ranks read other units in the same batch of an evaluation: this one ",
-            own < 0 ? std::string("has ended its step")
-                    : cat("'", escape_controls(units_[static_cast<size_t>(own)].flat->parameters().front().name), "'"),
-            ". The steps of all ranks must read the parameters in the same order."));
+    throw DistributedError(cat(
+        "[strategies.", naming_.strategy, "] the ranks read other units in the same batch of an evaluation: this one ",
+        own < 0 ? std::string("has ended its step")
+                : cat("'", escape_controls(units_[static_cast<size_t>(own)].flat->parameters().front().name), "'"),
+        ". The steps of all ranks must read the parameters in the same order."));
   return next;
 }
 
@@ -125,6 +129,21 @@ void ParameterShards::divide() {
   pass_ = forward;
   free_all();
 }
+
+void ParameterShards::for_each_whole(const std::function<void(const FlatUnit&)>& use) {
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    const bool was_there = unit.is_there;
+    if (!was_there) {
+      start(i);
+      arrive(unit);
+    }
+    use(*unit.flat);
+    if (!was_there) free(unit);
+  }
+}
+
+bool ParameterShards::has_changed() const { return changed_.defined() && changed_.item<bool>(); }
 
 void ParameterShards::hold() {
   ++held_;
@@ -186,8 +205,14 @@ void ParameterShards::abandon() noexcept {
   for (Unit& unit : units_) unit.on_its_way.reset();
 }
 
+void ParameterShards::watch() {
+  if (!watch_) watch_.emplace([this](at::TensorList tensors) { use(tensors); });
+  watch_->start();
+  watches_ = true;
+}
+
 void ParameterShards::stop() noexcept {
-  if (std::exchange(watches_, false)) watch_.stop();
+  if (std::exchange(watches_, false)) watch_->stop();
 }
 
 void ParameterShards::use(at::TensorList tensors) {
@@ -252,7 +277,13 @@ void ParameterShards::free(Unit& unit) {
     is_written = parameters[i].value._version() != unit.versions[i];
   if (is_written) {
     const at::NoGradGuard no_grad;
-    unit.flat->kept_part().copy_(unit.flat->own_part());
+    const Tensor own = unit.flat->own_part();
+    // The first time, the part is a copy of them.
+    if (notes_changes_ && !unit.versions.empty()) {
+      const Tensor differ = differ_in_bits(unit.flat->kept_part(), own);
+      changed_ = changed_.defined() ? changed_.logical_or(differ) : differ;
+    }
+    unit.flat->kept_part().copy_(own);
   }
   unit.is_there = false;
   for (const NamedParameter& parameter : parameters) set_storage(parameter.value, unit.away);

@@ -4,8 +4,10 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -13,6 +15,13 @@
 #include "sharding/optimizer_shards.h"
 
 namespace fulgur::detail {
+
+/// How errors about units that are away name what divides them.
+struct UnitNaming {
+  std::string strategy = "fsdp";
+  /// What else a user can do to read parameters anywhere: "or use …"; empty: nothing.
+  std::string instead = "or use strategy: fsdp with sharding: gradients";
+};
 
 /// Keeps this rank's part of the parameters only (ZeRO, stage 3: Rajbhandari et al., 2020). A unit is gathered when an
 /// operation of a forward or a backward reads one of its parameters, and freed when an operation reads another unit.
@@ -23,8 +32,8 @@ namespace fulgur::detail {
 /// storage, whose data comes and goes.
 class ParameterShards {
  public:
-  /// `groups` must outlive this.
-  explicit ParameterShards(ShardGroups& groups);
+  /// `groups` must outlive this. With `notes_changes`, `has_changed` says whether anything was written to parameters.
+  explicit ParameterShards(ShardGroups& groups, UnitNaming naming = {}, bool notes_changes = false);
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
@@ -51,6 +60,11 @@ class ParameterShards {
   void give_back(at::Device device);
   /// Whether a unit is gathered now.
   bool has_whole(size_t unit) const { return units_[unit].is_there; }
+  /// Gathers one unit after the other, and calls `use` while it is there. All ranks must call it, outside of forward
+  /// and backward.
+  void for_each_whole(const std::function<void(const FlatUnit&)>& use);
+  /// Whether the bits of a unit's part here have changed since it was added. Waits for the device.
+  bool has_changed() const;
   /// Gathers all units until `release`, also within a forward or a backward. All ranks must call it.
   void hold();
   void release();
@@ -95,9 +109,13 @@ class ParameterShards {
   void free_all_but(const std::vector<size_t>& wanted, bool kept_too);
   void note(size_t unit);
   void start_next();
+  void watch();
   void stop() noexcept;
 
   ShardGroups& groups_;
+  UnitNaming naming_;
+  bool notes_changes_;
+  Tensor changed_;  // a flag on the device; undefined: nothing has been compared yet
   std::vector<Unit> units_;
   std::unordered_map<const c10::StorageImpl*, size_t> unit_of_;  // by either storage
   Pass pass_ = forward;
@@ -107,8 +125,8 @@ class ParameterShards {
   std::optional<int64_t> announcer_;  // the rank that says what is gathered, if not all compute
   bool computes_ = true;
   bool watches_ = false;
-  int held_ = 0;  // calls of `hold` that are not released
-  OperationWatch watch_;
+  int held_ = 0;                         // calls of `hold` that are not released
+  std::optional<OperationWatch> watch_;  // a process has one at a time
 };
 
 }  // namespace fulgur::detail

@@ -17,6 +17,7 @@ namespace fulgur {
 namespace detail {
 struct DividedParameter;
 class LayerRandom;
+class EvaluationUnits;
 class MeshGroups;
 class PipelineExecutor;
 class StageOptimizers;
@@ -42,11 +43,17 @@ struct FULGUR_API MeshAxes {
 /// ranks along `data` have copies of the same stages, and average their gradients. A pipeline needs
 /// `LightningModule::stages()`, and computes it in place of `training_step`. Each rank keeps the parameters and
 /// optimizer states of its stages, and its parts of divided layers, only. Ranks along `shard`, which train on shares of
-/// the data, too, divide what one of them would keep. An evaluation gathers all, and so does a save, unless ranks write
-/// their parts (`state_dict_type: sharded`). With ranks along `data` alone, this is ddp; with these and `shard`, it is
-/// fsdp's hybrid sharding.
+/// the data, too, divide what one of them would keep. An evaluation gathers all, or units (`evaluation: units`), and a
+/// save gathers all, unless ranks write their parts (`state_dict_type: sharded`). With ranks along `data` alone, this
+/// is ddp; with these and `shard`, it is fsdp's hybrid sharding.
 class FULGUR_API MeshStrategy final : public FSDPStrategy {
  public:
+  /// What an evaluation gathers, since its steps read the whole module on each rank: all parameters, or units of them,
+  /// as operations read them.
+  enum class Evaluation { whole, units };
+  friend constexpr auto enum_names(Evaluation) {
+    return std::to_array<EnumName<Evaluation>>({{Evaluation::whole, "whole"}, {Evaluation::units, "units"}});
+  }
   struct FULGUR_API Options {
     MeshAxes mesh = {};
     PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
@@ -55,6 +62,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
     Auto<std::vector<std::string>> cuts = {};
     std::map<std::string, TensorSplit> tensor_plan = {};
     Auto<std::vector<std::string>> units = {};
+    Evaluation evaluation = Evaluation::whole;
     StateDictType state_dict_type = StateDictType::full;
     std::string process_group_backend = "auto";
     std::string cluster_environment = "auto";
@@ -95,6 +103,9 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void sync_gradients(Optimizer& optimizer) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   void before_evaluation(LightningModule& module) override;
+  bool gathers_in_evaluations() const override;
+  void begin_evaluation_round(bool computes, bool all_compute) override;
+  void end_evaluation_round() override;
   void after_step(LightningModule& module, int64_t global_step) override;
   bool divides_parameters() const override { return divides_module() || FSDPStrategy::divides_parameters(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
@@ -127,6 +138,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   int64_t stages_per_rank() const;
   void note_size(const Batch& batch);
   void exchange_gradients();
+  /// Parameters are in what ranks compute with in training afterwards. All ranks must call it.
+  void leave_evaluation() const;
   void give_back() noexcept;
   /// For checkpoints.
   std::string shape_text() const;
@@ -153,7 +166,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   std::unique_ptr<detail::PipelineExecutor> executor_;
   std::shared_ptr<detail::StageParameters> parameters_;
   std::shared_ptr<detail::StageOptimizers> optimizers_;
-  std::unique_ptr<detail::StageParts> saved_;  ///< what this rank writes with `state_dict_type: sharded`
+  std::shared_ptr<detail::EvaluationUnits> evaluation_;  ///< with `evaluation: units`
+  std::unique_ptr<detail::StageParts> saved_;            ///< what this rank writes with `state_dict_type: sharded`
 };
 
 }  // namespace fulgur

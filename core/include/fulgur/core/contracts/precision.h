@@ -56,8 +56,8 @@ class FULGUR_API Precision : public Stateful {
   /// False if a step cannot evaluate its loss several times (the loss scale would change in between).
   virtual bool allows_closure() const { return true; }
 
-  /// `state`, if each rank writes what it has of it (`Strategy::saves_parts`): with `TensorPart::whole` in place of each
-  /// tensor that is divided. Appends the parts that this rank writes. All ranks must call it.
+  /// `state`, if each rank writes what it has of it (`Strategy::saves_parts`): with `TensorPart::whole` in place of
+  /// each tensor that is divided. Appends the parts that this rank writes. All ranks must call it.
   virtual StateTree state_in_parts(std::vector<TensorPart>& /*parts*/) const { return state(); }
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}

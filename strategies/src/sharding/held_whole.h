@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "fulgur/core/contracts/whole_parameters.h"
+
+namespace fulgur::detail {
+
+/// While it exists, what divides parameters has all of them: it is between `hold` and `release` of that object, if it
+/// still exists. All ranks must create and release it.
+template <class Divider>
+class HeldWhole final : public WholeParameters {
+ public:
+  explicit HeldWhole(const std::shared_ptr<Divider>& of) : of_(of) { of->hold(); }
+  ~HeldWhole() override {
+    if (const auto still_divided = of_.lock()) still_divided->release();
+  }
+  HeldWhole(const HeldWhole&) = delete;
+  HeldWhole& operator=(const HeldWhole&) = delete;
+
+ private:
+  std::weak_ptr<Divider> of_;
+};
+
+}  // namespace fulgur::detail

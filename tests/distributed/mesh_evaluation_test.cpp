@@ -1,0 +1,182 @@
+// mesh with `evaluation: units`: steps of evaluations gather what they read.
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <fstream>
+
+#include "checkpoint_contents.h"
+#include "mesh_runs.h"
+
+namespace mesh_evaluation_test {
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Arguments kUnits{"--trainer.strategy.evaluation", "units"};
+
+Mesh in_units(Mesh mesh) {
+  mesh.more = mesh.more + kUnits;
+  return mesh;
+}
+
+Mesh any_mesh() {
+  return GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .tensor = 2},
+                  Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
+                  Mesh{.data = 2, .pipeline = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2});
+}
+
+Arguments with_layers(const Mesh& mesh, const Arguments& more) {
+  return kMeshAdam +
+         (mesh.tensor > 1 ? Arguments{"--model", "ProbeTensor", "--trainer.strategy.tensor_plan",
+                                      "{embedding: vocabulary, up: column, down: row, head: gathered_column}"}
+                          : Arguments{"--model", "ProbeStages", "--model.ties", "true"}) +
+         more;
+}
+
+// Of a validation: what the run logs of the values of the module.
+std::vector<double> validated(const fs::path& root, const Mesh& mesh) {
+  const std::vector<double> values = column(root, mesh.tensor > 1 ? "val_out" : "val_loss");
+  REQUIRE(values.size() >= 2);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("mesh evaluations: units give the numbers of whole parameters, also within a window") {
+  Mesh mesh = any_mesh();
+  // Some ranks have no batch in the last round.
+  const Arguments more =
+      GENERATE(Arguments{"--trainer.val_check_interval", "3", "--trainer.max_steps", "8", "--data.num_eval", "13"},
+               Arguments{"--trainer.accumulate_grad_batches", "2", "--trainer.val_check_interval", "1",
+                         "--trainer.max_steps", "4", "--trainer.num_sanity_val_steps", "2", "--model.dropout", "0.2"},
+               Arguments{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true",
+                         "--trainer.val_check_interval", "2", "--trainer.max_steps", "6"});
+  if (mesh.shard > 1) mesh.more = {"--trainer.strategy.state_dict_type", GENERATE("full", "sharded")};
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more, more);
+  const TemporaryFolder whole, units;
+  const Arguments options = with_layers(mesh, more);
+  const fs::path expected = trained_mesh(whole, mesh, options), found = trained_mesh(units, in_units(mesh), options);
+  CHECK(validated(whole.path(), mesh) == validated(units.path(), mesh));
+  CHECK(same_content(expected, found));
+}
+
+TEST_CASE("mesh evaluations: with batch norm, a buffer of another stage is that of its owner") {
+  Mesh mesh{.pipeline = 2, .micro_batches = "2"};
+  mesh.more = {"--trainer.strategy.cuts", "[layer1]"};
+  const TemporaryFolder whole, units;
+  const Arguments options =
+      with_layers(mesh, {"--model.norm", "true", "--trainer.val_check_interval", "3", "--trainer.max_steps", "6"});
+  const fs::path expected = trained_mesh(whole, mesh, options), found = trained_mesh(units, in_units(mesh), options);
+  CHECK(validated(whole.path(), mesh) == validated(units.path(), mesh));
+  CHECK(same_content(expected, found));
+}
+
+TEST_CASE("mesh evaluations: what hooks write to parameters in a validation stays") {
+  Mesh mesh = any_mesh();
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline);
+  const Arguments written =
+      with_layers(mesh, {"--trainer.val_check_interval", "2", "--trainer.max_steps", "5",
+                         "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.halves_in_validation", "true"});
+  const TemporaryFolder whole, units, quiet;
+  const fs::path expected = trained_mesh(whole, mesh, written), found = trained_mesh(units, in_units(mesh), written);
+  CHECK(same_content(expected, found));
+  CHECK_FALSE(same_content(
+      trained_mesh(quiet, mesh, with_layers(mesh, {"--trainer.val_check_interval", "2", "--trainer.max_steps", "5"})),
+      found));
+}
+
+TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal in a validation") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 2, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
+                             Mesh{.pipeline = 2, .shard = 2});
+  const bool averages = GENERATE(true, false);
+  CAPTURE(mesh.shard, mesh.tensor, mesh.pipeline, averages);
+  Mesh sharded = mesh;
+  sharded.more = {"--trainer.strategy.state_dict_type", "sharded"};
+  const TemporaryFolder text, whole, units;
+  const Arguments options = mesh_gpt(
+      text,
+      (averages ? Arguments{"--trainer.callbacks+=WeightAveraging", "--trainer.callbacks.decay", "0.5"} : Arguments{}) +
+          Arguments{"--trainer.max_steps", "7", "--trainer.val_check_interval", "3",
+                    "--trainer.accumulate_grad_batches", "2", "--trainer.callbacks+=ModelCheckpoint",
+                    "--trainer.callbacks.every_n_train_steps", "3"});
+  const fs::path expected = trained_mesh(whole, sharded, options);
+  const Arguments signal{"--trainer.agree_every",
+                         "1",
+                         "--trainer.callbacks+=ProbeCallback",
+                         "--trainer.callbacks.signal_rank",
+                         "1",
+                         "--trainer.callbacks.signal_place",
+                         "validation_batch",
+                         "--trainer.callbacks.signal_step",
+                         "3"};
+  REQUIRE(all_exit(fit_mesh(units.path(), in_units(sharded), options + signal), 75));
+  REQUIRE(all_exit(fit_mesh(units.path(), in_units(sharded), options + Arguments{"--resume"}), 0));
+  CHECK(same_content(expected, last_checkpoint(units.path())));
+}
+
+TEST_CASE("mesh evaluations: no rank has memory for all parameters") {
+  // 16 blocks of 12 MiB.
+  const auto peak_mib = [](const Arguments& more) {
+    const TemporaryFolder folder;
+    const std::string text = (folder.path() / "text.txt").string();
+    std::ofstream(text) << std::string(2000, 'a');
+    const Arguments model{"fit", "--model",        "GPT", "--model.n_layer",
+                          "16",  "--model.n_embd", "512", "--model.vocab_size",
+                          "256", "--optimizer",    "SGD"};
+    const Arguments data{
+        "--data", "TextDataModule",       "--data.path", text, "--data.tokens", "byte", "--data.block_size",
+        "16",     "--data.test_fraction", "0.1"};
+    const Finished run =
+        trainer(model + data +
+                    Arguments{"--trainer.accelerator",
+                              "cpu",
+                              "--trainer.devices",
+                              "4",
+                              "--trainer.max_steps",
+                              "1",
+                              "--trainer.default_root_dir",
+                              folder.path().string(),
+                              "--trainer.strategy",
+                              "mesh",
+                              "--trainer.strategy.mesh.pipeline",
+                              "4",
+                              "--trainer.limit_val_batches",
+                              "4",
+                              "--trainer.enable_checkpointing",
+                              "false",
+                              "--trainer.val_check_interval",
+                              "1",
+                              "--trainer.num_sanity_val_steps",
+                              "0"} +
+                    more,
+                {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}, .address_space_mb = 1 << 20});
+    INFO(run.out + run.err);
+    REQUIRE(run.exit_code == 0);
+    const std::string output = run.out + run.err;
+    const std::string_view before = "peak memory: cpu ";
+    const size_t at = output.find(before);
+    REQUIRE(at != std::string::npos);
+    return std::stod(output.substr(at + before.size()));
+  };
+  INFO("whole " << peak_mib({}) << ", units " << peak_mib(kUnits) << " MiB");
+  CHECK(peak_mib(kUnits) < peak_mib({}));
+}
+
+TEST_CASE("mesh evaluations: options without an effect are refused") {
+  const auto error_of = [](const Arguments& more) {
+    const TemporaryFolder folder;
+    const Finished run = trainer(probe("fit", 2, 8, more), {.folder = folder.path()});
+    CHECK(run.exit_code == 2);
+    return run.err;
+  };
+  const Arguments mesh{"--trainer.strategy", "mesh"};
+  CHECK(says(error_of(mesh + kUnits + Arguments{"--trainer.strategy.mesh.shard", "2"}),
+             "evaluation: units has no effect without an axis tensor or pipeline"));
+  CHECK(
+      says(error_of(mesh + Arguments{"--trainer.strategy.mesh.pipeline", "2", "--trainer.strategy.units", "[layer*]"}),
+           "units has no effect with mesh.shard: 1 and evaluation: whole"));
+}
+
+}  // namespace mesh_evaluation_test
