@@ -368,6 +368,8 @@ StateTree MeshStrategy::state() const {
   if (!plan_) return FSDPStrategy::state();
   bool waits = false;
   for (const auto& tensor : plan_->tensors) waits |= tensor.value.grad().defined();
+  // A rank may train nothing, and other strategies read the state of the first one.
+  waits = mesh_->whole().collectives().any(waits);
   return StateTree::map({{"mesh", shape_text()},
                          {"stages", stages_},
                          {"divided", divided_},

@@ -21,6 +21,7 @@ set(TEST_SOURCES
   launch_test.cpp
   lost_node_test.cpp
   mesh_evaluation_test.cpp
+  mesh_handover_test.cpp
   mesh_masters_test.cpp
   mesh_parts_test.cpp
   mesh_runs.cpp

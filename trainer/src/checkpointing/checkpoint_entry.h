@@ -49,8 +49,12 @@ struct RankPlace {
   bool continues_logs = true;     ///< what was being logged belongs to it
 };
 
-/// The values of one entry, of each rank that saved the checkpoint.
-using RankValues = std::vector<const StateTree*>;
+/// The values of one entry that the ranks have saved.
+struct RankValues {
+  std::vector<const StateTree*> all, counting;  ///< of all ranks, and of those whose logs count (`RankRole::counts`)
+  /// Of the first rank that had the same share of the data; nullptr: the run divides the data into other shares.
+  const StateTree* of_share = nullptr;
+};
 
 /// One key of a checkpoint's state.
 struct CheckpointEntry {
@@ -62,8 +66,8 @@ struct CheckpointEntry {
   /// only the entries that it has.
   StateTree (*late)(Collecting&) = nullptr;
   bool per_rank = false;  ///< gathered from each rank (rank_states.h)
-  /// What a rank loads if the number of ranks, or of their shares of the data, has changed; nullptr: the first rank's
-  /// value.
+  /// What a rank loads if the roles of the ranks have changed; nullptr: the value of the first rank with the same share
+  /// of the data, or of the first of all.
   StateTree (*of_rank)(const RankValues& values, const RankPlace& place) = nullptr;
   bool with_weights = false;  ///< also in a checkpoint that has only weights
   bool own_file = false;      ///< `CheckpointContent::optimizers`, not in the state

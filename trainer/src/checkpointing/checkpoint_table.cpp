@@ -17,6 +17,7 @@
 #include "fulgur/trainer/checkpoint_keys.h"
 #include "run/batch_sizes.h"
 #include "run/global_batch.h"
+#include "run/rank_role.h"
 
 namespace fulgur::detail {
 namespace {
@@ -97,6 +98,7 @@ StateTree save_loop(Collecting& c) {
   const auto& reason = run.stop_reason;
   return StateTree::map({{"accumulation", run.window.target},
                          {"data_shares", run.data_shares()},
+                         {"role", state_of_role(role_of(*run.strategy))},
                          {"accumulate_grad_batches", run.accumulation},
                          {"window_length", run.window.length},
                          {"window_done", run.window.done},
@@ -147,6 +149,13 @@ void load_loop(Restoring& r, const StateTree& loop) {
 }
 
 // Inside an accumulation window the gradients are part of the state.
+[[noreturn]] void throw_gradients_of_parts(const std::string& name) {
+  throw CheckpointError(cat(
+      "[trainer.resume] the checkpoint was saved between a backward and its step by ranks of which each had a part of "
+      "the gradients, such as that of '",
+      escape_controls(name), "'. Resume with the same strategy and the same mesh."));
+}
+
 StateTree save_gradients(Collecting& c) {
   StateTree gradients;
   for (const auto& [name, value] : unique_parameters(*c.run.model))
@@ -233,9 +242,10 @@ StateTree save_loggers(Collecting& c) { return logger_states(c.run); }
 StateTree gradients_of_rank(const RankValues& values, const RankPlace&) {
   const at::NoGradGuard no_grad;
   StateTree mean;
-  for (const StateTree* gradients : values)
+  for (const StateTree* gradients : values.all)
     for (const auto& [name, value] : gradients->as_map()) {
-      const Tensor part = value.tensor() / static_cast<double>(values.size());
+      const Tensor part = value.tensor() / static_cast<double>(values.all.size());
+      if (mean.contains(name) && mean.at(name).tensor().sizes() != part.sizes()) throw_gradients_of_parts(name);
       mean[name] = mean.contains(name) ? mean.at(name).tensor() + part : part;
     }
   return mean;
@@ -258,24 +268,28 @@ void load_strategy(Restoring& r, const StateTree& value) {
 // Current metrics of all ranks for the one that continues them; none for the others.
 StateTree logs_of_rank(const RankValues& values, const RankPlace& place) {
   LogStore logs;
-  logs.load_state(*values.front());
+  logs.load_state(*values.all.front());
   if (!place.continues_logs) logs.forget_running();
-  for (size_t i = 1; place.continues_logs && i < values.size(); ++i) {
+  for (size_t i = 1; place.continues_logs && i < values.counting.size(); ++i) {
     LogStore other;
-    other.load_state(*values[i]);
+    other.load_state(*values.counting[i]);
     logs.add_running(other);
   }
   return logs.state();
 }
 
 StateTree metrics_of_rank(const RankValues& values, const RankPlace& place) {
-  return MetricStore::of_rank(values, place.continues_logs);
+  return MetricStore::of_rank(values.counting, place.continues_logs);
 }
 
-// The generators for the first share of the data; null for the others, which draw new random numbers.
+// The generators of the share of the data. With other shares, those of the first rank for the first one, and null for
+// the others, which draw new random numbers.
 StateTree rng_of_rank(const RankValues& values, const RankPlace& place) {
-  return place.share > 0 ? nullptr : *values.front();
+  if (values.of_share) return *values.of_share;
+  return place.share > 0 ? nullptr : *values.all.front();
 }
+
+StateTree first_of_ranks(const RankValues& values, const RankPlace&) { return *values.all.front(); }
 
 using P = LoadPhase;
 
@@ -353,7 +367,7 @@ const CheckpointEntry kEntries[] = {
      .per_rank = true, .of_rank = rng_of_rank},
     {.key = "strategy", .phase = P::strategy,
      .save = [](Collecting& c) { return c.run.strategy->state(); },
-     .load = load_strategy, .per_rank = true},
+     .load = load_strategy, .per_rank = true, .of_rank = first_of_ranks},
 };
 // clang-format on
 

@@ -1,5 +1,7 @@
 #include "checkpointing/rank_states.h"
 
+#include <algorithm>
+
 #include "checkpointing/checkpoint_table.h"
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
@@ -20,29 +22,59 @@ void gather_rank_states(Collectives& collectives, StateTree& state) {
   state[checkpoint_keys::kRanks] = std::move(others);
 }
 
-StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t saved_shares,
-                        const RankPlace& place) {
-  const auto [rank, world_size, share, shares, continues_logs] = place;
-  StateTree state = saved;
-  if (saved_world_size == world_size && saved_shares == shares) {
-    if (rank == 0) return state;
-    const auto& others = saved.at(checkpoint_keys::kRanks).as_list();
-    if (static_cast<int64_t>(others.size()) != world_size - 1)
-      throw CheckpointError(cat("[trainer.resume] the checkpoint was saved by ", saved_world_size,
-                                " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
-    const StateTree& own = others[static_cast<size_t>(rank) - 1];
-    for (const CheckpointEntry& entry : checkpoint_entries())
-      if (entry.per_rank) state[entry.key] = own.at(entry.key);
-    return state;
+namespace {
+
+// Checkpoints of earlier versions have no roles: each rank had a share, and rank 0 logged.
+std::vector<RankRole> saved_roles(const std::vector<const StateTree*>& ranks) {
+  std::vector<RankRole> roles;
+  for (const StateTree* rank : ranks) {
+    const auto number = static_cast<int64_t>(roles.size());
+    const bool has_role = rank->contains("loop") && rank->at("loop").contains("role");
+    roles.push_back(has_role ? role_in(rank->at("loop").at("role"))
+                             : RankRole{.share = number, .counts = true, .logs = number == 0});
   }
+  return roles;
+}
+
+int64_t shares_of(const std::vector<RankRole>& roles) {
+  int64_t shares = 0;
+  for (const RankRole& role : roles) shares = std::max(shares, role.share + 1);
+  return shares;
+}
+
+}  // namespace
+
+StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, const RankPlace& place,
+                        const std::vector<RankRole>& roles) {
   std::vector<const StateTree*> ranks{&saved};
   if (saved.contains(checkpoint_keys::kRanks))
     for (const StateTree& other : saved.at(checkpoint_keys::kRanks).as_list()) ranks.push_back(&other);
+  if (static_cast<int64_t>(ranks.size()) != saved_world_size)
+    throw CheckpointError(cat("[trainer.resume] the checkpoint was saved by ", saved_world_size,
+                              " ranks, but holds the state of ", ranks.size(), "."));
+  const std::vector<RankRole> before = saved_roles(ranks);
+  StateTree state = saved;
+  if (before == roles) {
+    for (const CheckpointEntry& entry : checkpoint_entries())
+      if (entry.per_rank) state[entry.key] = ranks[static_cast<size_t>(place.rank)]->at(entry.key);
+    return state;
+  }
+  const StateTree* of_share = nullptr;
+  if (shares_of(before) == shares_of(roles))
+    of_share = ranks[static_cast<size_t>(std::ranges::find(before, place.share, &RankRole::share) - before.begin())];
   for (const CheckpointEntry& entry : checkpoint_entries()) {
-    if (!entry.of_rank) continue;
+    if (!entry.per_rank) continue;
     RankValues values;
-    for (const StateTree* saved_rank : ranks) values.push_back(&saved_rank->at(entry.key));
-    state[entry.key] = entry.of_rank(values, place);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const StateTree& value = ranks[rank]->at(entry.key);
+      values.all.push_back(&value);
+      if (before[rank].counts) values.counting.push_back(&value);
+    }
+    if (of_share) values.of_share = &of_share->at(entry.key);
+    if (entry.of_rank)
+      state[entry.key] = entry.of_rank(values, place);
+    else if (of_share)
+      state[entry.key] = *values.of_share;
   }
   return state;
 }

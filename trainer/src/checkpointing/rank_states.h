@@ -1,8 +1,11 @@
 #pragma once
 
+#include <vector>
+
 #include "checkpointing/checkpoint_entry.h"
 #include "fulgur/core/contracts/collectives.h"
 #include "fulgur/core/state/state_tree.h"
+#include "run/rank_role.h"
 
 namespace fulgur::detail {
 
@@ -10,9 +13,10 @@ namespace fulgur::detail {
 /// `state` of a checkpoint, as `ranks`. All ranks must call it.
 void gather_rank_states(Collectives& collectives, StateTree& state);
 
-/// The state from which a rank resumes, even if the checkpoint was saved with other numbers of ranks or of their shares
-/// of the data: `CheckpointEntry::of_rank` then decides about entries that differ between ranks; positions in the data
-/// are converted by samples when they are loaded.
-StateTree state_of_rank(const StateTree& state, int64_t saved_world_size, int64_t saved_shares, const RankPlace& place);
+/// The state from which a rank resumes, even if the roles of the ranks were others when it was saved:
+/// `CheckpointEntry::of_rank` then decides about entries that differ between ranks; positions in the data are converted
+/// by samples when they are loaded. `roles` are those of the ranks now.
+StateTree state_of_rank(const StateTree& state, int64_t saved_world_size, const RankPlace& place,
+                        const std::vector<RankRole>& roles);
 
 }  // namespace fulgur::detail

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "fulgur/core/state/state_bytes.h"
-#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 namespace {
@@ -23,16 +22,19 @@ RankRole role_of(const Strategy& strategy) {
           .logs = strategy.rank() == strategy.logging_rank()};
 }
 
+StateTree state_of_role(const RankRole& role) {
+  return StateTree::map({{"share", role.share}, {"counts", role.counts}, {"logs", role.logs}});
+}
+
+RankRole role_in(const StateTree& state) {
+  return {
+      .share = state.at("share").as_int(), .counts = state.at("counts").as_bool(), .logs = state.at("logs").as_bool()};
+}
+
 std::vector<RankRole> roles_of_ranks(Strategy& strategy) {
-  const RankRole own = role_of(strategy);
-  const std::string text = pack_state(StateTree::List{own.share, own.counts, own.logs});
   std::vector<RankRole> roles;
-  for (const std::string& of_rank : strategy.collectives().gather_text(text)) {
-    const StateTree role = unpack_state(of_rank);
-    roles.push_back({.share = role.as_list()[0].as_int(),
-                     .counts = role.as_list()[1].as_bool(),
-                     .logs = role.as_list()[2].as_bool()});
-  }
+  for (const std::string& state : strategy.collectives().gather_text(pack_state(state_of_role(role_of(strategy)))))
+    roles.push_back(role_in(unpack_state(state)));
   return roles;
 }
 

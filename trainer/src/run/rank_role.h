@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "fulgur/core/contracts/strategy.h"
+#include "fulgur/core/state/state_tree.h"
 
 namespace fulgur::detail {
 
@@ -17,6 +17,9 @@ struct RankRole {
 };
 
 RankRole role_of(const Strategy& strategy);
+/// For checkpoints.
+StateTree state_of_role(const RankRole& role);
+RankRole role_in(const StateTree& state);
 /// Those of all ranks, which must all call it.
 std::vector<RankRole> roles_of_ranks(Strategy& strategy);
 

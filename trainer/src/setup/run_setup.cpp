@@ -19,6 +19,7 @@
 #include "process/run_folder.h"
 #include "run/all_loggers.h"
 #include "run/memory_format.h"
+#include "run/rank_role.h"
 #include "setup/profile_report.h"
 #include "setup/rank_consistency.h"
 #include "setup/setup_steps.h"
@@ -33,13 +34,6 @@ void warn_of_no_limit(const ResolvedOptions& options) {
   if (options.has_no_limit)
     log::warn("trainer.no_limit", cat("neither max_epochs nor max_steps nor max_time is set; training stops after ",
                                       *options.epoch_limit, " epochs. Set one of them (max_epochs: -1 for no limit)"));
-}
-
-// The ranks that log have each share of the data the same number of times, next to each other.
-bool counts_in_training(const Strategy& strategy) {
-  const int64_t first = strategy.logging_rank(), rank = strategy.rank();
-  const int64_t copies = std::max<int64_t>((strategy.world_size() - first) / strategy.data_shares(), 1);
-  return rank < first || (rank - first) % copies == 0;
 }
 
 }  // namespace
@@ -58,7 +52,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                               .logs_counters = !run_.options.barebones,
                               .precision = &run_.strategy->precision(),
                               .strategy = run_.strategy.get()});
-  services_.logs.count_training(counts_in_training(*run_.strategy));
+  services_.logs.count_training(role_of(*run_.strategy).counts);
   check_options();
   run_.load.check();
   run_.components.pretrained.check();
