@@ -7,8 +7,6 @@ namespace fulgur::cli {
 namespace {
 
 constexpr int64_t kLargestBatch = 4096, kMostNeeded = 16;
-/// Predictions are not more exact than this.
-constexpr double kAsFast = 0.95;
 
 }  // namespace
 
@@ -19,9 +17,13 @@ const Prediction* NodePlan::best() const {
   for (const Prediction& one : shardings) any_starts |= one.obstacle.empty() && one.starts();
   for (const Prediction& one : shardings)
     if (runs(one)) fastest = std::max(fastest, one.samples_per_s);
-  for (const Prediction& one : shardings)
-    if (runs(one) && one.samples_per_s >= kAsFast * fastest) return &one;
-  return nullptr;
+  const Prediction* first = nullptr;
+  for (const Prediction& one : shardings) {
+    if (!runs(one) || one.samples_per_s < kAsFast * fastest) continue;
+    if (one.memory.total() <= kSafeShareOfMemory * one.limit) return &one;
+    if (!first) first = &one;
+  }
+  return first;
 }
 
 PlanSearch::PlanSearch(TracedModel& model, PlannedRun run, HardwareProfile profile)

@@ -97,7 +97,9 @@ std::string reasons(const NodePlan& plan) {
     if (why.empty()) {
       const double times = best->samples_per_s / one.samples_per_s;
       const std::string exposed = cat(": ", duration(one.exposed_s), " of its exchanges are not hidden");
-      if (times < 1)
+      if (times < 1 / kAsFast && one.memory.total() > kSafeShareOfMemory * one.limit)
+        why = "as fast, but its memory is within the error of the prediction of what there is";
+      else if (times < 1)
         why = cat(format_fixed((1 - times) * 100, 0), " % faster, which is less than the error of the prediction");
       else if (times < 1.01)
         why = "as fast, within 1 %";

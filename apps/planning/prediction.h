@@ -49,6 +49,9 @@ struct PlannedMemory {
   std::pair<const char*, double> largest() const;
 };
 
+/// Predictions of time are not more exact than this, and those of memory may be too low by the rest.
+inline constexpr double kAsFast = 0.95, kSafeShareOfMemory = 0.91;
+
 struct Prediction {
   Mesh mesh;
   PlannedSharding sharding = PlannedSharding::ddp;

@@ -1,9 +1,12 @@
 #include "fulgur/callbacks/model_summary.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -28,25 +31,26 @@ std::string with_commas(const std::string& number) {
   return out;
 }
 
-int64_t params_below(const std::vector<NamedParameter>& parameters, const std::string& prefix) {
-  int64_t count = 0;
-  for (const NamedParameter& parameter : parameters)
-    if (parameter.name.starts_with(prefix)) count += parameter.value.numel();
-  return count;
+// The number of values of a parameter.
+using Count = std::function<int64_t(const Tensor&)>;
+
+// That of all ranks together.
+Count count_of(RunContext& run) {
+  return [&run](const Tensor& parameter) { return c10::multiply_integers(run.run_weights().whole_sizes(parameter)); };
 }
 
 class Summary {
  public:
-  Summary(const torch::nn::Module& module, int64_t max_depth)
-      : max_depth_(max_depth), parameters_(unique_parameters(module)) {
-    visit(module, "", 1);
-    for (const NamedParameter& parameter : parameters_) {
-      const int64_t count = parameter.value.numel();
+  Summary(const torch::nn::Module& module, int64_t max_depth, const Count& count_values) : max_depth_(max_depth) {
+    for (const NamedParameter& parameter : unique_parameters(module)) {
+      const int64_t count = count_values(parameter.value);
+      counts_.emplace_back(parameter.name, count);
       total_ += count;
       if (parameter.value.requires_grad()) trainable_ += count;
       if (parameter.name.find('.') == std::string::npos) outside_ += count;
-      bytes_[parameter.value.scalar_type()] += static_cast<int64_t>(parameter.value.nbytes());
+      bytes_[parameter.value.scalar_type()] += count * static_cast<int64_t>(parameter.value.element_size());
     }
+    visit(module, "", 1);
     if (outside_ > 0 && max_depth_ != 0) rows_.push_back({"other params", "n/a", format_count(outside_), "n/a"});
   }
 
@@ -71,6 +75,13 @@ class Summary {
   }
 
  private:
+  int64_t params_below(const std::string& prefix) const {
+    int64_t below = 0;
+    for (const auto& [name, count] : counts_)
+      if (name.starts_with(prefix)) below += count;
+    return below;
+  }
+
   void visit(const torch::nn::Module& module, const std::string& prefix, int64_t depth) {
     std::string conv, conv_type;  // the previous sibling, if it is a convolution with a bias
     for (const auto& item : module.named_children()) {
@@ -79,8 +90,7 @@ class Summary {
       const std::string type = detail::short_type_name(child.name());
       ++(child.is_training() ? train_mode_ : eval_mode_);
       if (max_depth_ < 0 || depth <= max_depth_)
-        rows_.push_back(
-            {name, type, format_count(params_below(parameters_, name + ".")), child.is_training() ? "train" : "eval"});
+        rows_.push_back({name, type, format_count(params_below(name + ".")), child.is_training() ? "train" : "eval"});
       if (!conv.empty() && type.starts_with("BatchNorm"))
         notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which the following ", name, " (", type,
                              ") cancels. Create it with .bias(false)."));
@@ -129,7 +139,7 @@ class Summary {
   }
 
   int64_t max_depth_;
-  std::vector<NamedParameter> parameters_;
+  std::vector<std::pair<std::string, int64_t>> counts_;  // by parameter
   std::vector<Row> rows_;
   std::vector<std::string> notes_;
   int64_t total_ = 0, trainable_ = 0, outside_ = 0, train_mode_ = 0, eval_mode_ = 0;
@@ -139,10 +149,11 @@ class Summary {
 // Training memory per trainable parameter; empty if there are no such parameters, or an optimizer does not report its
 // state.
 std::string bytes_per_parameter(RunContext& run) {
+  const Count count_values = count_of(run);
   double count = 0, weights = 0, kept = 0, copies = static_cast<double>(run.meters().master_weight_bytes());
   for (const auto& [name, value] : unique_parameters(run.module())) {
     if (!value.requires_grad()) continue;
-    count += static_cast<double>(value.numel());
+    count += static_cast<double>(count_values(value));
     weights += static_cast<double>(value.nbytes());
   }
   kept = weights;
@@ -188,11 +199,13 @@ std::set<std::string> trained_names(const LightningModule& module) {
 }
 
 // Numbers of values of the parameters.
-std::pair<int64_t, int64_t> trainable_and_all(const torch::nn::Module& module) {
+std::pair<int64_t, int64_t> trainable_and_all(RunContext& run) {
+  const Count count_values = count_of(run);
   int64_t trainable = 0, all = 0;
-  for (const NamedParameter& parameter : unique_parameters(module)) {
-    all += parameter.value.numel();
-    if (parameter.value.requires_grad()) trainable += parameter.value.numel();
+  for (const NamedParameter& parameter : unique_parameters(run.module())) {
+    const int64_t count = count_values(parameter.value);
+    all += count;
+    if (parameter.value.requires_grad()) trainable += count;
   }
   return {trainable, all};
 }
@@ -200,7 +213,7 @@ std::pair<int64_t, int64_t> trainable_and_all(const torch::nn::Module& module) {
 }  // namespace
 
 std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth) {
-  return Summary(module, max_depth).lines();
+  return Summary(module, max_depth, [](const Tensor& parameter) { return parameter.numel(); }).lines();
 }
 
 void ModelSummary::Options::fields(Fields& f) {
@@ -211,7 +224,7 @@ ModelSummary::ModelSummary(Options options) : options_(options) {}
 
 void ModelSummary::on_fit_start(RunContext& run) {
   if (!run.is_global_zero()) return;
-  for (const std::string& line : summarize(run.module(), options_.max_depth)) run.print(line);
+  for (const std::string& line : Summary(run.module(), options_.max_depth, count_of(run)).lines()) run.print(line);
   trained_ = trained_names(run.module());
   if (const std::string line = bytes_per_parameter(run); !line.empty()) run.print(line);
 }
@@ -222,7 +235,7 @@ void ModelSummary::on_train_start(RunContext& run) {
   std::set<std::string> trained = trained_names(run.module());
   if (trained == trained_) return;
   trained_ = std::move(trained);
-  const auto [trainable, total] = trainable_and_all(run.module());
+  const auto [trainable, total] = trainable_and_all(run);
   run.print(cat("callbacks have changed which parameters are trained: now ", format_count(trainable),
                 " trainable params, ", format_count(total - trainable), " non-trainable params"));
 }

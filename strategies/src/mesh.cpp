@@ -153,12 +153,15 @@ void MeshStrategy::connect() {
                                                                                    .pipeline = options_.mesh.pipeline});
 }
 
+detail::PipelineShape MeshStrategy::pipeline_shape() const {
+  return {.ranks = options_.mesh.pipeline,
+          .stages_per_rank = stages_per_rank(),
+          .micro_batches = options_.micro_batches.value.value_or(kMicroBatchesPerRank * options_.mesh.pipeline)};
+}
+
 void MeshStrategy::make_executor(LightningModule& module) {
   const int64_t ranks = options_.mesh.pipeline;
-  const detail::PipelineShape shape{
-      .ranks = ranks,
-      .stages_per_rank = stages_per_rank(),
-      .micro_batches = options_.micro_batches.value.value_or(kMicroBatchesPerRank * ranks)};
+  const detail::PipelineShape shape = pipeline_shape();
   if (detail::allowed_micro_batches(options_.schedule, shape) != shape.micro_batches)
     throw ConfigError(cat("[strategies.mesh] with schedule: ", enum_text(options_.schedule),
                           ", micro_batches must be a ", "multiple of mesh.pipeline; got ", shape.micro_batches, " and ",
@@ -267,13 +270,18 @@ void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
 
 void MeshStrategy::note_size(const Batch& batch) {
   const int64_t samples = batch.size();
+  detail::PipelineShape shape = pipeline_shape();
   // The last batch of an epoch may be shorter.
-  if (!options_.micro_batches.value || samples <= largest_batch_) return;
+  if (samples <= largest_batch_) return;
   largest_batch_ = samples;
-  if (samples < *options_.micro_batches.value && rank() == 0)
-    log::warn("strategies.fewer_micro_batches",
-              cat("a batch of ", counted(samples, "sample"), " has as many micro-batches, and not micro_batches: ",
-                  *options_.micro_batches.value, ". Use larger batches, or fewer micro-batches"));
+  if (samples >= shape.micro_batches || rank() != 0) return;
+  shape.micro_batches = samples;
+  const std::string there =
+      cat("a batch of ", counted(samples, "sample"), " has as many micro-batches, and a bubble of ",
+          format_fixed(100 * detail::closed_form_bubble(options_.schedule, shape), 1), " %");
+  if (!options_.micro_batches.value) return log::info(cat("mesh: ", there));
+  log::warn("strategies.fewer_micro_batches", cat(there, ", not micro_batches: ", *options_.micro_batches.value,
+                                                  ". Use larger batches, or fewer micro-batches"));
 }
 
 std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Batch& batch,
@@ -346,6 +354,10 @@ void MeshStrategy::after_step(LightningModule& module, int64_t global_step) {
   if (!plan_) return;
   const int64_t every = options_.check_replicas_every;
   if (every > 0 && global_step % every == 0) parameters_->check_copies();
+}
+
+std::vector<int64_t> MeshStrategy::whole_sizes(const Tensor& parameter) const {
+  return parts_ && parts_->has(parameter) ? parts_->whole_sizes(parameter).vec() : FSDPStrategy::whole_sizes(parameter);
 }
 
 std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {

@@ -82,7 +82,7 @@ TEST_CASE("mesh handed over: a window whose gradients other ranks have is refuse
                                                   "--trainer.callbacks+=Finetuning",
                                                   "--trainer.callbacks.freeze",
                                                   "[first*, layer0*, layer1*]"};
-  interrupt_mesh(folder.path(), mesh, options, "2");
+  interrupt_mesh(folder.path(), mesh, options, "1");
   for (const auto& runs : {fit_alone(folder.path(), options + kResumed),
                            fit_mesh(folder.path(), {.data = 2, .pipeline = 2}, options + kResumed)}) {
     CHECK(all_exit(runs, 4));

@@ -59,6 +59,8 @@ std::string why_not(const MeshPrediction& one, const MeshPrediction& best) {
   if (!one.obstacle.empty()) return one.obstacle;
   if (best.holds_whole && !one.holds_whole) return "the whole module does not fit beside its parts";
   const double times = best.samples_per_s / one.samples_per_s;
+  if (times < 1 / kAsFast && one.memory.total() > kSafeShareOfMemory * one.limit)
+    return "as fast, but its memory is within the error of the prediction of what there is";
   if (times < 1.01) return "as fast, within 1 %";
   // For a sample, since steps have other numbers of them; as shares of the fastest's time.
   const auto more = [&](double own, double there) {

@@ -51,7 +51,14 @@ const MeshPrediction* MeshPlan::best() const {
   const auto starts = [&](const MeshPrediction& one) { return fits(one) && one.holds_whole; };
   auto found = std::ranges::find_if(meshes, starts);
   if (found == meshes.end()) found = std::ranges::find_if(meshes, fits);
-  return found == meshes.end() ? nullptr : &*found;
+  if (found == meshes.end()) return nullptr;
+  // The fastest come first.
+  const auto has_room = [&](const MeshPrediction& one) {
+    return fits(one) && one.holds_whole == found->holds_whole && one.samples_per_s >= kAsFast * found->samples_per_s &&
+           one.memory.total() <= kSafeShareOfMemory * one.limit;
+  };
+  const auto roomy = std::ranges::find_if(meshes, has_room);
+  return roomy == meshes.end() ? &*found : &*roomy;
 }
 
 MeshSearch::MeshSearch(TracedModel& model, PlanSearch& alone, const Config& config, const PlannedRun& run,

@@ -56,6 +56,9 @@ class LiveRunContext final : public RunContext,
   RunWeights& run_weights() override { return *this; }
   Tensor skipped_steps() const override { return services_.finite.skipped_steps(); }
   std::unique_ptr<WholeParameters> whole_parameters() override { return state_.strategy->whole_parameters(); }
+  std::vector<int64_t> whole_sizes(const Tensor& parameter) const override {
+    return state_.strategy->whole_sizes(parameter);
+  }
   StateTree optimizer_state(const Optimizer& optimizer) override { return state_.strategy->optimizer_state(optimizer); }
   std::optional<std::string> cannot_update_batch_norm() const override {
     return detail::cannot_update_batch_norm(state_);

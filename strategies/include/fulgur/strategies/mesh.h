@@ -20,6 +20,7 @@ class LayerRandom;
 class EvaluationUnits;
 class MeshGroups;
 class PipelineExecutor;
+struct PipelineShape;
 class StageOptimizers;
 struct StagePlan;
 class StageParameters;
@@ -108,6 +109,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void end_evaluation_round() override;
   void after_step(LightningModule& module, int64_t global_step) override;
   bool divides_parameters() const override { return divides_module() || FSDPStrategy::divides_parameters(); }
+  std::vector<int64_t> whole_sizes(const Tensor& parameter) const override;
   std::unique_ptr<WholeParameters> whole_parameters() override;
   /// Compares the weights of ranks with the same parameters, too.
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
@@ -136,6 +138,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   /// Makes the random numbers of ranks that compute the same values the same.
   void agree_on_random();
   int64_t stages_per_rank() const;
+  /// With the micro-batches of a batch that is large enough.
+  detail::PipelineShape pipeline_shape() const;
   void note_size(const Batch& batch);
   void exchange_gradients();
   /// Parameters are in what ranks compute with in training afterwards. All ranks must call it.

@@ -165,6 +165,8 @@ class FULGUR_API Strategy {
   virtual bool steps_apart() const { return false; }
   /// Whether this process has only a part of the parameters between steps; the others cannot be read then.
   virtual bool divides_parameters() const { return false; }
+  /// The sizes of a parameter of all ranks together, while this rank may have a part of it with other sizes.
+  virtual std::vector<int64_t> whole_sizes(const Tensor& parameter) const { return parameter.sizes().vec(); }
   /// Gathers divided parameters until the result is destroyed, or makes those that differ between ranks the same; what
   /// is written to them stays. Null if they are whole and the same. All ranks must call it.
   [[nodiscard]] virtual std::unique_ptr<WholeParameters> whole_parameters() { return nullptr; }
