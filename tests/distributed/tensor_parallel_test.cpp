@@ -321,6 +321,30 @@ TEST_CASE("tensor: what cannot be divided is refused, with the reason") {
   CHECK(says(message(planned(unused), wide()), "tensor_plan has no effect with mesh.tensor: 1"));
 }
 
+TEST_CASE("tensor: the summary counts the parameters of all ranks, and the bytes of one") {
+  const TemporaryFolder text, folder;
+  const auto runs = fit_mesh(folder.path(), {.pipeline = 1, .tensor = 2},
+                             wide_gpt(text, {"--trainer.max_steps", "1", "--trainer.enable_model_summary", "true"}));
+  REQUIRE(all_exit(runs, 0));
+  const Finished alone = fit_alone(
+      folder.path(), wide_gpt(text, {"--trainer.max_steps", "1", "--trainer.enable_model_summary", "true"}))[0];
+  const std::string all = runs[0].out + runs[0].err, of_one = alone.out + alone.err;
+  const auto line = [](const std::string& output, const std::string& what) {
+    const size_t at = output.find(what);
+    REQUIRE(at != std::string::npos);
+    const size_t begin = output.rfind('\n', at) + 1;
+    return output.substr(begin, output.find('\n', at) - begin);
+  };
+  for (const char* what : {"Trainable params", "Total params", "Bytes of params in float32"})
+    CHECK(line(all, what) == line(of_one, what));
+  const std::string bytes = line(all, "bytes per trainable parameter"), whole = line(of_one, "bytes per trainable");
+  const auto total = [](const std::string& text_of_bytes) {
+    return std::stod(text_of_bytes.substr(text_of_bytes.rfind("= ") + 2));
+  };
+  CHECK(total(bytes) > total(whole) / 2);
+  CHECK(total(bytes) < 0.6 * total(whole));
+}
+
 TEST_CASE("tensor: on GPUs the ranks compute what one process does, over NCCL", "[gpu]") {
   const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2},
                              Mesh{.pipeline = 2, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 4},
