@@ -163,9 +163,10 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
     all.push_back(cat("with state_dict_type: full, a save of fsdp gathers the whole module (", gib(whole),
                       " GiB) on each rank, which does not fit beside its parts: set state_dict_type: sharded"));
   if (std::ranges::any_of(meshes.plans, [](const MeshPlan& plan) { return plan.best() && !plan.best()->holds_whole; }))
-    all.push_back(cat("a run with a mesh begins, evaluates and saves with the whole module (", gib(whole),
-                      " GiB) on each rank, which does not fit beside its parts: steps of the proposed mesh are "
-                      "predicted, but such a run cannot start yet (docs/mesh.md)"));
+    all.push_back(cat("a run with a mesh evaluates with the whole module (", gib(whole),
+                      " GiB) on each rank, and gathers it for a save with state_dict_type: full, which does not fit "
+                      "beside its parts: set state_dict_type: sharded and limit_val_batches: 0, and evaluate its "
+                      "checkpoints with fsdp (docs/mesh.md)"));
   const FSDPStrategy::Options* const fsdp = fsdp_of(config);
   if (!fsdp) return all;
   if (fsdp->units.value) all.emplace_back("units are planned as auto, not as in the config");

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "fulgur/strategies/half_precision.h"
 #include "sharding/gradient_shards.h"
 #include "sharding/held_whole.h"
+#include "sharding/lost_values.h"
 #include "sharding/optimizer_shards.h"
 #include "sharding/parameter_shards.h"
 #include "sharding/unit_reducer.h"
@@ -91,25 +91,13 @@ void check_options(const FSDPStrategy::Options& options) {
     refuse("bucket_cap_mb", "Remove it, and set units: the gradients of a unit are exchanged at once.");
 }
 
-// Those of a parameter after a run in which no process had all of it.
-class LostValues final : public StoredValues {
- public:
-  Tensor read() const override {
-    throw Error(
-        "[strategies.fsdp] the values of the module are divided among the ranks of a run that has ended, since the "
-        "module was created without memory for them. Load a checkpoint of that run into the module.");
-  }
-};
-
-// Each parameter of the units, and what stands for it afterwards.
-std::vector<std::pair<Tensor, Tensor>> lost_values(const std::vector<std::unique_ptr<detail::FlatUnit>>& units) {
+// Each parameter of the units, and what stands for it after a run in which no process had all of it.
+std::vector<std::pair<Tensor, Tensor>> lost_units(const std::vector<std::unique_ptr<detail::FlatUnit>>& units) {
   std::vector<std::pair<Tensor, Tensor>> lost;
   for (const auto& unit : units)
     for (size_t i = 0; i < unit->parameters().size(); ++i) {
       const Tensor& value = unit->parameters()[i].value;
-      const Tensor whole =
-          at::empty_strided(unit->sizes(i), unit->strides(i), value.options().requires_grad(false).device(at::kMeta));
-      lost.emplace_back(value, stand_in(whole, c10::make_intrusive<LostValues>()));
+      lost.emplace_back(value, detail::lost_values("fsdp", value, unit->sizes(i), unit->strides(i)));
     }
   return lost;
 }
@@ -189,11 +177,9 @@ void FSDPStrategy::divide(LightningModule& module) {
   describe_units();
 }
 
-bool FSDPStrategy::divides_at_start() const {
-  return divides_all() && starts_before_forward_ && process_group() != nullptr;
-}
+bool FSDPStrategy::divides_at_start() const { return starts_before_forward_ && divides_parameters(); }
 
-bool FSDPStrategy::starts_on_host() const { return divides_at_start() && !device().is_cpu(); }
+bool FSDPStrategy::starts_on_host() const { return divides_all() && divides_at_start() && !device().is_cpu(); }
 
 void FSDPStrategy::place_module(LightningModule& module) {
   const auto parameters = unique_parameters(module);
@@ -203,16 +189,16 @@ void FSDPStrategy::place_module(LightningModule& module) {
   if (!is_deferred_ && !starts_on_host()) return DDPStrategy::place_module(module);
   precision().set_device(device());
   precision().convert_module(module);
-  on_host_ = &module;
-  to_host(module);
+  if (starts_on_host()) on_host_ = &module;
+  move_values(module, on_host_ ? at::Device(at::kCPU) : device());
   for (Tensor& buffer : module.buffers())
     if (buffer.defined()) buffer.set_data(buffer.to(device()));
 }
 
-void FSDPStrategy::to_host(LightningModule& module) {
+void FSDPStrategy::move_values(LightningModule& module, at::Device device) {
   const at::NoGradGuard no_grad;
-  const auto move = [](Tensor& value) {
-    if (value.defined() && !stored_values(value)) value.set_data(value.cpu());
+  const auto move = [device](Tensor& value) {
+    if (value.defined() && !stored_values(value)) value.set_data(value.to(device));
   };
   for (Tensor& parameter : module.parameters()) move(parameter);
   for (Tensor& buffer : module.buffers()) move(buffer);
@@ -427,13 +413,13 @@ void FSDPStrategy::teardown() noexcept {
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
   }
   std::vector<std::pair<Tensor, Tensor>> lost;
-  if (parameters_ && is_deferred_) lost = lost_values(shards_->units());
+  if (parameters_ && is_deferred_) lost = lost_units(shards_->units());
   give_back();
   for (const auto& [value, stands_for_it] : lost) replace_data(value, stands_for_it);
   // What is not divided, too: the module is on one device.
   if (LightningModule* const module = std::exchange(on_host_, nullptr); module && process_group()) {
     try {
-      to_host(*module);
+      move_values(*module, at::kCPU);
     } catch (const std::exception& error) {
       log::warn("strategies.divided_parameters", cat("the module is not on one device after the fit: ", error.what()));
     }

@@ -1,11 +1,15 @@
 #include "fulgur/strategies/mesh.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
 
 #include "fulgur/core/contracts/component_access.h"
 #include "fulgur/core/state/rng.h"
+#include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -14,11 +18,14 @@
 #include "pipeline/evaluation_units.h"
 #include "pipeline/executor.h"
 #include "pipeline/layer_random.h"
+#include "pipeline/received_parameters.h"
 #include "pipeline/stage_optimizers.h"
 #include "pipeline/stage_parameters.h"
 #include "pipeline/stage_parts.h"
 #include "pipeline/stage_shards.h"
+#include "sharding/first_rank_values.h"
 #include "sharding/held_whole.h"
+#include "sharding/lost_values.h"
 #include "sharding/optimizer_shards.h"
 #include "tensor/tensor_calls.h"
 
@@ -125,14 +132,20 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
   detail::SteppedParts::Copies copies;
   if (masters) copies = detail::take_copies(*masters, optimizers, whole_states_);
   if (options_.mesh.tensor > 1) divide_layers(module, std::move(divided.parameters));
-  if (options_.mesh.shard > 1) divide_stages(module, optimizers);
+  if (options_.mesh.shard > 1)
+    divide_stages(module, optimizers);
+  else
+    receive_parameters();
   if (parts_) {
+    if (shards_)
+      for (Tensor& norm : divided.of_norms)
+        if (shards_->units().has(norm)) norm = shards_->while_gathered(norm);
     calls_ = std::make_unique<detail::TensorCalls>(*parts_, divided.of_norms);
     if (executor_) executor_->divide_layers(*calls_);
   }
   saved_ = std::make_unique<detail::StageParts>(*mesh_, plan_->tensors, parts_, shards_);
   optimizers_ = std::make_shared<detail::StageOptimizers>(*mesh_, plan_->tensors, parts_, shards_, *saved_, optimizers,
-                                                          std::exchange(whole_states_, {}), copies);
+                                                          std::exchange(whole_states_, {}), copies, device());
   if (masters) masters->follow(optimizers_);
   stepped_ = optimizers;
   parameters_ = std::make_shared<detail::StageParameters>(*mesh_, plan_->tensors, parts_, shards_);
@@ -206,11 +219,16 @@ void MeshStrategy::divide_layers(const LightningModule& module, std::vector<deta
   parts_->divide();
 }
 
+void MeshStrategy::receive_parameters() {
+  for (const detail::StageTensor& tensor : plan_->tensors)
+    if (tensor.is_parameter) detail::receive_parameter(*mesh_, tensor, parts_.get(), device());
+}
+
 void MeshStrategy::divide_stages(const LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   shards_ = std::make_shared<detail::StageShards>(module, *mesh_, plan_->tensors, parts_.get(), optimizers,
                                                   options_.units.value, device());
   int64_t bytes = 0;
-  for (const auto& unit : shards_->units().units()) bytes += static_cast<int64_t>(unit->own_part().nbytes());
+  for (const auto& unit : shards_->units().units()) bytes += static_cast<int64_t>(unit->kept_part().nbytes());
   log::info(cat("mesh: ", shape_text(), " · between steps, rank ", rank(), " keeps ",
                 format_fixed(static_cast<double>(bytes) / 1e6, 3), " MB of parameters"));
 }
@@ -322,9 +340,20 @@ void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
   parameters_->spread_shared_values();
 }
 
+void MeshStrategy::make_whole(LightningModule& module) {
+  // Tensors of this mode have no versions, which parameters need.
+  const c10::InferenceMode normal(false);
+  for (auto& [name, value] : unique_parameters(module))
+    if (stored_values(value))
+      replace_data(value, detail::values_of_first_rank(*process_group(), "mesh", value, device()));
+}
+
 void MeshStrategy::before_evaluation(LightningModule& module) {
   detail::TensorCalls::stop();
-  if (!plan_) return FSDPStrategy::before_evaluation(module);
+  if (!plan_) {
+    if (divides_module() && is_deferred()) make_whole(module);
+    return FSDPStrategy::before_evaluation(module);
+  }
   collectives().set_activity("evaluation");
   if (evaluation_)
     parameters_->gather_buffers();
@@ -440,6 +469,18 @@ std::string MeshStrategy::describe() const {
   return connection.empty() ? connection : cat(connection, " · mesh: ", shape_text());
 }
 
+std::vector<std::pair<Tensor, Tensor>> MeshStrategy::lost_parameters() const {
+  std::vector<std::pair<Tensor, Tensor>> lost;
+  for (const detail::StageTensor& tensor : plan_->tensors) {
+    if (!tensor.is_parameter) continue;
+    const Tensor whole = parts_ && parts_->has(tensor.value)
+                             ? at::empty(parts_->whole_sizes(tensor.value), at::TensorOptions(at::kMeta))
+                             : tensor.value;
+    lost.emplace_back(tensor.value, detail::lost_values("mesh", tensor.value, whole.sizes(), whole.strides()));
+  }
+  return lost;
+}
+
 void MeshStrategy::give_back() noexcept {
   if (optimizers_) optimizers_->give_back();
   optimizers_.reset();
@@ -465,8 +506,13 @@ void MeshStrategy::abandon() noexcept {
 }
 
 void MeshStrategy::teardown() noexcept {
+  std::vector<std::pair<Tensor, Tensor>> lost;
   try {
-    if (parameters_ && process_group()) {
+    // A process may not have the memory for all of them.
+    if (parameters_ && is_deferred()) {
+      if (evaluation_) evaluation_->abandon();
+      lost = lost_parameters();
+    } else if (parameters_ && process_group()) {
       leave_evaluation();
       parameters_->gather();
     }
@@ -475,6 +521,7 @@ void MeshStrategy::teardown() noexcept {
               cat("the parameters are divided among the ranks after the fit, and cannot be read: ", error.what()));
   }
   give_back();
+  for (const auto& [value, stands_for_it] : lost) replace_data(value, stands_for_it);
   largest_batch_ = 0;
   FSDPStrategy::teardown();
 }

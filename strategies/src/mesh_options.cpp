@@ -18,6 +18,7 @@ FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
     of_fsdp.shard_size.value = options.mesh.shard;
     of_fsdp.units = options.units;
   }
+  of_fsdp.deferred_init = options.deferred_init;
   of_fsdp.state_dict_type = options.state_dict_type;
   of_fsdp.process_group_backend = options.process_group_backend;
   of_fsdp.cluster_environment = options.cluster_environment;
@@ -129,6 +130,9 @@ void MeshStrategy::Options::fields(Fields& f) {
   f(evaluation, "evaluation",
     "What evaluations gather, whose steps read the whole module on each rank: all parameters (whole), or units, as "
     "operations read them, in each batch, if a device cannot hold all parameters.");
+  f(deferred_init, "deferred_init",
+    "If parameters are divided, the model of a config is created without memory for its large parameters, whose values "
+    "are computed when they are divided. false: each process creates the whole model.");
   f(state_dict_type, "state_dict_type",
     "Checkpoints have whole tensors, which rank 0 writes (full), or parts of tensors, which all ranks write at the "
     "same time (sharded). Any mesh, any number of ranks and any strategy can load either.");

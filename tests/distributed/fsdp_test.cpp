@@ -1,12 +1,12 @@
 // fsdp: what ddp computes, with the optimizers' states, and gradients, divided among the ranks.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <fstream>
 
 #include "checkpoint_contents.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/text/text.h"
+#include "peak_memory.h"
 #include "ranks.h"
 #include "support/gpu.h"
 
@@ -112,42 +112,10 @@ TEST_CASE("fsdp: weights that are computed when they are divided are those of a 
 
 TEST_CASE("fsdp: no rank has memory for all parameters, not even at the start and at the end") {
   const auto peak_mib = [](const Arguments& more) {
-    const TemporaryFolder folder;
-    const std::string text = (folder.path() / "text.txt").string();
-    std::ofstream(text) << std::string(20000, 'a');
-    const Arguments model{"fit", "--model",        "GPT", "--model.n_layer",
-                          "16",  "--model.n_embd", "512", "--model.vocab_size",
-                          "256", "--optimizer",    "SGD"};
-    const Arguments data{"--data", "TextDataModule", "--data.path", text, "--data.tokens", "byte"};
-    const Arguments run_options{"--trainer.accelerator",
-                                "cpu",
-                                "--trainer.devices",
-                                "4",
-                                "--trainer.max_steps",
-                                "0",
-                                "--trainer.default_root_dir",
-                                folder.path().string(),
-                                "--trainer.strategy",
-                                "fsdp",
-                                "--trainer.num_sanity_val_steps",
-                                "0",
-                                "--trainer.enable_checkpointing",
-                                "false"};
-    const Finished run =
-        trainer(model + data + run_options + more, {.folder = folder.path(),
-                                                    .environment = {"OMP_NUM_THREADS=1"},
-                                                    // Not a fork of a process whose malloc has adapted to other blocks.
-                                                    .address_space_mb = 1 << 20});
-    const std::string output = run.out + run.err;
-    INFO(output);
-    REQUIRE(run.exit_code == 0);
-    const std::string_view before = "peak memory: cpu ";
-    const size_t at = output.find(before);
-    REQUIRE(at != std::string::npos);
-    return std::stod(output.substr(at + before.size()));
+    return peak_without_steps(4, Arguments{"--trainer.strategy", "fsdp"} + more);
   };
   const Arguments divided{"--trainer.strategy.sharding", "parameters", "--trainer.strategy.state_dict_type", "sharded"};
-  const double nothing = peak_mib(divided + Arguments{"--model.n_layer", "1", "--model.n_embd", "64"});
+  const double nothing = peak_mib(divided + kAlmostNoModel);
   const double parts = peak_mib(divided) - nothing;
   const double all = peak_mib({"--trainer.strategy.sharding", "gradients"}) - nothing;
   // 16 blocks of 12 MiB.

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <fstream>
 
 #include "checkpoint_contents.h"
 #include "mesh_runs.h"
+#include "peak_memory.h"
 
 namespace mesh_evaluation_test {
 
@@ -117,51 +117,22 @@ TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal i
 }
 
 TEST_CASE("mesh evaluations: no rank has memory for all parameters") {
-  // 16 blocks of 12 MiB.
-  const auto peak_mib = [](const Arguments& more) {
-    const TemporaryFolder folder;
-    const std::string text = (folder.path() / "text.txt").string();
-    std::ofstream(text) << std::string(2000, 'a');
-    const Arguments model{"fit", "--model",        "GPT", "--model.n_layer",
-                          "16",  "--model.n_embd", "512", "--model.vocab_size",
-                          "256", "--optimizer",    "SGD"};
-    const Arguments data{
-        "--data", "TextDataModule",       "--data.path", text, "--data.tokens", "byte", "--data.block_size",
-        "16",     "--data.test_fraction", "0.1"};
-    const Finished run =
-        trainer(model + data +
-                    Arguments{"--trainer.accelerator",
-                              "cpu",
-                              "--trainer.devices",
-                              "4",
-                              "--trainer.max_steps",
-                              "1",
-                              "--trainer.default_root_dir",
-                              folder.path().string(),
-                              "--trainer.strategy",
-                              "mesh",
-                              "--trainer.strategy.mesh.pipeline",
-                              "4",
-                              "--trainer.limit_val_batches",
-                              "4",
-                              "--trainer.enable_checkpointing",
-                              "false",
-                              "--trainer.val_check_interval",
-                              "1",
-                              "--trainer.num_sanity_val_steps",
-                              "0"} +
-                    more,
-                {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}, .address_space_mb = 1 << 20});
-    INFO(run.out + run.err);
-    REQUIRE(run.exit_code == 0);
-    const std::string output = run.out + run.err;
-    const std::string_view before = "peak memory: cpu ";
-    const size_t at = output.find(before);
-    REQUIRE(at != std::string::npos);
-    return std::stod(output.substr(at + before.size()));
+  const Arguments axes =
+      GENERATE(Arguments{"--trainer.strategy.mesh.pipeline", "4"},
+               Arguments{"--trainer.strategy.mesh.pipeline", "2", "--trainer.strategy.mesh.tensor", "2"});
+  const auto peak_mib = [&](const Arguments& more) {
+    return peak_without_steps(
+        4, Arguments{"--trainer.strategy", "mesh", "--trainer.allocator.keep_freed_memory", "false",
+                     "--trainer.max_steps", "1", "--trainer.val_check_interval", "1", "--trainer.limit_val_batches",
+                     "2", "--data.block_size", "16", "--data.batch_size", "4", "--data.test_fraction", "0.1"} +
+               axes + more);
   };
-  INFO("whole " << peak_mib({}) << ", units " << peak_mib(kUnits) << " MiB");
-  CHECK(peak_mib(kUnits) < peak_mib({}));
+  const double nothing = peak_mib(kAlmostNoModel + Arguments{"--model.n_layer", "4"});
+  const double units = peak_mib(kUnits) - nothing, whole = peak_mib({}) - nothing;
+  CAPTURE(axes, nothing, units, whole);
+  // A quarter of 16 blocks of 12 MiB, twice, and three of them.
+  CHECK(units < 2 * 192 / 4 + 3 * 12);
+  CHECK(whole > 192);
 }
 
 TEST_CASE("mesh evaluations: options without an effect are refused") {

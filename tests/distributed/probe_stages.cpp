@@ -63,7 +63,7 @@ class ProbeStages : public fulgur::LightningModule {
     int64_t layers = 4, width = 8;
     double dropout = 0, sleep_ms = 0;
     bool ties = false, norm = false, chooses_shapes = false, forgets = false, manual = false;
-    bool scales = false, drops = false, shuffles = false;
+    bool scales = false, drops = false, shuffles = false, reads_memory = false;
     std::string trouble = "none", mistake = "none";
     void fields(fulgur::Fields& f) {
       f(layers, "layers", "Layers between the first and the last.").at_least(1);
@@ -77,6 +77,7 @@ class ProbeStages : public fulgur::LightningModule {
       f(manual, "manual", "Manual optimization.");
       f(scales, "scales", "The last layer multiplies by a parameter without dimensions.");
       f(drops, "drops", "A hook sets the gradients of biases to zero after backward.");
+      f(reads_memory, "reads_memory", "The constructor reads the memory of a weight.");
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
@@ -90,6 +91,7 @@ class ProbeStages : public fulgur::LightningModule {
       layers_.push_back(register_module(
           cat("layer", i), torch::nn::Linear(torch::nn::LinearOptions(options.width, options.width).bias(false))));
     last_ = register_module("last", torch::nn::Linear(options.width, 2));
+    if (options.reads_memory) static_cast<void>(layers_.front()->weight.data_ptr<float>());
     if (options.scales) scale_ = register_parameter("scale", at::full({}, 1.5));
     if (options.mistake == "counts") count_ = register_buffer("count", at::zeros({}));
     if (options.norm) norm_ = register_module("norm", fulgur::nn::BatchNorm1d(options.width));

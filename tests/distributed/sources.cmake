@@ -20,11 +20,13 @@ set(TEST_SOURCES
   global_batch_test.cpp
   launch_test.cpp
   lost_node_test.cpp
+  mesh_deferred_test.cpp
   mesh_evaluation_test.cpp
   mesh_handover_test.cpp
   mesh_masters_test.cpp
   mesh_parts_test.cpp
   mesh_runs.cpp
+  peak_memory.cpp
   mesh_shard_test.cpp
   mesh_test.cpp
   ranks.cpp

@@ -132,15 +132,17 @@ TEST_CASE("tensor: norms, dropout and residual sums of a part of the tokens") {
 
 TEST_CASE("tensor: with sequence, a rank has its part of the tokens, if the ranks divide them") {
   const Arguments options = wide({"--model.deep", "true", "--trainer.max_steps", "3"});
-  const auto tokens = [&](const std::string& plan, int ranks) {
+  const auto tokens = [&](const std::string& plan, int ranks, int shard = 1) {
     const TemporaryFolder folder;
-    const auto runs = fit_mesh(folder.path(), planned({.pipeline = 1, .tensor = ranks}, plan), options);
+    const auto runs = fit_mesh(folder.path(), planned({.pipeline = 1, .tensor = ranks, .shard = shard}, plan), options);
     REQUIRE(all_exit(runs, 0));
     return lines_of(folder.path(), runs, 1, "tokens of the norm: ").at(0);
   };
   CHECK(tokens("{up: column, down: row}", 2) == "2");
   CHECK(tokens("{up: column, down: row, norm: sequence}", 2) == "1");
   CHECK(tokens("{up: column, down: row, norm: sequence}", 4) == "2");
+  // The memory of the norm is away between steps.
+  CHECK(tokens("{up: column, down: row, norm: sequence}", 2, /*shard=*/2) == "1");
 }
 
 TEST_CASE("tensor: clipping by the norm of all parts, accumulation, shorter windows, skipped steps and validation") {

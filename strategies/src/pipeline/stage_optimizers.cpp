@@ -9,6 +9,7 @@
 #include "fulgur/core/state/state_bytes.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "sharding/first_rank_values.h"
 #include "sharding/optimizer_shards.h"
 #include "sharding/step_count.h"
 
@@ -37,7 +38,7 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
                                  std::shared_ptr<const TensorShards> parts, std::shared_ptr<StageShards> shards,
                                  const StageParts& saved, std::vector<Optimizer*> optimizers,
                                  const std::map<const Optimizer*, StateTree>& whole,
-                                 const std::unordered_map<const void*, Tensor>& copies)
+                                 const std::unordered_map<const void*, Tensor>& copies, at::Device device)
     : mesh_(mesh),
       saved_(saved),
       parts_(std::move(parts)),
@@ -66,21 +67,27 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
           if (!known.contains(parameter.unsafeGetTensorImpl()))
             throw ConfigError(cat("[strategies.mesh] ", optimizer->name(), " steps '", escape_controls(name),
                                   "', which is not a parameter of the module. Register it, or use strategy: ddp."));
-          return shard_of(parameter, copies);
+          return shard_of(parameter, copies, device);
         },
         sum_over_ranks);
     load_state(*optimizer, state);
   }
 }
 
-Tensor StageOptimizers::shard_of(const Tensor& parameter, const std::unordered_map<const void*, Tensor>& copies) {
+Tensor StageOptimizers::shard_of(const Tensor& parameter, const std::unordered_map<const void*, Tensor>& copies,
+                                 at::Device device) {
   const at::NoGradGuard no_grad;
   const auto copy = copies.find(parameter.unsafeGetTensorImpl());
-  if (copy != copies.end()) with_copies_.insert(parameter.unsafeGetTensorImpl());
+  Tensor whole;
+  if (copy != copies.end()) {
+    with_copies_.insert(parameter.unsafeGetTensorImpl());
+    // Ranks that step nothing of it take part in sending it, too.
+    whole = values_of_first_rank(mesh_.whole(), "mesh", copy->second.detach(), device);
+  }
   if (!owns(parameter)) return at::empty({0}, parameter.options().requires_grad(false)).set_requires_grad(true);
-  if (copy == copies.end())
+  if (!whole.defined())
     return shards_ ? shards_->units().make_shard(parameter) : parameter.detach().set_requires_grad(true);
-  const Tensor own = own_copy(parameter, copy->second.detach()).set_requires_grad(true);
+  const Tensor own = own_copy(parameter, whole).set_requires_grad(true);
   if (shards_) {
     const auto [unit, index] = shards_->units().place_of(parameter);
     shards_->units().shard(unit, index) = own;

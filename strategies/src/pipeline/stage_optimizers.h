@@ -27,12 +27,13 @@ class StageOptimizers final : public DividedMasterWeights {
   /// cannot step shards, such as LBFGS or Muon, and for copies of weights in another precision.
   /// `parts`: what the ranks along `tensor` divide; `shards`: what those along `shard` do; nullptr: nothing. States of
   /// `whole`, of which nothing but the rates of the groups is in the optimizers yet, replace those that they have.
-  /// `copies`: whole float32 copies of parameters, by their addresses, of which the optimizers step this rank's parts.
+  /// `copies`: whole float32 copies of parameters, by their addresses, of which the optimizers step this rank's parts;
+  /// those that stand for values get memory on `device`, one after the other. All ranks must call it.
   /// `saved`: what this rank writes of a checkpoint; it must outlive this.
   StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<const TensorShards> parts,
                   std::shared_ptr<StageShards> shards, const StageParts& saved, std::vector<Optimizer*> optimizers,
                   const std::map<const Optimizer*, StateTree>& whole,
-                  const std::unordered_map<const void*, Tensor>& copies);
+                  const std::unordered_map<const void*, Tensor>& copies, at::Device device);
   StageOptimizers(const StageOptimizers&) = delete;
   StageOptimizers& operator=(const StageOptimizers&) = delete;
 
@@ -60,7 +61,7 @@ class StageOptimizers final : public DividedMasterWeights {
 
  private:
   /// What an optimizer steps in place of a parameter.
-  Tensor shard_of(const Tensor& parameter, const std::unordered_map<const void*, Tensor>& copies);
+  Tensor shard_of(const Tensor& parameter, const std::unordered_map<const void*, Tensor>& copies, at::Device device);
   /// This rank's part of a whole copy of an owned parameter.
   Tensor own_copy(const Tensor& parameter, const Tensor& whole) const;
   /// The sizes of a parameter of all ranks together.

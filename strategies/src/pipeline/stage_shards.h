@@ -16,8 +16,8 @@ namespace fulgur::detail {
 /// units. Between steps, each of them keeps its part of each unit.
 class StageShards {
  public:
-  /// All parameters are there at first. `tensors` are those of the plan; `parts` are what ranks along `tensor` divide,
-  /// or nullptr. `patterns` are those of `parameter_units`. All ranks must call it.
+  /// Parameters that stand for values get what this rank has of them. `tensors` are those of the plan; `parts` are what
+  /// ranks along `tensor` divide, or nullptr. `patterns` are those of `parameter_units`. All ranks must call it.
   StageShards(const LightningModule& module, MeshGroups& mesh, const std::vector<StageTensor>& tensors,
               TensorShards* parts, const std::vector<Optimizer*>& optimizers,
               const std::optional<std::vector<std::string>>& patterns, at::Device device);
@@ -29,6 +29,8 @@ class StageShards {
   /// Keeps this rank's parts, as they are in the units now.
   void free();
   bool are_there() const { return are_there_; }
+  /// A tensor whose memory is that of a parameter of this rank while it is gathered.
+  Tensor while_gathered(const Tensor& parameter) const;
   /// What this rank keeps of a parameter, as a vector: of the last `free`, and of the steps since.
   Tensor own_elements(const Tensor& parameter) const;
   /// A buffer with the parts of all ranks of a unit, which is free. All ranks must call it.

@@ -15,6 +15,7 @@
 #include "fulgur/core/system/free_memory.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "sharding/first_rank_values.h"
 #include "sharding/parameter_units.h"
 #include "sharding/step_count.h"
 
@@ -45,13 +46,6 @@ Tensor range_of(const Tensor& whole, at::IntArrayRef strides, const FlatUnit::Ra
   return in_memory_order(ordered).narrow(0, begin, count).clone();
 }
 
-bool is_first_rank(const ShardGroups& groups) { return groups.whole().place().rank == 0; }
-
-void send_from_first_rank(const ShardGroups& groups, const Tensor& values) {
-  std::vector<Tensor> one{values};
-  run_exchange(groups.whole(), "fsdp", [&] { groups.whole().impl().group->broadcast(one)->wait(); });
-}
-
 }  // namespace
 
 DividedUnits::DividedUnits(const LightningModule& module, const std::vector<NamedParameter>& parameters,
@@ -77,6 +71,7 @@ DividedUnits::DividedUnits(const LightningModule& module, const std::vector<Name
           .push_back(std::move(parameter));
     }
     for (auto& [kind, members] : alike) {
+      if (making.begin_unit && !making.begin_unit(members)) continue;
       for (size_t i = 0; i < members.size(); ++i)
         places_.emplace(members[i].value.unsafeGetTensorImpl(), Place{units_.size(), i});
       shards_.emplace_back(members.size());
@@ -84,24 +79,14 @@ DividedUnits::DividedUnits(const LightningModule& module, const std::vector<Name
       const bool wait =
           std::ranges::any_of(members, [](const NamedParameter& each) { return stored_values(each.value) != nullptr; });
       units_.push_back(std::make_unique<FlatUnit>(std::move(members), device, groups.parts().rank(),
-                                                  groups.parts().world_size(), is_first_rank(groups)));
-      if (wait) send_from_first_rank(groups, units_.back()->buffer());
+                                                  groups.parts().world_size(), is_first_rank(groups.whole())));
+      if (wait) send_from_first_rank(groups.whole(), "fsdp", units_.back()->buffer());
       were_computed = were_computed || wait;
       if (making.keep_parts) units_.back()->keep_part();
       if (making.on_unit) making.on_unit(*units_.back());
     }
     if (were_computed) return_free_memory();
   }
-}
-
-Tensor DividedUnits::whole_values(const Tensor& tensor) const {
-  if (!stored_values(tensor)) return tensor;
-  Tensor whole =
-      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().requires_grad(false).device(device_));
-  const at::NoGradGuard no_grad;
-  if (is_first_rank(groups_)) whole.copy_(read_now(tensor));
-  send_from_first_rank(groups_, whole);
-  return whole;
 }
 
 DividedUnits::~DividedUnits() {

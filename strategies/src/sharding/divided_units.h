@@ -22,6 +22,8 @@ class DividedUnits {
     /// Patterns of `parameter_units`.
     std::optional<std::vector<std::string>> patterns = {};
     bool keep_parts = false;  ///< the parts have memory apart from the units
+    /// Gets the parameters of each unit before it is made. false: other ranks have it, and it is not made here.
+    std::function<bool(const std::vector<NamedParameter>&)> begin_unit = {};
     /// Gets each unit before the next one is made.
     std::function<void(FlatUnit&)> on_unit = {};
     /// Parameters of which this differs are in different units.
@@ -60,9 +62,6 @@ class DividedUnits {
   /// Replaces this rank's elements in the states of parameters that the optimizer steps here by whole tensors, if this
   /// rank `keeps` them. All ranks that have parts must call it.
   void join_states(const Optimizer& optimizer, StateTree& of_parameters, bool keeps) const;
-  /// The tensor, or the one for which it stands, on the device of the units. All ranks must call it for the same
-  /// tensors, and get the values of the first rank.
-  Tensor whole_values(const Tensor& tensor) const;
   /// This rank's elements of a whole tensor of the state of a parameter, which may stand for a stored one. Throws a
   /// CheckpointError that names the parameter and the `entry` of its state if the tensor has another shape.
   Tensor own_elements(const std::string& name, const Tensor& parameter, const std::string& entry,

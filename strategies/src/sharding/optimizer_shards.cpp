@@ -10,6 +10,7 @@
 #include "fulgur/core/state/stored_values.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
+#include "sharding/first_rank_values.h"
 #include "sharding/step_count.h"
 
 namespace fulgur::detail {
@@ -90,7 +91,7 @@ OptimizerShards::OptimizerShards(const LightningModule& module, const std::vecto
         for (const Tensor& parameter : group.params)
           if (has(parameter)) is_stepped[place_of(parameter).unit] = true;
     stepped_.emplace(units(), divided.masters, is_stepped, in_host_memory, device,
-                     [this](const Tensor& copy) { return whole_values(copy); });
+                     [&](const Tensor& copy) { return values_of_first_rank(groups.whole(), "fsdp", copy, device); });
   }
   for (Optimizer* optimizer : optimizers) {
     const auto waits = loaded.find(optimizer);

@@ -46,7 +46,7 @@ TensorShards::TensorShards(LayerExchange& ranks, std::vector<DividedParameter> p
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& value = parameters_[i].value;
     places_.emplace(value.unsafeGetTensorImpl(), i);
-    if (!here.contains(value.unsafeGetTensorImpl())) continue;
+    if (!here.contains(value.unsafeGetTensorImpl()) || stored_values(value)) continue;
     own_[i] = own_part(parameters_[i], value, rank(), size());
     by_memory_.add(own_[i], i);
   }
@@ -57,12 +57,19 @@ void TensorShards::divide() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const DividedParameter& parameter = parameters_[i];
+    if (stored_values(parameter.value)) continue;
     const Tensor part = own_part(parameter, parameter.value, rank(), size());
     // Optimizers step the same memory all the time.
     if (own_[i].defined()) own_[i].copy_(part);
     Tensor(parameter.value).set_data(own_[i].defined() ? own_[i] : part);
     if (wholes_[i].defined()) clear_storage(wholes_[i].storage());
   }
+}
+
+void TensorShards::keep(const Tensor& parameter) {
+  const size_t index = places_.at(parameter.unsafeGetTensorImpl());
+  own_[index] = parameter.detach();
+  by_memory_.add(own_[index], index);
 }
 
 void TensorShards::move_to(const FlatUnit& unit) {

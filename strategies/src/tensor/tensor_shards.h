@@ -19,7 +19,8 @@ namespace fulgur::detail {
 class TensorShards {
  public:
   /// The parameters are whole at first. `here` are the parameters of this rank's stages; the memory of others belongs
-  /// to `StageParameters`.
+  /// to `StageParameters`. Those that stand for values get this rank's part of them later, and those that are here are
+  /// kept then (`keep`), before anything is gathered.
   TensorShards(LayerExchange& ranks, std::vector<DividedParameter> parameters,
                const std::unordered_set<const void*>& here);
   TensorShards(const TensorShards&) = delete;
@@ -31,6 +32,8 @@ class TensorShards {
   const std::vector<DividedParameter>& parameters() const { return parameters_; }
   bool has(const Tensor& parameter) const { return places_.contains(parameter.unsafeGetTensorImpl()); }
 
+  /// Keeps the value of a parameter that stood for values before, which is this rank's part.
+  void keep(const Tensor& parameter);
   /// Gives each parameter this rank's part of its values.
   void divide();
   /// Gives each parameter the values of all ranks. All ranks must call it.

@@ -78,7 +78,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
     return divides_ && (options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid);
   }
   /// Whether the model of a config is created so.
-  bool defers_init() const { return divides_all() && options_.deferred_init; }
+  virtual bool defers_init() const { return divides_all() && options_.deferred_init; }
   /// Throws a ConfigError for what does not work with this sharding.
   void configure(StrategySetup setup) override;
   /// Divides the optimizers. Throws a ConfigError for one that needs whole parameters, such as Muon or LBFGS, and for
@@ -117,6 +117,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   FSDPStrategy(Options options, bool divides);
 
   void place_module(LightningModule& module) override;
+  /// Whether the module was created without memory for its parameters, which stood for their values when it was placed.
+  bool is_deferred() const { return is_deferred_; }
   std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
                                                          bool find_unused_parameters,
                                                          const std::vector<std::vector<int64_t>>& buckets) override;
@@ -124,13 +126,14 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
 
  private:
   bool divides_gradients() const { return divides_ && options_.sharding != Sharding::optimizer; }
+  /// Whether the run divides the parameters before it uses any.
   bool divides_at_start() const;
   /// Whether the module is in host memory before and after the training, since one device may not hold it.
   bool starts_on_host() const;
   /// Divides the optimizers of the run, and with `parameters` all parameters of the module.
   void divide(LightningModule& module);
   /// What has values, from whatever device the module was made on.
-  static void to_host(LightningModule& module);
+  static void move_values(LightningModule& module, at::Device device);
   void move_undivided(LightningModule& module) const;
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
@@ -148,7 +151,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   std::shared_ptr<detail::ParameterShards> parameters_;  ///< with `parameters` and `hybrid`
   bool starts_before_forward_ = false;
   LightningModule* on_host_ = nullptr;  ///< began in host memory, and ends there
-  bool is_deferred_ = false;            ///< the module was created without memory for its parameters
+  bool is_deferred_ = false;
 };
 
 }  // namespace fulgur

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/contracts/tensor_plan.h"
@@ -64,6 +65,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
     std::map<std::string, TensorSplit> tensor_plan = {};
     Auto<std::vector<std::string>> units = {};
     Evaluation evaluation = Evaluation::whole;
+    bool deferred_init = true;
     StateDictType state_dict_type = StateDictType::full;
     std::string process_group_backend = "auto";
     std::string cluster_environment = "auto";
@@ -79,6 +81,9 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   ~MeshStrategy() override;
 
   std::string name() const override { return "mesh"; }
+  bool defers_init() const override {
+    return options_.deferred_init && (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1 || divides_all());
+  }
   /// Throws a ConfigError that names the axis if the axes do not divide the number of ranks.
   void configure(StrategySetup setup) override;
   int64_t data_shares() const override { return divides_module() ? data_ * options_.mesh.shard : world_size(); }
@@ -129,8 +134,12 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
 
  private:
   bool divides_module() const { return (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1) && process_group(); }
+  /// Gives parameters that stand for values memory for all of these, in a run that only evaluates.
+  void make_whole(LightningModule& module);
   /// Divides layers among the ranks of the axis `tensor`.
   void divide_layers(const LightningModule& module, std::vector<detail::DividedParameter> divided);
+  /// Gives parameters that stand for values what this rank keeps of them.
+  void receive_parameters();
   /// Divides what this rank has among the ranks of the axis `shard`.
   void divide_stages(const LightningModule& module, const std::vector<Optimizer*>& optimizers);
   void make_executor(LightningModule& module);
@@ -144,6 +153,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void exchange_gradients();
   /// Parameters are in what ranks compute with in training afterwards. All ranks must call it.
   void leave_evaluation() const;
+  /// Each parameter, and what stands for it after a run in which no process had all of it.
+  std::vector<std::pair<Tensor, Tensor>> lost_parameters() const;
   void give_back() noexcept;
   /// For checkpoints.
   std::string shape_text() const;
