@@ -71,6 +71,10 @@ void check_options(const FSDPStrategy::Options& options) {
     throw ConfigError(
         cat("[strategies.fsdp] ", option, " has no effect with sharding: ", enum_text(options.sharding), ". ", advice));
   };
+  const bool divides_all =
+      options.sharding == FSDPStrategy::Sharding::parameters || options.sharding == FSDPStrategy::Sharding::hybrid;
+  if (!options.deferred_init && !divides_all)
+    refuse("deferred_init: false", "Each process creates the whole model anyway. Remove it.");
   if (options.compression == DDPStrategy::Compression::powersgd || options.local_sgd)
     throw ConfigError(cat("[strategies.fsdp] ", options.local_sgd ? "local_sgd" : "compression: powersgd",
                           " needs whole gradients and weights on each rank. Use strategy: ddp."));

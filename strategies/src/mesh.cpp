@@ -318,6 +318,7 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
 void MeshStrategy::exchange_gradients() {
   leave_evaluation();
   parameters_->sum_shared_gradients();
+  parameters_->require_gradients();
   for (Optimizer* optimizer : stepped_) optimizers_->take_gradients(*optimizer);
 }
 

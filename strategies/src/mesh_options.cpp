@@ -17,8 +17,8 @@ FSDPStrategy::Options fsdp_options(const MeshStrategy::Options& options) {
   if (options.mesh.shard > 1) {
     of_fsdp.shard_size.value = options.mesh.shard;
     of_fsdp.units = options.units;
+    of_fsdp.deferred_init = options.deferred_init;
   }
-  of_fsdp.deferred_init = options.deferred_init;
   of_fsdp.state_dict_type = options.state_dict_type;
   of_fsdp.process_group_backend = options.process_group_backend;
   of_fsdp.cluster_environment = options.cluster_environment;
@@ -40,8 +40,12 @@ void check_mesh_options(const MeshStrategy::Options& options) {
                           options.mesh.shard > 1 ? "with shard, units are always gathered as they are read"
                                                  : "each rank has all parameters",
                           ". Remove it."));
-  if (options.mesh.shard == 1 && options.mesh.tensor == 1 && options.mesh.pipeline == 1 &&
-      options.state_dict_type == FSDPStrategy::StateDictType::sharded)
+  const bool divides = options.mesh.shard > 1 || options.mesh.tensor > 1 || options.mesh.pipeline > 1;
+  if (!divides && !options.deferred_init)
+    throw ConfigError(
+        "[strategies.mesh] deferred_init: false has no effect with an axis data alone: each process creates the whole "
+        "model anyway. Remove it.");
+  if (!divides && options.state_dict_type == FSDPStrategy::StateDictType::sharded)
     throw ConfigError(
         "[strategies.mesh] state_dict_type: sharded has no effect with an axis data alone: ranks divide nothing that "
         "they could write parts of. Remove it, or set mesh.shard, mesh.tensor or mesh.pipeline.");

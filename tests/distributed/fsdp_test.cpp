@@ -559,19 +559,21 @@ TEST_CASE("fsdp: on two GPUs, optimizers step in host memory, with the values of
   const Arguments clipped{"--trainer.gradient_clip_val", "0.5"}, bf16{"--trainer.precision", "bf16-true"},
       windows{"--trainer.accumulate_grad_batches", "3", "--data.num_train", "120"},
       nan{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"},
-      writes{"--model.trouble", "clamp_data"},
+      writes{"--model.trouble", "clamp_data"}, swaps{"--model.trouble", "swap_data"},
       norms = bf16 + Arguments{"--trainer.precision.keep_norm_fp32", "true", "--model.norm", "true"};
   const auto [sharding, more] = GENERATE_COPY(table<std::string, Arguments>({{"optimizer", clipped},
                                                                              {"optimizer", kMasters},
                                                                              {"optimizer", nan},
                                                                              {"optimizer", writes},
                                                                              {"gradients", windows},
+                                                                             {"optimizer", swaps},
                                                                              {"gradients", writes},
                                                                              {"gradients", bf16},
                                                                              {"parameters", clipped},
                                                                              {"parameters", kMasters},
                                                                              {"parameters", nan},
                                                                              {"parameters", writes},
+                                                                             {"parameters", swaps},
                                                                              {"parameters", norms},
                                                                              {"hybrid", windows}}));
   CAPTURE(sharding, more);
@@ -670,6 +672,28 @@ TEST_CASE("fsdp: optimizers in host memory are no different on CPUs, with a warn
   CHECK(same_checkpoints(expected, last_checkpoint(offloaded.path())));
 }
 
+TEST_CASE("fsdp: in a run of one process, a warning says that nothing is divided, and nothing moves to host memory") {
+  const TemporaryFolder folder;
+  const auto warnings = [&](const Arguments& more) {
+    const Finished run = trainer(probe("fit", 1, 8,
+                                       Arguments{"--trainer.max_steps", "1", "--trainer.strategy", "fsdp",
+                                                 "--trainer.strategy.sharding", "optimizer"} +
+                                           more),
+                                 {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
+    CHECK(run.exit_code == 0);
+    CHECK(says(run.err, "[strategies.one_process]"));
+    CHECK(says(run.err, "fsdp divides nothing in a run of one process"));
+    return run.err;
+  };
+  const std::string moved = "offload moves nothing to host memory",
+                    advice = "for one GPU, set process_group_backend: nccl";
+  const std::string with = warnings(kOffload), without = warnings({});
+  CHECK(says(with, moved));
+  CHECK(says(with, advice));
+  CHECK_FALSE(says(without, moved));
+  CHECK_FALSE(says(without, advice));
+}
+
 TEST_CASE("fsdp: the run says what is divided, and warns of one unit") {
   const TemporaryFolder parts, one;
   const Arguments length{"--trainer.max_steps", "1"};
@@ -709,6 +733,9 @@ TEST_CASE("fsdp: what cannot be divided is refused, with what to use instead") {
                                       {"bucket_cap_mb", "1"}})
     CHECK(says(message({fulgur::cat("--trainer.strategy.", option), value}, "gradients"),
                fulgur::cat(option, " has no effect with sharding: gradients")));
+  for (const std::string sharding : {"optimizer", "gradients"})
+    CHECK(says(message({"--trainer.strategy.deferred_init", "false"}, sharding),
+               fulgur::cat("deferred_init: false has no effect with sharding: ", sharding)));
   CHECK(
       says(message({"--trainer.auto_micro_batch", "true"}, "parameters"), "auto_micro_batch repeats parts of a batch"));
   CHECK(says(message({"--trainer.callbacks+=GradientMonitor"}, "gradients"), "whole gradient of each parameter"));

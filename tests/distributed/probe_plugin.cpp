@@ -106,6 +106,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "memory_of_two_in_backward",
                    "slow",
                    "clamp_data",
+                   "swap_data",
                    "read_whole",
                    "replace_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
@@ -188,6 +189,7 @@ class ProbeNet : public fulgur::LightningModule {
       make_trouble();
     }
     if (options_.trouble == "clamp_data") last_->weight.variable_data().clamp_(-0.05, 0.05);
+    if (options_.trouble == "swap_data") last_->weight.variable_data().copy_(last_->weight.variable_data().flip({0}));
     if (options_.trouble == "read_whole") {
       const auto whole = run().run_weights().whole_parameters();
       x = x * last_->weight.detach().abs().mean();

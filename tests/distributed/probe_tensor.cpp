@@ -41,7 +41,8 @@ class ProbeTensor : public fulgur::LightningModule {
   struct Options {
     int64_t hidden = 24, width = 5;
     double dropout = 0;
-    bool deep = false, in_classes = false, shows_masks = false, own_backward = false, ties = false, gates = false;
+    bool deep = false, in_classes = false, shows_masks = false, own_backward = false, ties = false, gates = false,
+         spare = false;
     std::string trouble = "none";
     void fields(fulgur::Fields& f) {
       f(hidden, "hidden", "Width between the layers.");
@@ -53,6 +54,7 @@ class ProbeTensor : public fulgur::LightningModule {
       f(own_backward, "own_backward", "The first layer is a torch::autograd::Function.");
       f(gates, "gates", "A parameter that all ranks have multiplies divided values, in their shape and type.");
       f(ties, "ties", "The head shares its weight with the embedding.");
+      f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What reads divided values.")
           .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins",
                    "products", "slices_rows", "counts_tokens"});
@@ -67,6 +69,7 @@ class ProbeTensor : public fulgur::LightningModule {
     head_ = register_module(
         "head",
         torch::nn::Linear(torch::nn::LinearOptions(options.width, options.in_classes ? 16 : 2).bias(!options.ties)));
+    if (options.spare) register_parameter("spare", at::ones({3}));
     if (!options.ties) return;
     head_->weight = embedding_->weight;
     fulgur::tie_parameters(*this, "embedding.weight", "head.weight");

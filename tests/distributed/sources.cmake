@@ -33,4 +33,5 @@ set(TEST_SOURCES
   rendezvous_test.cpp
   sharded_checkpoints_test.cpp
   slow_networks_test.cpp
-  tensor_parallel_test.cpp)
+  tensor_parallel_test.cpp
+  width_sweep_test.cpp)

@@ -281,6 +281,9 @@ TEST_CASE("tensor: what cannot be divided is refused, with the reason") {
   CHECK(says(message(six, wide()), "mesh.tensor: 2 does not fit the 3 ranks"));
   CHECK(says(message(two, wide()), "there are no rules"));
   CHECK(says(message(planned(two, "{upp: column}"), wide()), "'upp' matches none. The layers are embedding, up, down"));
+  const std::string many = message(planned(two, "{upp: column}"), mesh_gpt(text));
+  CHECK(says(many, "matches none. The layers are "));
+  CHECK(says(many, " more."));
   CHECK(
       says(message(planned(two, "{up: column, 'u*': row}"), wide()), "Write patterns of which each layer matches one"));
   CHECK(says(message(planned(two, "{norm: column}"), wide()), "divides linear layers and embeddings"));
@@ -345,6 +348,17 @@ TEST_CASE("tensor: the summary counts the parameters of all ranks, and the bytes
   };
   CHECK(total(bytes) > total(whole) / 2);
   CHECK(total(bytes) < 0.6 * total(whole));
+}
+
+TEST_CASE("tensor: parameters that nothing uses are named, as with ddp") {
+  const Mesh mesh = planned(GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2},
+                                     Mesh{.pipeline = 1, .tensor = 2, .shard = 2}));
+  const TemporaryFolder folder;
+  const auto runs = fit_mesh(folder.path(), mesh, wide({"--model.spare", "true", "--trainer.max_steps", "3"}));
+  CHECK(all_exit(runs, 5));
+  CHECK(says(runs[0].err, "[strategies.mesh] every parameter must get a gradient"));
+  CHECK(says(runs[0].err, "these got none: spare. Remove"));
+  CHECK_FALSE(says(runs[0].err, "find_unused_parameters"));
 }
 
 TEST_CASE("tensor: on GPUs the ranks compute what one process does, over NCCL", "[gpu]") {

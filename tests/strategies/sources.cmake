@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   added_environment_test.cpp
+  bit_checksum_test.cpp
   cluster_environment_test.cpp
   cluster_shards_test.cpp
   ddp_baseline_test.cpp

@@ -209,7 +209,8 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 }
 
 std::string join_some(std::vector<std::string> parts, size_t most, std::string_view separator) {
-  if (parts.size() > most) parts.resize(most), parts.emplace_back("…");
+  if (const size_t all = parts.size(); all > most)
+    parts.resize(most), parts.push_back(cat("and ", all - most, " more"));
   return join(parts, separator);
 }
 

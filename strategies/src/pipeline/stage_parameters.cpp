@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 
+#include "distributed/gradient_exchange.h"
 #include "distributed/same_ranks.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -199,6 +200,14 @@ void StageParameters::sum_shared_gradients() {
     run_exchange(mesh_.whole(), "mesh", [&] { shared.group->allreduce(sum)->wait(); });
     gradient = sum.front();
   }
+}
+
+void StageParameters::require_gradients() const {
+  std::vector<std::string> missing;
+  for (const StageTensor& tensor : tensors_)
+    if (tensor.is_parameter && is_here(tensor) && tensor.value.requires_grad() && !tensor.value.grad().defined())
+      missing.push_back(tensor.name);
+  if (!missing.empty()) throw no_gradient_error(missing, mesh_.whole().place().rank, "mesh", /*has_option=*/false);
 }
 
 void StageParameters::spread_shared_values() {

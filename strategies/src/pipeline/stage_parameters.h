@@ -54,6 +54,8 @@ class StageParameters {
   void take_buffers();
   /// Sums the gradients of parameters that several ranks read, for their owners. All ranks must call it.
   void sum_shared_gradients();
+  /// Throws a DistributedError that names the parameters of this rank that have no gradient, as ddp does.
+  void require_gradients() const;
   /// Gives the values of parameters that several ranks read, or have, to all of them. All ranks must call it.
   void spread_shared_values();
   /// Throws a DistributedError that names a parameter of this rank that differs between shares of the data, or between

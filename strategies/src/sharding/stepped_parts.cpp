@@ -1,7 +1,6 @@
 #include "sharding/stepped_parts.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -12,13 +11,6 @@
 #include "distributed/process_group_impl.h"
 
 namespace fulgur::detail {
-namespace {
-
-constexpr int64_t kWordsAtOnce = int64_t{1} << 20;
-// Odd; multiples of it differ in the high bits and the low ones.
-constexpr int64_t kMixed = 0x1e3779b97f4a7c15;
-
-}  // namespace
 
 SteppedParts::SteppedParts(const std::vector<std::unique_ptr<FlatUnit>>& units, const Copies& copies,
                            const std::vector<bool>& is_stepped, bool in_host_memory, at::Device device,
@@ -59,7 +51,7 @@ SteppedParts::SteppedParts(const std::vector<std::unique_ptr<FlatUnit>>& units, 
     }
     if (!part.is_master) {
       part.values.copy_(of_module(made[i]));
-      part.written = checksum(of_module(made[i]));
+      part.written = checksum_.of(of_module(made[i]));
       continue;
     }
     for (size_t k = 0; k < flat.parameters().size(); ++k) {
@@ -108,21 +100,7 @@ void SteppedParts::write_back(size_t unit) {
     values = values.to(device_, /*non_blocking=*/true);
   }
   of_module(unit).copy_(values);
-  if (is_checked(unit)) parts_[unit].written = checksum(of_module(unit));
-}
-
-// Of the bits, in their order. A change through `data()` has no version. The square makes the sum not linear in the
-// words: that of words times factors is the same for weights that a power of two multiplies, if they are many.
-Tensor SteppedParts::checksum(const Tensor& values) {
-  if (!factors_.defined())
-    factors_ = (at::arange(1, 2 * kWordsAtOnce, 2, at::TensorOptions(device_).dtype(at::kLong)) * kMixed);
-  const Tensor words = values.view(at::kInt);
-  Tensor sum = at::zeros({}, factors_.options());
-  for (const Tensor& some : words.split(kWordsAtOnce)) {
-    const Tensor mixed = some.bitwise_xor(factors_.narrow(0, 0, some.numel()));
-    sum.mul_(31).add_(mixed.mul_(mixed.bitwise_right_shift(15).bitwise_xor_(mixed)).sum());
-  }
-  return sum;
+  if (is_checked(unit)) parts_[unit].written = checksum_.of(of_module(unit));
 }
 
 void SteppedParts::take_changed_values(const std::vector<size_t>& units) {
@@ -132,7 +110,7 @@ void SteppedParts::take_changed_values(const std::vector<size_t>& units) {
   for (const size_t unit : units)
     if (is_checked(unit)) {
       checked.push_back(unit);
-      flags.push_back(checksum(of_module(unit)).ne(parts_[unit].written));
+      flags.push_back(checksum_.of(of_module(unit)).ne(parts_[unit].written));
     }
   if (checked.empty()) return;
   const Tensor is_changed = at::stack(flags).cpu();

@@ -8,6 +8,7 @@
 
 #include "distributed/shard_groups.h"
 #include "fulgur/core/device/pinned_slabs.h"
+#include "sharding/bit_checksum.h"
 #include "sharding/flat_unit.h"
 
 namespace fulgur::detail {
@@ -58,14 +59,13 @@ class SteppedParts {
     bool is_master = false;
   };
   bool is_checked(size_t unit) const { return in_host_memory_ && has(unit) && !is_master(unit); }
-  Tensor checksum(const Tensor& values);
   Tensor of_module(size_t unit) const;
 
   const std::vector<std::unique_ptr<FlatUnit>>& units_;
   at::Device device_;
   bool in_host_memory_;
   PinnedSlabs memory_;
-  Tensor factors_;           // of a checksum
+  BitChecksum checksum_;
   std::vector<Part> parts_;  // of each unit
   bool copies_ = false;      // to or from the device, since the last `wait`
 };

@@ -55,13 +55,17 @@ std::optional<Division> reshaped(const std::vector<int64_t>& old, const Division
   const bool keeps_it = size == old[dim];
   if (division.parts.empty() || keeps_it) {
     if (keeps_it) result.parts = division.parts;
-    return result;
+    // A module may have computed either of the sizes of a split dimension from this rank's part.
+    const bool is_split = size < old[dim];
+    const int64_t behind = product_of(sizes.slice(static_cast<size_t>(place) + 1));
+    return is_split && inferred != place && behind != division.unit ? std::nullopt : std::optional(result);
   }
   // Parts of one size become a dimension of their own, and each is divided.
   const auto count = static_cast<int64_t>(division.parts.size());
   const bool are_equal =
       std::ranges::all_of(division.parts, [&](int64_t part) { return part == division.parts.front(); });
-  if (!are_equal || size != count || static_cast<size_t>(place) + 1 >= sizes.size()) return std::nullopt;
+  if (!are_equal || size != count || inferred == place || static_cast<size_t>(place) + 1 >= sizes.size())
+    return std::nullopt;
   if (static_cast<size_t>(place) + 2 >= sizes.size() || inferred == place + 1 ||
       sizes[static_cast<size_t>(place) + 1] == division.parts.front())
     return Division{.dim = place + 1, .parts = {}, .unit = division.unit};
@@ -70,6 +74,8 @@ std::optional<Division> reshaped(const std::vector<int64_t>& old, const Division
 
 WidthResult of_reshape(const WidthCall& call, const WidthRead& read) {
   int64_t inferred = -1;
+  // The sizes of a value of which each rank has a part, too.
+  if (const WidthRead* form = call.at(1); form && form->division) inferred = form->division->dim;
   for (const char* name : {"size", "shape", "sizes"})
     if (const c10::IValue* sizes = call.named(name); sizes && sizes->isIntList()) {
       const auto asked = sizes->toIntVector();
@@ -134,7 +140,8 @@ WidthResult of_pieces(const WidthCall& call, const WidthRead& read) {
   if (removes || division.parts.empty()) return {};
   const auto part_size = [dim = division.dim](const Tensor& piece) { return piece.size(dim); };
   if (has_name(call, {"slice", "narrow"})) {
-    const c10::IValue* start = call.named("start");
+    const c10::IValue *start = call.named("start"), *step = call.named("step");
+    if (step && (!step->isInt() || step->toInt() != 1)) return {};
     const int64_t asked = start && start->isInt() ? start->toInt() : 0;
     return [=](const Tensor& piece) -> std::optional<Division> {
       int64_t begin = 0;
@@ -146,13 +153,20 @@ WidthResult of_pieces(const WidthCall& call, const WidthRead& read) {
       return std::nullopt;
     };
   }
-  if (call.name == "index_select") return {};
   // The pieces come in their order.
   return [=, next = size_t{0}](const Tensor& piece) mutable -> std::optional<Division> {
     if (next >= division.parts.size() || part_size(piece) != division.parts[next]) return std::nullopt;
     ++next;
     return Division{.dim = division.dim, .parts = {}, .unit = division.unit};
   };
+}
+
+// By an index that all ranks have.
+WidthResult of_chosen_rows(const WidthCall& call, const WidthRead& read) {
+  const WidthRead* index = call.at(2);
+  const auto dims = call.dims(static_cast<int64_t>(read.sizes.size()));
+  const bool is_known = index && !index->division && dims && dims->size() == 1 && dims->front() != read.division->dim;
+  return is_known ? at_dim(*read.division, read.division->dim) : WidthResult();
 }
 
 WidthResult of_join(const WidthCall& call) {
@@ -186,6 +200,7 @@ WidthResult width_of_layout(const WidthCall& call) {
       return result.size(moved.dim) == size ? std::optional(moved) : std::nullopt;
     };
   if (has_name(call, {"view_as", "reshape_as"})) return of_reshape(call, *read);
+  if (call.name == "index_select") return of_chosen_rows(call, *read);
   if (call.reads.size() != 1) return {};
   if (has_name(call, {"reshape", "_unsafe_view", "flatten", "unflatten"}) ||
       (call.name == "view" && call.named("size")))
@@ -198,7 +213,7 @@ WidthResult width_of_layout(const WidthCall& call) {
     return at_dim(*read->division, dim + (dims->front() <= dim));
   }
   if (has_name(call, {"chunk", "split", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split",
-                      "unsafe_split_with_sizes", "narrow", "slice", "select", "unbind", "index_select"}))
+                      "unsafe_split_with_sizes", "narrow", "slice", "select", "unbind"}))
     return of_pieces(call, *read);
   return {};
 }

@@ -13,41 +13,22 @@ using Names = std::unordered_set<std::string>;
 
 // Besides those with LibTorch's tag.
 const Names& of_single_elements() {
-  static const Names names{"to",        "_to_copy",   "clone",      "contiguous",    "detach",      "alias",
-                           "type_as",   "copy",       "zeros_like", "ones_like",     "empty_like",  "full_like",
-                           "rand_like", "randn_like", "dropout",    "alpha_dropout", "_to_cpu",     "cpu",
-                           "cuda",      "zero",       "fill",       "bernoulli",     "square",      "relu6",
-                           "selu",      "celu",       "where",      "masked_fill",   "bitwise_not", "requires_grad",
-                           "lift_fresh"};
+  static const Names names{"to",         "_to_copy",   "clone",      "contiguous",    "detach",      "alias",
+                           "type_as",    "copy",       "zeros_like", "ones_like",     "empty_like",  "full_like",
+                           "rand_like",  "randn_like", "dropout",    "alpha_dropout", "_to_cpu",     "cpu",
+                           "cuda",       "zero",       "fill",       "bernoulli",     "square",      "relu6",
+                           "selu",       "celu",       "where",      "masked_fill",   "bitwise_not", "requires_grad",
+                           "lift_fresh", "leaky_relu", "hardswish",  "log_sigmoid"};
   return names;
 }
 
 // They keep all dimensions, or are reductions.
 const Names& along_dimensions() {
-  static const Names names{"softmax",
-                           "log_softmax",
-                           "cumsum",
-                           "cumprod",
-                           "flip",
-                           "sort",
-                           "argsort",
-                           "topk",
-                           "sum",
-                           "mean",
-                           "amax",
-                           "amin",
-                           "argmax",
-                           "argmin",
-                           "max",
-                           "min",
-                           "prod",
-                           "norm",
-                           "linalg_vector_norm",
-                           "var",
-                           "std",
-                           "logsumexp",
-                           "median",
-                           "repeat_interleave"};
+  static const Names names{"softmax", "log_softmax", "cumsum",    "cumprod", "flip",
+                           "roll",    "sort",        "argsort",   "topk",    "sum",
+                           "mean",    "amax",        "amin",      "argmax",  "argmin",
+                           "max",     "min",         "prod",      "norm",    "linalg_vector_norm",
+                           "var",     "std",         "logsumexp", "median",  "repeat_interleave"};
   return names;
 }
 

@@ -45,5 +45,6 @@ using WidthResult = std::function<std::optional<Division>(const Tensor& result)>
 WidthResult width_rule(const WidthCall& call);
 WidthResult width_of_layout(const WidthCall& call);
 WidthResult width_of_product(const WidthCall& call);
+WidthResult width_of_einsum(const WidthCall& call);
 
 }  // namespace fulgur::detail

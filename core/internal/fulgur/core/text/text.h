@@ -53,7 +53,7 @@ inline std::string_view trimmed(std::string_view text) {
 /// `a, b, c`.
 FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
-/// The first `most` parts, and `…` if there are more.
+/// The first `most` parts, and `and N more` if there are more.
 FULGUR_API std::string join_some(std::vector<std::string> parts, size_t most, std::string_view separator = ", ");
 
 /// The parts between separators; a text without any is one part.
