@@ -72,6 +72,30 @@ TEST_CASE("mesh deferred: losses, weights and states have the bits of modules th
   if (row.more == kMasters) CHECK(difference_of_masters(expected, found) == 0);
 }
 
+TEST_CASE("mesh deferred: a run that was killed resumes with the bits of one whose modules are created whole") {
+  const Mesh mesh = GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 2, .shard = 2});
+  CAPTURE(mesh.shard);
+  const TemporaryFolder whole, later;
+  const Arguments options = kMeshAdam + Arguments{"--model",
+                                                  "ProbeStages",
+                                                  "--model.width",
+                                                  "600",
+                                                  "--model.dropout",
+                                                  "0.2",
+                                                  "--model.ties",
+                                                  "true",
+                                                  "--trainer.max_steps",
+                                                  "5",
+                                                  "--trainer.callbacks+=ModelCheckpoint",
+                                                  "--trainer.callbacks.every_n_train_steps",
+                                                  "2"};
+  const fs::path expected = trained_mesh(whole, with(mesh, kWhole), options);
+  for (const Finished& run : fit_mesh(later.path(), mesh, options + Arguments{"--model.trouble", "kill"}))
+    CHECK(run.exit_code != 0);
+  REQUIRE(all_exit(fit_mesh(later.path(), mesh, options + Arguments{"--resume", "--allow-config-change"}), 0));
+  CHECK(same_content(expected, last_checkpoint(later.path())));
+}
+
 TEST_CASE("mesh deferred: pretrained weights take the place of those of the constructor") {
   const Mesh mesh = GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .shard = 2});
   CAPTURE(mesh.shard, mesh.tensor, mesh.pipeline);

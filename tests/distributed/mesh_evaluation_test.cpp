@@ -145,6 +145,8 @@ TEST_CASE("mesh evaluations: options without an effect are refused") {
   const Arguments mesh{"--trainer.strategy", "mesh"};
   CHECK(says(error_of(mesh + kUnits + Arguments{"--trainer.strategy.mesh.shard", "2"}),
              "evaluation: units has no effect without an axis tensor or pipeline"));
+  CHECK(says(error_of(mesh + Arguments{"--trainer.strategy.deferred_init", "false"}),
+             "deferred_init: false has no effect with an axis data alone"));
   CHECK(
       says(error_of(mesh + Arguments{"--trainer.strategy.mesh.pipeline", "2", "--trainer.strategy.units", "[layer*]"}),
            "units has no effect with mesh.shard: 1 and evaluation: whole"));
