@@ -130,8 +130,8 @@ TEST_CASE("mesh evaluations: no rank has memory for all parameters") {
   const double nothing = peak_mib(kAlmostNoModel + Arguments{"--model.n_layer", "4"});
   const double units = peak_mib(kUnits) - nothing, whole = peak_mib({}) - nothing;
   CAPTURE(axes, nothing, units, whole);
-  // A quarter of 16 blocks of 12 MiB, twice, and three of them.
-  CHECK(units < 2 * 192 / 4 + 3 * 12);
+  // A quarter of 16 blocks of 12 MiB, twice, and some of them, which exchanges copy.
+  CHECK(units < 2 * 192 / 4 + 7 * 12);
   CHECK(whole > 192);
 }
 

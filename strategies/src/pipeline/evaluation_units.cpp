@@ -69,8 +69,8 @@ void EvaluationUnits::make() {
       std::vector<const StageTensor*> tensors;
       for (const NamedParameter& member : members)
         tensors.push_back(units_->in_training.at(member.value.unsafeGetTensorImpl()).tensor);
-      const std::vector<Tensor> values = parameters_.whole_values(tensors);
-      for (size_t i = 0; i < members.size(); ++i) give_data(members[i].value, values[i]);
+      std::vector<Tensor> values = parameters_.whole_values(tensors);
+      for (size_t i = 0; i < members.size(); ++i) give_data(members[i].value, std::exchange(values[i], Tensor()));
       const C10dCollectives& ranks = units_->groups.parts();
       FlatUnit& flat = *units_->flat.emplace_back(
           std::make_unique<FlatUnit>(std::move(members), device_, ranks.rank(), ranks.world_size()));
