@@ -57,7 +57,7 @@ class ProbeTensor : public fulgur::LightningModule {
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What reads divided values.")
           .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins",
-                   "products", "slices_rows", "counts_tokens"});
+                   "products", "slices_rows", "counts_tokens", "own_sizes"});
     }
   };
   explicit ProbeTensor(const Options& options) : options_(options) {
@@ -134,6 +134,7 @@ class ProbeTensor : public fulgur::LightningModule {
       return at::cat({halves[1], halves[0]}, -1);
     }
     if (options_.trouble == "softmax") return h.softmax(-1);
+    if (options_.trouble == "own_sizes") return h.view({h.size(0), options_.hidden / 4, 4}).flatten(1);
     if (options_.trouble == "own_norm") return h / h.norm(2, {-1}, true);
     if (options_.trouble == "joins") return at::cat({h, h * 2}, -1).slice(-1, 0, h.size(-1));
     if (options_.trouble == "products") return h.matmul(h.transpose(-1, -2)).matmul(h);

@@ -317,6 +317,9 @@ TEST_CASE("tensor: what cannot be divided is refused, with the reason") {
                                            {"products", "matmul"}})
     CHECK(says(message(planned(two), wide({"--model.trouble", trouble})),
                fulgur::cat("aten::", operation, " works along the outputs of 'up'")));
+  const std::string failed = message(planned(two), wide({"--model.trouble", "own_sizes"}));
+  CHECK(says(failed, "aten::view reads outputs of 'up', of which each of 2 ranks has a part"));
+  CHECK(says(failed, "take sizes from the tensors"));
   CHECK(says(message(planned(two, "{head: vocabulary}"),
                      wide({"--model.in_classes", "true", "--model.trouble", "reads_logits"})),
              "aten::softmax reads logits that 'head' divides by vocabulary"));

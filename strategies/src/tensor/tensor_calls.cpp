@@ -143,7 +143,14 @@ void TensorCalls::call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
     // The device of plans has no values.
     if (op.hasTag(at::Tag::nondeterministic_seeded) && !read.device->is_meta())
       random.emplace(*read.device, shards_.rank());
-    op.redispatchBoxed(below, stack);
+    try {
+      op.redispatchBoxed(below, stack);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      if (!are_tokens) throw Error(failure_on_parts(op, value, error.what_without_backtrace()));
+      throw;
+    }
   }
   const torch::jit::Stack none;
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i)

@@ -64,6 +64,9 @@ class TensorCalls final : public CallsAboveAutograd {
                        const DividedValues::Value& value) const;
   [[noreturn]] void refuse_width(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                  const DividedValues::Value& value) const;
+  /// What to say if an operation that is right on parts fails, as one with sizes of the whole does.
+  std::string failure_on_parts(const c10::OperatorHandle& op, const DividedValues::Value& value,
+                               const std::string& reason) const;
   /// Of the outputs of a layer, in one dimension.
   Division own_division(const DividedParameter& layer) const;
   /// What a layer returns whose outputs the ranks add.

@@ -50,6 +50,14 @@ void TensorCalls::refuse_width(const c10::OperatorHandle& op, const torch::jit::
           "operations that are known."));
 }
 
+std::string TensorCalls::failure_on_parts(const c10::OperatorHandle& op, const DividedValues::Value& value,
+                                          const std::string& reason) const {
+  return cat("[strategies.mesh] ", op.schema().name(), " reads outputs of '", escape_controls(value.layer),
+             "', of which each of ", shards_.size(), " ranks has a part (tensor_plan), and fails: ", reason,
+             " Between this layer and the one divided by row, take sizes from the tensors, such as "
+             "h.view({n, t, -1, head_size}), and not from the options of the module.");
+}
+
 WidthResult TensorCalls::width_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                   const DividedValues::Value& value) const {
   const auto arguments = arguments_of(op, stack);
