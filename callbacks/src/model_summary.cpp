@@ -48,7 +48,7 @@ class Summary {
       total_ += count;
       if (parameter.value.requires_grad()) trainable_ += count;
       if (parameter.name.find('.') == std::string::npos) outside_ += count;
-      bytes_[parameter.value.scalar_type()] += count * static_cast<int64_t>(parameter.value.element_size());
+      bytes_[parameter.value.scalar_type()] += count * parameter.value.element_size();
     }
     visit(module, "", 1);
     if (outside_ > 0 && max_depth_ != 0) rows_.push_back({"other params", "n/a", format_count(outside_), "n/a"});

@@ -108,6 +108,8 @@ void DDPStrategy::configure(StrategySetup setup) {
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
+  // A rank that fails after it has connected may leave others waiting for it. With mpi, the place is known later.
+  if (place_.environment != "mpi") check_ranks(place_.world_size);
   // A backend set explicitly should be exercised, even with one process.
   if (place_.world_size > 1 || options_.process_group_backend != "auto")
     group_ = ProcessGroup::connect(place_, {.backend = backend,
@@ -119,6 +121,7 @@ void DDPStrategy::configure(StrategySetup setup) {
                                             " does nothing in a run of one process. Set trainer.devices or num_nodes"));
   if (!group_) return;
   place_ = group_->place();
+  if (place_.environment == "mpi") check_ranks(place_.world_size);
   require_place(place_, place_.local_world_size, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
 }
 

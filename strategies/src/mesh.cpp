@@ -86,8 +86,9 @@ void MeshStrategy::configure(StrategySetup setup) {
         "[strategies.mesh] sync_batchnorm exchanges statistics between all ranks, and those of a pipeline have "
         "different layers, those of the axis tensor the same batches. Set trainer.sync_batchnorm to false.");
   FSDPStrategy::configure(std::move(setup));
-  data_ = detail::data_size(options_.mesh, world_size());
 }
+
+void MeshStrategy::check_ranks(int64_t ranks) { data_ = detail::data_size(options_.mesh, ranks); }
 
 int64_t MeshStrategy::stages_per_rank() const {
   return options_.stages_per_rank.value.value_or(options_.schedule == PipelineSchedule::interleaved ? 2 : 1);

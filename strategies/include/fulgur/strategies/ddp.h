@@ -105,6 +105,8 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   void teardown() noexcept override;
 
  protected:
+  /// Throws a ConfigError if so many ranks cannot run; before they connect.
+  virtual void check_ranks(int64_t /*ranks*/) {}
   /// Converts the module to the run's precision, and moves it to its device.
   virtual void place_module(LightningModule& module) { convert_and_move(module); }
   /// What averages the gradients of `parameters` in each backward that exchanges them. `buckets` are those of an

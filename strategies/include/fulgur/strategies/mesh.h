@@ -132,6 +132,9 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void abandon() noexcept override;
   void teardown() noexcept override;
 
+ protected:
+  void check_ranks(int64_t ranks) override;
+
  private:
   bool divides_module() const { return (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1) && process_group(); }
   /// Gives parameters that stand for values memory for all of these, in a run that only evaluates.
