@@ -119,9 +119,9 @@ void DDPStrategy::configure(StrategySetup setup) {
   if (place_.world_size == 1 && (options_.local_sgd || options_.compression == Compression::powersgd))
     log::warn("strategies.one_process", cat("ddp: ", options_.local_sgd ? "local_sgd" : "compression: powersgd",
                                             " does nothing in a run of one process. Set trainer.devices or num_nodes"));
-  if (!group_) return;
-  place_ = group_->place();
+  if (group_) place_ = group_->place();
   if (place_.environment == "mpi") check_ranks(place_.world_size);
+  if (!group_) return;
   require_place(place_, place_.local_world_size, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
 }
 
