@@ -29,6 +29,30 @@ double start_s(const HardwareProfile& profile) { return micro(profile.exchange_u
 
 }  // namespace
 
+Mesh machines_of(int64_t count, int64_t stride, const Mesh& run) {
+  // Groups that end where nodes do are alike.
+  const int64_t block = count * stride;
+  if (run.devices % block == 0) return {.nodes = 1, .devices = count};
+  if (stride % run.devices == 0) return {.nodes = count, .devices = 1};
+  if (block % run.devices == 0 && run.devices % stride == 0)
+    return {.nodes = block / run.devices, .devices = run.devices / stride};
+  Mesh most{.nodes = 0, .devices = 0};
+  for (int64_t first = 0; first + (count - 1) * stride < run.ranks(); ++first) {
+    // Groups begin at the places below `stride` of each block.
+    if (first % block >= stride) continue;
+    int64_t nodes = 0, in_node = 0, most_in_node = 0, last = -1;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t node = (first + i * stride) / run.devices;
+      in_node = node == last ? in_node + 1 : 1;
+      nodes += node != last;
+      most_in_node = std::max(most_in_node, in_node);
+      last = node;
+    }
+    if (nodes > most.nodes) most = {.nodes = nodes, .devices = most_in_node};
+  }
+  return most;
+}
+
 double all_reduce_between_nodes_s(double bytes, const Mesh& mesh, const HardwareProfile& profile) {
   if (mesh.nodes == 1) return 0;
   const double rate = bytes_per_s(profile.inter.gb_s), latency = micro(profile.inter.latency_us);

@@ -12,6 +12,9 @@ struct Mesh {
   int64_t ranks() const { return nodes * devices; }
 };
 
+/// The machines of a group of `count` ranks, every `stride`-th of the run: of the group that is on the most nodes.
+Mesh machines_of(int64_t count, int64_t stride, const Mesh& run);
+
 /// What is not a rank's own, of something that is divided among the ranks.
 inline double part_of_others(int64_t ranks) { return static_cast<double>(ranks - 1) / static_cast<double>(ranks); }
 

@@ -168,8 +168,10 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
                       "beside its parts: set state_dict_type: sharded and limit_val_batches: 0, and evaluate its "
                       "checkpoints with fsdp (docs/mesh.md)"));
   const FSDPStrategy::Options* const fsdp = fsdp_of(config);
+  const MeshStrategy::Options* const mesh = mesh_of(config);
+  if ((fsdp && fsdp->units.value) || (mesh && mesh->mesh.shard > 1 && mesh->units.value))
+    all.emplace_back("units are planned as auto, not as in the config");
   if (!fsdp) return all;
-  if (fsdp->units.value) all.emplace_back("units are planned as auto, not as in the config");
   if (fsdp->shard_size.value.value_or(devices) != devices)
     all.push_back(
         cat("hybrid is planned with the ", devices, " devices of a node, not with the shard_size of the config"));

@@ -30,13 +30,15 @@ ComputeTimes times_of(const StepSize& step, const PlannedRun& run, const Hardwar
 }
 
 // Ranks that have one copy of what is divided together.
-Mesh group_of(PlannedSharding sharding, const Mesh& mesh) {
-  return sharding == PlannedSharding::hybrid ? Mesh{1, mesh.devices} : mesh;
+int64_t ranks_of_copy(PlannedSharding sharding, const Mesh& mesh, const PlannedRun& run) {
+  if (sharding != PlannedSharding::hybrid) return mesh.ranks();
+  return run.shard_size > 0 ? run.shard_size : mesh.devices;
 }
 
 void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& times, const PlannedRun& run,
                   const HardwareProfile& profile) {
-  const Mesh group = group_of(out.sharding, out.mesh);
+  const int64_t parts = ranks_of_copy(out.sharding, out.mesh, run), copies = out.mesh.ranks() / parts;
+  const Mesh group = machines_of(parts, 1, out.mesh);
   // fsdp refuses `compression` if gradients are divided.
   const bool compresses =
       run.compresses && (out.sharding == PlannedSharding::ddp || out.sharding == PlannedSharding::optimizer);
@@ -58,7 +60,7 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
       const double each = all_gather_s(gradients / static_cast<double>(units), group, profile);
       out.exchange_s = each * static_cast<double>(units);
       out.exposed_s = exposed_s(times.backward, each, units);
-      out.sent_bytes = part_of_others(group.ranks()) * gradients;
+      out.sent_bytes = part_of_others(parts) * gradients;
       break;
     }
     case PlannedSharding::parameters:
@@ -66,18 +68,16 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
       // In forward and in backward, each unit is gathered while the one before it computes.
       const double gather = all_gather_s(parameters / static_cast<double>(units), group, profile);
       double scatter = all_gather_s(gradients / static_cast<double>(units), group, profile);
-      if (out.sharding == PlannedSharding::hybrid)
-        scatter += all_reduce_between_nodes_s(
-            gradients / static_cast<double>(units) / static_cast<double>(group.ranks()), out.mesh, profile);
+      scatter += all_reduce_s(gradients / static_cast<double>(units) / static_cast<double>(parts),
+                              machines_of(copies, parts, out.mesh), profile);
       const auto count = static_cast<double>(units);
       const double in_forward = gather + std::max(0.0, gather * count - times.forward);
       const double in_backward = exposed_s(times.backward, gather + scatter, units);
       const double gathers_again = gather + std::max(0.0, gather * count - times.backward);
       out.exchange_s = (2 * gather * windows + scatter) * count;
       out.exposed_s = in_forward * windows + gathers_again * (windows - 1) + in_backward;
-      out.sent_bytes = part_of_others(group.ranks()) * (2 * parameters * windows + gradients);
-      if (out.sharding == PlannedSharding::hybrid)
-        out.sent_bytes += 2 * part_of_others(out.mesh.nodes) * gradients / static_cast<double>(group.ranks());
+      out.sent_bytes = part_of_others(parts) * (2 * parameters * windows + gradients) +
+                       2 * part_of_others(copies) * gradients / static_cast<double>(parts);
       break;
     }
   }
@@ -86,7 +86,7 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
     const double each = all_gather_s(parameters / static_cast<double>(units), group, profile);
     out.exchange_s += each * static_cast<double>(units);
     out.exposed_s += each * static_cast<double>(units);
-    out.sent_bytes += part_of_others(group.ranks()) * parameters;
+    out.sent_bytes += part_of_others(parts) * parameters;
   }
 }
 
@@ -104,7 +104,7 @@ std::pair<const char*, double> PlannedMemory::largest() const {
 
 PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile) {
-  const int64_t ranks = group_of(sharding, mesh).ranks();
+  const int64_t ranks = ranks_of_copy(sharding, mesh, run);
   PlannedMemory memory;
   memory.buffers = static_cast<double>(model.buffer_bytes);
   memory.batch = static_cast<double>(step.batch_bytes);
@@ -184,7 +184,7 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
   out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
   if (sharding != PlannedSharding::ddp && !model.is_elementwise)
     out.obstacle = cat(model.optimizer, " needs whole parameters");
-  else if (sharding == PlannedSharding::hybrid && mesh.nodes == 1)
+  else if (sharding == PlannedSharding::hybrid && ranks_of_copy(sharding, mesh, run) == mesh.ranks())
     out.obstacle = "one node has nothing to replicate: the same as parameters";
   else if (!divides)
     out.obstacle = cat("batches of ", step.batch_size, " on ", mesh.ranks(), " ranks do not divide global_batch_size, ",
@@ -204,7 +204,7 @@ Prediction predict_step(const ModelSize& model, const StepSize& step, PlannedSha
       static_cast<double>(model.gradient_bytes), static_cast<double>(model.state_bytes + model.master_bytes), profile);
   out.optimizer_s = sharding == PlannedSharding::ddp
                         ? whole_optimizer
-                        : whole_optimizer / static_cast<double>(group_of(sharding, mesh).ranks());
+                        : whole_optimizer / static_cast<double>(ranks_of_copy(sharding, mesh, run));
   if (mesh.ranks() > 1) add_exchange(out, model, times, run, profile);
   out.jitter_s = jitter_seconds(out.compute_s + out.optimizer_s + out.exposed_s, mesh.ranks(), profile);
   out.efficiency = (out.compute_s + whole_optimizer) / out.step_s();

@@ -1,6 +1,8 @@
 #include "planning/mesh/mesh_memory.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -70,6 +72,19 @@ class RankMemory {
   double live_ = 0, peak_ = 0;
 };
 
+// Parameters of a module's unit of which one of these differs are in units of their own: the dtype, whether they learn,
+// whether ranks along `tensor` divide them, and the ranks of the pipeline that read them.
+using UnitKind = std::tuple<const PlannedUnit*, at::ScalarType, bool, bool, std::vector<int64_t>>;
+
+UnitKind unit_kind(const detail::StageTensor& tensor, double bytes, const std::vector<PlannedUnit>& units) {
+  const auto found = std::ranges::find_if(units, [&](const PlannedUnit& unit) {
+    const size_t size = unit.name.size();
+    return size > 0 && tensor.name.size() > size && tensor.name[size] == '.' && tensor.name.starts_with(unit.name);
+  });
+  return {found == units.end() ? nullptr : &*found, tensor.value.scalar_type(), tensor.value.requires_grad(),
+          bytes < static_cast<double>(tensor.value.nbytes()), tensor.ranks};
+}
+
 }  // namespace
 
 double peak_of_actions(const std::vector<detail::PipelineAction>& actions,
@@ -107,16 +122,25 @@ double peak_of_actions(const std::vector<detail::PipelineAction>& actions,
   return memory.peak();
 }
 
-RankBytes bytes_of_rank(const detail::StagePlan& plan, const TracedLayers& traced, int64_t rank) {
-  RankBytes all;
+std::vector<RankBytes> bytes_of_ranks(const detail::StagePlan& plan, const TracedLayers& traced,
+                                      const std::vector<PlannedUnit>& units, int64_t ranks) {
+  std::vector<RankBytes> all(static_cast<size_t>(ranks));
+  std::vector<std::set<UnitKind>> kinds(all.size());
   for (const detail::StageTensor& tensor : plan.tensors) {
-    if (!tensor.is_parameter || std::ranges::find(tensor.ranks, rank) == tensor.ranks.end()) continue;
+    if (!tensor.is_parameter) continue;
     const double bytes = traced.parameter_bytes.at(tensor.value.unsafeGetTensorImpl());
-    all.parameters += bytes;
-    if (!tensor.value.requires_grad()) continue;
-    all.gradients += bytes;
-    if (tensor.owner() == rank) all.stepped += bytes;
-    if (tensor.ranks.size() > 1) all.shared += bytes;
+    const bool learns = tensor.value.requires_grad();
+    const UnitKind kind = unit_kind(tensor, bytes, units);
+    for (const int64_t rank : tensor.ranks) {
+      const auto place = static_cast<size_t>(rank);
+      const bool is_new = kinds[place].insert(kind).second, is_stepped = learns && tensor.owner() == rank;
+      all[place].parameters += bytes;
+      all[place].units += is_new;
+      all[place].gradients += learns ? bytes : 0;
+      all[place].shared += learns && tensor.ranks.size() > 1 ? bytes : 0;
+      all[place].stepped += is_stepped ? bytes : 0;
+      all[place].stepped_units += is_new && is_stepped;
+    }
   }
   return all;
 }

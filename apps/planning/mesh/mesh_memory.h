@@ -16,13 +16,17 @@ double peak_of_actions(const std::vector<detail::PipelineAction>& actions,
                        const std::vector<int64_t>& received_gradients, const detail::StagePlan& plan,
                        const std::vector<LayerTrace>& layers, bool has_gradients);
 
-/// Bytes of a rank of the pipeline, at the first place along `tensor`.
+/// Bytes of a rank of the pipeline, at the first place along `tensor`, before ranks along `shard` divide them.
 struct RankBytes {
   double parameters = 0, gradients = 0;
   double stepped = 0;  ///< gradients of parameters that this rank steps
   double shared = 0;   ///< of parameters that other ranks of the pipeline read, too
+  /// Exchanges along `shard` that get all parameters, and those that divide the gradients that this rank steps.
+  int64_t units = 0, stepped_units = 0;
 };
-RankBytes bytes_of_rank(const detail::StagePlan& plan, const TracedLayers& traced, int64_t rank);
+/// Of each of the `ranks` of the pipeline. `units` are those of the module.
+std::vector<RankBytes> bytes_of_ranks(const detail::StagePlan& plan, const TracedLayers& traced,
+                                      const std::vector<PlannedUnit>& units, int64_t ranks);
 
 /// What the first layer of a stage gets from the stage before, for a micro-batch.
 inline double input_bytes(const std::vector<LayerTrace>& layers, size_t begin) {

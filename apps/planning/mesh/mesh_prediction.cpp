@@ -9,28 +9,9 @@
 namespace fulgur::cli {
 namespace {
 
-// Of `count` ranks, every `stride`-th of the run: the group that is on the most nodes.
-Mesh machines_of(int64_t count, int64_t stride, const Mesh& run) {
-  Mesh most{.nodes = 0, .devices = 0};
-  for (int64_t first = 0; first + (count - 1) * stride < run.ranks(); ++first) {
-    // Groups begin at the places below `stride` of each block.
-    if (first % (count * stride) >= stride) continue;
-    int64_t nodes = 0, in_node = 0, most_in_node = 0, last = -1;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t node = (first + i * stride) / run.devices;
-      in_node = node == last ? in_node + 1 : 1;
-      nodes += node != last;
-      most_in_node = std::max(most_in_node, in_node);
-      last = node;
-    }
-    if (nodes > most.nodes) most = {.nodes = nodes, .devices = most_in_node};
-  }
-  return most;
-}
-
 // Whether ranks at two places along `pipeline` are on different nodes, for any share of the data.
 bool are_apart(int64_t a, int64_t b, const MeshShape& shape, const Mesh& run) {
-  const int64_t stride = shape.tensor * shape.data;
+  const int64_t stride = shape.tensor * shape.shares();
   for (int64_t i = 0; i < stride; ++i)
     if ((a * stride + i) / run.devices != (b * stride + i) / run.devices) return true;
   return false;
@@ -157,7 +138,8 @@ class MeshTimes {
 };
 
 // The rank of the pipeline that needs the most.
-void add_memory(MeshPrediction& out, const MeshModel& model, const PlannedRun& run, const HardwareProfile& profile) {
+void add_memory(MeshPrediction& out, const MeshModel& model, const std::vector<RankBytes>& ranks, const PlannedRun& run,
+                const HardwareProfile& profile) {
   const MeshShape& shape = out.shape;
   // More micro-batches need no more memory, unless all forwards come first.
   const int64_t count = shape.schedule == PipelineSchedule::gpipe ? shape.micro_batches
@@ -168,11 +150,12 @@ void add_memory(MeshPrediction& out, const MeshModel& model, const PlannedRun& r
                                     : static_cast<double>(model.size.state_bytes + model.size.master_bytes) /
                                           static_cast<double>(model.size.gradient_bytes);
   for (int64_t rank = 0; rank < shape.pipeline; ++rank) {
-    const RankBytes bytes = bytes_of_rank(model.plan, model.traced, rank);
+    const RankBytes& bytes = ranks[static_cast<size_t>(rank)];
+    const auto shards = static_cast<double>(shape.shard);
     PlannedMemory memory;
-    memory.parameters = bytes.parameters;
+    memory.parameters = bytes.parameters / shards;
     memory.gradients = bytes.gradients;
-    memory.states = bytes.stepped * states_of_byte;
+    memory.states = bytes.stepped * states_of_byte / shards;
     memory.buffers = static_cast<double>(model.size.buffer_bytes);
     memory.batch = model.traced.batch_bytes * static_cast<double>(shape.micro_batches);
     memory.libraries = profile.workspace_mib * 1024 * 1024;
@@ -181,21 +164,61 @@ void add_memory(MeshPrediction& out, const MeshModel& model, const PlannedRun& r
                                         model.plan, model.traced.layers,
                                         /*has_gradients=*/shape.accumulate > 1);
     memory.activations = std::max(0.0, peak - bytes.gradients);
-    // A bucket of gradients is averaged when no activations are left.
-    if (shape.data > 1) memory.exchange = std::max(0.0, std::min(run.bucket_bytes, bytes.stepped) - memory.activations);
+    // All units are gathered, beside this rank's parts, until the last backward; what averages need then is less.
+    // Without shards, a bucket of gradients is averaged when no activations are left.
+    if (shape.shard > 1)
+      memory.exchange = bytes.parameters;
+    else if (shape.data > 1)
+      memory.exchange = std::max(0.0, std::min(run.bucket_bytes, bytes.stepped) - memory.activations);
     if (rank > 0 && memory.total() <= out.memory.total()) continue;
     out.memory = memory;
     out.fullest = rank;
   }
 }
 
-void add_times(MeshPrediction& out, const MeshModel& model, const PlannedRun& run, const HardwareProfile& profile) {
+// What ranks with the same stage exchange of its parameters and gradients, and stages of those that several of them
+// read.
+void add_exchanges(MeshPrediction& out, const ModelSize& model, const std::vector<RankBytes>& ranks,
+                   const PlannedRun& run, const HardwareProfile& profile) {
+  const MeshShape& shape = out.shape;
+  const auto shards = static_cast<double>(shape.shard), batches = static_cast<double>(shape.accumulate);
+  const Mesh shard = machines_of(shape.shard, shape.tensor, out.machines),
+             data = machines_of(shape.data, shape.tensor * shape.shard, out.machines);
+  // Parameters of several stages are those of the first and of the last one, as a rule.
+  const bool between_nodes = are_apart(0, shape.pipeline - 1, shape, out.machines);
+  // Parts are averaged in the format of what is stepped, which may be float32 copies.
+  const double stepped_ratio = shape.shard == 1 ? 1
+                                                : 1 + static_cast<double>(model.master_bytes) / 2 /
+                                                          std::max(1.0, static_cast<double>(model.gradient_bytes));
+  const auto in_units = [&](double bytes, int64_t units) {
+    return units == 0 ? 0
+                      : all_gather_s(bytes / static_cast<double>(units), shard, profile) * static_cast<double>(units);
+  };
+  for (const RankBytes& bytes : ranks) {
+    // Each batch of a window gathers all units, and the last one divides the gradients.
+    out.shard_s = std::max(
+        out.shard_s, in_units(bytes.parameters, bytes.units) * batches + in_units(bytes.stepped, bytes.stepped_units));
+    out.shard_sent =
+        std::max(out.shard_sent, part_of_others(shape.shard) * (bytes.parameters * batches + bytes.stepped));
+    const double averaged = bytes.stepped * stepped_ratio / shards;
+    const int64_t buckets = shape.shard > 1 ? std::max<int64_t>(1, bytes.stepped_units)
+                                            : static_cast<int64_t>(bytes.stepped / run.bucket_bytes) + 1;
+    const double average =
+        all_reduce_s(averaged / static_cast<double>(buckets), data, profile) * static_cast<double>(buckets);
+    // Gradients are added, and new values of what is kept sent.
+    const double shared = bytes.shared > 0 ? 2 * message_s(bytes.shared, between_nodes, profile) +
+                                                 message_s(bytes.shared / shards, between_nodes, profile)
+                                           : 0;
+    out.data_s = std::max(out.data_s, average + shared);
+    out.data_sent = std::max(out.data_sent, 2 * part_of_others(shape.data) * averaged);
+  }
+}
+
+void add_times(MeshPrediction& out, const MeshModel& model, const std::vector<RankBytes>& ranks, const PlannedRun& run,
+               const HardwareProfile& profile) {
   const MeshShape& shape = out.shape;
   const MeshTimes times(model, shape, out.machines, run, profile);
   const auto micro_batches = static_cast<double>(shape.micro_batches * shape.accumulate);
-  const Mesh data = machines_of(shape.data, shape.tensor, out.machines);
-  // Parameters of several stages are those of the first and of the last one, as a rule.
-  const bool between_nodes = are_apart(0, shape.pipeline - 1, shape, out.machines);
   const double state_ratio =
       static_cast<double>(model.size.state_bytes) / std::max(1.0, static_cast<double>(model.size.gradient_bytes));
   double busiest = -1, owned = 0;
@@ -216,21 +239,14 @@ void add_times(MeshPrediction& out, const MeshModel& model, const PlannedRun& ru
       if (end < model.traced.layers.size()) sent += model.traced.layers[end - 1].output_bytes;
     }
     out.stages_sent = std::max(out.stages_sent, sent * micro_batches);
-    const RankBytes bytes = bytes_of_rank(model.plan, model.traced, rank);
-    const int64_t buckets = std::max<int64_t>(1, static_cast<int64_t>(bytes.stepped / run.bucket_bytes) + 1);
-    const double average =
-        all_reduce_s(bytes.stepped / static_cast<double>(buckets), data, profile) * static_cast<double>(buckets);
-    // Gradients are added, and new values sent.
-    const double shared = bytes.shared > 0 ? 3 * message_s(bytes.shared, between_nodes, profile) : 0;
-    out.data_s = std::max(out.data_s, average + shared);
-    out.data_sent = std::max(out.data_sent, 2 * part_of_others(shape.data) * bytes.stepped);
-    owned = std::max(owned, bytes.stepped);
+    owned = std::max(owned, ranks[static_cast<size_t>(rank)].stepped / static_cast<double>(shape.shard));
   }
+  add_exchanges(out, model.size, ranks, run, profile);
   if (shape.pipeline > 1)
     out.wait_s = std::max(0.0, times.batch_s() * static_cast<double>(shape.accumulate) - out.compute_s - out.tensor_s);
   out.optimizer_s = optimizer_seconds(owned, owned * state_ratio, profile);
   out.jitter_s = jitter_seconds(out.step_s(), shape.ranks(), profile);
-  const double samples = static_cast<double>(out.batch_size * shape.data * shape.accumulate);
+  const double samples = static_cast<double>(out.batch_size * shape.shares() * shape.accumulate);
   const double alone =
       (model.alone_s * micro_batches + optimizer_seconds(static_cast<double>(model.size.gradient_bytes),
                                                          static_cast<double>(model.size.state_bytes), profile)) /
@@ -245,7 +261,7 @@ void add_times(MeshPrediction& out, const MeshModel& model, const PlannedRun& ru
 }  // namespace
 
 std::string MeshShape::text() const {
-  return cat("{data: ", data, tensor > 1 ? cat(", tensor: ", tensor) : "",
+  return cat("{data: ", data, shard > 1 ? cat(", shard: ", shard) : "", tensor > 1 ? cat(", tensor: ", tensor) : "",
              pipeline > 1 ? cat(", pipeline: ", pipeline) : "", "}");
 }
 
@@ -257,18 +273,44 @@ MeshPrediction predict_mesh(const MeshModel& model, const MeshShape& shape, cons
   out.micro_batch = model.traced.samples;
   out.batch_size = model.traced.samples * shape.micro_batches;
   out.limit = (profile.memory_gib - profile.reserved_gib) * kGiB;
-  add_memory(out, model, run, profile);
+  const std::vector<RankBytes> ranks = bytes_of_ranks(model.plan, model.traced, model.size.units, shape.pipeline);
+  add_memory(out, model, ranks, run, profile);
   out.lacks_memory = out.memory.total() > out.limit;
   if (!model.size.is_elementwise)
     out.obstacle = cat(model.size.optimizer, " needs whole parameters");
   else if (out.lacks_memory)
     out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
                        ", most for ", out.memory.largest().first);
-  out.holds_whole = static_cast<double>(model.size.parameter_bytes + model.size.master_bytes) + out.memory.states +
-                        out.memory.buffers + out.memory.batch + out.memory.libraries <=
+  // The parts of ranks along `shard` have memory of their own.
+  out.holds_whole = static_cast<double>(model.size.parameter_bytes + model.size.master_bytes) +
+                        (shape.shard > 1 ? out.memory.parameters : 0) + out.memory.states + out.memory.buffers +
+                        out.memory.batch + out.memory.libraries <=
                     out.limit;
-  add_times(out, model, run, profile);
+  add_times(out, model, ranks, run, profile);
   out.saves = saves_of(model.size, shape.ranks(), profile);
+  return out;
+}
+
+MeshPrediction as_mesh(const Prediction& step, const MeshShape& shape) {
+  MeshPrediction out;
+  out.shape = shape;
+  out.machines = step.mesh;
+  out.micro_batch = out.batch_size = step.batch_size;
+  out.memory = step.memory;
+  out.limit = step.limit;
+  out.obstacle = step.obstacle;
+  out.lacks_memory = step.memory.total() > step.limit;
+  out.holds_whole = step.starts();
+  out.compute_s = step.compute_s;
+  out.shard_s = step.exposed_s;
+  out.shard_sent = step.sent_bytes;
+  out.optimizer_s = step.optimizer_s;
+  out.jitter_s = step.jitter_s;
+  out.efficiency = step.efficiency;
+  out.samples_per_s = step.samples_per_s;
+  out.tokens_per_s = step.tokens_per_s;
+  out.flops_per_s = step.flops_per_s;
+  out.saves = {.stall_s = step.save_stall_s, .every_s = step.save_every_s, .waste = step.waste};
   return out;
 }
 
@@ -281,12 +323,12 @@ MeshPrediction between(const MeshPrediction& smaller, MeshPrediction larger, dou
                    smaller.flops_per_s * smaller.step_s() * (1 - share) + larger.flops_per_s * larger.step_s() * share;
   for (double MeshPrediction::*value :
        {&MeshPrediction::stages_sent, &MeshPrediction::tensor_sent, &MeshPrediction::compute_s,
-        &MeshPrediction::tensor_s, &MeshPrediction::wait_s, &MeshPrediction::data_s, &MeshPrediction::optimizer_s,
-        &MeshPrediction::jitter_s})
+        &MeshPrediction::tensor_s, &MeshPrediction::wait_s, &MeshPrediction::shard_s, &MeshPrediction::data_s,
+        &MeshPrediction::optimizer_s, &MeshPrediction::jitter_s})
     larger.*value = mix(value);
   larger.batch_size = std::llround(static_cast<double>(smaller.batch_size) * (1 - share) +
                                    static_cast<double>(larger.batch_size) * share);
-  const double samples = static_cast<double>(larger.batch_size * larger.shape.data * larger.shape.accumulate);
+  const double samples = static_cast<double>(larger.batch_size * larger.shape.shares() * larger.shape.accumulate);
   larger.efficiency = alone / larger.step_s();
   larger.samples_per_s = samples / larger.step_s();
   larger.tokens_per_s = larger.samples_per_s * tokens;

@@ -12,11 +12,11 @@
 namespace fulgur::cli {
 namespace {
 
-constexpr size_t kShownReasons = 12;
+constexpr size_t kShownReasons = 16;
 
-const TextRow kMeshHead{"nodes",      "mesh",        "micro-batch", "of a batch", "of all", "GiB",
-                        "step",       "compute",     "tensor",      "waits",      "data",   "sent",
-                        "efficiency", "samples/day", "tokens/day",  "save every", "waste"};
+const TextRow kMeshHead{"nodes", "mesh",       "micro-batch", "of a batch", "of all",     "GiB",
+                        "step",  "compute",    "tensor",      "waits",      "shard",      "data",
+                        "sent",  "efficiency", "samples/day", "tokens/day", "save every", "waste"};
 
 TextRow mesh_row(const MeshPrediction& one) {
   const MeshShape& shape = one.shape;
@@ -24,14 +24,15 @@ TextRow mesh_row(const MeshPrediction& one) {
           shape.text(),
           cat(one.micro_batch),
           cat(shape.micro_batches),
-          large(static_cast<double>(one.batch_size * shape.data * shape.accumulate)),
+          large(static_cast<double>(one.batch_size * shape.shares() * shape.accumulate)),
           gib(one.memory.total()),
           duration(one.step_s()),
           duration(one.compute_s + one.optimizer_s),
           duration(one.tensor_s),
           duration(one.wait_s),
+          duration(one.shard_s),
           duration(one.data_s),
-          cat(large(one.stages_sent + one.tensor_sent + one.data_sent), "B"),
+          cat(large(one.stages_sent + one.tensor_sent + one.shard_sent + one.data_sent), "B"),
           percent(one.efficiency),
           large(one.samples_per_s * kDay),
           one.tokens_per_s > 0 ? large(one.tokens_per_s * kDay) : "-",
@@ -69,11 +70,24 @@ std::string why_not(const MeshPrediction& one, const MeshPrediction& best) {
   const auto [part, what] =
       std::max({std::pair(more(one.wait_s, best.wait_s), "waits for other stages"),
                 std::pair(more(one.tensor_s, best.tensor_s), "exchanges along tensor"),
+                std::pair(more(one.shard_s, best.shard_s), "exchanges along shard"),
                 std::pair(more(one.data_s, best.data_s), "averages of gradients"),
                 std::pair(more(one.compute_s + one.optimizer_s, best.compute_s + best.optimizer_s), "its operations")});
   return cat(times < 2 ? cat("takes ", format_fixed((times - 1) * 100, 0), " % longer for a sample")
                        : cat("takes ", format_fixed(times, 1), " times as long for a sample"),
              ", ", format_fixed(part * 100, 0), " % by ", what);
+}
+
+bool differ_in_shards(const MeshShape& a, const MeshShape& b) {
+  return a.tensor == b.tensor && a.pipeline == b.pipeline;
+}
+
+// Of meshes that differ in the sizes of `data` and `shard` alone, the first one is the fastest; the others are shown if
+// the best mesh is among them.
+bool is_shown(const MeshPrediction& one, const std::vector<MeshPrediction>& all, const MeshPrediction* best) {
+  if (best && differ_in_shards(one.shape, best->shape)) return true;
+  return &one == &*std::ranges::find_if(
+                     all, [&](const MeshPrediction& each) { return differ_in_shards(each.shape, one.shape); });
 }
 
 std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
@@ -91,12 +105,17 @@ std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
       text += cat(", ", format_fixed((1 / times - 1) * 100, 0), " % slower than the best sharding above");
   }
   text += "\n";
-  size_t shown = 0;
-  for (const MeshPrediction& one : plan.meshes) {
-    if (&one == best || ++shown > kShownReasons) continue;
-    text += cat("  not ", one.shape.text(), ": ", best ? why_not(one, *best) : one.obstacle, "\n");
-  }
-  if (shown > kShownReasons) text += cat("  and ", shown - kShownReasons, " more: --json has all\n");
+  std::vector<const MeshPrediction*> others;
+  for (const MeshPrediction& one : plan.meshes)
+    if (&one != best && is_shown(one, plan.meshes, best)) others.push_back(&one);
+  // The other sizes of `shard` after the other meshes.
+  std::ranges::stable_partition(
+      others, [&](const MeshPrediction* one) { return !best || !differ_in_shards(one->shape, best->shape); });
+  if (others.size() > kShownReasons) others.resize(kShownReasons);
+  for (const MeshPrediction* one : others)
+    text += cat("  not ", one->shape.text(), ": ", best ? why_not(*one, *best) : one->obstacle, "\n");
+  if (const size_t rest = plan.meshes.size() - others.size() - (best ? 1 : 0); rest > 0)
+    text += cat("  and ", rest, " more: --json has all\n");
   return text;
 }
 
@@ -130,7 +149,11 @@ nlohmann::ordered_json json_of_mesh(const MeshPrediction& one) {
   memory["limit"] = std::llround(one.limit);
   return {{"nodes", one.machines.nodes},
           {"devices", one.machines.devices},
-          {"mesh", {{"data", one.shape.data}, {"tensor", one.shape.tensor}, {"pipeline", one.shape.pipeline}}},
+          {"mesh",
+           {{"data", one.shape.data},
+            {"shard", one.shape.shard},
+            {"tensor", one.shape.tensor},
+            {"pipeline", one.shape.pipeline}}},
           {"schedule", enum_text(one.shape.schedule)},
           {"micro_batch", one.micro_batch},
           {"micro_batches", one.shape.micro_batches},
@@ -144,11 +167,13 @@ nlohmann::ordered_json json_of_mesh(const MeshPrediction& one) {
           {"sent_bytes",
            {{"pipeline", std::llround(one.stages_sent)},
             {"tensor", std::llround(one.tensor_sent)},
+            {"shard", std::llround(one.shard_sent)},
             {"data", std::llround(one.data_sent)}}},
           {"step_s", one.step_s()},
           {"compute_s", one.compute_s},
           {"tensor_s", one.tensor_s},
           {"wait_s", one.wait_s},
+          {"shard_s", one.shard_s},
           {"data_s", one.data_s},
           {"optimizer_s", one.optimizer_s},
           {"jitter_s", one.jitter_s},

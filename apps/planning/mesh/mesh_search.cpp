@@ -36,6 +36,10 @@ std::string cannot_trace(const c10::Error& error) {
   return cat("its layers do not compute with their parts: ", message.substr(0, message.find('\n')));
 }
 
+std::string ranks_with_data(const MeshShape& shape) {
+  return cat(shape.shares(), " ranks along data", shape.shard > 1 ? " and shard" : "");
+}
+
 MeshPrediction impossible(const MeshShape& shape, const Mesh& machines, std::string why) {
   MeshPrediction one;
   one.shape = shape;
@@ -45,6 +49,13 @@ MeshPrediction impossible(const MeshShape& shape, const Mesh& machines, std::str
 }
 
 }  // namespace
+
+const MeshStrategy::Options* mesh_of(const Config& config) {
+  const Spec<Strategy>& strategy = config.trainer.strategy;
+  return strategy.class_path() == "mesh"
+             ? &static_cast<const OptionsOf<MeshStrategy::Options>&>(strategy.options()).value
+             : nullptr;
+}
 
 const MeshPrediction* MeshPlan::best() const {
   const auto fits = [](const MeshPrediction& one) { return one.obstacle.empty(); };
@@ -64,9 +75,8 @@ const MeshPrediction* MeshPlan::best() const {
 MeshSearch::MeshSearch(TracedModel& model, PlanSearch& alone, const Config& config, const PlannedRun& run,
                        const HardwareProfile& profile)
     : model_(model), alone_(alone), run_(run), profile_(profile) {
-  if (config.trainer.strategy.class_path() == "mesh") {
-    given_ = static_cast<const OptionsOf<MeshStrategy::Options>&>(config.trainer.strategy.options()).value;
-    options_ = *given_;
+  if (const MeshStrategy::Options* const given = mesh_of(config)) {
+    given_ = options_ = *given;
     static_cast<void>(MeshStrategy(options_));  // refuses options that do not go together
   }
   for (const LayerChain::Layer& layer : model.module().stages().layers) layers_.push_back(layer.name);
@@ -114,20 +124,16 @@ MeshPrediction MeshSearch::predict(const MeshShape& shape, int64_t micro_batch, 
 std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
   if (!given_) return std::nullopt;
   const MeshAxes& axes = given_->mesh;
-  if (axes.shard > 1) {
-    MeshShape shape{.tensor = axes.tensor, .pipeline = axes.pipeline};
-    shape.data = std::max<int64_t>(machines.ranks() / (axes.tensor * axes.pipeline), 1);
-    return impossible(shape, machines, cat("plan does not know mesh.shard yet; the config sets it to ", axes.shard));
-  }
-  if (axes.tensor * axes.pipeline == 1 && axes.data.value.value_or(machines.ranks()) == machines.ranks())
+  if (axes.shard * axes.tensor * axes.pipeline == 1 && axes.data.value.value_or(machines.ranks()) == machines.ranks())
     return std::nullopt;
-  MeshShape shape{.tensor = axes.tensor,
+  MeshShape shape{.shard = axes.shard,
+                  .tensor = axes.tensor,
                   .pipeline = axes.pipeline,
                   .schedule = given_->schedule,
                   .stages_per_rank =
                       given_->stages_per_rank.value.value_or(given_->schedule == PipelineSchedule::interleaved ? 2 : 1),
                   .accumulate = run_.accumulate};
-  const int64_t ranks = machines.ranks(), inner = axes.tensor * axes.pipeline;
+  const int64_t ranks = machines.ranks(), inner = axes.shard * axes.tensor * axes.pipeline;
   shape.data = axes.data.value.value_or(std::max<int64_t>(ranks / inner, 1));
   if (shape.ranks() != ranks)
     return impossible(shape, machines,
@@ -139,11 +145,18 @@ std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
     shape.micro_batches = detail::allowed_micro_batches(shape.schedule, shape.pipeline_shape(shape.micro_batches));
   }
   if (run_.global_batch > 0) {
-    if (run_.global_batch % (batch * shape.data) != 0)
+    if (run_.global_batch % (batch * shape.shares()) != 0)
       return impossible(shape, machines,
-                        cat("batches of ", batch, " on ", shape.data, " ranks along data do not divide ",
-                            "global_batch_size, ", run_.global_batch));
-    shape.accumulate = run_.global_batch / (batch * shape.data);
+                        cat("batches of ", batch, " on ", ranks_with_data(shape), " do not divide global_batch_size, ",
+                            run_.global_batch));
+    shape.accumulate = run_.global_batch / (batch * shape.shares());
+  }
+  if (axes.shard > 1 && axes.tensor * axes.pipeline == 1) {
+    PlannedRun run = run_;
+    run.shard_size = axes.shard;
+    run.whole_saves = given_->state_dict_type == MeshStrategy::StateDictType::full;
+    const PlannedSharding sharding = shape.data > 1 ? PlannedSharding::hybrid : PlannedSharding::parameters;
+    return as_mesh(predict_step(model_.size(), alone_.step(batch), sharding, machines, run, profile_), shape);
   }
   try {
     const int64_t least = batch / shape.micro_batches, more = batch % shape.micro_batches;
@@ -159,10 +172,10 @@ std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
 }
 
 std::string MeshSearch::divide_global_batch(MeshShape& shape, int64_t micro_batch) const {
-  const int64_t samples = shape.data * micro_batch;
+  const int64_t samples = shape.shares() * micro_batch;
   if (run_.global_batch % samples != 0)
-    return cat("micro-batches of ", micro_batch, " on ", shape.data, " ranks along data do not divide ",
-               "global_batch_size, ", run_.global_batch);
+    return cat("micro-batches of ", micro_batch, " on ", ranks_with_data(shape), " do not divide global_batch_size, ",
+               run_.global_batch);
   const int64_t rest = run_.global_batch / samples;
   (shape.pipeline > 1 ? shape.micro_batches : shape.accumulate) = rest;
   (shape.pipeline > 1 ? shape.accumulate : shape.micro_batches) = 1;
@@ -184,6 +197,18 @@ MeshPrediction MeshSearch::best_batch(MeshShape shape, const Mesh& machines) {
     if (size == least || one.samples_per_s > best.samples_per_s * 1.01) best = std::move(one);
   }
   return best;
+}
+
+// Other sizes of `shard` have more memory and other exchanges, and the same layers, stages and shares of the data: only
+// the lack of memory may be another one.
+void MeshSearch::search_shards(MeshShape shape, const Mesh& machines, MeshPlan& plan) {
+  const int64_t shares = shape.shares();
+  for (int64_t shard = 1; shard <= shares && shares % shard == 0; shard *= 2) {
+    shape.shard = shard;
+    shape.data = shares / shard;
+    plan.meshes.push_back(best_batch(shape, machines));
+    if (const MeshPrediction& one = plan.meshes.back(); !one.obstacle.empty() && !one.lacks_memory) return;
+  }
 }
 
 MeshPlan MeshSearch::search(const Mesh& machines) {
@@ -212,7 +237,10 @@ MeshPlan MeshSearch::search(const Mesh& machines) {
         }
       }
       try {
-        plan.meshes.push_back(cannot.empty() ? best_batch(shape, machines) : impossible(shape, machines, cannot));
+        if (cannot.empty())
+          search_shards(shape, machines, plan);
+        else
+          plan.meshes.push_back(impossible(shape, machines, cannot));
       } catch (const Error& error) {
         cannot = without_place(error.what());
         plan.meshes.push_back(impossible(shape, machines, cannot));

@@ -11,6 +11,9 @@
 
 namespace fulgur::cli {
 
+/// The options of mesh; nullptr if the config's strategy is another one.
+const MeshStrategy::Options* mesh_of(const Config& config);
+
 /// The meshes for a number of nodes.
 struct MeshPlan {
   /// Each with the micro-batch with the most samples per second that fits; the fastest first, and those that cannot be
@@ -34,12 +37,15 @@ class MeshSearch {
   /// has the axis `data` only, and is `ddp`. Throws a ConfigError
   /// for a module that it cannot divide.
   std::optional<MeshPrediction> configured(const Mesh& machines);
-  /// All meshes with ranks along `tensor` or `pipeline`. Those along `tensor` are in one node.
+  /// All meshes with ranks along `tensor` or `pipeline`. Those along `tensor` are in one node, and those along `shard`
+  /// are powers of two. With `data` and `shard` alone, a mesh is a sharding, which `PlanSearch` finds.
   MeshPlan search(const Mesh& machines);
 
  private:
   MeshPrediction predict(const MeshShape& shape, int64_t micro_batch, const Mesh& machines);
   MeshPrediction best_batch(MeshShape shape, const Mesh& machines);
+  /// Adds the meshes in which powers of two of the ranks along `data` are along `shard`.
+  void search_shards(MeshShape shape, const Mesh& machines, MeshPlan& plan);
   /// Sets what the global batch leaves to micro-batches or accumulation. The reason if it leaves no whole number.
   std::string divide_global_batch(MeshShape& shape, int64_t micro_batch) const;
   const TracedLayers& traced(const MeshShape& shape, int64_t samples);

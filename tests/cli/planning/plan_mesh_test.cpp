@@ -70,10 +70,15 @@ MeshReport given_mesh(const Words& arguments, const Start& start = {}) {
 
 double bytes(const MeshReport& prediction, const char* kind) { return prediction["memory"][kind].get<double>(); }
 
-const MeshReport& with_axes(const MeshReport& meshes, int64_t data, int64_t tensor, int64_t pipeline) {
+bool has_axes(const MeshReport& one, int64_t data, int64_t tensor, int64_t pipeline, int64_t shard) {
+  return one["mesh"] == MeshReport{{"data", data}, {"shard", shard}, {"tensor", tensor}, {"pipeline", pipeline}};
+}
+
+const MeshReport& with_axes(const MeshReport& meshes, int64_t data, int64_t tensor, int64_t pipeline,
+                            int64_t shard = 1) {
   for (const MeshReport& one : meshes)
-    if (one["mesh"] == MeshReport{{"data", data}, {"tensor", tensor}, {"pipeline", pipeline}}) return one;
-  FAIL("no mesh " << data << " " << tensor << " " << pipeline);
+    if (has_axes(one, data, tensor, pipeline, shard)) return one;
+  FAIL("no mesh " << data << " " << shard << " " << tensor << " " << pipeline);
   return meshes;
 }
 
@@ -153,7 +158,7 @@ TEST_CASE("plan of a mesh says why others are not chosen") {
   CHECK(meshes[0]["micro_batches"].get<int64_t>() * meshes[0]["micro_batch"].get<int64_t>() ==
         meshes[0]["batch_size"].get<int64_t>());
   CHECK(meshes[0]["batch_size"].get<int64_t>() * meshes[0]["accumulate"].get<int64_t>() *
-            meshes[0]["mesh"]["data"].get<int64_t>() ==
+            meshes[0]["mesh"]["data"].get<int64_t>() * meshes[0]["mesh"]["shard"].get<int64_t>() ==
         24);
   CHECK(says(with_axes(meshes, 16, 1, 2)["obstacle"], "on 16 ranks along data do not divide global_batch_size, 24"));
   CHECK(says(with_axes(meshes, 1, 1, 32)["obstacle"], "32 stages, and the module's stages() returns 18 layers"));
@@ -177,10 +182,113 @@ TEST_CASE("plan of a mesh says why others are not chosen") {
                       "4"};
   const MeshReport mlp = plan_report(both(classes, {"--model", "MlpClassifier", "--model.hidden", "[64,64,64]"}));
   for (const MeshReport& one : mlp["nodes"][0]["meshes"]) CHECK(one["mesh"]["tensor"] == 1);
-  CHECK(mlp["nodes"][0]["meshes"].size() == 2);
+  CHECK(mlp["nodes"][0]["meshes"].size() == 3);  // {data: 2, pipeline: 2}, {shard: 2, pipeline: 2}, {pipeline: 4}
   const MeshReport resnet =
       plan_report(both(classes, {"--model", "ResNet", "--model.depth", "20", "--data.shape", "[3,32,32]"}));
   CHECK(resnet["nodes"][0]["meshes"].empty());
+}
+
+TEST_CASE("plan of a mesh: ranks along shard keep parts, and gather all of them for a step") {
+  const auto given = [](const std::string& axes, const Words& more = {}) {
+    return given_mesh(mesh(axes, both({"--devices", "8", "--batch_size", "8", "--profile", "h100"}, more)));
+  };
+  for (const std::string other : {", pipeline: 2}", ", tensor: 2}"}) {
+    CAPTURE(other);
+    const MeshReport whole = given("{data: 4" + other), parts = given("{shard: 4" + other),
+                     both_axes = given("{data: 2, shard: 2" + other);
+    for (const auto& [one, shards] : {std::pair{&parts, 4}, std::pair{&both_axes, 2}}) {
+      CAPTURE(shards);
+      for (const char* kind : {"parameters", "states"})
+        CHECK_THAT(bytes(*one, kind) * shards, WithinRel(bytes(whole, kind), 1e-6));
+      for (const char* kind : {"gradients", "activations"}) CHECK(bytes(*one, kind) == bytes(whole, kind));
+      CHECK(bytes(*one, "exchange") == bytes(whole, "parameters"));
+      // All parameters are gathered, and the gradients divided.
+      CHECK_THAT((*one)["sent_bytes"]["shard"].get<double>(),
+                 WithinRel((shards - 1.0) / shards * (bytes(whole, "parameters") + bytes(whole, "gradients")), 0.02));
+    }
+    CHECK(whole["sent_bytes"]["shard"] == 0);
+    CHECK(whole["shard_s"] == 0);
+    CHECK(parts["sent_bytes"]["data"] == 0);
+    CHECK_THAT(both_axes["sent_bytes"]["data"].get<double>(), WithinRel(bytes(whole, "gradients") / 2, 0.02));
+    CHECK_THAT(parts["optimizer_s"].get<double>() * 4, WithinRel(whole["optimizer_s"].get<double>(), 1e-6));
+  }
+  // The units of a stage are eight layers and the rest; each is gathered and its gradients are divided: messages with
+  // their latencies, and half of the bytes.
+  const MeshReport one = given("{data: 2, shard: 2, pipeline: 2}"),
+                   two = given("{data: 2, shard: 2, pipeline: 2}", {"--trainer.accumulate_grad_batches", "2"});
+  const double gather = 9 * (8.4e-6 + 3.4e-6) + bytes(one, "exchange") / 2 / 365e9;
+  CHECK_THAT(one["shard_s"].get<double>(), WithinRel(2 * gather, 0.01));
+  CHECK_THAT(two["shard_s"].get<double>(), WithinRel(3 * gather, 0.01));
+  // Gradients for float32 copies are averaged in float32.
+  const auto averages = [&](const char* masters) {
+    return given("{data: 2, shard: 2, pipeline: 2}",
+                 {"--trainer.precision", "bf16-true", "--trainer.precision.master_weights",
+                  masters})["sent_bytes"]["data"]
+        .get<double>();
+  };
+  CHECK_THAT(averages("true"), WithinRel(2 * averages("false"), 0.01));
+  const MeshReport noted =
+      plan_report(mesh("{shard: 2, pipeline: 2}", {"--devices", "4", "--trainer.strategy.units", "[transformer.h.*]"}));
+  CHECK(says(noted["notes"].dump(), "units are planned as auto"));
+}
+
+TEST_CASE("plan of a mesh: ranks along shard come after those along tensor, and before those along data") {
+  const auto shard_s = [](const char* axes, const char* nodes, const char* devices) {
+    return given_mesh(mesh(axes, {"--nodes", nodes, "--devices", devices}))["shard_s"].get<double>();
+  };
+  CHECK(shard_s("{shard: 2, pipeline: 2}", "2", "2") == shard_s("{shard: 2, pipeline: 2}", "1", "4"));
+  CHECK(shard_s("{tensor: 2, shard: 2}", "2", "2") > shard_s("{tensor: 2, shard: 2}", "1", "4"));
+  CHECK(shard_s("{data: 2, shard: 2, tensor: 2}", "2", "4") == shard_s("{data: 2, shard: 2, tensor: 2}", "1", "8"));
+}
+
+TEST_CASE("plan of a mesh with data and shard alone is that of fsdp") {
+  const auto beside = [](const char* axes, const char* sharding, const Words& more = {}) {
+    const MeshReport plan =
+        plan_report(mesh(axes, both({"--nodes", "2", "--devices", "4", "--batch_size", "8"}, more)));
+    const MeshReport& given = plan["nodes"][0]["configured_mesh"];
+    for (const MeshReport& one : plan["as_configured"])
+      if (one["sharding"] == sharding) {
+        CHECK(given["memory"] == one["memory"]);
+        CHECK(given["sent_bytes"]["shard"] == one["sent_bytes"]);
+        for (const char* same : {"step_s", "samples_per_s", "efficiency", "fits"}) CHECK(given[same] == one[same]);
+      }
+    return given;
+  };
+  const MeshReport nodes = beside("{data: 2, shard: 4}", "hybrid"), all = beside("{shard: 8}", "parameters");
+  const MeshReport pairs = beside("{data: 4, shard: 2}", "");
+  CHECK_THAT(bytes(pairs, "parameters"), WithinRel(2 * bytes(nodes, "parameters"), 1e-6));
+  CHECK_THAT(bytes(nodes, "parameters"), WithinRel(2 * bytes(all, "parameters"), 1e-6));
+  // Pairs send half of their gathers, and average halves of the gradients among four.
+  const double parameters = 2 * bytes(pairs, "parameters");
+  CHECK_THAT(pairs["sent_bytes"]["shard"].get<double>(), WithinRel((3.0 / 2 + 2 * 3.0 / 4 / 2) * parameters, 1e-6));
+  const MeshReport window = beside("{data: 2, shard: 4}", "hybrid", {"--trainer.global_batch_size", "128"});
+  CHECK(window["accumulate"] == 2);
+  CHECK(window["holds_whole_module"] == true);
+}
+
+TEST_CASE("plan finds the sizes of shard, which are powers of two") {
+  const MeshReport meshes = plan_report(gpt({"--devices", "12"}))["nodes"][0]["meshes"];
+  std::vector<int64_t> sizes;
+  for (const MeshReport& one : meshes) {
+    CHECK(one["mesh"]["tensor"].get<int64_t>() * one["mesh"]["pipeline"].get<int64_t>() > 1);
+    if (one["mesh"]["tensor"] == 1 && one["mesh"]["pipeline"] == 3) sizes.push_back(one["mesh"]["shard"]);
+  }
+  std::ranges::sort(sizes);
+  CHECK(sizes == std::vector<int64_t>{1, 2, 4});
+  for (const MeshReport& one : meshes) {
+    int64_t ranks = 1;
+    for (const char* axis : {"data", "shard", "tensor", "pipeline"}) ranks *= one["mesh"][axis].get<int64_t>();
+    CHECK(ranks == 12);
+  }
+  // What no size of shard changes is said once.
+  const MeshReport few = plan_report(gpt({"--devices", "8", "--trainer.global_batch_size", "2"}))["nodes"][0]["meshes"];
+  CHECK(says(with_axes(few, 4, 1, 2)["obstacle"], "on 4 ranks along data do not divide global_batch_size, 2"));
+  CHECK(std::ranges::none_of(few, [](const MeshReport& one) { return has_axes(one, 2, 1, 2, /*shard=*/2); }));
+  // Of meshes that differ in shard alone, the text shows the fastest, and those beside the chosen one.
+  const Finished run = trainer(both({"plan"}, gpt({"--devices", "8"})));
+  INFO(run.out << run.err);
+  CHECK(says(run.out, "  not {data: 1, shard: 4, pipeline: 2}: "));
+  CHECK(says(run.out, "more: --json has all"));
 }
 
 TEST_CASE("plan of a mesh that the ranks do not form, or that lacks memory") {
@@ -198,8 +306,11 @@ TEST_CASE("plan of a mesh that the ranks do not form, or that lacks memory") {
   };
   CHECK(says(given_mesh(mesh("{tensor: 8}", {"--devices", "8"}))["obstacle"],
              "has 4 n_head, which mesh.tensor: 8 does not divide"));
-  CHECK(
-      says(given_mesh(mesh("{shard: 2, tensor: 2}", {"--devices", "4"}))["obstacle"], "plan does not know mesh.shard"));
+  CHECK(says(given_mesh(mesh("{shard: 2, tensor: 2}",
+                             {"--devices", "4", "--batch_size", "1", "--trainer.global_batch_size", "3"}))["obstacle"],
+             "batches of 1 on 2 ranks along data and shard do not divide global_batch_size, 3"));
+  CHECK(says(given_mesh(mesh("{data: 1, shard: 2, pipeline: 2}", {"--devices", "8"}))["obstacle"],
+             "the axes of the mesh have 4 ranks"));
   refused(mesh("{tensor: 2}", {"--devices", "2", "--trainer.strategy.cuts", "[h.1]"}), "cuts has no effect");
 }
 
@@ -249,6 +360,11 @@ TEST_CASE("plan finds meshes for a model with 70 billion parameters in seconds")
   const MeshReport& most = plan["nodes"].back();
   CHECK(most["best"].is_null());
   CHECK(most["best_mesh"].is_string());
+  // With 16 devices, states of whole stages leave no room, and parts of them do.
+  const MeshReport& sixteen = plan["nodes"][1]["meshes"];
+  CHECK(says(with_axes(sixteen, 4, 1, 4)["obstacle"], "most for states"));
+  CHECK(with_axes(sixteen, 1, 1, 4, /*shard=*/4)["fits"] == true);
+  CHECK(says(most["best_mesh"], "shard: "));
   const MeshReport& eight = with_axes(plan["nodes"][0]["meshes"], 1, 8, 1);
   CHECK_THAT(bytes(eight, "parameters"), WithinRel(2.0 * 70'553'706'496 / 8, 0.01));
   for (const MeshReport& nodes : plan["nodes"]) CHECK(nodes["meshes"].size() >= 9);
@@ -315,6 +431,7 @@ TEST_CASE("plan predicts the memory that ranks of a mesh need on GPUs", "[gpu]")
     Words more;
   };
   for (const Case& one : {Case{"2", "{pipeline: 2}", {}}, Case{"2", "{tensor: 2}", {}},
+                          Case{"4", "{shard: 2, pipeline: 2}", {}}, Case{"4", "{tensor: 2, shard: 2}", {}},
                           Case{"4", "{tensor: 2, pipeline: 2}", {"--trainer.precision", "bf16-mixed"}},
                           Case{"4", "{data: 2, pipeline: 2}", {"--trainer.strategy.schedule", "gpipe"}}}) {
     CAPTURE(one.axes);
