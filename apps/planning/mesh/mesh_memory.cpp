@@ -72,7 +72,7 @@ class RankMemory {
   double live_ = 0, peak_ = 0;
 };
 
-// Parameters of a module's unit of which one of these differs are in units of their own: the dtype, whether they learn,
+// Parameters of a module's unit of which one of these differs are in separate units: the dtype, whether they learn,
 // whether ranks along `tensor` divide them, and the ranks of the pipeline that read them.
 using UnitKind = std::tuple<const PlannedUnit*, at::ScalarType, bool, bool, std::vector<int64_t>>;
 

@@ -281,7 +281,7 @@ MeshPrediction predict_mesh(const MeshModel& model, const MeshShape& shape, cons
   else if (out.lacks_memory)
     out.obstacle = cat(format_fixed(out.memory.total() / kGiB, 1), " GiB of ", format_fixed(out.limit / kGiB, 1),
                        ", most for ", out.memory.largest().first);
-  // The parts of ranks along `shard` have memory of their own.
+  // What a rank along `shard` keeps is there beside the whole module.
   out.holds_whole = static_cast<double>(model.size.parameter_bytes + model.size.master_bytes) +
                         (shape.shard > 1 ? out.memory.parameters : 0) + out.memory.states + out.memory.buffers +
                         out.memory.batch + out.memory.libraries <=
