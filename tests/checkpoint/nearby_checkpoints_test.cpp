@@ -49,7 +49,7 @@ TEST_CASE("a checkpoint that does not exist: the nearest ones are named, at most
   fs::create_directory_symlink("step=9.ckpt", checkpoints / "best.ckpt");
   fs::create_directories(checkpoints / "half.ckpt");  // no manifest
   const std::string nearby = cat("Checkpoints nearby: ", checkpoints / "step=100.ckpt", ", ",
-                                 checkpoints / "step=20.ckpt", ", ", checkpoints / "step=9.ckpt", ", ….");
+                                 checkpoints / "step=20.ckpt", ", ", checkpoints / "step=9.ckpt", ", and 1 more.");
   // Beside it, and from a folder above it, with or without the slash that completion adds.
   for (const char* wrong : {"logs/version_7/checkpoints/step=5.ckpt", "logs/version_7/step=9.ckpt",
                             "logs/version_8/checkpoints/step=9.ckpt", "logs/version_8/", "logs/version_8"}) {
