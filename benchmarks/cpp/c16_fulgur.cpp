@@ -14,7 +14,8 @@ void run(const bench::Arguments& arguments) {
   const std::string& variant = arguments.text("variant");
   const bench::Inputs inputs(arguments);
   fulgur::FSDPStrategy::Options options;
-  options.sharding = fulgur::enum_from_text<fulgur::FSDPStrategy::Sharding>(variant).value();
+  for (const auto& [value, name] : enum_names(fulgur::FSDPStrategy::Sharding()))
+    if (name == variant) options.sharding = value;
   options.units.value.emplace();
   for (int64_t i = 0; i < bench::kLayers; ++i) options.units.value->push_back("linear" + std::to_string(i) + ".*");
   fulgur::FSDPStrategy strategy(options);
