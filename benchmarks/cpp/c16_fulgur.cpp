@@ -17,7 +17,7 @@ void run(const bench::Arguments& arguments) {
   for (const auto& [value, name] : enum_names(fulgur::FSDPStrategy::Sharding()))
     if (name == variant) options.sharding = value;
   options.units.value.emplace();
-  for (int64_t i = 0; i < bench::kLayers; ++i) options.units.value->push_back("linear" + std::to_string(i) + ".*");
+  for (int64_t i = 0; i < bench::kLayers; ++i) options.units.value->push_back("linear" + std::to_string(i));
   fulgur::FSDPStrategy strategy(options);
   strategy.configure({.devices = {at::Device(at::kCPU)},
                       .devices_are_auto = true,

@@ -24,7 +24,7 @@ class Rank:
         for linear in self.net.linear:
             fully_shard(linear, mesh=mesh, reshard_after_forward=reshards)
         fully_shard(self.net, mesh=mesh, reshard_after_forward=reshards)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=RATE, fused=True)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=RATE, foreach=True)  # it has no fused one
 
     def step(self):
         x, y = self.inputs.batch(self.number, dist.get_rank())
