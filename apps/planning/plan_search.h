@@ -12,8 +12,9 @@ namespace fulgur::cli {
 struct NodePlan {
   /// For each sharding: the micro-batch with the most samples per second that fits; the smallest one if none does.
   std::vector<Prediction> shardings;
-  /// Of those that fit, the first in the order of `PlannedSharding` that is as fast as the fastest, within 5 %; one
-  /// that can start if there is one. nullptr if none fits.
+  /// Of those that fit and are as fast as the fastest, within 5 %, the first in the order of `PlannedSharding` whose
+  /// memory leaves room for the error of its prediction, or else the first; one that can start if there is one.
+  /// nullptr if none fits.
   const Prediction* best() const;
 };
 
