@@ -61,6 +61,11 @@ double all_reduce_between_nodes_s(double bytes, const Mesh& mesh, const Hardware
   return start_s(profile) + std::min(ring, tree);
 }
 
+double message_s(double bytes, bool between_nodes, const HardwareProfile& profile) {
+  const LinkProfile& link = between_nodes ? profile.inter : profile.intra;
+  return link.latency_us * 1e-6 + bytes / (link.gb_s * 1e9);
+}
+
 double all_reduce_s(double bytes, const Mesh& mesh, const HardwareProfile& profile) {
   if (mesh.ranks() == 1) return 0;
   const double ring = 2 * part_of_others(mesh.ranks()) * bytes / ring_rate(mesh, profile) + 2 * round_s(mesh, profile);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "planning/hardware_profile.h"
@@ -10,6 +11,7 @@ namespace fulgur::cli {
 struct Mesh {
   int64_t nodes = 1, devices = 1;
   int64_t ranks() const { return nodes * devices; }
+  auto operator<=>(const Mesh&) const = default;
 };
 
 /// The machines of a group of `count` ranks, every `stride`-th of the run: of the group that is on the most nodes.
@@ -25,6 +27,8 @@ inline double part_of_others(int64_t ranks) { return static_cast<double>(ranks -
 double all_reduce_s(double bytes, const Mesh& mesh, const HardwareProfile& profile);
 /// All ranks get the parts of all, `bytes` together. A reduce-scatter takes as long.
 double all_gather_s(double bytes, const Mesh& mesh, const HardwareProfile& profile);
+/// A message from one rank to another.
+double message_s(double bytes, bool between_nodes, const HardwareProfile& profile);
 /// Exchanges between the devices with the same number of all nodes, over one link each.
 double all_reduce_between_nodes_s(double bytes, const Mesh& mesh, const HardwareProfile& profile);
 

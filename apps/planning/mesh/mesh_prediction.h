@@ -3,28 +3,10 @@
 #include <cstdint>
 #include <string>
 
-#include "fulgur/strategies/mesh.h"
-#include "planning/mesh/mesh_memory.h"
+#include "planning/mesh/pipeline_pass.h"
 #include "planning/prediction.h"
 
 namespace fulgur::cli {
-
-/// The axes of a mesh, and how micro-batches pass through it.
-struct MeshShape {
-  int64_t data = 1, shard = 1, tensor = 1, pipeline = 1;
-  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
-  int64_t stages_per_rank = 1;
-  int64_t micro_batches = 1;
-  int64_t accumulate = 1;
-  int64_t ranks() const { return shares() * tensor * pipeline; }
-  /// Of the data, each of which the ranks along `tensor` and `pipeline` compute together.
-  int64_t shares() const { return data * shard; }
-  /// Of the pipeline, for `count` micro-batches.
-  detail::PipelineShape pipeline_shape(int64_t count) const {
-    return {.ranks = pipeline, .stages_per_rank = stages_per_rank, .micro_batches = count};
-  }
-  std::string text() const;
-};
 
 /// A step of a mesh. Bytes and times are those of the rank with the most.
 struct MeshPrediction {
@@ -50,16 +32,10 @@ struct MeshPrediction {
   PlannedSaves saves;
 };
 
-/// What a mesh is predicted from.
-struct MeshModel {
-  const ModelSize& size;
-  const TracedLayers& traced;
-  const detail::StagePlan& plan;  ///< with stages: without a pipeline, one of one layer
-  double alone_s = 0;             ///< forward and backward of a micro-batch on one device
-};
-
-MeshPrediction predict_mesh(const MeshModel& model, const MeshShape& shape, const Mesh& machines, const PlannedRun& run,
-                            const HardwareProfile& profile);
+/// From the figures of the module and of a batch of the shape's pipeline. `alone_s` is the time of forward and backward
+/// of a micro-batch on one device.
+MeshPrediction predict_mesh(const ModelSize& size, const PipelinePass& pass, double alone_s, const MeshShape& shape,
+                            const Mesh& machines, const PlannedRun& run, const HardwareProfile& profile);
 
 /// A mesh with `data` and `shard` alone, which is fsdp: its step is that of a sharding.
 MeshPrediction as_mesh(const Prediction& step, const MeshShape& shape);

@@ -108,17 +108,24 @@ const detail::StagePlan& MeshSearch::stages(const MeshShape& shape) {
 }
 
 double MeshSearch::alone_s(int64_t samples) {
+  if (const auto found = alone_s_.find(samples); found != alone_s_.end()) return found->second;
   double seconds = 0;
   for (const Operation& operation : alone_.step(samples).operations) seconds += seconds_of(operation, run_, profile_);
-  return seconds;
+  return alone_s_[samples] = seconds;
+}
+
+const PipelinePass& MeshSearch::pass(const MeshShape& shape, int64_t micro_batch, const Mesh& machines) {
+  PassKey key = pass_key(shape, micro_batch, machines);
+  if (const auto found = passes_.find(key); found != passes_.end()) return found->second;
+  // Stages are planned with whole parameters.
+  const detail::StagePlan& plan = stages(shape);
+  PipelinePass pass = pass_of(key, model_.size(), traced(shape, micro_batch), plan, run_, profile_);
+  return passes_.emplace(std::move(key), std::move(pass)).first->second;
 }
 
 MeshPrediction MeshSearch::predict(const MeshShape& shape, int64_t micro_batch, const Mesh& machines) {
-  // Stages are planned with whole parameters.
-  const detail::StagePlan& plan = stages(shape);
-  const MeshModel model{
-      .size = model_.size(), .traced = traced(shape, micro_batch), .plan = plan, .alone_s = alone_s(micro_batch)};
-  return predict_mesh(model, shape, machines, run_, profile_);
+  return predict_mesh(model_.size(), pass(shape, micro_batch, machines), alone_s(micro_batch), shape, machines, run_,
+                      profile_);
 }
 
 std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {

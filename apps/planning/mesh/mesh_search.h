@@ -50,6 +50,7 @@ class MeshSearch {
   std::string divide_global_batch(MeshShape& shape, int64_t micro_batch) const;
   const TracedLayers& traced(const MeshShape& shape, int64_t samples);
   const detail::StagePlan& stages(const MeshShape& shape);
+  const PipelinePass& pass(const MeshShape& shape, int64_t micro_batch, const Mesh& machines);
   double alone_s(int64_t samples);
 
   TracedModel& model_;
@@ -62,6 +63,8 @@ class MeshSearch {
   bool has_tensor_plan_ = false;
   std::map<std::tuple<int64_t, bool, int64_t>, TracedLayers> traced_;  ///< by ranks, in layers, samples
   std::map<std::pair<int64_t, int64_t>, detail::StagePlan> stages_;    ///< by ranks and stages of a rank
+  std::map<PassKey, PipelinePass> passes_;
+  std::map<int64_t, double> alone_s_;  ///< by samples
 };
 
 }  // namespace fulgur::cli

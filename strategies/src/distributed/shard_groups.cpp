@@ -24,7 +24,8 @@ ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view opt
   const int64_t rank = whole.place().rank, ranks = whole.place().world_size;
   if (ranks % size != 0)
     throw ConfigError(cat("[strategies] groups of ", size, " ranks do not divide the ", ranks,
-                          " ranks of the run. Set trainer.strategy.init_args.", option, " to a divisor."));
+                          " ranks of the run. Set trainer.strategy.init_args.", option, " to a divisor of ", ranks,
+                          "."));
   if (size == ranks) return;
   const int64_t copy = rank / size, part = rank % size;
   std::vector<int64_t> parts, copies;

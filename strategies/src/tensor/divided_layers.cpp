@@ -100,7 +100,7 @@ std::vector<int64_t> parts_of(const OwnParameters& layer, const TensorRule& rule
                                     part.unit, " do not divide."));
     if (part.units % ranks != 0)
       refuse_layer(layer.layer, cat("has ", part.units, " ", part.unit, ", which mesh.tensor: ", ranks,
-                                    " does not divide. Set it to a divisor."));
+                                    " does not divide. Set mesh.tensor to a divisor of ", part.units, "."));
     sizes.push_back(part.outputs);
     sum += part.outputs;
   }

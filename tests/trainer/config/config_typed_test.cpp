@@ -151,6 +151,17 @@ TEST_CASE("F40 a component that is written in another form: the message shows th
   CHECK(says(load_error("model: {class_path: ConfigModel, init_args: [classes: 3]}"), "write its keys without '- '"));
 }
 
+TEST_CASE("F40 an option of a strategy or a precision under trainer is pointed to its place") {
+  CHECK(
+      says(load_error("trainer: {micro_batches: 4}"),
+           "trainer.micro_batches: unknown key; it is an option of strategy: mesh. Write `strategy: {class_path: mesh, "
+           "init_args: {micro_batches: …}}`"));
+  CHECK(says(load_error("trainer: {pipeline: 2}"), "init_args: {mesh: {pipeline: …}}}`"));
+  CHECK(says(load_error("trainer: {sharding: full}"), "an option of strategy: fsdp"));
+  CHECK(says(load_error("trainer: {bucket_cap_mb: 1}"), "an option of strategy: ddp or fsdp or mesh"));
+  CHECK(says(load_error("trainer: {master_weights: true}"), "Write `precision: {class_path: bf16-true"));
+}
+
 TEST_CASE("F40 a missing space after a colon is named, wherever it is") {
   const std::string hint = "write 'max_epochs: 3', with a space after the colon";
   CHECK(says(load_error("trainer:\n  max_epochs:3\n"),

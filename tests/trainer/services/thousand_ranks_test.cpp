@@ -25,10 +25,6 @@ namespace {
 
 constexpr int64_t kMany = 1024, kFewer = 768;
 
-fulgur::detail::RankPlace place_of(int64_t rank, int64_t ranks) {
-  return {.rank = rank, .world_size = ranks, .share = rank, .shares = ranks, .continues_logs = rank == 0};
-}
-
 fulgur::detail::RankRole role_of(int64_t rank) { return {.share = rank, .counts = true, .logs = rank == 0}; }
 
 std::vector<fulgur::detail::RankRole> roles_of(int64_t ranks) {
@@ -129,12 +125,12 @@ TEST_CASE("a save asks one exchange of each of 1,024 ranks, and sends the same f
   CHECK(costs.front().second < 16 * 1024);
   REQUIRE(saved.at(fulgur::detail::checkpoint_keys::kRanks).as_list().size() == kMany - 1);
   for (const int64_t rank : {int64_t{0}, int64_t{1}, kMany / 2, kMany - 1}) {
-    const StateTree own = fulgur::detail::state_of_rank(saved, kMany, place_of(rank, kMany), roles_of(kMany));
+    const StateTree own = fulgur::detail::state_of_rank(saved, kMany, rank, roles_of(kMany));
     CHECK(own.at("strategy").at("number").as_int() == rank);
   }
   // With fewer ranks, each has what a run needs, and only rank 0 the random numbers of one that has saved.
   for (const int64_t rank : {int64_t{0}, int64_t{1}, kFewer - 1}) {
-    const StateTree own = fulgur::detail::state_of_rank(saved, kMany, place_of(rank, kFewer), roles_of(kFewer));
+    const StateTree own = fulgur::detail::state_of_rank(saved, kMany, rank, roles_of(kFewer));
     CHECK(own.at(fulgur::detail::checkpoint_keys::kProgress).at("global_step").as_int() ==
           of_run.at(fulgur::detail::checkpoint_keys::kProgress).at("global_step").as_int());
     CHECK(own.at(fulgur::detail::checkpoint_keys::kRng).is_null() == (rank > 0));

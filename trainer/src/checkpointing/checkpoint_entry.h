@@ -5,6 +5,7 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/checkpoint_loading.h"
+#include "run/rank_role.h"
 #include "run/services.h"
 #include "saving/checkpoint_store.h"
 
@@ -42,13 +43,6 @@ struct Restoring {
   double rates_scaled = 1;                        ///< factor of scale_lr, since the batch size has changed
 };
 
-/// The place of a rank that resumes.
-struct RankPlace {
-  int64_t rank = 0, world_size = 1;
-  int64_t share = 0, shares = 1;  ///< of the training data
-  bool continues_logs = true;     ///< what was being logged belongs to it
-};
-
 /// The values of one entry that the ranks have saved.
 struct RankValues {
   std::vector<const StateTree*> all, counting;  ///< of all ranks, and of those whose logs count (`RankRole::counts`)
@@ -68,7 +62,7 @@ struct CheckpointEntry {
   bool per_rank = false;  ///< gathered from each rank (rank_states.h)
   /// What a rank loads if the roles of the ranks have changed; nullptr: the value of the first rank with the same share
   /// of the data, or of the first of all.
-  StateTree (*of_rank)(const RankValues& values, const RankPlace& place) = nullptr;
+  StateTree (*of_rank)(const RankValues& values, const RankRole& role) = nullptr;
   bool with_weights = false;  ///< also in a checkpoint that has only weights
   bool own_file = false;      ///< `CheckpointContent::optimizers`, not in the state
 };

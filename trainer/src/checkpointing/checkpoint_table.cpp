@@ -239,7 +239,7 @@ StateTree published_metrics(Collecting& c) {
 StateTree save_loggers(Collecting& c) { return logger_states(c.run); }
 
 // The sum of the gradients, each divided by the number of ranks, as an exchange would have computed it.
-StateTree gradients_of_rank(const RankValues& values, const RankPlace&) {
+StateTree gradients_of_rank(const RankValues& values, const RankRole&) {
   const at::NoGradGuard no_grad;
   StateTree mean;
   for (const StateTree* gradients : values.all)
@@ -266,11 +266,11 @@ void load_strategy(Restoring& r, const StateTree& value) {
 }
 
 // Current metrics of all ranks for the one that continues them; none for the others.
-StateTree logs_of_rank(const RankValues& values, const RankPlace& place) {
+StateTree logs_of_rank(const RankValues& values, const RankRole& role) {
   LogStore logs;
   logs.load_state(*values.all.front());
-  if (!place.continues_logs) logs.forget_running();
-  for (size_t i = 1; place.continues_logs && i < values.counting.size(); ++i) {
+  if (!role.logs) logs.forget_running();
+  for (size_t i = 1; role.logs && i < values.counting.size(); ++i) {
     LogStore other;
     other.load_state(*values.counting[i]);
     logs.add_running(other);
@@ -278,18 +278,18 @@ StateTree logs_of_rank(const RankValues& values, const RankPlace& place) {
   return logs.state();
 }
 
-StateTree metrics_of_rank(const RankValues& values, const RankPlace& place) {
-  return MetricStore::of_rank(values.counting, place.continues_logs);
+StateTree metrics_of_rank(const RankValues& values, const RankRole& role) {
+  return MetricStore::of_rank(values.counting, role.logs);
 }
 
 // The generators of the share of the data. With other shares, those of the first rank for the first one, and null for
 // the others, which draw new random numbers.
-StateTree rng_of_rank(const RankValues& values, const RankPlace& place) {
+StateTree rng_of_rank(const RankValues& values, const RankRole& role) {
   if (values.of_share) return *values.of_share;
-  return place.share > 0 ? nullptr : *values.all.front();
+  return role.share > 0 ? nullptr : *values.all.front();
 }
 
-StateTree first_of_ranks(const RankValues& values, const RankPlace&) { return *values.all.front(); }
+StateTree first_of_ranks(const RankValues& values, const RankRole&) { return *values.all.front(); }
 
 using P = LoadPhase;
 

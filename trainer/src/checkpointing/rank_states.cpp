@@ -44,7 +44,7 @@ int64_t shares_of(const std::vector<RankRole>& roles) {
 
 }  // namespace
 
-StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, const RankPlace& place,
+StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t rank,
                         const std::vector<RankRole>& roles) {
   std::vector<const StateTree*> ranks{&saved};
   if (saved.contains(checkpoint_keys::kRanks))
@@ -54,25 +54,27 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, const 
                               " ranks, but holds the state of ", ranks.size(), "."));
   const std::vector<RankRole> before = saved_roles(ranks);
   StateTree state = saved;
+  const auto own = static_cast<size_t>(rank);
   if (before == roles) {
     for (const CheckpointEntry& entry : checkpoint_entries())
-      if (entry.per_rank) state[entry.key] = ranks[static_cast<size_t>(place.rank)]->at(entry.key);
+      if (entry.per_rank) state[entry.key] = ranks[own]->at(entry.key);
     return state;
   }
   const StateTree* of_share = nullptr;
   if (shares_of(before) == shares_of(roles))
-    of_share = ranks[static_cast<size_t>(std::ranges::find(before, place.share, &RankRole::share) - before.begin())];
+    of_share =
+        ranks[static_cast<size_t>(std::ranges::find(before, roles[own].share, &RankRole::share) - before.begin())];
   for (const CheckpointEntry& entry : checkpoint_entries()) {
     if (!entry.per_rank) continue;
     RankValues values;
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const StateTree& value = ranks[rank]->at(entry.key);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const StateTree& value = ranks[i]->at(entry.key);
       values.all.push_back(&value);
-      if (before[rank].counts) values.counting.push_back(&value);
+      if (before[i].counts) values.counting.push_back(&value);
     }
     if (of_share) values.of_share = &of_share->at(entry.key);
     if (entry.of_rank)
-      state[entry.key] = entry.of_rank(values, place);
+      state[entry.key] = entry.of_rank(values, roles[own]);
     else if (of_share)
       state[entry.key] = *values.of_share;
   }

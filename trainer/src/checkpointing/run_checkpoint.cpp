@@ -174,14 +174,9 @@ void restore_run(Restoring restoring) {
   const CheckpointContent& content = restoring.content;
   const CheckpointLoading& load = restoring.load;
   const bool of_a_run = content.state.contains(checkpoint_keys::kRng);
-  const StateTree state = of_a_run ? state_of_rank(content.state, content.origin.world_size,
-                                                   {.rank = run.rank(),
-                                                    .world_size = run.world_size(),
-                                                    .share = run.strategy->data_share(),
-                                                    .shares = run.data_shares(),
-                                                    .continues_logs = run.rank() == run.strategy->logging_rank()},
-                                                   roles_of_ranks(*run.strategy))
-                                   : content.state;
+  const StateTree state =
+      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), roles_of_ranks(*run.strategy))
+               : content.state;
   if (state.contains(checkpoint_keys::kImported))
     run.print("weights: the checkpoint was imported, so the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();

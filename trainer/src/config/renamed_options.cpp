@@ -1,4 +1,7 @@
 #include "config/renamed_options.h"
+
+#include "fulgur/core/contracts/registry.h"
+#include "fulgur/core/options/fields.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::config {
@@ -43,13 +46,38 @@ constexpr Renamed kRenamed[] = {
     {"seed_everything", "it is a top-level key of the config, next to `trainer`"},
 };
 
+// Where options have `key`, as in `mesh: {pipeline: …}` or `micro_batches: …`; empty if they do not have it.
+std::string place_in(const Fields& fields, std::string_view key) {
+  if (fields.find(key)) return cat(key, ": …");
+  for (const Field& field : fields.all())
+    if (field.type.object && field.type.object()->find(key)) return cat(field.name, ": {", key, ": …}");
+  return {};
+}
+
+// For an option of a component that the trainer has one of, written one level too high.
+std::optional<std::string> hint_for_option_of(const std::string& kind, std::string_view key) {
+  std::vector<std::string> owners;
+  std::string place;
+  for (const std::string& name : component_registry(kind).names()) {
+    const OptionFields options(component_registry(kind).get(name).make_options());
+    const std::string found = place_in(options.fields, key);
+    if (found.empty()) continue;
+    owners.push_back(name);
+    place = found;
+  }
+  if (owners.empty()) return std::nullopt;
+  return cat("it is an option of ", kind, ": ", join(owners, " or "), ". Write `", kind,
+             ": {class_path: ", owners.back(), ", init_args: {", place, "}}`");
+}
+
 }  // namespace
 
 std::optional<std::string> hint_for_trainer_key(std::string_view key) {
   for (const Renamed& renamed : kRenamed) {
     if (renamed.old_name == key) return std::string(renamed.today);
   }
-  return std::nullopt;
+  if (std::optional<std::string> hint = hint_for_option_of("strategy", key)) return hint;
+  return hint_for_option_of("precision", key);
 }
 
 std::optional<std::string> hint_for_top_key(std::string_view key) {
