@@ -65,10 +65,11 @@ void TensorAverage::reserve(const std::vector<Tensor>& parameters) {
   for (const auto& [kind, numel] : sizes) block(kind, numel);
 }
 
-void TensorAverage::average_gradients(const std::vector<Tensor>& parameters, C10dCollectives& ranks) {
+void TensorAverage::average_gradients(const std::vector<Tensor>& parameters, C10dCollectives& ranks,
+                                      bool may_be_missing) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> gradients;
-  for (const Tensor& parameter : parameters_with_gradient(parameters, ranks)) {
+  for (const Tensor& parameter : may_be_missing ? parameters_with_gradient(parameters, ranks) : parameters) {
     if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
     if (parameter.grad().is_sparse()) parameter.mutable_grad() = parameter.grad().to_dense();
     gradients.push_back(parameter.grad());

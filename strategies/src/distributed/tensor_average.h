@@ -21,8 +21,9 @@ class TensorAverage {
   /// the others would wait for it.
   void reserve(const std::vector<Tensor>& parameters);
   /// Averages the gradients of `parameters`. All ranks must call it, with the same parameters. A parameter that has a
-  /// gradient on only some ranks counts as zero on the others; one without a gradient on any rank keeps none.
-  void average_gradients(const std::vector<Tensor>& parameters, C10dCollectives& ranks);
+  /// gradient on only some ranks counts as zero on the others; one without a gradient on any rank keeps none. To know
+  /// which, the ranks exchange flags, for which the host waits, unless `may_be_missing` is false.
+  void average_gradients(const std::vector<Tensor>& parameters, C10dCollectives& ranks, bool may_be_missing = true);
   /// Averages tensors in place. All ranks must call it, with tensors of the same sizes and types.
   void average(const std::vector<Tensor>& tensors, C10dCollectives& ranks);
 

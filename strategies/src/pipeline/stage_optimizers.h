@@ -39,7 +39,8 @@ class StageOptimizers final : public DividedMasterWeights {
 
   /// The optimizers, which must exist, step whole parameters again; states are lost.
   void give_back() const noexcept;
-  /// Averages the gradients of this rank's parameters over the shares of the data, and moves them to the shards.
+  /// Averages the gradients of this rank's parameters, all of which must have one, over the shares of the data, and
+  /// moves them to the shards.
   /// Ranks along `shard` get their elements of them, copies get them in their type.
   /// Parameters have none then. All ranks must call it.
   void take_gradients(Optimizer& optimizer) const;
