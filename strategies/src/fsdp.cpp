@@ -152,6 +152,22 @@ void FSDPStrategy::before_evaluation(LightningModule& module) {
   DDPStrategy::before_evaluation(module);
 }
 
+void FSDPStrategy::divide_for_evaluation(LightningModule& module, const std::optional<std::vector<std::string>>& units,
+                                         std::string instead) {
+  if (shards_) return;
+  // Tensors of this mode have no versions, which parameters need.
+  const c10::InferenceMode normal(false);
+  groups_ = std::make_unique<detail::ShardGroups>(*process_group());
+  parameters_ = std::make_shared<detail::ParameterShards>(
+      *groups_, detail::UnitNaming{.strategy = name(), .instead = std::move(instead)});
+  shards_ = std::make_shared<detail::OptimizerShards>(
+      module, std::vector<Optimizer*>(), units, *groups_,
+      detail::OptimizerShards::Divided{.gradients = true, .parameters = true}, device(),
+      [&](detail::FlatUnit& unit) { parameters_->add(unit); }, std::map<const Optimizer*, StateTree>());
+  move_undivided(module);
+  describe_units(name(), "evaluation: units");
+}
+
 void FSDPStrategy::divide(LightningModule& module) {
   groups_ = options_.sharding == Sharding::hybrid
                 ? std::make_unique<detail::ShardGroups>(
@@ -178,7 +194,7 @@ void FSDPStrategy::divide(LightningModule& module) {
   parameters_ = std::move(parameters);
   move_undivided(module);
   take_loaded_gradients();
-  describe_units();
+  describe_units("fsdp", cat("sharding: ", enum_text(options_.sharding)));
 }
 
 bool FSDPStrategy::divides_at_start() const { return starts_before_forward_ && divides_parameters(); }
@@ -214,17 +230,16 @@ void FSDPStrategy::move_undivided(LightningModule& module) const {
     if (!shards_->has(value) && value.device() != device()) value.set_data(value.to(device()));
 }
 
-void FSDPStrategy::describe_units() const {
+void FSDPStrategy::describe_units(std::string_view what, std::string_view cause) const {
   int64_t largest = 0;
   for (const auto& unit : shards_->units()) largest = std::max(largest, static_cast<int64_t>(unit->buffer().nbytes()));
   const auto count = static_cast<int64_t>(shards_->units().size());
   if (rank() == 0)
-    log::info(cat("fsdp: sharding ", enum_text(options_.sharding), " · ", counted(count, "unit"), ", the largest with ",
+    log::info(cat(what, ": ", cause, " · ", counted(count, "unit"), ", the largest with ",
                   format_fixed(static_cast<double>(largest) / 1e6, 1), " MB"));
-  if (divides_all() && count == 1)
-    log::warn("strategies.one_unit",
-              cat("fsdp gathers all parameters at once, since they are one unit, so sharding: ",
-                  enum_text(options_.sharding), " saves little memory. Name parts of the module in units"));
+  if (parameters_ && count == 1)
+    log::warn("strategies.one_unit", cat(what, " gathers all parameters at once, since they are one unit, so ", cause,
+                                         " saves little memory. Name parts of the module in units"));
 }
 
 void FSDPStrategy::before_forward(LightningModule& module, GradSync sync) {

@@ -353,7 +353,11 @@ void MeshStrategy::make_whole(LightningModule& module) {
 void MeshStrategy::before_evaluation(LightningModule& module) {
   detail::TensorCalls::stop();
   if (!plan_) {
-    if (divides_module() && is_deferred()) make_whole(module);
+    // A run that only evaluates.
+    if (divides_module() && options_.evaluation == Evaluation::units)
+      divide_for_evaluation(module, options_.units.value, detail::kInsteadOfUnits);
+    else if (divides_module() && is_deferred())
+      make_whole(module);
     return FSDPStrategy::before_evaluation(module);
   }
   collectives().set_activity("evaluation");

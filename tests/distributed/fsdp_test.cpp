@@ -698,7 +698,7 @@ TEST_CASE("fsdp: the run says what is divided, and warns of one unit") {
   const TemporaryFolder parts, one;
   const Arguments length{"--trainer.max_steps", "1"};
   const auto runs = fit(parts.path(), 2, "parameters", length + Arguments{"--trainer.strategy.units", "[first, last]"});
-  CHECK(says(runs[0].err, "fsdp: sharding parameters · 2 units, the largest with "));
+  CHECK(says(runs[0].err, "fsdp: sharding: parameters · 2 units, the largest with "));
   CHECK_FALSE(says(runs[0].err, "[strategies.one_unit]"));
   // The parameters are whole afterwards, once.
   CHECK_FALSE(says(runs[0].err, "[strategies.shared_memory]"));

@@ -126,7 +126,9 @@ TEST_CASE("mesh deferred: a run that only evaluates has the values of the checkp
                           std::to_string(mesh.pipeline),
                           "--trainer.strategy.mesh.tensor",
                           std::to_string(mesh.tensor)};
-  CHECK(validated(of_mesh) == validated(of_mesh + kWhole));
+  const std::string whole = validated(of_mesh + kWhole);
+  CHECK(validated(of_mesh) == whole);
+  CHECK(validated(of_mesh + Arguments{"--trainer.strategy.evaluation", "units"}) == whole);
 }
 
 TEST_CASE("mesh deferred: no rank has memory for all parameters, not even at the start and at the end") {

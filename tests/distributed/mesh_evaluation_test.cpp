@@ -115,6 +115,37 @@ TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal i
   CHECK(same_content(expected, last_checkpoint(units.path())));
 }
 
+TEST_CASE("mesh evaluations: a run that only evaluates divides the parameters, too, and finds the same values") {
+  const std::string verb = GENERATE("validate", "test", "predict");
+  const std::string samples = GENERATE("1", "7", "40");
+  const TemporaryFolder folder;
+  const fs::path checkpoint = trained_alone(folder, kMeshAdam + Arguments{"--trainer.max_steps", "3"});
+  const auto evaluated = [&](const Arguments& more) {
+    const TemporaryFolder at;
+    const Arguments mesh{"--ckpt_path",
+                         checkpoint.string(),
+                         "--data.num_eval",
+                         samples,
+                         "--trainer.strategy.mesh.pipeline",
+                         "2",
+                         "--trainer.strategy.mesh.tensor",
+                         "2"};
+    Arguments arguments = probe(verb, 4, 12, mesh + more);
+    *std::ranges::find(arguments, "ddp") = "mesh";
+    if (verb == "predict") arguments = arguments + Arguments{"--trainer.callbacks+=PredictionWriter"};
+    const std::vector<Finished> runs = run_ranks({.count = 4, .folder = at.path()}, arguments);
+    REQUIRE(all_exit(runs, 0));
+    CHECK(says(runs[0].err, "mesh: evaluation: units · 2 units") == !more.empty());
+    std::map<std::string, std::string> values;
+    for (const auto& file : fs::recursive_directory_iterator(at.path()))
+      if (file.path().extension() == ".safetensors" || file.path().filename() == "metrics.jsonl")
+        values[file.path().filename().string()] = read_text(file.path());
+    CHECK_FALSE(values.empty());
+    return values;
+  };
+  CHECK(evaluated({}) == evaluated(kUnits + Arguments{"--trainer.strategy.units", "[first, last]"}));
+}
+
 // Not run by default: on a busy machine, the peak depends on how far ranks are apart.
 TEST_CASE("mesh evaluations: no rank has memory for all parameters", "[.quiet]") {
   const Arguments axes =

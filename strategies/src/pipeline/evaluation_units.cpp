@@ -30,7 +30,7 @@ struct EvaluationUnits::Units {
   };
   explicit Units(MeshGroups& mesh)
       : groups(mesh.whole()),
-        shards(groups, {.strategy = "mesh", .instead = "or set strategy.evaluation: whole"},
+        shards(groups, {.strategy = "mesh", .instead = std::string(kInsteadOfUnits)},
                /*notes_changes=*/true) {}
 
   ShardGroups groups;

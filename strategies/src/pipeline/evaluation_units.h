@@ -11,6 +11,9 @@
 
 namespace fulgur::detail {
 
+/// What errors about a parameter that is not there suggest.
+inline constexpr const char* kInsteadOfUnits = "or set strategy.evaluation: whole";
+
 /// The parameters of a mesh in evaluations, whose steps read the whole module on each rank: all ranks have parts of
 /// units, and an operation that reads a parameter gathers its unit, as with `sharding: parameters` of fsdp. What a rank
 /// computes with in training stays where it is meanwhile.

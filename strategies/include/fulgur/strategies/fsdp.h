@@ -117,6 +117,9 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   FSDPStrategy(Options options, bool divides);
 
   void place_module(LightningModule& module) override;
+  /// Divides the parameters of a run that only evaluates among all ranks, in `units`. Errors suggest `instead`.
+  void divide_for_evaluation(LightningModule& module, const std::optional<std::vector<std::string>>& units,
+                             std::string instead);
   /// Whether the module was created without memory for its parameters, which stood for their values when it was placed.
   bool is_deferred() const { return is_deferred_; }
   std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
@@ -138,7 +141,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   void take_loaded_gradients();
   /// Throws an Error for a parameter whose memory was replaced.
   void check_memory() const;
-  void describe_units() const;
+  /// `what` has divided them, by the option and value `cause`.
+  void describe_units(std::string_view what, std::string_view cause) const;
   void give_back() noexcept;
 
   Options options_;
