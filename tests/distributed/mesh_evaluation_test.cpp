@@ -1,6 +1,8 @@
 // mesh with `evaluation: units`: steps of evaluations gather what they read.
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <map>
 
 #include "checkpoint_contents.h"
 #include "mesh_runs.h"
