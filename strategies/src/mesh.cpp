@@ -102,7 +102,8 @@ std::string MeshStrategy::shape_text() const {
 
 void MeshStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   if (!divides_module()) return FSDPStrategy::start_training(module, optimizers);
-  if (plan_) return;  // called again when parameters are frozen or unfrozen
+  // Called again when parameters are frozen or unfrozen.
+  if (plan_) return optimizers_->forget_averages();
   check_module(module, has_pipeline());
   if (std::exchange(loaded_from_others_, false))
     for (const auto& [name, value] : unique_parameters(module))
@@ -282,7 +283,10 @@ void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
   const Tensor whole = calls_->whole(loss, "the loss");
   calls_->compute_layers(true);  // again, of activations that were not kept
   collectives().set_activity("backward");
-  run_exchange(*process_group(), "mesh", [&] { module.backward(whole, options); });
+  {
+    const detail::GradientAverages::Counting counting(sync == GradSync::now ? optimizers_->begin_averages() : nullptr);
+    run_exchange(*process_group(), "mesh", [&] { module.backward(whole, options); });
+  }
   parameters_->end_step();
   if (sync == GradSync::now) exchange_gradients();
 }
@@ -309,7 +313,8 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
   note_size(batch);
   StepOutput output = [&] {
     const detail::LayerRandom::Scope numbers(*layer_random_);
-    return StepOutput(executor_->run(batch, services));
+    return StepOutput(
+        executor_->run(batch, services, services.sync == GradSync::now ? optimizers_->begin_averages() : nullptr));
   }();
   parameters_->end_step();
   if (services.sync == GradSync::now) exchange_gradients();
@@ -320,6 +325,7 @@ void MeshStrategy::exchange_gradients() {
   leave_evaluation();
   parameters_->sum_shared_gradients();
   parameters_->require_gradients();
+  optimizers_->end_averages();
   for (Optimizer* optimizer : stepped_) optimizers_->take_gradients(*optimizer);
 }
 

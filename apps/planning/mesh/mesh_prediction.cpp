@@ -68,8 +68,10 @@ void add_exchanges(MeshPrediction& out, const ModelSize& model, const PipelinePa
     const double averaged = bytes.stepped * stepped_ratio / shards;
     const int64_t buckets = shape.shard > 1 ? std::max<int64_t>(1, bytes.stepped_units)
                                             : static_cast<int64_t>(bytes.stepped / run.bucket_bytes) + 1;
+    const double each = all_reduce_s(averaged / static_cast<double>(buckets), data, profile);
+    // Without shards, the last backward hides it.
     const double average =
-        all_reduce_s(averaged / static_cast<double>(buckets), data, profile) * static_cast<double>(buckets);
+        shape.shard > 1 ? each * static_cast<double>(buckets) : exposed_s(of_rank.backward_s, each, buckets);
     // Gradients are added, and new values of what is kept sent.
     const double shared = bytes.shared > 0 ? 2 * message_s(bytes.shared, between_nodes, profile) +
                                                  message_s(bytes.shared / shards, between_nodes, profile)

@@ -25,7 +25,8 @@ struct MeshPrediction {
   double compute_s = 0, tensor_s = 0;  ///< of the busiest rank
   double wait_s = 0;                   ///< of that rank, for other stages
   double shard_s = 0;                  ///< gathers of parameters and sums of gradients, as far as nothing hides them
-  double data_s = 0;  ///< averages of gradients, and exchanges of parameters of several ranks; nothing hides them
+  /// Averages of gradients as far as backward does not hide them, and exchanges of parameters of several ranks.
+  double data_s = 0;
   double optimizer_s = 0, jitter_s = 0;
   double step_s() const { return compute_s + tensor_s + wait_s + shard_s + data_s + optimizer_s + jitter_s; }
   double efficiency = 0, samples_per_s = 0, tokens_per_s = 0, flops_per_s = 0;

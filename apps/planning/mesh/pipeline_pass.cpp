@@ -194,6 +194,7 @@ PipelinePass pass_of(const PassKey& key, const ModelSize& size, const TracedLaye
                           .peak = peaks[static_cast<size_t>(rank)],
                           .compute_s = of.forward + of.backward,
                           .exchange_s = of.forward_exchange + of.backward_exchange,
+                          .backward_s = of.backward,
                           .tensor_sent = of.sent,
                           .stage_sent = stage_bytes(rank, key, traced, plan)});
   }

@@ -47,6 +47,7 @@ struct PipelinePass {
     RankBytes bytes;
     double peak = 0;                         ///< bytes of activations, and gradients of parameters
     double compute_s = 0, exchange_s = 0;    ///< of a micro-batch; exchanges are those along `tensor`
+    double backward_s = 0;                   ///< the part of `compute_s` in backward
     double tensor_sent = 0, stage_sent = 0;  ///< bytes of a micro-batch, along `tensor` and to other stages
   };
   int64_t samples = 0, tokens = 0;  ///< of a micro-batch

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
@@ -30,6 +31,15 @@ std::string learning_of(const std::vector<StageTensor>& tensors) {
   std::string text;
   for (const StageTensor& tensor : tensors) text += tensor.value.requires_grad() ? '1' : '0';
   return text;
+}
+
+std::vector<bool> last_of_stages(const std::vector<PipelineAction>& actions) {
+  std::vector<bool> are_last(actions.size());
+  std::set<int64_t> stages;
+  for (size_t i = actions.size(); i-- > 0;)
+    if (actions[i].kind == ActionKind::backward || actions[i].kind == ActionKind::backward_weights)
+      are_last[i] = stages.insert(actions[i].stage).second;
+  return are_last;
 }
 
 LayerChain::Values with_gradients(const LayerChain::Values& values) {
@@ -66,16 +76,17 @@ std::vector<PipelineExecutor::Part> PipelineExecutor::split(const Batch& batch, 
   return found;
 }
 
-Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
+Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services, GradientAverages* averages) {
   PipelineShape shape = shape_;
   shape.micro_batches = std::min(shape.micro_batches, batch.size());
   shape.micro_batches = allowed_micro_batches(schedule_, shape);
-  auto& [actions, received] = actions_[shape.micro_batches];
+  auto& [actions, ends_gradients, received] = actions_[shape.micro_batches];
   if (actions.empty()) {
     const int64_t rank = mesh_.place(MeshAxis::pipeline);
     const std::vector<std::vector<PipelineAction>> all = make_schedule(schedule_, shape);
     received = received_gradients(all, shape, rank);
     actions = all[static_cast<size_t>(rank)];
+    ends_gradients = last_of_stages(actions);
   }
   const std::vector<Part> parts = split(batch, shape.micro_batches);
   loss_ = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
@@ -94,6 +105,7 @@ Tensor PipelineExecutor::run(const Batch& batch, const StepServices& services) {
     }
     Kept taken = std::move(kept->second);
     kept_.erase(kept);
+    const GradientAverages::Counting counting(ends_gradients[i] ? averages : nullptr);
     if (action.kind == ActionKind::backward)
       backward(action, std::move(taken));
     else

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "distributed/gradient_averages.h"
 #include "fulgur/core/contracts/strategy.h"
 #include "fulgur/strategies/stage_plan.h"
 #include "pipeline/stage_links.h"
@@ -25,8 +26,9 @@ class PipelineExecutor {
   /// From now on `calls` computes forwards; it must outlive this.
   void divide_layers(TensorCalls& calls) { calls_ = &calls; }
   /// Forward and backward of a batch in micro-batches, of which a batch with too few samples has fewer. Returns its
-  /// loss, the mean of theirs weighted by samples, on all ranks. Does not wait for a device.
-  Tensor run(const Batch& batch, const StepServices& services);
+  /// loss, the mean of theirs weighted by samples, on all ranks. The last backward of each stage counts for `averages`;
+  /// nullptr: none does. Does not wait for a device.
+  Tensor run(const Batch& batch, const StepServices& services, GradientAverages* averages);
 
  private:
   using Values = LayerChain::Values;
@@ -69,6 +71,7 @@ class PipelineExecutor {
   /// Actions of this rank, and for each of them, which gradients have arrived.
   struct Plan {
     std::vector<PipelineAction> actions;
+    std::vector<bool> ends_gradients;  ///< whether an action is the last one that changes gradients of its stage
     std::vector<int64_t> received_gradients;
   };
   std::map<int64_t, Plan> actions_;                   ///< by the number of micro-batches

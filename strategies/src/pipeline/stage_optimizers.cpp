@@ -40,6 +40,7 @@ StageOptimizers::StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor
                                  const std::map<const Optimizer*, StateTree>& whole,
                                  const std::unordered_map<const void*, Tensor>& copies, at::Device device)
     : mesh_(mesh),
+      tensors_(tensors),
       saved_(saved),
       parts_(std::move(parts)),
       shards_(std::move(shards)),
@@ -99,10 +100,36 @@ void StageOptimizers::give_back() const noexcept {
   for (Optimizer* optimizer : optimizers_) optimizer->step_whole_parameters();
 }
 
-void StageOptimizers::take_gradients(Optimizer& optimizer) const {
+GradientAverages* StageOptimizers::begin_averages() {
+  averaged_.clear();
+  C10dCollectives* const shares = mesh_.along(MeshAxis::data);
+  if (shares == nullptr || shards_) return nullptr;
+  if (!averages_) {
+    std::vector<NamedParameter> alone;
+    for (const StageTensor& tensor : tensors_)
+      if (tensor.is_parameter && tensor.value.requires_grad() && tensor.ranks.size() == 1 &&
+          tensor.stages.size() <= 1 && owns(tensor.value))
+        alone.push_back({tensor.name, tensor.value});
+    averages_ = std::make_unique<GradientAverages>(mesh_.whole(), *shares, std::move(alone), "mesh");
+  }
+  averages_->begin();
+  is_averaging_ = true;
+  return averages_.get();
+}
+
+void StageOptimizers::end_averages() {
+  if (!std::exchange(is_averaging_, false)) return;
+  averages_->end();
+  for (const NamedParameter& parameter : averages_->parameters())
+    averaged_.insert(parameter.value.unsafeGetTensorImpl());
+}
+
+void StageOptimizers::take_gradients(Optimizer& optimizer) {
   std::vector<Tensor> own;
   for (const Tensor& parameter : parameters_of(optimizer))
-    if (owns(parameter) && (shards_ || parameter.requires_grad())) own.push_back(parameter);
+    if (owns(parameter) && (shards_ || parameter.requires_grad()) &&
+        averaged_.erase(parameter.unsafeGetTensorImpl()) == 0)
+      own.push_back(parameter);
   if (shards_)
     shards_->average_gradients(own);
   else if (C10dCollectives* const shares = mesh_.along(MeshAxis::data); shares != nullptr && !own.empty())

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "distributed/gradient_averages.h"
 #include "distributed/mesh_groups.h"
 #include "fulgur/core/contracts/optimizer.h"
 #include "fulgur/strategies/master_weights.h"
@@ -29,7 +30,7 @@ class StageOptimizers final : public DividedMasterWeights {
   /// `whole`, of which nothing but the rates of the groups is in the optimizers yet, replace those that they have.
   /// `copies`: whole float32 copies of parameters, by their addresses, of which the optimizers step this rank's parts;
   /// those that stand for values get memory on `device`, one after the other. All ranks must call it.
-  /// `saved`: what this rank writes of a checkpoint; it must outlive this.
+  /// `saved`: what this rank writes of a checkpoint. It and `tensors` must outlive this.
   StageOptimizers(MeshGroups& mesh, const std::vector<StageTensor>& tensors, std::shared_ptr<const TensorShards> parts,
                   std::shared_ptr<StageShards> shards, const StageParts& saved, std::vector<Optimizer*> optimizers,
                   const std::map<const Optimizer*, StateTree>& whole,
@@ -43,7 +44,14 @@ class StageOptimizers final : public DividedMasterWeights {
   /// moves them to the shards.
   /// Ranks along `shard` get their elements of them, copies get them in their type.
   /// Parameters have none then. All ranks must call it.
-  void take_gradients(Optimizer& optimizer) const;
+  void take_gradients(Optimizer& optimizer);
+  /// Before a step that exchanges gradients: what averages them over `data` while backward computes; nullptr: nothing
+  /// does so. Gradients of parameters of several stages, which must be added first, are not among them.
+  GradientAverages* begin_averages();
+  /// After its backward. All ranks must call it.
+  void end_averages();
+  /// Other parameters learn now.
+  void forget_averages() { averages_.reset(); }
   /// Marks parameters of other ranks as changed, as a step does with those of this one.
   void note_step(Optimizer& optimizer) const;
   /// The state of all parameters, on rank 0; null on the others. All ranks must call it.
@@ -80,12 +88,16 @@ class StageOptimizers final : public DividedMasterWeights {
   StateTree own_state(const std::string& name, const Tensor& parameter, const StateTree& state) const;
 
   MeshGroups& mesh_;
+  const std::vector<StageTensor>& tensors_;
   const StageParts& saved_;
   std::shared_ptr<const TensorShards> parts_;
   std::shared_ptr<StageShards> shards_;
   std::vector<Optimizer*> optimizers_;
   std::unordered_set<const void*> owned_;
   std::unordered_set<const void*> with_copies_;  ///< parameters, of this rank or of others
+  std::unique_ptr<GradientAverages> averages_;
+  bool is_averaging_ = false;
+  std::unordered_set<const void*> averaged_;  ///< parameters whose gradients are averages already
 };
 
 }  // namespace fulgur::detail

@@ -3,7 +3,9 @@
 #include <memory>
 #include <vector>
 
+#include "distributed/arrival_order.h"
 #include "distributed/gradient_exchange.h"
+#include "distributed/gradient_hook.h"
 #include "sharding/gradient_shards.h"
 
 namespace fulgur::detail {
@@ -27,21 +29,17 @@ class UnitReducer final : public GradientExchange {
     size_t missing = 0;            // gradients
     std::vector<uint8_t> wanted;   // of each parameter: whether it belongs to this reducer
   };
-  struct Hook;
   void take(size_t unit, size_t index);
-  void start_next();
-  void learn_order();
   /// Those that `awaited` still names.
   std::vector<std::string> without_gradient() const;
 
   ShardGroups& groups_;
   DividedUnits& shards_;
   GradientShards gradients_;
-  bool find_unused_, active_ = false, knows_order_ = false;
+  bool find_unused_, active_ = false;
   std::vector<Unit> units_;
-  std::vector<size_t> order_, arrived_;  // indices of units_
-  size_t next_ = 0;                      // in order_
-  std::vector<std::unique_ptr<Hook>> hooks_;
+  ArrivalOrder order_;  // of units_
+  std::vector<std::unique_ptr<GradientHook>> hooks_;
 };
 
 }  // namespace fulgur::detail
