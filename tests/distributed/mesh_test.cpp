@@ -256,6 +256,20 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
   CHECK(says(message({}, plain + Arguments{"--trainer.auto_micro_batch", "true"}), "auto_micro_batch"));
 }
 
+TEST_CASE("mesh: gradients are averaged while backward computes") {
+  Mesh mesh{.data = 2, .pipeline = 2, .schedule = GENERATE("1f1b", "gpipe", "zero_bubble"), .micro_batches = "1"};
+  mesh.more = {"--trainer.strategy.cuts", "[layer2]"};
+  const Mesh in_layers{
+      .data = 2, .pipeline = 1, .more = {"--trainer.strategy.tensor_plan", "{first: gathered_column}"}, .tensor = 2};
+  const Mesh of = GENERATE_COPY(mesh, in_layers);
+  CAPTURE(of.schedule, of.pipeline);
+  const Arguments model{"--optimizer",         "SGD", "--model", "ProbeStages", "--model.width", "256",
+                        "--trainer.max_steps", "3"};
+  const TemporaryFolder quiet, waits;
+  CHECK(same_content(trained_mesh(quiet, of, model),
+                     trained_mesh(waits, of, model + Arguments{"--model.awaits_average", "true"})));
+}
+
 TEST_CASE("mesh: a rank that dies ends the others within the timeout") {
   const TemporaryFolder folder;
   const auto runs = fit_mesh(folder.path(), {.pipeline = 2}, layers({"--model.trouble", "kill"}));

@@ -4,6 +4,7 @@
 #include <ATen/ops/tanh.h>
 #include <fulgur/core/contracts/module.h>
 #include <fulgur/core/contracts/registry.h>
+#include <fulgur/core/text/errors.h>
 #include <fulgur/core/text/log.h>
 #include <fulgur/core/text/text.h>
 #include <fulgur/models/gpt.h>
@@ -63,7 +64,7 @@ class ProbeStages : public fulgur::LightningModule {
     int64_t layers = 4, width = 8;
     double dropout = 0, sleep_ms = 0;
     bool ties = false, norm = false, chooses_shapes = false, forgets = false, manual = false;
-    bool scales = false, drops = false, shuffles = false, reads_memory = false;
+    bool scales = false, drops = false, shuffles = false, reads_memory = false, awaits_average = false;
     std::string trouble = "none", mistake = "none";
     void fields(fulgur::Fields& f) {
       f(layers, "layers", "Layers between the first and the last.").at_least(1);
@@ -78,6 +79,7 @@ class ProbeStages : public fulgur::LightningModule {
       f(scales, "scales", "The last layer multiplies by a parameter without dimensions.");
       f(drops, "drops", "A hook sets the gradients of biases to zero after backward.");
       f(reads_memory, "reads_memory", "The constructor reads the memory of a weight.");
+      f(awaits_average, "awaits_average", "The backward of layer0 waits until the gradient of layer1 is an average.");
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
@@ -174,9 +176,22 @@ class ProbeStages : public fulgur::LightningModule {
   Tensor layer(size_t index, const Tensor& input) {
     Tensor x = SlowLinear::apply(input, layers_[index]->weight, options_.sleep_ms);
     if (index == 1 && norm_) x = norm_(x);
+    if (options_.awaits_average && index == 0 && is_training()) await_average(x);
     if (options_.dropout > 0) x = at::dropout(x, options_.dropout, is_training());
     if (options_.chooses_shapes && index == 0 && is_training() && global_step() == 2) x = x.unsqueeze(1);
     return x.tanh();
+  }
+  void await_average(const Tensor& output) {
+    if (!own_.defined()) layers_[1]->weight.register_hook([this](const Tensor& gradient) { own_ = gradient.clone(); });
+    own_ = at::zeros({});
+    output.register_hook([this](const Tensor&) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (own_.dim() == 0 || layers_[1]->weight.grad().equal(own_)) {
+        if (std::chrono::steady_clock::now() > end)
+          throw fulgur::Error("[probe] the gradient of layer1 is no average while backward computes");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
   }
   Tensor loss_of(const Tensor& output, const Batch& batch) {
     Tensor loss = at::mse_loss(output, batch[1]);
@@ -192,7 +207,7 @@ class ProbeStages : public fulgur::LightningModule {
   torch::nn::Linear first_{nullptr}, last_{nullptr};
   std::vector<torch::nn::Linear> layers_;
   fulgur::nn::BatchNorm1d norm_{nullptr};
-  Tensor scale_, count_;
+  Tensor scale_, count_, own_;
   std::chrono::steady_clock::time_point begin_;
 };
 
