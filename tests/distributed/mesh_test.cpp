@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoint_contents.h"
 #include "fulgur/core/text/text.h"
 #include "mesh_runs.h"
 #include "support/gpu.h"
