@@ -23,10 +23,10 @@ function(fulgur_on_simulated_gpus target prefix)
     return()
   endif()
   foreach(schedule ${FULGUR_SIMULATED_SCHEDULES})
-    # How ranks end, after timeouts, does not depend on the order of kernels.
+    # How ranks end, after timeouts, and how many bytes they have, does not depend on the order of kernels.
     set(tests "[gpu]")
     if(NOT schedule STREQUAL "late")
-      set(tests "[gpu]~[ends]")
+      set(tests "[gpu]~[ends]~[bytes]")
     endif()
     # The name tells the sets of tests of one program apart, for CMake.
     simulated_gpu_tests(${target} SIMULATED_CUDA_SCHEDULE=${schedule} SIMULATED_CUDA_DEVICES=${_simulated_devices} FULGUR_REQUIRE_GPU=${_simulated_devices}

@@ -392,7 +392,7 @@ std::vector<MemoryCase> memory_cases() {
 
 }  // namespace
 
-TEST_CASE("plan predicts the memory that a fit needs on a GPU", "[gpu]") {
+TEST_CASE("plan predicts the memory that a fit needs on a GPU", "[gpu][bytes]") {
   require_gpus(1);
   const TemporaryFolder folder;
   std::string text;

@@ -421,7 +421,7 @@ std::vector<double> counted_bytes(const Words& options, const std::string& devic
 
 }  // namespace
 
-TEST_CASE("plan predicts the memory that ranks of a mesh need on GPUs", "[gpu]") {
+TEST_CASE("plan predicts the memory that ranks of a mesh need on GPUs", "[gpu][bytes]") {
   require_gpus(4);
   const TemporaryFolder folder;
   write_trained_text(folder);
@@ -441,7 +441,7 @@ TEST_CASE("plan predicts the memory that ranks of a mesh need on GPUs", "[gpu]")
   }
 }
 
-TEST_CASE("mesh: a rank's memory does not grow with the number of micro-batches", "[gpu]") {
+TEST_CASE("mesh: a rank's memory does not grow with the number of micro-batches", "[gpu][bytes]") {
   require_gpus(2);
   const TemporaryFolder folder;
   write_trained_text(folder);

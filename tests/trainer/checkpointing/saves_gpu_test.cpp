@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kSteps = 12, kWidth = 70'000;  // each tensor with its own copy
+constexpr int64_t kSteps = 8, kWidth = 70'000;  // each tensor with its own copy
 
 // Learns with batch norm, and logs nothing.
 struct Wide : LightningModule {
