@@ -258,6 +258,7 @@ TEST_CASE("mesh: what cannot be divided is refused, with the reason") {
 }
 
 TEST_CASE("mesh: gradients are averaged while backward computes") {
+  // The first rank along tensor averages what they all have.
   Mesh mesh{.data = 2, .pipeline = 2, .schedule = GENERATE("1f1b", "gpipe", "zero_bubble"), .micro_batches = "1"};
   mesh.more = {"--trainer.strategy.cuts", "[layer2]"};
   const Mesh in_layers{
@@ -268,7 +269,7 @@ TEST_CASE("mesh: gradients are averaged while backward computes") {
                         "--trainer.max_steps", "3"};
   const TemporaryFolder quiet, waits;
   CHECK(same_content(trained_mesh(quiet, of, model),
-                     trained_mesh(waits, of, model + Arguments{"--model.awaits_average", "true"})));
+                     trained_mesh(waits, of, model + Arguments{"--model.awaits_average", std::to_string(of.tensor)})));
 }
 
 TEST_CASE("mesh: a rank that dies ends the others within the timeout") {

@@ -64,7 +64,8 @@ class ProbeStages : public fulgur::LightningModule {
     int64_t layers = 4, width = 8;
     double dropout = 0, sleep_ms = 0;
     bool ties = false, norm = false, chooses_shapes = false, forgets = false, manual = false;
-    bool scales = false, drops = false, shuffles = false, reads_memory = false, awaits_average = false;
+    bool scales = false, drops = false, shuffles = false, reads_memory = false;
+    int64_t awaits_average = 0;
     std::string trouble = "none", mistake = "none";
     void fields(fulgur::Fields& f) {
       f(layers, "layers", "Layers between the first and the last.").at_least(1);
@@ -79,7 +80,8 @@ class ProbeStages : public fulgur::LightningModule {
       f(scales, "scales", "The last layer multiplies by a parameter without dimensions.");
       f(drops, "drops", "A hook sets the gradients of biases to zero after backward.");
       f(reads_memory, "reads_memory", "The constructor reads the memory of a weight.");
-      f(awaits_average, "awaits_average", "The backward of layer0 waits until the gradient of layer1 is an average.");
+      f(awaits_average, "awaits_average",
+        "On ranks that are multiples of it, the backward of layer0 waits until the gradient of layer1 is an average.");
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
@@ -176,7 +178,8 @@ class ProbeStages : public fulgur::LightningModule {
   Tensor layer(size_t index, const Tensor& input) {
     Tensor x = SlowLinear::apply(input, layers_[index]->weight, options_.sleep_ms);
     if (index == 1 && norm_) x = norm_(x);
-    if (options_.awaits_average && index == 0 && is_training()) await_average(x);
+    if (options_.awaits_average > 0 && global_rank() % options_.awaits_average == 0 && index == 0 && is_training())
+      await_average(x);
     if (options_.dropout > 0) x = at::dropout(x, options_.dropout, is_training());
     if (options_.chooses_shapes && index == 0 && is_training() && global_step() == 2) x = x.unsqueeze(1);
     return x.tanh();
