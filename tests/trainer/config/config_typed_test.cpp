@@ -158,8 +158,9 @@ TEST_CASE("F40 an option of a strategy or a precision under trainer is pointed t
            "init_args: {micro_batches: …}}`"));
   CHECK(says(load_error("trainer: {pipeline: 2}"), "init_args: {mesh: {pipeline: …}}}`"));
   CHECK(says(load_error("trainer: {sharding: full}"), "an option of strategy: fsdp"));
-  CHECK(says(load_error("trainer: {bucket_cap_mb: 1}"), "an option of strategy: ddp or fsdp or mesh"));
-  CHECK(says(load_error("trainer: {master_weights: true}"), "Write `precision: {class_path: bf16-true"));
+  CHECK(says(load_error("trainer: {bucket_cap_mb: 1}"), "an option of strategy: ddp or fsdp. Write"));
+  CHECK(says(load_error("trainer: {master_weights: true}"),
+             "Write `precision: {class_path: …, init_args: {master_weights: …}}`"));
 }
 
 TEST_CASE("F40 a missing space after a colon is named, wherever it is") {

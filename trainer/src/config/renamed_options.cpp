@@ -67,7 +67,7 @@ std::optional<std::string> hint_for_option_of(const std::string& kind, std::stri
   }
   if (owners.empty()) return std::nullopt;
   return cat("it is an option of ", kind, ": ", join(owners, " or "), ". Write `", kind,
-             ": {class_path: ", owners.back(), ", init_args: {", place, "}}`");
+             ": {class_path: ", owners.size() == 1 ? owners.front() : "…", ", init_args: {", place, "}}`");
 }
 
 }  // namespace
