@@ -152,10 +152,10 @@ TEST_CASE("F40 a component that is written in another form: the message shows th
 }
 
 TEST_CASE("F40 an option of a strategy or a precision under trainer is pointed to its place") {
-  CHECK(
-      says(load_error("trainer: {micro_batches: 4}"),
-           "trainer.micro_batches: unknown key; it is an option of strategy: mesh. Write `strategy: {class_path: mesh, "
-           "init_args: {micro_batches: …}}`"));
+  CHECK(says(
+      load_error("trainer: {stages_per_rank: 4}"),
+      "trainer.stages_per_rank: unknown key; it is an option of strategy: mesh. Write `strategy: {class_path: mesh, "
+      "init_args: {stages_per_rank: …}}`"));
   CHECK(says(load_error("trainer: {pipeline: 2}"), "init_args: {mesh: {pipeline: …}}}`"));
   CHECK(says(load_error("trainer: {sharding: full}"), "an option of strategy: fsdp"));
   CHECK(says(load_error("trainer: {bucket_cap_mb: 1}"), "an option of strategy: ddp or fsdp. Write"));
