@@ -83,12 +83,12 @@ class LayerTracer {
     drop_gradients();
   }
   void drop_gradients() {
-    for (const NamedParameter& parameter : unique_parameters(model_.module()))
-      Tensor(parameter.value).mutable_grad() = Tensor();
+    for (const NamedParameter& parameter : parameters_) parameter.value.mutable_grad() = Tensor();
   }
 
   TracedModel& model_;
   detail::TracedTensorRank* rank_;
+  const std::vector<NamedParameter> parameters_ = unique_parameters(model_.module());
   MetaMemory& memory_ = MetaMemory::instance();
 };
 
