@@ -284,7 +284,11 @@ void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
   calls_->compute_layers(true);  // again, of activations that were not kept
   collectives().set_activity("backward");
   {
-    const detail::GradientAverages::Counting counting(sync == GradSync::now ? optimizers_->begin_averages() : nullptr);
+    // One of the module's own may compute gradients several times.
+    const HookMask& overridden = detail::ComponentAccess::overridden(module);
+    const bool is_own = overridden.exact && overridden.has(Hook::backward);
+    const detail::GradientAverages::Counting counting(sync == GradSync::now && !is_own ? optimizers_->begin_averages()
+                                                                                       : nullptr);
     run_exchange(*process_group(), "mesh", [&] { module.backward(whole, options); });
   }
   parameters_->end_step();

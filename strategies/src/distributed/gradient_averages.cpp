@@ -48,6 +48,7 @@ void GradientAverages::begin() {
 
 Tensor GradientAverages::gradient(size_t parameter) const {
   Tensor& gradient = parameters_[parameter].value.mutable_grad();
+  if (!gradient.defined()) return {};
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (!gradient.is_contiguous()) gradient = gradient.contiguous();
   return gradient.detach();
@@ -67,6 +68,7 @@ void GradientAverages::take(size_t parameter) {
 void GradientAverages::start(Large& large) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> sum{gradient(large.parameter)};
+  if (!sum.front().defined()) return;
   run_exchange(group_, strategy_.c_str(), [&] { large.work = ranks_.group()->allreduce(sum); });
 }
 
@@ -74,11 +76,15 @@ void GradientAverages::end() {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> small, sums;
   for (size_t i = 0; i < parameters_.size(); ++i)
-    (place_in_large_[i] < large_.size() ? sums : small).push_back(gradient(i));
+    if (Tensor sum = gradient(i); sum.defined())
+      (place_in_large_[i] < large_.size() ? sums : small).push_back(std::move(sum));
   // Those that had no part in a backward that counts, and what comes after them.
   order_.start_rest([this](size_t item) { start(large_[item]); });
-  run_exchange(group_, strategy_.c_str(),
-               [&] { order_.for_each([&](size_t item) { std::exchange(large_[item].work, {})->wait(); }); });
+  run_exchange(group_, strategy_.c_str(), [&] {
+    order_.for_each([&](size_t item) {
+      if (const auto work = std::exchange(large_[item].work, {})) work->wait();
+    });
+  });
   if (!sums.empty()) at::_foreach_div_(sums, static_cast<double>(ranks_.world_size()));
   TensorAverage(kBlockMiB, DDPStrategy::Compression::none).average(small, ranks_);
   order_.learn(ranks_);

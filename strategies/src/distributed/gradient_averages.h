@@ -43,8 +43,8 @@ class GradientAverages {
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   /// Before a step.
   void begin();
-  /// After its backward calls, which must have left a gradient of each parameter: all are averages then. All ranks must
-  /// call it.
+  /// After its backward calls: all gradients that there are, which are those of the same parameters on all ranks, are
+  /// averages then. All ranks must call it.
   void end();
 
  private:
@@ -52,7 +52,7 @@ class GradientAverages {
     size_t parameter;
     c10::intrusive_ptr<c10d::Work> work = {};
   };
-  /// In its own memory, dense.
+  /// In its own memory, dense; undefined: there is no gradient.
   Tensor gradient(size_t parameter) const;
   void take(size_t parameter);
   void start(Large& large);
