@@ -24,7 +24,7 @@ std::string large(double value) {
 std::string duration(double seconds) {
   if (seconds < 1) return cat(four_figures(seconds * 1e3), " ms");
   if (seconds < 120) return cat(four_figures(seconds), " s");
-  if (seconds < 7200) return cat(format_fixed(seconds / 60, 0), " min");
+  if (seconds < 7200) return cat(format_fixed(seconds / 60, 1), " min");
   return cat(format_fixed(seconds / 3600, 1), " h");
 }
 

@@ -41,6 +41,9 @@ PlannedRun run_of(const Config& config) {
   }
   const FSDPStrategy::Options* const fsdp = fsdp_of(config);
   run.whole_saves = fsdp && fsdp->state_dict_type == FSDPStrategy::StateDictType::full;
+  if (const MeshStrategy::Options* const mesh = mesh_of(config))
+    run.divided_mesh = mesh->evaluation == MeshStrategy::Evaluation::units &&
+                       mesh->state_dict_type == MeshStrategy::StateDictType::sharded;
   run.accumulate = config.trainer.accumulate_grad_batches;
   run.global_batch = config.trainer.global_batch_size.value_or(0);
   const auto& matmul = config.trainer.float32_matmul_precision;
@@ -59,7 +62,7 @@ TextRow memory_row(const Prediction& one) {
 }
 
 std::string memory_table(const std::vector<Prediction>& all) {
-  TextRow head{"sharding", "batch"};
+  TextRow head{"sharding", "batch_size"};
   for (const auto& [kind, bytes] : all.front().memory.kinds()) head.emplace_back(kind);
   head.emplace_back("total");
   std::vector<TextRow> rows{head};
@@ -159,15 +162,15 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
     all.emplace_back(
         "devices wait for exchanges most of the time where efficiency is below 50 %: raise "
         "accumulate_grad_batches, or see docs/slow_networks.md");
-  if (any_best([](const Prediction& best) { return !best.holds_whole; }))
+  const FSDPStrategy::Options* const fsdp = fsdp_of(config);
+  const bool saves_parts = fsdp && fsdp->state_dict_type == FSDPStrategy::StateDictType::sharded;
+  if (!saves_parts && any_best([](const Prediction& best) { return !best.holds_whole; }))
     all.push_back(cat("with state_dict_type: full, a save of fsdp gathers the whole module (", gib(whole),
                       " GiB) on each rank, which does not fit beside its parts: set state_dict_type: sharded"));
-  if (std::ranges::any_of(meshes.plans, [](const MeshPlan& plan) { return plan.best() && !plan.best()->holds_whole; }))
-    all.push_back(cat("a run with a mesh evaluates with the whole module (", gib(whole),
-                      " GiB) on each rank, and gathers it for a save with state_dict_type: full, which does not fit "
-                      "beside its parts: set state_dict_type: sharded and limit_val_batches: 0, and evaluate its "
-                      "checkpoints with fsdp (docs/mesh.md)"));
-  const FSDPStrategy::Options* const fsdp = fsdp_of(config);
+  if (std::ranges::any_of(meshes.plans, [](const MeshPlan& plan) { return plan.best() && !plan.best()->starts(); }))
+    all.push_back(cat("by default, a run with a mesh gathers the whole module (", gib(whole),
+                      " GiB) on each rank for an evaluation and for a save, which does not fit beside its parts: set "
+                      "evaluation: units and state_dict_type: sharded (docs/mesh.md)"));
   const MeshStrategy::Options* const mesh = mesh_of(config);
   if ((fsdp && fsdp->units.value) || (mesh && mesh->mesh.shard > 1 && mesh->units.value))
     all.emplace_back("units are planned as auto, not as in the config");

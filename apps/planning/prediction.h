@@ -32,9 +32,10 @@ struct PlannedRun {
   bool bucket_views = false;
   bool compresses = false;  ///< gradients are sent in 16 bits
   int64_t accumulate = 1;
-  int64_t global_batch = 0;  ///< samples of a step, which decide `accumulate`; 0: not given
-  int64_t shard_size = 0;    ///< ranks that have one copy together, with `hybrid`; 0: the devices of a node
-  bool whole_saves = false;  ///< whether fsdp saves with `state_dict_type: full`
+  int64_t global_batch = 0;   ///< samples of a step, which decide `accumulate`; 0: not given
+  int64_t shard_size = 0;     ///< ranks that have one copy together, with `hybrid`; 0: the devices of a node
+  bool whole_saves = false;   ///< whether fsdp saves with `state_dict_type: full`
+  bool divided_mesh = false;  ///< whether a mesh evaluates in units and saves parts
   bool tf32 = false;
 };
 

@@ -39,7 +39,7 @@ void check_mesh_options(const MeshStrategy::Options& options) {
     throw ConfigError(cat("[strategies.mesh] evaluation: units has no effect without an axis tensor or pipeline: ",
                           options.mesh.shard > 1 ? "with shard, units are always gathered as they are read"
                                                  : "each rank has all parameters",
-                          ". Remove it."));
+                          ". Remove it, or set it to whole."));
   const bool divides = options.mesh.shard > 1 || options.mesh.tensor > 1 || options.mesh.pipeline > 1;
   if (!divides && !options.deferred_init)
     throw ConfigError(
@@ -48,7 +48,7 @@ void check_mesh_options(const MeshStrategy::Options& options) {
   if (!divides && options.state_dict_type == FSDPStrategy::StateDictType::sharded)
     throw ConfigError(
         "[strategies.mesh] state_dict_type: sharded has no effect with an axis data alone: ranks divide nothing that "
-        "they could write parts of. Remove it, or set mesh.shard, mesh.tensor or mesh.pipeline.");
+        "they could write parts of. Remove it, set it to full, or set mesh.shard, mesh.tensor or mesh.pipeline.");
   if (options.mesh.tensor == 1 && !options.tensor_plan.empty())
     throw ConfigError("[strategies.mesh] tensor_plan has no effect with mesh.tensor: 1. Remove it.");
   const bool takes_turns = options.schedule == PipelineSchedule::interleaved;
@@ -59,8 +59,10 @@ void check_mesh_options(const MeshStrategy::Options& options) {
                                : options.stages_per_rank.value       ? "stages_per_rank"
                                : options.cuts.value                  ? "cuts"
                                                                      : nullptr;
+    // An option cannot remove what a file has.
     if (unused)
-      throw ConfigError(cat("[strategies.mesh] ", unused, " has no effect with mesh.pipeline: 1. Remove it."));
+      throw ConfigError(cat("[strategies.mesh] ", unused, " has no effect with mesh.pipeline: 1. Remove it, or set it ",
+                            "to ", options.schedule != defaults.schedule ? enum_text(defaults.schedule) : "auto", "."));
     return;
   }
   if (const int64_t turns = options.stages_per_rank.value.value_or(takes_turns ? 2 : 1); (turns > 1) != takes_turns)

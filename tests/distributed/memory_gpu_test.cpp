@@ -76,6 +76,45 @@ TEST_CASE("on two GPUs, memory that ends in any part of a step of ddp is reporte
   CHECK(says(run.err, "to use less memory: "));
 }
 
+TEST_CASE("on four GPUs, memory that ends when a mesh gathers all parameters is reported as such", "[gpu][bytes]") {
+  require_gpus(4);
+  require_a_limit();
+  const TemporaryFolder folder;
+  // Of 8 matrices of 16 MiB, a rank has two, and their gradients in a step.
+  const auto fit = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"--model.hidden",
+                                 "[2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048]",
+                                 "--optimizer",
+                                 "SGD",
+                                 "--optimizer.lr",
+                                 "0.1",
+                                 "--data.batch_size",
+                                 "8",
+                                 "--data.num_train",
+                                 "16",
+                                 "--data.num_val",
+                                 "16",
+                                 "--trainer.strategy",
+                                 "mesh",
+                                 "--trainer.strategy.mesh.pipeline",
+                                 "4",
+                                 "--trainer.strategy.state_dict_type",
+                                 "sharded",
+                                 "--trainer.devices",
+                                 "4"};
+    all.insert(all.end(), more.begin(), more.end());
+    return fit_in(110, folder, all);
+  };
+  const Finished whole = fit({});
+  INFO(whole.err);
+  CHECK(whole.exit_code == 1);
+  CHECK(says(whole.err, "gathered all parameters, for an evaluation or a save: set"));
+  CHECK_FALSE(says(whole.err, "auto_micro_batch: true, or"));
+  const Finished units = fit({"--trainer.strategy.evaluation", "units"});
+  INFO(units.err);
+  CHECK(units.exit_code == 0);
+}
+
 TEST_CASE("on GPUs with too little memory for a batch, auto_micro_batch trains with parts of it", "[gpu]") {
   const int gpus = GENERATE(1, 2);
   require_gpus(gpus);

@@ -135,6 +135,7 @@ MeshPrediction predict_mesh(const ModelSize& size, const PipelinePass& pass, dou
                         (shape.shard > 1 ? out.memory.parameters : 0) + out.memory.states + out.memory.buffers +
                         out.memory.batch + out.memory.libraries <=
                     out.limit;
+  out.stays_divided = run.divided_mesh;
   add_times(out, size, pass, alone_s, run, profile);
   out.saves = saves_of(size, shape.ranks(), profile);
   return out;
@@ -149,7 +150,8 @@ MeshPrediction as_mesh(const Prediction& step, const MeshShape& shape) {
   out.limit = step.limit;
   out.obstacle = step.obstacle;
   out.lacks_memory = step.memory.total() > step.limit;
-  out.holds_whole = step.starts();
+  out.holds_whole = step.holds_whole;
+  out.stays_divided = step.stays_divided;
   out.compute_s = step.compute_s;
   out.shard_s = step.exposed_s;
   out.shard_sent = step.sent_bytes;

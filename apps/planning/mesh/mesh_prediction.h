@@ -19,7 +19,9 @@ struct MeshPrediction {
   double limit = 0;      ///< bytes that tensors may have
   std::string obstacle;  ///< why steps do not run; empty if they do
   bool lacks_memory = false;
-  bool holds_whole = true;  ///< as in `Prediction`
+  bool holds_whole = true;     ///< as in `Prediction`
+  bool stays_divided = false;  ///< no rank needs the whole module
+  bool starts() const { return holds_whole || stays_divided; }
   /// Bytes in a step, by axis.
   double stages_sent = 0, tensor_sent = 0, shard_sent = 0, data_sent = 0;
   double compute_s = 0, tensor_s = 0;  ///< of the busiest rank

@@ -24,7 +24,7 @@ TextRow mesh_row(const MeshPrediction& one) {
           shape.text(),
           cat(one.micro_batch),
           cat(shape.micro_batches),
-          large(static_cast<double>(one.batch_size * shape.shares() * shape.accumulate)),
+          cat(one.batch_size * shape.shares() * shape.accumulate),
           gib(one.memory.total()),
           duration(one.step_s()),
           duration(one.compute_s + one.optimizer_s),
@@ -41,16 +41,14 @@ TextRow mesh_row(const MeshPrediction& one) {
 }
 
 std::string memory_of_mesh(const MeshPrediction& one) {
-  TextRow head{"mesh", "batch"}, row{one.shape.text(), cat(one.batch_size)};
+  TextRow head{"mesh", "batch_size"}, row{one.shape.text(), cat(one.batch_size)};
   for (const auto& [kind, bytes] : one.memory.kinds()) {
     head.emplace_back(kind);
     row.push_back(gib(bytes));
   }
   head.emplace_back("total");
   row.push_back(gib(one.memory.total()));
-  row.push_back(!one.obstacle.empty() ? one.obstacle
-                : one.holds_whole     ? "fits"
-                                      : "steps fit, the whole module does not");
+  row.push_back(!one.obstacle.empty() ? one.obstacle : one.starts() ? "fits" : "steps fit, the whole module does not");
   return cat("\nGiB of the fullest rank of the config's mesh",
              one.shape.pipeline > 1 ? cat(", at place ", one.fullest, " along pipeline") : "", "\n",
              aligned_lines({head, row}));
@@ -58,7 +56,7 @@ std::string memory_of_mesh(const MeshPrediction& one) {
 
 std::string why_not(const MeshPrediction& one, const MeshPrediction& best) {
   if (!one.obstacle.empty()) return one.obstacle;
-  if (best.holds_whole && !one.holds_whole) return "the whole module does not fit beside its parts";
+  if (best.starts() && !one.starts()) return "the whole module does not fit beside its parts";
   const double times = best.samples_per_s / one.samples_per_s;
   if (times < 1 / kAsFast && one.memory.total() > kSafeShareOfMemory * one.limit)
     return "as fast, but its memory is within the error of the prediction of what there is";
@@ -90,6 +88,23 @@ bool is_shown(const MeshPrediction& one, const std::vector<MeshPrediction>& all,
                      all, [&](const MeshPrediction& each) { return differ_in_shards(each.shape, one.shape); });
 }
 
+// What a config needs for it.
+std::string yaml_of_mesh(const MeshPrediction& one) {
+  const MeshShape& shape = one.shape;
+  std::string text = cat("  for a config:\n    trainer:\n      num_nodes: ", one.machines.nodes,
+                         "\n      devices: ", one.machines.devices, "\n");
+  if (shape.accumulate > 1) text += cat("      accumulate_grad_batches: ", shape.accumulate, "\n");
+  text += cat("      strategy:\n        class_path: mesh\n        init_args:\n          mesh: ", shape.text(), "\n");
+  if (shape.pipeline > 1) {
+    const MeshShape defaults;
+    if (shape.schedule != defaults.schedule) text += cat("          schedule: ", enum_text(shape.schedule), "\n");
+    if (shape.stages_per_rank > 1) text += cat("          stages_per_rank: ", shape.stages_per_rank, "\n");
+    text += cat("          micro_batches: ", shape.micro_batches, "\n");
+  }
+  if (!one.holds_whole) text += "          evaluation: units\n          state_dict_type: sharded\n";
+  return text + cat("    data:\n      init_args:\n        batch_size: ", one.batch_size, "\n");
+}
+
 std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
   const MeshPrediction* const best = plan.best();
   std::string text = cat(counted(nodes, "node"), ": ");
@@ -105,6 +120,7 @@ std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
       text += cat(", ", format_fixed((1 / times - 1) * 100, 0), " % slower than the best sharding above");
   }
   text += "\n";
+  if (best) text += yaml_of_mesh(*best);
   std::vector<const MeshPrediction*> others;
   for (const MeshPrediction& one : plan.meshes)
     if (&one != best && is_shown(one, plan.meshes, best)) others.push_back(&one);
@@ -163,6 +179,7 @@ nlohmann::ordered_json json_of_mesh(const MeshPrediction& one) {
           {"memory", std::move(memory)},
           {"fits", one.obstacle.empty()},
           {"holds_whole_module", one.holds_whole},
+          {"starts", one.starts()},
           {"obstacle", one.obstacle},
           {"sent_bytes",
            {{"pipeline", std::llround(one.stages_sent)},

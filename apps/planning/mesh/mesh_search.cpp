@@ -59,13 +59,13 @@ const MeshStrategy::Options* mesh_of(const Config& config) {
 
 const MeshPrediction* MeshPlan::best() const {
   const auto fits = [](const MeshPrediction& one) { return one.obstacle.empty(); };
-  const auto starts = [&](const MeshPrediction& one) { return fits(one) && one.holds_whole; };
+  const auto starts = [&](const MeshPrediction& one) { return fits(one) && one.starts(); };
   auto found = std::ranges::find_if(meshes, starts);
   if (found == meshes.end()) found = std::ranges::find_if(meshes, fits);
   if (found == meshes.end()) return nullptr;
   // The fastest come first.
   const auto has_room = [&](const MeshPrediction& one) {
-    return fits(one) && one.holds_whole == found->holds_whole && one.samples_per_s >= kAsFast * found->samples_per_s &&
+    return fits(one) && one.starts() == found->starts() && one.samples_per_s >= kAsFast * found->samples_per_s &&
            one.memory.total() <= kSafeShareOfMemory * one.limit;
   };
   const auto roomy = std::ranges::find_if(meshes, has_room);

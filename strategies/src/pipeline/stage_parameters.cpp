@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "distributed/gradient_exchange.h"
 #include "distributed/same_ranks.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "sharding/storages.h"
 
@@ -106,6 +108,17 @@ void StageParameters::free() {
 }
 
 void StageParameters::fetch() {
+  try {
+    fetch_all();
+  } catch (const c10::OutOfMemoryError&) {
+    log::error(
+        "mesh: the memory ended while each rank gathered all parameters, for an evaluation or a save: set "
+        "trainer.strategy.init_args.evaluation: units, and state_dict_type: sharded");
+    throw;
+  }
+}
+
+void StageParameters::fetch_all() {
   const at::NoGradGuard no_grad;
   if (!is_there_)
     for (const Remote& remote : remote_) {

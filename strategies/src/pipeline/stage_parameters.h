@@ -95,7 +95,9 @@ class StageParameters {
   bool in_step_ = false;
   int held_ = 0;  ///< calls of `hold` that are not released
   void free();
+  /// `fetch_all`, with what to do if that needs too much memory.
   void fetch();
+  void fetch_all();
   /// Sends values from their owners to the other stages.
   void send_from_owners(const std::function<bool(const StageTensor&)>& is_sent);
 };

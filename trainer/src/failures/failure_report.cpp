@@ -51,8 +51,10 @@ void explain_out_of_memory(const RunState& run) {
         cat("to use less memory: this happened while a training batch was copied to the device. Use a "
             "smaller batch_size, with accumulate_grad_batches",
             mixed));
-  log::error(cat("to use less memory: ", run.options.auto_micro_batch ? "" : "auto_micro_batch: true, or ",
-                 "a smaller batch with accumulate_grad_batches", mixed, "; activation checkpointing (docs/memory.md)"));
+  log::error(
+      cat("to use less memory: ",
+          run.options.auto_micro_batch || run.strategy->divides_parameters() ? "" : "auto_micro_batch: true, or ",
+          "a smaller batch with accumulate_grad_batches", mixed, "; activation checkpointing (docs/memory.md)"));
 }
 
 }  // namespace fulgur::detail
