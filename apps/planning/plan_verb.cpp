@@ -172,6 +172,9 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
                       " GiB) on each rank for an evaluation and for a save, which does not fit beside its parts: set "
                       "evaluation: units and state_dict_type: sharded (docs/mesh.md)"));
   const MeshStrategy::Options* const mesh = mesh_of(config);
+  if (!mesh && (config.trainer.auto_micro_batch || config.trainer.sync_batchnorm))
+    all.push_back(cat("a mesh along tensor, pipeline or shard does not have trainer.",
+                      config.trainer.auto_micro_batch ? "auto_micro_batch" : "sync_batchnorm", " of the config"));
   if ((fsdp && fsdp->units.value) || (mesh && mesh->mesh.shard > 1 && mesh->units.value))
     all.emplace_back("units are planned as auto, not as in the config");
   if (!fsdp) return all;

@@ -27,6 +27,7 @@
 #include "sharding/held_whole.h"
 #include "sharding/lost_values.h"
 #include "sharding/optimizer_shards.h"
+#include "sharding/parameter_units.h"
 #include "tensor/tensor_calls.h"
 
 namespace fulgur {
@@ -76,15 +77,7 @@ MeshStrategy::MeshStrategy(Options options)
 MeshStrategy::~MeshStrategy() = default;
 
 void MeshStrategy::configure(StrategySetup setup) {
-  const bool divides = options_.mesh.pipeline > 1 || options_.mesh.tensor > 1;
-  if ((divides || options_.mesh.shard > 1) && setup.syncs_after_backward)
-    throw ConfigError(
-        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline, "
-        "or of the axes tensor and shard, compute each part together. Set trainer.auto_micro_batch to false.");
-  if (divides && setup.sync_batchnorm)
-    throw ConfigError(
-        "[strategies.mesh] sync_batchnorm exchanges statistics between all ranks, and those of a pipeline have "
-        "different layers, those of the axis tensor the same batches. Set trainer.sync_batchnorm to false.");
+  check_trainer(options_, setup.syncs_after_backward, setup.sync_batchnorm);
   FSDPStrategy::configure(std::move(setup));
 }
 
@@ -105,6 +98,9 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
   // Called again when parameters are frozen or unfrozen.
   if (plan_) return optimizers_->forget_averages();
   check_module(module, has_pipeline());
+  // Wrong patterns are errors now, not in the first evaluation.
+  if (options_.units.value)
+    static_cast<void>(detail::parameter_units(module, unique_parameters(module), options_.units.value));
   if (std::exchange(loaded_from_others_, false))
     for (const auto& [name, value] : unique_parameters(module))
       if (value.grad().defined())

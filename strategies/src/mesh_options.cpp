@@ -98,6 +98,18 @@ int64_t data_size(const MeshAxes& axes, int64_t ranks) {
 
 }  // namespace detail
 
+void MeshStrategy::check_trainer(const Options& options, bool auto_micro_batch, bool sync_batchnorm) {
+  const bool divides = options.mesh.pipeline > 1 || options.mesh.tensor > 1;
+  if ((divides || options.mesh.shard > 1) && auto_micro_batch)
+    throw ConfigError(
+        "[strategies.mesh] auto_micro_batch repeats parts of a batch on one rank alone, and the ranks of a pipeline, "
+        "or of the axes tensor and shard, compute each part together. Set trainer.auto_micro_batch to false.");
+  if (divides && sync_batchnorm)
+    throw ConfigError(
+        "[strategies.mesh] sync_batchnorm exchanges statistics between all ranks, and those of a pipeline have "
+        "different layers, those of the axis tensor the same batches. Set trainer.sync_batchnorm to false.");
+}
+
 void MeshAxes::fields(Fields& f) {
   f(data, "data", "Ranks that train on shares of the data and average gradients. auto: what the other axes leave.")
       .at_least(1);

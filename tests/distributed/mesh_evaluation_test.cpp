@@ -169,6 +169,15 @@ TEST_CASE("mesh evaluations: no rank has memory for all parameters", "[.quiet]")
   CHECK(whole > 192);
 }
 
+TEST_CASE("mesh evaluations: wrong patterns of units are refused before the training") {
+  const TemporaryFolder folder;
+  const auto runs = fit_mesh(folder.path(), in_units(Mesh{.pipeline = 2}),
+                             kMeshAdam + Arguments{"--model", "ProbeStages", "--trainer.limit_val_batches", "0",
+                                                   "--trainer.strategy.units", "[missing.*]"});
+  CHECK(all_exit(runs, 2));
+  CHECK(says(runs[0].err, "a pattern of units must match a module with parameters; 'missing.*' matches none"));
+}
+
 TEST_CASE("mesh evaluations: options without an effect are refused") {
   const auto error_of = [](const Arguments& more) {
     const TemporaryFolder folder;

@@ -28,6 +28,11 @@ void add_memory(MeshPrediction& out, const ModelSize& model, const PipelinePass&
     memory.batch = pass.batch_bytes * static_cast<double>(shape.micro_batches);
     memory.libraries = profile.workspace_mib * 1024 * 1024;
     memory.activations = std::max(0.0, of_rank.peak - bytes.gradients);
+    // In the step, gradients of float32 copies replace those in half precision.
+    if (model.master_bytes > 0 && shape.shard == 1)
+      memory.activations = std::max(memory.activations, bytes.stepped * static_cast<double>(model.master_bytes) /
+                                                                static_cast<double>(model.gradient_bytes) -
+                                                            bytes.gradients);
     // All units are gathered, beside this rank's parts, until the last backward; what averages need then is less.
     // Without shards, a bucket of gradients is averaged when no activations are left.
     if (shape.shard > 1)

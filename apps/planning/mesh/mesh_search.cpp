@@ -78,6 +78,7 @@ MeshSearch::MeshSearch(TracedModel& model, PlanSearch& alone, const Config& conf
   if (const MeshStrategy::Options* const given = mesh_of(config)) {
     given_ = options_ = *given;
     static_cast<void>(MeshStrategy(options_));  // refuses options that do not go together
+    MeshStrategy::check_trainer(options_, config.trainer.auto_micro_batch, config.trainer.sync_batchnorm);
   }
   for (const LayerChain::Layer& layer : model.module().stages().layers) layers_.push_back(layer.name);
   has_tensor_plan_ = !options_.tensor_plan.empty() || !model.module().tensor_plan().empty();
@@ -148,7 +149,12 @@ std::optional<MeshPrediction> MeshSearch::configured(const Mesh& machines) {
                           " with ", counted(machines.devices, "device"), " each have ", ranks));
   const int64_t batch = model_.batch_size();
   if (shape.pipeline > 1) {
-    shape.micro_batches = std::min(given_->micro_batches.value.value_or(kMicroBatchesPerRank * shape.pipeline), batch);
+    const int64_t wanted = given_->micro_batches.value.value_or(kMicroBatchesPerRank * shape.pipeline);
+    if (detail::allowed_micro_batches(shape.schedule, shape.pipeline_shape(wanted)) != wanted)
+      return impossible(shape, machines,
+                        cat("schedule ", enum_text(shape.schedule), " needs a multiple of ", shape.pipeline,
+                            " micro-batches; micro_batches is ", wanted));
+    shape.micro_batches = std::min(wanted, batch);
     shape.micro_batches = detail::allowed_micro_batches(shape.schedule, shape.pipeline_shape(shape.micro_batches));
   }
   if (run_.global_batch > 0) {

@@ -29,7 +29,7 @@ std::vector<std::string> matching_modules(const torch::nn::Module& module, const
     std::ranges::copy_if(all, std::back_inserter(names),
                          [&](const std::string& name) { return matches_pattern(pattern, name); });
     if (names.size() == before)
-      throw ConfigError(cat("[strategies.fsdp] a pattern of units must match a module with parameters; '",
+      throw ConfigError(cat("[strategies] a pattern of units must match a module with parameters; '",
                             escape_controls(pattern), "' matches none. The modules are ", join_some(all, 10), "."));
   }
   return names;

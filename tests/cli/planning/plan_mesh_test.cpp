@@ -314,6 +314,54 @@ TEST_CASE("plan of a mesh that the ranks do not form, or that lacks memory") {
   refused(mesh("{tensor: 2}", {"--devices", "2", "--trainer.strategy.cuts", "[h.1]"}), "cuts has no effect");
 }
 
+TEST_CASE("plan of a mesh refuses what the strategy refuses") {
+  const Words interleaved{"--devices", "2", "--trainer.strategy.schedule", "interleaved_1f1b",
+                          "--trainer.strategy.micro_batches"};
+  CHECK(says(given_mesh(mesh("{pipeline: 2}", both(interleaved, {"5"})))["obstacle"], "micro_batches is 5"));
+  CHECK(given_mesh(mesh("{pipeline: 2}", both(interleaved, {"8", "--batch_size", "8"})))["fits"] == true);
+  for (const char* option : {"--trainer.sync_batchnorm", "--trainer.auto_micro_batch"}) {
+    CAPTURE(option);
+    const Finished run = trainer(both({"plan"}, mesh("{tensor: 2}", {"--devices", "2", option, "true"})));
+    CHECK(run.exit_code == 2);
+    CHECK(says(run.err, "[strategies.mesh]"));
+    CHECK(says(trainer(both({"plan"}, gpt({"--devices", "2", option, "true"}))).out, "note: a mesh along tensor"));
+  }
+}
+
+TEST_CASE(
+    "plan writes the keys of a config for the fastest mesh, which stays divided if the whole module does not fit") {
+  const bool has_room = GENERATE(true, false);
+  const TemporaryFolder folder;
+  write_text(folder / "small.yaml",
+             cat("name: small\nmemory_gib: ", has_room ? "8" : "0.0115",
+                 "\nmemory_gb_s: 1000\ntflops: {float32: 60, half: 900}\nintra: {gb_s: 300, latency_us: 3}\n"
+                 "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\n"));
+  const Words four = gpt({"--devices", "4", "--profile", "small.yaml", "--optimizer", "SGD"});
+  const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
+  INFO(found.out << found.err);
+  REQUIRE(found.exit_code == 0);
+  const std::string mark = "  for a config:\n";
+  const size_t at = found.out.find(mark);
+  REQUIRE(at != std::string::npos);
+  std::string keys;
+  std::istringstream lines(found.out.substr(at + mark.size()));
+  for (std::string line; std::getline(lines, line) && line.starts_with("    ");) keys += line.substr(4) + "\n";
+  CAPTURE(keys);
+  CHECK(says(keys, "evaluation: units") == !has_room);
+  CHECK(says(found.out, "note: by default, a run with a mesh gathers the whole module") == !has_room);
+  write_text(folder / "mesh.yaml", keys);
+  const Words with_keys =
+      both({"-c", "mesh.yaml", "--data", "TokenFilesDataModule", "--data.paths", "[missing]"}, four);
+  const MeshReport plan = plan_report(with_keys, {.folder = folder.path()});
+  const MeshReport& given = plan["nodes"][0]["configured_mesh"];
+  CHECK(given["fits"] == true);
+  CHECK(given["starts"] == true);
+  CHECK(given["holds_whole_module"] == has_room);
+  for (const MeshReport& one : plan["nodes"][0]["meshes"])
+    if (one["mesh"] == given["mesh"]) CHECK(one["step_s"] == given["step_s"]);
+  CHECK(plan["notes"].empty());
+}
+
 TEST_CASE("plan of a mesh over nodes: what crosses them takes longer, and micro-batches may differ by a sample") {
   const auto step = [](const std::string& axes, const Words& options) {
     const MeshReport one = given_mesh(mesh(axes, options));
@@ -401,6 +449,8 @@ void write_trained_text(const TemporaryFolder& folder) {
   write_text(folder / "text.txt", text);
 }
 
+const Words kMasters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"};
+
 // The most bytes that each rank had on its device.
 std::vector<double> counted_bytes(const Words& options, const std::string& devices, const TemporaryFolder& folder) {
   const Finished run =
@@ -430,10 +480,12 @@ TEST_CASE("plan predicts the memory that ranks of a mesh need on GPUs", "[gpu][b
     const char* axes;
     Words more;
   };
-  for (const Case& one : {Case{"2", "{pipeline: 2}", {}}, Case{"2", "{tensor: 2}", {}},
-                          Case{"4", "{shard: 2, pipeline: 2}", {}}, Case{"4", "{tensor: 2, shard: 2}", {}},
-                          Case{"4", "{tensor: 2, pipeline: 2}", {"--trainer.precision", "bf16-mixed"}},
-                          Case{"4", "{data: 2, pipeline: 2}", {"--trainer.strategy.schedule", "gpipe"}}}) {
+  for (const Case& one :
+       {Case{"2", "{pipeline: 2}", {}}, Case{"2", "{tensor: 2}", {}}, Case{"2", "{tensor: 2}", kMasters},
+        Case{"2", "{pipeline: 2}", both(kMasters, {"--data.batch_size", "2"})},
+        Case{"4", "{shard: 2, pipeline: 2}", {}}, Case{"4", "{tensor: 2, shard: 2}", {}},
+        Case{"4", "{tensor: 2, pipeline: 2}", {"--trainer.precision", "bf16-mixed"}},
+        Case{"4", "{data: 2, pipeline: 2}", {"--trainer.strategy.schedule", "gpipe"}}}) {
     CAPTURE(one.axes);
     const Words options = both(both(kTrained, {"--trainer.strategy.mesh", one.axes}), one.more);
     const MeshReport plan = given_mesh(both(options, {"--devices", one.devices}), {.folder = folder.path()});

@@ -81,6 +81,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   ~MeshStrategy() override;
 
   std::string name() const override { return "mesh"; }
+  /// Throws a ConfigError for options of the Trainer that do not go with these.
+  static void check_trainer(const Options& options, bool auto_micro_batch, bool sync_batchnorm);
   bool defers_init() const override {
     return options_.deferred_init && (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1 || divides_all());
   }
