@@ -1,11 +1,14 @@
 // The verb plan, of meshes.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/process.h"
+#include "fulgur/core/text/text.h"
 #include "support/gpu.h"
 
 namespace plan_mesh_test {
@@ -333,9 +336,9 @@ TEST_CASE(
   const bool has_room = GENERATE(true, false);
   const TemporaryFolder folder;
   write_text(folder / "small.yaml",
-             cat("name: small\nmemory_gib: ", has_room ? "8" : "0.0115",
-                 "\nmemory_gb_s: 1000\ntflops: {float32: 60, half: 900}\nintra: {gb_s: 300, latency_us: 3}\n"
-                 "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\n"));
+             fulgur::cat("name: small\nmemory_gib: ", has_room ? "8" : "0.0115",
+                         "\nmemory_gb_s: 1000\ntflops: {float32: 60, half: 900}\nintra: {gb_s: 300, latency_us: 3}\n"
+                         "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\n"));
   const Words four = gpt({"--devices", "4", "--profile", "small.yaml", "--optimizer", "SGD"});
   const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
   INFO(found.out << found.err);
