@@ -336,10 +336,11 @@ TEST_CASE(
   const bool has_room = GENERATE(true, false);
   const TemporaryFolder folder;
   write_text(folder / "small.yaml",
-             fulgur::cat("name: small\nmemory_gib: ", has_room ? "8" : "0.0115",
+             fulgur::cat("name: small\nmemory_gib: ", has_room ? "8" : "0.016",
                          "\nmemory_gb_s: 1000\ntflops: {float32: 60, half: 900}\nintra: {gb_s: 300, latency_us: 3}\n"
-                         "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\n"));
-  const Words four = gpt({"--devices", "4", "--profile", "small.yaml", "--optimizer", "SGD"});
+                         "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\nhost_copy_gb_s: "
+                         "50\nstorage_gb_s: 5\n"));
+  const Words four = gpt({"--devices", "4", "--profile", "small.yaml"});
   const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
   INFO(found.out << found.err);
   REQUIRE(found.exit_code == 0);
