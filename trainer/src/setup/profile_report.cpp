@@ -38,13 +38,16 @@ std::optional<std::string> data_option(const RunState& run, std::string_view nam
 }
 
 RunTraits traits_of(const RunState& run) {
+  // The processes of a node share its cores.
+  const int64_t processes = std::max<int64_t>(1, run.world_size() / std::max<int64_t>(1, run.options.num_nodes)),
+                cores = std::max<int64_t>(1, usable_cpus() / processes);
   RunTraits traits{
       .on_cpu = run.device().is_cpu(),
       .captures = run.options.capture,
       .ranks = run.world_size(),
       // What `auto` decided is no bottleneck to point at.
-      .threads = given_threads(run.options.num_threads) ? run.description.threads : usable_cpus(),
-      .cores = usable_cpus(),
+      .threads = given_threads(run.options.num_threads) ? run.description.threads : cores,
+      .cores = cores,
       .num_workers = {},
       .accumulate_grad_batches = run.accumulation,
       .precision = run.strategy->precision().name(),
