@@ -110,7 +110,7 @@ TEST_CASE("on four GPUs, memory that ends when a mesh gathers all parameters is 
   CHECK(whole.exit_code == 1);
   CHECK(says(whole.err, "gathered all parameters, for an evaluation or a save: set"));
   CHECK_FALSE(says(whole.err, "auto_micro_batch: true, or"));
-  const Finished units = fit({"--trainer.strategy.evaluation", "units", "--trainer.strategy.units", "[layer*]"});
+  const Finished units = fit({"--trainer.strategy.evaluation", "units", "--trainer.strategy.units", "[layers.*]"});
   INFO(units.err);
   CHECK(units.exit_code == 0);
 }
