@@ -106,7 +106,7 @@ TEST_CASE("on four GPUs, memory that ends when a mesh gathers all parameters is 
                                  "--trainer.devices",
                                  "4"};
     all.insert(all.end(), more.begin(), more.end());
-    return fit_in(110, folder, all);
+    return fit_in(150, folder, all);
   };
   const Finished whole = fit({});
   INFO(whole.err);
