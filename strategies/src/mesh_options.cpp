@@ -122,6 +122,11 @@ void MeshAxes::fields(Fields& f) {
 }
 
 void MeshStrategy::Options::fields(Fields& f) {
+  f.hint_for_unknown = [](std::string_view key) -> std::optional<std::string> {
+    for (const std::string_view axis : {"data", "shard", "tensor", "pipeline"})
+      if (key == axis) return cat("write `mesh: {", axis, ": N}`");
+    return std::nullopt;
+  };
   f(mesh, "mesh",
     "Sizes of the axes; their product is the number of ranks. Ranks of tensor are next to each other, then those of "
     "shard, then those of data.");

@@ -158,6 +158,8 @@ TEST_CASE("F40 an option of a strategy or a precision under trainer is pointed t
       "init_args: {stages_per_rank: …}}`"));
   CHECK(says(load_error("trainer: {pipeline: 2}"), "init_args: {mesh: {pipeline: …}}}`"));
   CHECK(says(load_error("trainer: {sharding: full}"), "an option of strategy: fsdp"));
+  CHECK(says(load_error("trainer: {strategy: {class_path: mesh, init_args: {tensor: 2}}}"),
+             "tensor: unknown key; write `mesh: {tensor: N}`"));
   CHECK(says(load_error("trainer: {bucket_cap_mb: 1}"), "an option of strategy: ddp or fsdp. Write"));
   CHECK(says(load_error("trainer: {master_weights: true}"),
              "Write `precision: {class_path: …, init_args: {master_weights: …}}`"));
