@@ -31,6 +31,15 @@ TEST_CASE("once failed: a window that a stream's end closes right after a resume
     "callbacks": [], "events": {"save_at": [8, 2]}})");
 }
 
+TEST_CASE(
+    "once failed: a rank without samples follows an evaluation between two backward calls of manual optimization") {
+  check(ranks_equal_one, R"({"seed_everything": 335, "sharding": "parameters",
+    "trainer": {"max_epochs": 2, "max_steps": 14, "num_sanity_val_steps": 2, "validate_first": true},
+    "model": {"hidden": 3, "manual": true, "manual_steps": 2, "step_only": true},
+    "data": {"batch_size": 3, "num_train": 5, "num_val": 2, "eval_batch_size": 4}, "optimizer": {"class_path": "SGD"},
+    "callbacks": [], "events": {}})");
+}
+
 TEST_CASE("once failed: tokens of ranks are counted when a run stops inside an epoch") {
   check(ranks_equal_one, R"({"seed_everything": 1,
     "trainer": {"max_epochs": 2, "accumulate_grad_batches": 2, "val_check_interval": 0.5},

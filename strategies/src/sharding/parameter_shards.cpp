@@ -68,6 +68,8 @@ void ParameterShards::begin_forward() {
 
 void ParameterShards::begin_evaluation(bool computes, bool all_compute) {
   announcer_.reset();
+  // A training step in manual optimization may compute several forwards, and has not ended without an optimizer's step.
+  if (watches_) divide();
   computes_ = computes;
   if (!all_compute) {
     const Tensor flags = groups_.parts().gather_rows(at::tensor({computes ? 1 : 0}, at::kLong));
