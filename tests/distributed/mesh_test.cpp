@@ -272,6 +272,31 @@ TEST_CASE("mesh: gradients are averaged while backward computes") {
                      trained_mesh(waits, of, model + Arguments{"--model.awaits_average", std::to_string(of.tensor)})));
 }
 
+TEST_CASE("mesh: gradients that share memory are averaged apart") {
+  const Mesh mesh = GENERATE(Mesh{.data = 2, .pipeline = 2, .micro_batches = "1"},
+                             Mesh{.data = 2,
+                                  .pipeline = 1,
+                                  .more = {"--trainer.strategy.tensor_plan", "{first: gathered_column}"},
+                                  .tensor = 2});
+  CAPTURE(mesh.pipeline);
+  const Arguments model{"--optimizer",
+                        "SGD",
+                        "--optimizer.lr",
+                        "0.1",
+                        "--model",
+                        "ProbeStages",
+                        "--model.width",
+                        "256",
+                        "--model.adds",
+                        "true",
+                        "--trainer.max_steps",
+                        "3",
+                        "--trainer.precision",
+                        "64-true"};
+  const TemporaryFolder one, many;
+  CHECK(difference(trained_alone(one, model), trained_mesh(many, mesh, model)) < 1e-10);
+}
+
 TEST_CASE("mesh: a rank that dies ends the others within the timeout") {
   const TemporaryFolder folder;
   const auto runs = fit_mesh(folder.path(), {.pipeline = 2}, layers({"--model.trouble", "kill"}));

@@ -65,6 +65,7 @@ class ProbeStages : public fulgur::LightningModule {
     double dropout = 0, sleep_ms = 0;
     bool ties = false, norm = false, chooses_shapes = false, forgets = false, manual = false;
     bool scales = false, drops = false, shuffles = false, reads_memory = false;
+    bool adds = false;
     int64_t awaits_average = 0;
     std::string trouble = "none", mistake = "none";
     void fields(fulgur::Fields& f) {
@@ -82,6 +83,8 @@ class ProbeStages : public fulgur::LightningModule {
       f(reads_memory, "reads_memory", "The constructor reads the memory of a weight.");
       f(awaits_average, "awaits_average",
         "On ranks that are multiples of it, the backward of layer0 waits until the gradient of layer1 is an average.");
+      f(adds, "adds",
+        "The weight of layer1 is the sum of a parameter seen through a view, and of one that gets its gradient later.");
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
@@ -96,6 +99,7 @@ class ProbeStages : public fulgur::LightningModule {
           cat("layer", i), torch::nn::Linear(torch::nn::LinearOptions(options.width, options.width).bias(false))));
     last_ = register_module("last", torch::nn::Linear(options.width, 2));
     if (options.reads_memory) static_cast<void>(layers_.front()->weight.data_ptr<float>());
+    if (options.adds) added_ = register_parameter("added", at::linspace(-0.1, 0.1, options.width * options.width));
     if (options.scales) scale_ = register_parameter("scale", at::full({}, 1.5));
     if (options.mistake == "counts") count_ = register_buffer("count", at::zeros({}));
     if (options.norm) norm_ = register_module("norm", fulgur::nn::BatchNorm1d(options.width));
@@ -116,6 +120,7 @@ class ProbeStages : public fulgur::LightningModule {
     for (size_t i = 0; i < layers_.size(); ++i) {
       std::vector<std::string> modules{cat("layer", i)};
       if (i == 1 && options_.norm) modules.emplace_back("norm");
+      if (i == 1 && options_.adds) modules.emplace_back("added");
       if (i == 1 && options_.forgets) modules.clear();
       chain.add(cat("layer", i), modules, [this, i](const Tensor& x) { return layer(i, x); });
       if (i == 2 && options_.mistake != "none")
@@ -176,7 +181,14 @@ class ProbeStages : public fulgur::LightningModule {
     return {layer(2, x)};
   }
   Tensor layer(size_t index, const Tensor& input) {
-    Tensor x = SlowLinear::apply(input, layers_[index]->weight, options_.sleep_ms);
+    Tensor weight = layers_[index]->weight;
+    if (index == 1 && added_.defined()) {
+      const Tensor own = weight.tanh();
+      // The gradient of the sum has been given to the other parameter before.
+      if (own.requires_grad()) own.register_hook([](const Tensor&) { SlowLinear::wait(100); });
+      weight = own + added_.view(weight.sizes());
+    }
+    Tensor x = SlowLinear::apply(input, weight, options_.sleep_ms);
     if (index == 1 && norm_) x = norm_(x);
     if (options_.awaits_average > 0 && global_rank() % options_.awaits_average == 0 && index == 0 && is_training())
       await_average(x);
@@ -210,7 +222,7 @@ class ProbeStages : public fulgur::LightningModule {
   torch::nn::Linear first_{nullptr}, last_{nullptr};
   std::vector<torch::nn::Linear> layers_;
   fulgur::nn::BatchNorm1d norm_{nullptr};
-  Tensor scale_, count_, own_;
+  Tensor scale_, count_, own_, added_;
   std::chrono::steady_clock::time_point begin_;
 };
 

@@ -51,6 +51,8 @@ Tensor GradientAverages::gradient(size_t parameter) const {
   if (!gradient.defined()) return {};
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   if (!gradient.is_contiguous()) gradient = gradient.contiguous();
+  // A gradient that has passed through a view may be memory which this backward still reads, or another gradient.
+  if (gradient.storage().use_count() > 1) gradient = gradient.clone();
   return gradient.detach();
 }
 
@@ -74,10 +76,6 @@ void GradientAverages::start(Large& large) {
 
 void GradientAverages::end() {
   const at::NoGradGuard no_grad;
-  std::vector<Tensor> small, sums;
-  for (size_t i = 0; i < parameters_.size(); ++i)
-    if (Tensor sum = gradient(i); sum.defined())
-      (place_in_large_[i] < large_.size() ? sums : small).push_back(std::move(sum));
   // Those that had no part in a backward that counts, and what comes after them.
   order_.start_rest([this](size_t item) { start(large_[item]); });
   run_exchange(group_, strategy_.c_str(), [&] {
@@ -85,6 +83,14 @@ void GradientAverages::end() {
       if (const auto work = std::exchange(large_[item].work, {})) work->wait();
     });
   });
+  std::vector<Tensor> small, sums;
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (const Tensor& gradient = parameters_[i].value.grad(); gradient.defined()) {
+      if (place_in_large_[i] < large_.size())
+        sums.push_back(gradient.detach());
+      else
+        small.push_back(this->gradient(i));
+    }
   if (!sums.empty()) at::_foreach_div_(sums, static_cast<double>(ranks_.world_size()));
   TensorAverage(kBlockMiB, DDPStrategy::Compression::none).average(small, ranks_);
   order_.learn(ranks_);

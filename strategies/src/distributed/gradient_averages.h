@@ -52,7 +52,7 @@ class GradientAverages {
     size_t parameter;
     c10::intrusive_ptr<c10d::Work> work = {};
   };
-  /// In its own memory, dense; undefined: there is no gradient.
+  /// Dense, in memory that nothing else has; undefined: there is no gradient.
   Tensor gradient(size_t parameter) const;
   void take(size_t parameter);
   void start(Large& large);
