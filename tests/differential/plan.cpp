@@ -152,7 +152,7 @@ class Maker {
       int64_t most = batches;
       if (d.contains("second"))
         most = std::min(most, std::max<int64_t>(1, d["second"].get<int64_t>() / d["batch_size"].get<int64_t>()));
-      if (t.contains("limit_train_batches")) {
+      if (t.contains("limit_train_batches") && t["limit_train_batches"].is_number()) {
         const Plan& limit = t["limit_train_batches"];
         most = std::max<int64_t>(1, limit.is_number_integer()
                                         ? std::min(most, limit.get<int64_t>())
