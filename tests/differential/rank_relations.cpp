@@ -29,6 +29,15 @@ Plan with_batches_of(Plan plan, int64_t ranks) {
   return plan;
 }
 
+// Whether a step may have several batches.
+bool accumulates(const Plan& plan) {
+  return plan.at("trainer").contains("accumulate_grad_batches") ||
+         std::ranges::any_of(plan.at("callbacks"), [](const Plan& each) {
+           return each["class_path"] == "GradientAccumulationScheduler" ||
+                  value_at<std::string>(each, "/init_args/by", "") == "accumulation";
+         });
+}
+
 // A loss that stays the same, since no step was made yet, differs in its last bit: that must not decide.
 void without_stops_by_rounding(Plan& plan) {
   for (Plan& each : plan["callbacks"])
@@ -154,9 +163,7 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   // Each rank's average is of its share of a batch.
   if (value_at(given, "/model/average", false)) return kNoMatter;
   // One rank sees a loss at once, several see the gradients of all, when the window ends.
-  if (value_at<std::string>(given, "/trainer/on_nonfinite", "") == "rollback" &&
-      given.at("trainer").contains("accumulate_grad_batches"))
-    return kNoMatter;
+  if (value_at<std::string>(given, "/trainer/on_nonfinite", "") == "rollback" && accumulates(given)) return kNoMatter;
   const int64_t ranks = 2 + static_cast<int64_t>(random_of(given, 7).below(2));
   Plan plan = shared_out(given, ranks, true);
   plan["trainer"]["precision"] = "64-true";
