@@ -232,7 +232,7 @@ TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   const Finished large = trainer(joined({"plan", "--nodes", "8"}, kLlama70B));
   INFO(large.out << large.err);
   CHECK(says(large.out, "note: with state_dict_type: full, a save of fsdp gathers the whole module"));
-  CHECK(says(large.out, "note: a run with a mesh evaluates with the whole module"));
+  CHECK(says(large.out, "note: by default, a run with a mesh gathers the whole module"));
   const auto saved = [](const char* type) {
     return planned(joined(kLlama70B, {"--nodes", "8", "--trainer.strategy", "fsdp", "--trainer.strategy.sharding",
                                       "parameters", "--trainer.strategy.state_dict_type", type}));
