@@ -215,12 +215,7 @@ TEST_CASE("fsdp: a run that only evaluates divides the parameters, too, and find
     const auto runs = run_ranks({.count = world, .folder = at.path()}, arguments);
     REQUIRE(all_exit(runs, 0));
     CHECK(says(runs[0].err, "fsdp: sharding") == (strategy == "fsdp"));
-    std::map<std::string, std::string> values;
-    for (const auto& file : fs::recursive_directory_iterator(at.path()))
-      if (file.path().extension() == ".safetensors" || file.path().filename() == "metrics.jsonl")
-        values[file.path().filename().string()] = read_text(file.path());
-    CHECK_FALSE(values.empty());
-    return values;
+    return evaluated_values(at.path());
   };
   const Arguments units{"--trainer.strategy.units", "[first, last]", "--trainer.strategy.sharding"};
   CHECK(evaluated("ddp", 3, {}) == evaluated("fsdp", 3, units + Arguments{"parameters"}));

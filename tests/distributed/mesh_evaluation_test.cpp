@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <map>
 
 #include "checkpoint_contents.h"
 #include "mesh_runs.h"
@@ -138,12 +137,7 @@ TEST_CASE("mesh evaluations: a run that only evaluates divides the parameters, t
     const std::vector<Finished> runs = run_ranks({.count = 4, .folder = at.path()}, arguments);
     REQUIRE(all_exit(runs, 0));
     CHECK(says(runs[0].err, "mesh: evaluation: units · 2 units") == !more.empty());
-    std::map<std::string, std::string> values;
-    for (const auto& file : fs::recursive_directory_iterator(at.path()))
-      if (file.path().extension() == ".safetensors" || file.path().filename() == "metrics.jsonl")
-        values[file.path().filename().string()] = read_text(file.path());
-    CHECK_FALSE(values.empty());
-    return values;
+    return evaluated_values(at.path());
   };
   CHECK(evaluated({}) == evaluated(kUnits + Arguments{"--trainer.strategy.units", "[first, last]"}));
 }

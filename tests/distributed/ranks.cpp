@@ -116,6 +116,15 @@ void each_pair(const fs::path& a, const fs::path& b, Function function) {
 
 }  // namespace
 
+std::map<std::string, std::string> evaluated_values(const fs::path& root) {
+  std::map<std::string, std::string> values;
+  for (const auto& file : fs::recursive_directory_iterator(root))
+    if (file.path().extension() == ".safetensors" || file.path().filename() == "metrics.jsonl")
+      values[file.path().filename().string()] = read_text(file.path());
+  CHECK_FALSE(values.empty());
+  return values;
+}
+
 double difference(const fs::path& a, const fs::path& b) {
   double most = 0;
   each_pair(a, b, [&](const Tensor& x, const Tensor& y) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ bool all_exit(const std::vector<Finished>& ranks, int code);
 /// The only folder of that kind of run below `root`.
 std::filesystem::path run_folder(const std::filesystem::path& root);
 std::filesystem::path last_checkpoint(const std::filesystem::path& root);
+/// The contents, by name, of the files of metrics and predictions below `root`, of which there must be some.
+std::map<std::string, std::string> evaluated_values(const std::filesystem::path& root);
 /// The largest difference of two checkpoints' weights; throws if their names differ.
 double difference(const std::filesystem::path& a, const std::filesystem::path& b);
 /// True if the bits of all weights agree.

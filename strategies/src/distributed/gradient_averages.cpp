@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_div.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "distributed/tensor_average.h"
@@ -14,30 +13,20 @@ namespace fulgur::detail {
 namespace {
 
 constexpr size_t kLargeBytes = size_t{256} * 1024;
-constexpr double kBlockMiB = 25;
-
-size_t count_large(const std::vector<NamedParameter>& parameters) {
-  return static_cast<size_t>(
-      std::ranges::count_if(parameters, [](const auto& each) { return each.value.nbytes() >= kLargeBytes; }));
-}
 
 }  // namespace
 
 GradientAverages::GradientAverages(const ProcessGroup& group, C10dCollectives& ranks,
                                    std::vector<NamedParameter> parameters, std::string strategy)
-    : group_(group),
-      ranks_(ranks),
-      parameters_(std::move(parameters)),
-      strategy_(std::move(strategy)),
-      order_(count_large(parameters_)) {
-  const size_t count = count_large(parameters_);
+    : group_(group), ranks_(ranks), parameters_(std::move(parameters)), strategy_(std::move(strategy)), order_(0) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i].value;
     const bool is_large = parameter.nbytes() >= kLargeBytes;
-    place_in_large_.push_back(is_large ? large_.size() : count);
+    place_in_large_.push_back(is_large ? std::optional(large_.size()) : std::nullopt);
     if (is_large) large_.push_back({.parameter = i});
     hooks_.push_back(std::make_unique<GradientHook>(parameter, [this, i] { take(i); }));
   }
+  order_ = ArrivalOrder(large_.size());
 }
 
 void GradientAverages::begin() {
@@ -63,8 +52,8 @@ void GradientAverages::take(size_t parameter) {
         cat("[strategies.", strategy_, "] '", escape_controls(parameters_[parameter].name),
             "' got its gradient twice in one backward, after the first one was exchanged. A layer that computes its "
             "backward inside another backward must not share parameters."));
-  if (place_in_large_[parameter] < large_.size())
-    order_.arrive(place_in_large_[parameter], [this](size_t item) { start(large_[item]); });
+  if (place_in_large_[parameter])
+    order_.arrive(*place_in_large_[parameter], [this](size_t item) { start(large_[item]); });
 }
 
 void GradientAverages::start(Large& large) {
@@ -86,7 +75,7 @@ void GradientAverages::end() {
   std::vector<Tensor> small, sums;
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (const Tensor& gradient = parameters_[i].value.grad(); gradient.defined()) {
-      if (place_in_large_[i] < large_.size())
+      if (place_in_large_[i])
         sums.push_back(gradient.detach());
       else
         small.push_back(this->gradient(i));

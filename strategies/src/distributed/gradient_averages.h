@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,8 +65,8 @@ class GradientAverages {
   bool counts_ = false;
   std::vector<uint8_t> awaited_;  // of each parameter
   std::vector<Large> large_;
-  std::vector<size_t> place_in_large_;  // of each parameter; those of small ones are large_.size()
-  ArrivalOrder order_;                  // of large_
+  std::vector<std::optional<size_t>> place_in_large_;  // of each parameter
+  ArrivalOrder order_;                                 // of large_
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 };
 

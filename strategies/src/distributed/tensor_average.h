@@ -10,6 +10,9 @@
 
 namespace fulgur::detail {
 
+/// The size of blocks that no option sets.
+inline constexpr double kBlockMiB = 25;
+
 /// Averages tensors over ranks in blocks, such as gradients after the backward pass.
 class TensorAverage {
  public:

@@ -16,8 +16,6 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr double kBucketMiB = 25;
-
 void check_stepped(const Optimizer& optimizer) {
   if (!optimizer.is_elementwise())
     throw ConfigError(
@@ -133,7 +131,7 @@ void StageOptimizers::take_gradients(Optimizer& optimizer) {
   if (shards_)
     shards_->average_gradients(own);
   else if (C10dCollectives* const shares = mesh_.along(MeshAxis::data); shares != nullptr && !own.empty())
-    TensorAverage(kBucketMiB, DDPStrategy::Compression::none).average_gradients(own, *shares, /*may_be_missing=*/false);
+    TensorAverage(kBlockMiB, DDPStrategy::Compression::none).average_gradients(own, *shares, /*may_be_missing=*/false);
   for (ParamGroup& group : optimizer.groups())
     for (size_t i = 0; i < group.params.size(); ++i) {
       Tensor& gradient = group.module_params[i].mutable_grad();
