@@ -9,6 +9,7 @@ checkpoint or a temporary folder is left over, or if the steps are not all made.
 """
 
 import argparse
+import collections
 import os
 import re
 import signal
@@ -37,6 +38,8 @@ optimizer: {{class_path: AdamW, init_args: {{lr: 1.0e-3}}}}
 """
 # What a process may take more in the end: malloc's arenas and the counts of rows settle late.
 GROWTH_KIB = 4096
+# How many samples, 10 ms apart, a restart keeps of each process: a save holds a file open for a few of them.
+RECENT = 8
 
 
 def usage(pid):
@@ -72,7 +75,9 @@ def table_row(name, samples):
     """A row of the table, and whether nothing has grown between the first and the last quarter of the samples."""
     quarter = max(len(samples) // 4, 1)
     first, last = samples[quarter : 2 * quarter] or samples[:1], samples[-quarter:]
-    middle = [[statistics.median(sample[i] for sample in part) for part in (first, last)] for i in range(3)]
+    # A save has one thread and one descriptor more for as long as it takes: what stays is the least of them.
+    stays = [statistics.median, min, min]
+    middle = [[stays[i](sample[i] for sample in part) for part in (first, last)] for i in range(3)]
     peak = [max(sample[i] for sample in samples) for i in range(3)]
     cells = [f"{a / 1024:.1f} → {b / 1024:.1f}" if i == 0 else f"{a:.0f} → {b:.0f}" for i, (a, b) in enumerate(middle)]
     print(f"| {name} | {len(samples)} | {cells[0]} | {cells[1]} | {cells[2]} | {peak[0] / 1024:.1f}, {peak[1]}, {peak[2]} |", flush=True)
@@ -95,10 +100,10 @@ def soak_one(trainer, options):
         folder = Path(name)
         process, samples = start(trainer, folder, options), []
         while process.poll() is None:
-            # The program starts until the first save.
-            if newest_step(folder) and (sample := usage(process.pid)):
+            # The program starts until the first save, and ends after the last.
+            if 0 < newest_step(folder) < options.steps and (sample := usage(process.pid)):
                 samples.append(sample)
-            time.sleep(0.02)
+            time.sleep(0.005)
         check_end(process, folder, options)
         return table_row("one process", samples)
 
@@ -108,19 +113,21 @@ def soak_restarts(trainer, options):
         folder = Path(name)
         strategy = f"{{class_path: ddp, init_args: {{max_restarts: {options.restarts + 5}}}}}"
         process = start(trainer, folder, options, ["--trainer.strategy", strategy, "--trainer.devices", "2"])
-        launcher, ranks, kills = [], [[], []], 0
+        launcher, ranks, kills, recent = [], [[], []], 0, {}
         while process.poll() is None:
             time.sleep(0.01)
             due = (kills + 1) * options.steps // (options.restarts + 1)
             pids = children(process.pid)
-            if kills >= options.restarts or newest_step(folder) < due or len(pids) != 2:
+            samples = {pid: usage(pid) for pid in (process.pid, *pids)}
+            if len(pids) != 2 or None in samples.values():
                 continue
-            samples = [usage(pid) for pid in pids]
-            if None in samples or not (own := usage(process.pid)):
+            recent = {pid: recent.get(pid, collections.deque(maxlen=RECENT)) for pid in samples}
+            for pid, sample in samples.items():
+                recent[pid].append(sample)
+            if kills >= options.restarts or newest_step(folder) < due:
                 continue
-            launcher.append(own)
-            for of_rank, sample in zip(ranks, samples):
-                of_rank.append(sample)
+            for of_process, pid in zip((launcher, *ranks), recent):
+                of_process.append(tuple(min(values) for values in zip(*recent[pid])))
             os.kill(pids[kills % 2], signal.SIGKILL)
             kills += 1
             while process.poll() is None and set(children(process.pid)) & set(pids):
@@ -139,7 +146,7 @@ def main():
         parser.add_argument(option, type=int, default=default)
     options = parser.parse_args()
     trainer = options.trainer.resolve()
-    print(f"{options.steps:,} steps with a save every {options.save_every}: medians of the second and the last quarter of the samples")
+    print(f"{options.steps:,} steps with a save every {options.save_every}: medians (memory) and minima of the second and the last quarter of the samples")
     print("| | samples | MiB | threads | descriptors | most |\n|---|---|---|---|---|---|")
     flat = [soak_one(trainer, options), soak_restarts(trainer, options)]
     if not all(flat):

@@ -38,6 +38,8 @@ void OperationWatch::start() { c10::impl::tls_set_dispatch_key_included(c10::Dis
 
 void OperationWatch::stop() noexcept { c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false); }
 
+OperationWatch::Unseen::Unseen() : guard_(c10::DispatchKey::Fake) {}
+
 namespace detail {
 
 bool show_to_watch(const torch::jit::Stack& stack, size_t arguments) {

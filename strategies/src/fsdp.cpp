@@ -149,7 +149,14 @@ void FSDPStrategy::before_evaluation(LightningModule& module) {
     const c10::InferenceMode normal(false);
     divide(module);
   }
+  // In manual optimization a training step may not have ended with an optimizer's step.
+  if (parameters_) parameters_->pause();
   DDPStrategy::before_evaluation(module);
+}
+
+void FSDPStrategy::after_evaluation(LightningModule& module) {
+  DDPStrategy::after_evaluation(module);
+  if (parameters_) parameters_->resume();
 }
 
 void FSDPStrategy::divide_for_evaluation(LightningModule& module, const std::optional<std::vector<std::string>>& units,

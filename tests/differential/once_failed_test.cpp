@@ -40,6 +40,15 @@ TEST_CASE(
     "callbacks": [], "events": {}})");
 }
 
+TEST_CASE("once failed: a validation sees averaged weights between two backward calls of manual optimization") {
+  check(ranks_equal_one, R"({"seed_everything": 701, "sharding": "parameters",
+    "trainer": {"max_epochs": 2, "num_sanity_val_steps": 0},
+    "model": {"hidden": 2, "manual": true, "manual_steps": 2},
+    "data": {"batch_size": 3, "num_train": 18, "num_val": 4, "eval_batch_size": 3},
+    "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.05}},
+    "callbacks": [{"class_path": "WeightAveraging", "init_args": {"decay": 0.9}}], "events": {}})");
+}
+
 TEST_CASE("once failed: tokens of ranks are counted when a run stops inside an epoch") {
   check(ranks_equal_one, R"({"seed_everything": 1,
     "trainer": {"max_epochs": 2, "accumulate_grad_batches": 2, "val_check_interval": 0.5},

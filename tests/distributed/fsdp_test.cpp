@@ -474,9 +474,10 @@ TEST_CASE("fsdp: weights are checked between the two forwards of a manual traini
   CHECK(same_checkpoints(trained(ddp, 2, "ddp", pair), trained(parameters, 2, "parameters", pair)));
 }
 
-TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it can read them whole") {
-  const Arguments more{"--optimizer",         "SGD", "--optimizer.lr",  "0.05",
-                       "--trainer.max_steps", "12",  "--model.trouble", GENERATE("clamp_data", "read_whole")};
+TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it can read and write them whole") {
+  const Arguments more{
+      "--optimizer",         "SGD", "--optimizer.lr",  "0.05",
+      "--trainer.max_steps", "12",  "--model.trouble", GENERATE("clamp_data", "read_whole", "write_whole")};
   const TemporaryFolder ddp, parameters;
   CHECK(same_checkpoints(
       trained(ddp, 2, "ddp", more),

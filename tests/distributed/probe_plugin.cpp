@@ -108,6 +108,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "clamp_data",
                    "swap_data",
                    "read_whole",
+                   "write_whole",
                    "replace_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
@@ -193,6 +194,10 @@ class ProbeNet : public fulgur::LightningModule {
     if (options_.trouble == "read_whole") {
       const auto whole = run().run_weights().whole_parameters();
       x = x * last_->weight.detach().abs().mean();
+    }
+    if (options_.trouble == "write_whole") {
+      const auto whole = run().run_weights().whole_parameters();
+      for (const Tensor& parameter : parameters()) parameter.variable_data().mul_(0.9);
     }
     Tensor out = forward(x), target = y.to(out.device());
     if (options_.trouble == "nan_buffer" && now)

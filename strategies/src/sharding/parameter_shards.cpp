@@ -145,6 +145,15 @@ void ParameterShards::for_each_whole(const std::function<void(const FlatUnit&)>&
   }
 }
 
+void ParameterShards::pause() {
+  is_paused_ = is_paused_ || watches_;
+  divide();
+}
+
+void ParameterShards::resume() {
+  if (std::exchange(is_paused_, false) && !watches_) watch();
+}
+
 bool ParameterShards::has_changed() const { return changed_.defined() && changed_.item<bool>(); }
 
 void ParameterShards::hold() {
@@ -153,7 +162,7 @@ void ParameterShards::hold() {
 }
 
 void ParameterShards::release() {
-  if (--held_ == 0) free_all();
+  if (--held_ == 0) free_all(/*was_held=*/true);
 }
 
 void ParameterShards::give_back(at::Device device) {
@@ -250,6 +259,8 @@ void ParameterShards::use(at::TensorList tensors) {
 }
 
 void ParameterShards::start(size_t index) {
+  // The exchange reads the unit's memory, and must not gather it for that.
+  const OperationWatch::Unseen unseen;
   if (announcer_) agree(static_cast<int64_t>(index));
   gather(units_[index]);
 }
@@ -271,10 +282,10 @@ void ParameterShards::arrive(Unit& unit) {
   }
 }
 
-void ParameterShards::free(Unit& unit) {
+void ParameterShards::free(Unit& unit, bool was_held) {
   const auto& parameters = unit.flat->parameters();
   // A forward, or code that has asked for whole parameters, may write through `data()`, which changes no version.
-  bool is_written = unit.versions.empty() || pass_ == forward || held_ > 0;
+  bool is_written = unit.versions.empty() || pass_ == forward || was_held;
   for (size_t i = 0; i < parameters.size() && !is_written; ++i)
     is_written = parameters[i].value._version() != unit.versions[i];
   if (is_written) {
@@ -292,20 +303,20 @@ void ParameterShards::free(Unit& unit) {
   clear_storage(unit.whole);
 }
 
-void ParameterShards::free_all() {
+void ParameterShards::free_all(bool was_held) {
   if (held_ > 0) return;
   // The step may have taken another course than the last one.
   for (Unit& unit : units_)
     if (unit.on_its_way) arrive(unit);
-  free_all_but({}, /*kept_too=*/true);
+  free_all_but({}, /*kept_too=*/true, was_held);
 }
 
-void ParameterShards::free_all_but(const std::vector<size_t>& wanted, bool kept_too) {
+void ParameterShards::free_all_but(const std::vector<size_t>& wanted, bool kept_too, bool was_held) {
   if (held_ > 0) return;
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     if (std::ranges::find(wanted, i) != wanted.end()) continue;
-    if (unit.is_there && (kept_too || !unit.is_kept[pass_])) free(unit);
+    if (unit.is_there && (kept_too || !unit.is_kept[pass_])) free(unit, was_held);
   }
 }
 

@@ -55,6 +55,10 @@ class ParameterShards {
   void before_step();
   /// Stops watching, and frees all units; what was written to whole parameters stays.
   void divide();
+  /// Divides, until `resume` watches again if operations were watched here. The thread's state in between, such as
+  /// c10::InferenceMode, must not keep what it was before.
+  void pause();
+  void resume();
   /// Stops watching, and gives the parameters, whole, memory on `device` that they share with no other. All ranks must
   /// call it; nothing can be gathered afterwards.
   void give_back(at::Device device);
@@ -103,10 +107,11 @@ class ParameterShards {
   void follow();
   void gather(Unit& unit);
   void arrive(Unit& unit);
-  void free(Unit& unit);
-  void free_all();
+  /// `was_held`: code outside of passes has had it.
+  void free(Unit& unit, bool was_held = false);
+  void free_all(bool was_held = false);
   /// Leaves units that are on their way.
-  void free_all_but(const std::vector<size_t>& wanted, bool kept_too);
+  void free_all_but(const std::vector<size_t>& wanted, bool kept_too, bool was_held = false);
   void note(size_t unit);
   void start_next();
   void watch();
@@ -125,6 +130,7 @@ class ParameterShards {
   std::optional<int64_t> announcer_;  // the rank that says what is gathered, if not all compute
   bool computes_ = true;
   bool watches_ = false;
+  bool is_paused_ = false;               // it watched before
   int held_ = 0;                         // calls of `hold` that are not released
   std::optional<OperationWatch> watch_;  // a process has one at a time
 };

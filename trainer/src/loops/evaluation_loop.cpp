@@ -409,10 +409,8 @@ int64_t sum_over_ranks(const RunState& run, int64_t count) {
 
 }  // namespace
 
-EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit) {
-  const double started = services.context.elapsed_s();
-  const auto timer = run.actions.time(stage == RunningStage::validate ? "validation" : "test");
-  const auto in_stage = enter_stage(run, stage);
+static EvalReport evaluate_without_gradients(RunState& run, Services& services, RunningStage stage,
+                                             std::optional<int64_t> batch_limit) {
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const EvaluationHooks& hooks = hooks_of(stage);
@@ -422,7 +420,6 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   run.position.filtered = {};
   if (!run.position.sanity_checking)
     run.position.filtered = {.step = run.counters.global_step, .epoch = run.counters.epoch + 1};
-  run.strategy->before_evaluation(module);
   const int64_t samples = EvaluationPass(run, services, stage, [](size_t, const Outputs&, int64_t) {}).run(batch_limit);
   report.samples = sum_over_ranks(run, samples);
   services.rows.end_batch(stage, true);
@@ -440,7 +437,16 @@ EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::
   run.each_due_callback(LogScope::forbidden, hooks.names.end, [&](Callback& c) { (c.*hooks.end)(services.context); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
-  if (run.fn == TrainerFn::fit) run.strategy->after_evaluation(module);
+  return report;
+}
+
+EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit) {
+  const double started = services.context.elapsed_s();
+  const auto timer = run.actions.time(stage == RunningStage::validate ? "validation" : "test");
+  const auto in_stage = enter_stage(run, stage);
+  run.strategy->before_evaluation(*run.model);
+  EvalReport report = evaluate_without_gradients(run, services, stage, batch_limit);
+  if (run.fn == TrainerFn::fit) run.strategy->after_evaluation(*run.model);
   report.seconds = services.context.elapsed_s() - started;
   return report;
 }
@@ -451,6 +457,7 @@ void validate_in_fit(RunState& run, Services& services, std::optional<int64_t> b
     if (!run.validation.logged) run.validation.logged = services.logs.known_names();
   } catch (const StepNotOverridden&) {
     run.position.failed_in.clear();
+    run.strategy->after_evaluation(*run.model);
     warn_no_validation_step();
     run.validation.runs = false;
   }
@@ -480,11 +487,11 @@ static std::vector<std::string> names_of_classes(const DataModule* data, const s
 
 PredictReport predict(RunState& run, Services& services) {
   const auto in_stage = enter_stage(run, RunningStage::predict);
+  run.strategy->before_evaluation(*run.model);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const ModeGuard modes(run, services, hooks_of(RunningStage::predict));
   PredictReport report;
-  run.strategy->before_evaluation(*run.model);
   std::vector<PredictedBatches> collected(run.stages[RunningStage::predict].loaders.size());
   bool keeps = true;
   for (const auto& callback : run.callbacks) keeps = keeps && !callback->writes_predictions();

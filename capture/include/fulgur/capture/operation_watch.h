@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/ATen_fwd.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <functional>
 
@@ -23,6 +24,15 @@ class FULGUR_API OperationWatch {
   /// Sees the operations of the calling thread until `stop`, which the same thread calls.
   void start();
   void stop() noexcept;
+
+  /// While it exists, no operation of its thread is seen. `before` needs none: what it computes is never seen.
+  class FULGUR_API Unseen {
+   public:
+    Unseen();
+
+   private:
+    c10::impl::ExcludeDispatchKeyGuard guard_;
+  };
 };
 
 }  // namespace fulgur

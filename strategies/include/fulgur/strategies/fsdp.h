@@ -87,6 +87,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   void before_forward(LightningModule& module, GradSync sync) override;
   /// Divides the parameters of a run that only evaluates.
   void before_evaluation(LightningModule& module) override;
+  void after_evaluation(LightningModule& module) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   bool gathers_in_evaluations() const override { return parameters_ != nullptr; }
   void begin_evaluation_round(bool computes, bool all_compute) override;

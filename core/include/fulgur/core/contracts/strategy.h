@@ -111,7 +111,8 @@ class FULGUR_API Strategy {
   virtual void start_training(LightningModule& /*module*/, const std::vector<Optimizer*>& /*optimizers*/) {}
   /// Called before each forward of training.
   virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
-  /// Called before each evaluation; makes state that differs between ranks the same.
+  /// Called before each evaluation, while gradients and the thread's modes are still those of training; makes state
+  /// that differs between ranks the same.
   virtual void before_evaluation(LightningModule& /*module*/) {}
   /// Whether divided parameters are gathered as the steps of an evaluation read them: then the next two are called
   /// around each round of its batches, on all ranks.
@@ -120,7 +121,8 @@ class FULGUR_API Strategy {
   /// in the exchanges of the others here.
   virtual void begin_evaluation_round(bool /*computes*/, bool /*all_compute*/) {}
   virtual void end_evaluation_round() {}
-  /// Called after each evaluation of a fit, when the hooks of its end have returned.
+  /// Called after each evaluation of a fit, when the hooks of its end have returned, in the modes of
+  /// `before_evaluation`.
   virtual void after_evaluation(LightningModule& /*module*/) {}
   /// Per-rank state, besides weights and optimizers, on which results depend to the last bit. A resume with another
   /// number of ranks gives rank 0's state to all.
