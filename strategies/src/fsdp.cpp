@@ -300,6 +300,16 @@ std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
   return std::make_unique<detail::HeldWhole<detail::ParameterShards>>(parameters_);
 }
 
+Tensor FSDPStrategy::gather(const Tensor& parameter) {
+  if (!parameters_) return DDPStrategy::gather(parameter);
+  if (shards_->has(parameter)) {
+    const auto [unit, index] = shards_->place_of(parameter);
+    return parameters_->copy_of(unit, index);
+  }
+  if (parameters_->holds(parameter)) throw detail::not_a_parameter(name());
+  return parameter.detach().clone();
+}
+
 void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   if (!shards_) return DDPStrategy::optimizer_step(optimizer, closure, found_inf);

@@ -409,6 +409,13 @@ std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
   return std::make_unique<detail::HeldWhole<detail::StageParameters>>(parameters_);
 }
 
+Tensor MeshStrategy::gather(const Tensor& parameter) {
+  detail::TensorCalls::stop();
+  if (!plan_) return FSDPStrategy::gather(parameter);
+  leave_evaluation();
+  return parameters_->copy_of(parameter);
+}
+
 void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                     int64_t global_step) {
   FSDPStrategy::check_same_ranks(module, optimizers, global_step);

@@ -174,9 +174,9 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
   if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks)))
     return allowed(*bad);
-  // So several may have logged the norm of gradients of a step that they undo.
+  // So several may have logged norms of a step that they undo.
   std::set<std::string> own = {"metrics.rank_mean", "counted."};
-  if (rolls_back) own.insert("metrics.grad_norm");
+  if (rolls_back) own.insert({"metrics.grad_", "metrics.weight_", "metrics.nonfinite_gradients"});
   const Verdict verdict = compared(cat("one rank and ", ranks), one, several, rounding_of(plan), own);
   if (verdict.bad()) return verdict;
   // A value of each rank, logged when the epoch of validation has ended: no rank counts for more than another.

@@ -484,6 +484,20 @@ TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it
       trained(parameters, 2, "parameters", more + Arguments{"--trainer.strategy.units", "[first, last]"})));
 }
 
+TEST_CASE("fsdp: gather gives whole parameters between steps and in validations") {
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters", "hybrid");
+  const Arguments more = sharding == "hybrid"    ? Arguments{"--trainer.strategy.shard_size", "2"}
+                         : GENERATE(false, true) ? Arguments{"--trainer.strategy.units", "[first, last]"}
+                                                 : Arguments{};
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), 2, sharding,
+                        kAdam + more +
+                            Arguments{"--trainer.val_check_interval", "2", "--trainer.max_steps", "5",
+                                      "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.gathers", "true"});
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err + runs[0].out, "gathered parameters: "));
+}
+
 TEST_CASE("fsdp: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
   const int world = GENERATE(2, 3);
   const std::string cut_at = GENERATE("1", "7");

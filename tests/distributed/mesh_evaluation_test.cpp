@@ -87,6 +87,19 @@ TEST_CASE("mesh evaluations: what hooks write to parameters in a validation stay
       found));
 }
 
+TEST_CASE("mesh evaluations: gather gives whole parameters between steps and in validations") {
+  Mesh mesh = any_mesh();
+  if (GENERATE(false, true)) mesh = in_units(mesh);
+  CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more);
+  const TemporaryFolder folder;
+  const auto runs =
+      fit_mesh(folder.path(), mesh,
+               with_layers(mesh, {"--trainer.val_check_interval", "2", "--trainer.max_steps", "5",
+                                  "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.gathers", "true"}));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err + runs[0].out, "gathered parameters: "));
+}
+
 TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal in a validation") {
   const Mesh mesh = GENERATE(Mesh{.pipeline = 2, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
                              Mesh{.pipeline = 2, .shard = 2});

@@ -657,8 +657,9 @@ class ProbeCallback : public fulgur::Callback {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0,
             eval_sleep_ms = 0;
     std::string signal_place = "batch_end", sleep_until, seen;
-    bool halves_in_validation = false;
+    bool halves_in_validation = false, gathers = false;
     void fields(Fields& f) {
+      f(gathers, "gathers", "Compares what gather gives with parameters that are whole.");
       f(halves_in_validation, "halves_in_validation", "Halves the weights at the end of each validation.");
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
       f(stop_step, "stop_step", "Behind this step.");
@@ -679,6 +680,7 @@ class ProbeCallback : public fulgur::Callback {
 
   void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch& batch, int64_t) override {
     if (!options_.seen.empty()) note(run, batch);
+    check_gather(run);
     if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0))
       ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
@@ -688,7 +690,10 @@ class ProbeCallback : public fulgur::Callback {
 
   void on_sanity_check_start(fulgur::RunContext& run) override { at(run, "sanity_check"); }
   void on_train_start(fulgur::RunContext& run) override { at(run, "train_start"); }
-  void on_train_end(fulgur::RunContext& run) override { at(run, "train_end"); }
+  void on_train_end(fulgur::RunContext& run) override {
+    at(run, "train_end");
+    if (options_.gathers) fulgur::log::info(cat("gathered parameters: ", gathered_));
+  }
   void on_train_epoch_start(fulgur::RunContext& run) override {
     at(run, "epoch_start");
     if (run.progress().epoch == 1) at(run, "second_epoch_start");
@@ -711,6 +716,7 @@ class ProbeCallback : public fulgur::Callback {
     before_evaluation_batch(run);
   }
   void on_validation_epoch_end(fulgur::RunContext& run) override {
+    check_gather(run);
     if (!options_.halves_in_validation) return;
     const at::NoGradGuard no_grad;
     const auto whole = run.run_weights().whole_parameters();
@@ -720,6 +726,22 @@ class ProbeCallback : public fulgur::Callback {
   void on_checkpoint_published(fulgur::RunContext& run, const fulgur::CheckpointInfo&) override { at(run, "save"); }
 
  private:
+  void check_gather(fulgur::RunContext& run) {
+    if (!options_.gathers) return;
+    const auto parameters = fulgur::unique_parameters(run.module());
+    std::vector<Tensor> copies;
+    for (const auto& [name, value] : parameters) copies.push_back(run.gather(value));
+    const auto whole = run.run_weights().whole_parameters();
+    for (size_t i = 0; i < copies.size(); ++i) {
+      const Tensor& value = parameters[i].value;
+      if (value.sizes() != copies[i].sizes() || value.strides() != copies[i].strides() ||
+          !at::equal(value, copies[i]) || !at::equal(value, run.gather(value)) || copies[i].requires_grad() ||
+          copies[i].is_alias_of(value))
+        throw std::runtime_error("gather gives another value of " + parameters[i].name);
+      ++gathered_;
+    }
+  }
+
   void before_evaluation_batch(fulgur::RunContext& run) {
     if (run.batch_idx() == 3) at(run, "evaluation_batch");
     ::usleep(static_cast<useconds_t>(options_.eval_sleep_ms) * 1000);
@@ -746,6 +768,7 @@ class ProbeCallback : public fulgur::Callback {
 
   Options options_;
   bool sent_ = false;
+  int64_t gathered_ = 0;
 };
 FULGUR_REGISTER(fulgur::Callback, ProbeCallback, "Stops and signals.");
 

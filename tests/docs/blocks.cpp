@@ -88,10 +88,13 @@ struct Target : fulgur::Callback {
   } options_;
 #include "custom_components.a_callback.1.inc"
 };
-struct Weights : fulgur::Callback {
+struct Norms : fulgur::Callback {
 #include "custom_components.a_callback.2.inc"
 };
+struct Weights : fulgur::Callback {
 #include "custom_components.a_callback.3.inc"
+};
+#include "custom_components.a_callback.4.inc"
 }  // namespace a_callback
 namespace a_metric {
 struct Net : a_module::Regression {

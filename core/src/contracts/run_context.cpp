@@ -16,6 +16,10 @@ PublishedCheckpoints::~PublishedCheckpoints() = default;
 LoggedMetrics::~LoggedMetrics() = default;
 RunWeights::~RunWeights() = default;
 
+Tensor RunWeights::gather(const Tensor& parameter) { return parameter.detach().clone(); }
+
+Tensor RunContext::gather(const Tensor& parameter) { return run_weights().gather(parameter); }
+
 StateTree RunWeights::optimizer_state(const Optimizer& optimizer) { return optimizer.state(); }
 ManualOptimization::~ManualOptimization() = default;
 StepJudge::~StepJudge() = default;

@@ -38,6 +38,11 @@ void Strategy::convert_and_move(LightningModule& module) {
   module.to(device());
 }
 
+Tensor Strategy::gather(const Tensor& parameter) {
+  const auto whole = whole_parameters();
+  return parameter.detach().clone();
+}
+
 StateTree Strategy::optimizer_state(const Optimizer& optimizer) { return optimizer.state(); }
 
 StateTree Strategy::optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& /*parts*/) {

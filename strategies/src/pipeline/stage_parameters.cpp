@@ -46,7 +46,8 @@ StageParameters::StageParameters(MeshGroups& mesh, const std::vector<StageTensor
                cat("[strategies.mesh] '", escape_controls(tensor.name), "' belongs to rank ", tensor.owner(),
                    " of the pipeline: on rank ", rank_,
                    ", only evaluations and saves can read it. If a layer of stages() reads it, add it to the names of "
-                   "that layer. Elsewhere, call run.run_weights().whole_parameters() on all ranks first."))});
+                   "that layer. Elsewhere, call run.gather(parameter) on all ranks for a copy, or "
+                   "run.run_weights().whole_parameters() first for all of them."))});
       continue;
     }
     if (tensor.ranks.size() == 1) continue;
@@ -176,6 +177,18 @@ std::vector<Tensor> StageParameters::whole_values(const std::vector<const StageT
     values.push_back(parts_ && parts_->has(parameter) ? parts_->whole_of(parameter, value) : value);
   }
   return values;
+}
+
+Tensor StageParameters::copy_of(const Tensor& parameter) {
+  if (is_there_) return parameter.detach().clone();
+  const auto is_it = [&](const StageTensor& tensor) { return tensor.value.is_same(parameter); };
+  const auto found = std::ranges::find_if(tensors_, is_it);
+  if (found != tensors_.end() && found->is_parameter) return whole_values({&*found}).front().clone();
+  const auto shares_memory = [&](const StageTensor& tensor) {
+    return tensor.is_parameter && tensor.value.storage().is_alias_of(parameter.storage());
+  };
+  if (std::ranges::any_of(tensors_, shares_memory)) throw not_a_parameter("mesh");
+  return parameter.detach().clone();
 }
 
 void StageParameters::take_value(const StageTensor& tensor, const Tensor& own, const Tensor& whole) {

@@ -44,6 +44,8 @@ class StageParameters {
   /// Whole values of parameters of the plan, which are divided; they share memory with those that this rank has whole.
   /// All ranks must call it.
   std::vector<Tensor> whole_values(const std::vector<const StageTensor*>& tensors);
+  /// A copy of the whole value of a parameter. All ranks must call it.
+  Tensor copy_of(const Tensor& parameter);
   /// Takes what this rank keeps of a whole value; `own` has the memory of its parameter, which may read another one
   /// now.
   void take_value(const StageTensor& tensor, const Tensor& own, const Tensor& whole);

@@ -1,6 +1,7 @@
 #include "sharding/parameter_shards.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
@@ -24,14 +25,20 @@ c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit, const Un
   return unreadable_storage(
       like, cat("[strategies.", naming.strategy, "] '", escape_controls(parameters.front().name), "'",
                 parameters.size() > 1 ? cat(" and ", parameters.size() - 1, " more of its unit are") : " is",
-                " divided among the ranks here: only steps, backward and saves can read it. Call "
-                "run.run_weights().whole_parameters() on all ranks first",
+                " divided among the ranks here: only steps, backward and saves can read it. Call run.gather(parameter) "
+                "on all ranks for a copy, or run.run_weights().whole_parameters() first for all of them",
                 naming.instead.empty() ? "" : ", ", naming.instead, "."));
 }
 
 Tensor differ_in_bits(const Tensor& a, const Tensor& b) { return bits_of(a).ne(bits_of(b)).any(); }
 
 }  // namespace
+
+Error not_a_parameter(const std::string& strategy) {
+  return Error(cat("[strategies.", strategy,
+                   "] gather needs a parameter of the module; got a view or an alias of one that is divided among the "
+                   "ranks. Pass what named_parameters() gives, and take views of the result."));
+}
 
 ParameterShards::ParameterShards(ShardGroups& groups, UnitNaming naming, bool notes_changes)
     : groups_(groups), naming_(std::move(naming)), notes_changes_(notes_changes) {}
@@ -130,6 +137,17 @@ void ParameterShards::divide() {
   stop();
   pass_ = forward;
   free_all();
+}
+
+Tensor ParameterShards::copy_of(size_t unit, size_t index) {
+  const at::NoGradGuard no_grad;
+  const OperationWatch::Unseen unseen;
+  const Unit& from = units_[unit];
+  // What was written to a unit that is whole now is not in the part yet.
+  const Tensor own = from.is_there ? from.flat->own_part() : from.flat->kept_part();
+  const Tensor buffer = at::empty({from.flat->numel()}, own.options());
+  run_exchange(groups_.whole(), naming_.strategy.c_str(), [&] { groups_.parts().start_gather(buffer, own)->wait(); });
+  return from.flat->whole(index, buffer).clone();
 }
 
 void ParameterShards::for_each_whole(const std::function<void(const FlatUnit&)>& use) {

@@ -23,6 +23,9 @@ struct UnitNaming {
   std::string instead = "or use strategy: fsdp with sharding: gradients";
 };
 
+/// An error of `Strategy::gather`.
+Error not_a_parameter(const std::string& strategy);
+
 /// Keeps this rank's part of the parameters only (ZeRO, stage 3: Rajbhandari et al., 2020). A unit is gathered when an
 /// operation of a forward or a backward reads one of its parameters, and freed when an operation reads another unit.
 /// The order of the last step says which unit is gathered in advance, while the one before it computes.
@@ -64,6 +67,8 @@ class ParameterShards {
   void give_back(at::Device device);
   /// Whether a unit is gathered now.
   bool has_whole(size_t unit) const { return units_[unit].is_there; }
+  /// A copy of parameter `index` of a unit. All ranks must call it, also within a forward or a backward.
+  Tensor copy_of(size_t unit, size_t index);
   /// Gathers one unit after the other, and calls `use` while it is there. All ranks must call it, outside of forward
   /// and backward.
   void for_each_whole(const std::function<void(const FlatUnit&)>& use);

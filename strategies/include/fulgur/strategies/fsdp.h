@@ -94,6 +94,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   void end_evaluation_round() override;
   bool divides_parameters() const override { return divides_all() && process_group(); }
   std::unique_ptr<WholeParameters> whole_parameters() override;
+  Tensor gather(const Tensor& parameter) override;
   void after_step(LightningModule& module, int64_t global_step) override;
   /// Compares copies of divided parameters, too.
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,

@@ -118,6 +118,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   bool divides_parameters() const override { return divides_module() || FSDPStrategy::divides_parameters(); }
   std::vector<int64_t> whole_sizes(const Tensor& parameter) const override;
   std::unique_ptr<WholeParameters> whole_parameters() override;
+  Tensor gather(const Tensor& parameter) override;
   /// Compares the weights of ranks with the same parameters, too.
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;

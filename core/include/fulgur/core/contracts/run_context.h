@@ -78,6 +78,12 @@ class FULGUR_API RunContext {
   virtual ManualOptimization& manual_optimization() = 0;
   virtual RunWeights& run_weights() = 0;
 
+  /// A copy of a parameter of the module with the values of all ranks, if the strategy divides it among them; the copy
+  /// is on the parameter's device. Takes the memory of one unit (fsdp) or of one parameter (mesh).
+  /// `run_weights().whole_parameters()` gathers all parameters, and can change them. All ranks must call it, outside of
+  /// training steps of `mesh`. Throws an Error if it is a view or an alias of a divided parameter.
+  Tensor gather(const Tensor& parameter);
+
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
   bool is_global_zero() const { return rank() == 0; }

@@ -110,6 +110,8 @@ class FULGUR_API RunWeights {
   /// them stays. Needed outside of training steps, evaluations and saves to read them. Null if they are whole. All
   /// ranks must call it.
   [[nodiscard]] virtual std::unique_ptr<WholeParameters> whole_parameters() { return nullptr; }
+  /// See `RunContext::gather`.
+  virtual Tensor gather(const Tensor& parameter);
   /// The sizes of a parameter of all ranks together: with `mesh.tensor`, those that it has here may be of a part.
   virtual std::vector<int64_t> whole_sizes(const Tensor& parameter) const { return parameter.sizes().vec(); }
   /// The reason why `update_batch_norm` cannot run in this fit; nullopt if it can.

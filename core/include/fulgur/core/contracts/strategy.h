@@ -172,6 +172,8 @@ class FULGUR_API Strategy {
   /// Gathers divided parameters until the result is destroyed, or makes those that differ between ranks the same; what
   /// is written to them stays. Null if they are whole and the same. All ranks must call it.
   [[nodiscard]] virtual std::unique_ptr<WholeParameters> whole_parameters() { return nullptr; }
+  /// A copy of the whole value of a parameter of the module, on its device. All ranks must call it.
+  virtual Tensor gather(const Tensor& parameter);
   /// The state of an optimizer for a checkpoint, with whole tensors. All ranks must call it, in the same order; those
   /// that write no checkpoint may get null.
   virtual StateTree optimizer_state(const Optimizer& optimizer);
