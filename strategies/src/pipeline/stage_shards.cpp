@@ -90,7 +90,7 @@ Tensor StageShards::whole(size_t unit) {
 }
 
 void StageShards::average_gradients(const std::vector<Tensor>& parameters) {
-  GradientShards(groups_, units_, /*reduce_dtype=*/std::nullopt).average(parameters);
+  GradientShards(groups_, units_, /*reduce_dtype=*/std::nullopt).average(parameters, /*may_be_missing=*/false);
 }
 
 }  // namespace fulgur::detail

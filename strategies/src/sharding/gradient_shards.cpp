@@ -93,7 +93,7 @@ void GradientShards::end() {
   shards_.await_gradients();
 }
 
-void GradientShards::average(const std::vector<Tensor>& parameters) {
+void GradientShards::average(const std::vector<Tensor>& parameters, bool may_be_missing) {
   std::vector<int64_t> flags;
   std::vector<std::vector<size_t>> flags_of(shards_.units().size());  // of each parameter of the unit
   for (const Tensor& parameter : parameters) {
@@ -103,7 +103,8 @@ void GradientShards::average(const std::vector<Tensor>& parameters) {
     flags.push_back(parameter.grad().defined() ? 1 : 0);
   }
   if (flags.empty()) return;
-  const Tensor anywhere = groups_.max_over_shares(at::tensor(flags, at::kLong));
+  Tensor anywhere = at::tensor(flags, at::kLong);
+  if (may_be_missing) anywhere = groups_.max_over_shares(anywhere);
   for (size_t unit = 0; unit < flags_of.size(); ++unit) {
     std::vector<uint8_t> has_gradient;
     for (const size_t flag : flags_of[unit])

@@ -27,8 +27,9 @@ class GradientShards {
   void end();
   /// Forgets the exchanges of a backward that has failed.
   void drop() noexcept { on_its_way_.reset(); }
-  /// Averages the gradients that `parameters`, which are all of their units, have on any rank.
-  void average(const std::vector<Tensor>& parameters);
+  /// Averages the gradients that `parameters`, which are all of their units, have on any rank. To know which, the ranks
+  /// exchange flags, for which the host waits, unless `may_be_missing` is false: all ranks have the same.
+  void average(const std::vector<Tensor>& parameters, bool may_be_missing = true);
 
  private:
   struct Exchange {
