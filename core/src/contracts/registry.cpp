@@ -55,7 +55,17 @@ constexpr NameElsewhere kNamesElsewhere[] = {{"F1", "FBeta"},
                                              {"PILToTensor", "ToFloat"},
                                              {"ConvertImageDtype", "ToFloat"},
                                              {"ToDtype", "ToFloat"},
-                                             {"TrivialAugment", "TrivialAugmentWide"}};
+                                             {"TrivialAugment", "TrivialAugmentWide"},
+                                             {"auto", "single_device"},
+                                             {"ModelParallelStrategy", "mesh"},
+                                             {"DeepSpeedStrategy", "fsdp"},
+                                             {"deepspeed", "fsdp"},
+                                             {"deepspeed_stage_1", "fsdp"},
+                                             {"deepspeed_stage_2", "fsdp"},
+                                             {"deepspeed_stage_2_offload", "fsdp"},
+                                             {"deepspeed_stage_3", "fsdp"},
+                                             {"deepspeed_stage_3_offload", "fsdp"},
+                                             {"fsdp_cpu_offload", "fsdp"}};
 
 /// The component that another library calls `name`, with `Binary` and the like before it or not; empty if there is
 /// none.
