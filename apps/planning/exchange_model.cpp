@@ -94,4 +94,12 @@ double exposed_s(double compute_s, double each_s, int64_t count) {
   return std::max(0.0, end - compute_s);
 }
 
+double exposed_of_units_s(const UnitExchange& each, double forward_s, double backward_s, double batches) {
+  const double gathers = each.gather * static_cast<double>(each.units);
+  const double in_forward = each.gather + std::max(0.0, gathers - forward_s),
+               gathers_again = each.gather + std::max(0.0, gathers - backward_s);
+  return in_forward * batches + gathers_again * (batches - 1) +
+         exposed_s(backward_s, each.gather + each.scatter, each.units);
+}
+
 }  // namespace fulgur::cli

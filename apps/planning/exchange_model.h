@@ -35,5 +35,14 @@ double all_reduce_between_nodes_s(double bytes, const Mesh& mesh, const Hardware
 /// How much later than `compute_s` exchanges end of which each takes `each_s`, and which become possible evenly over
 /// `compute_s`, the first after a part of it and the last at its end. They are made one after another.
 double exposed_s(double compute_s, double each_s, int64_t count);
+/// Seconds in which ranks exchange a unit of divided parameters.
+struct UnitExchange {
+  double gather;   ///< of all its parts
+  double scatter;  ///< of its gradients
+  int64_t units;
+};
+/// The same for a window of `batches`, of which a forward and a backward compute for so many seconds each. In both,
+/// each unit is gathered while the one before it computes; the last backward divides gradients, too.
+double exposed_of_units_s(const UnitExchange& each, double forward_s, double backward_s, double batches);
 
 }  // namespace fulgur::cli

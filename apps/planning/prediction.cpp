@@ -70,12 +70,9 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
       double scatter = all_gather_s(gradients / static_cast<double>(units), group, profile);
       scatter += all_reduce_s(gradients / static_cast<double>(units) / static_cast<double>(parts),
                               machines_of(copies, parts, out.mesh), profile);
-      const auto count = static_cast<double>(units);
-      const double in_forward = gather + std::max(0.0, gather * count - times.forward);
-      const double in_backward = exposed_s(times.backward, gather + scatter, units);
-      const double gathers_again = gather + std::max(0.0, gather * count - times.backward);
-      out.exchange_s = (2 * gather * windows + scatter) * count;
-      out.exposed_s = in_forward * windows + gathers_again * (windows - 1) + in_backward;
+      out.exchange_s = (2 * gather * windows + scatter) * static_cast<double>(units);
+      out.exposed_s = exposed_of_units_s({.gather = gather, .scatter = scatter, .units = units}, times.forward,
+                                         times.backward, windows);
       out.sent_bytes = part_of_others(parts) * (2 * parameters * windows + gradients) +
                        2 * part_of_others(copies) * gradients / static_cast<double>(parts);
       break;

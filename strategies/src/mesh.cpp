@@ -135,10 +135,12 @@ void MeshStrategy::start_training(LightningModule& module, const std::vector<Opt
   else
     receive_parameters();
   if (parts_) {
-    if (shards_)
-      for (Tensor& norm : divided.of_norms)
-        if (shards_->units().has(norm)) norm = shards_->while_gathered(norm);
-    calls_ = std::make_unique<detail::TensorCalls>(*parts_, divided.of_norms);
+    std::vector<Tensor> norms;
+    for (const Tensor& norm : divided.of_norms) {
+      norms.push_back(norm.detach());
+      if (shards_ && shards_->units().has(norm)) norms.push_back(shards_->while_gathered(norm));
+    }
+    calls_ = std::make_unique<detail::TensorCalls>(*parts_, norms);
     if (executor_) executor_->divide_layers(*calls_);
   }
   saved_ = std::make_unique<detail::StageParts>(*mesh_, plan_->tensors, parts_, shards_);
@@ -279,13 +281,19 @@ void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
   const Tensor whole = calls_->whole(loss, "the loss");
   calls_->compute_layers(true);  // again, of activations that were not kept
   collectives().set_activity("backward");
+  parameters_->begin_backward();
   {
     // One of the module's own may compute gradients several times.
     const HookMask& overridden = detail::ComponentAccess::overridden(module);
     const bool is_own = overridden.exact && overridden.has(Hook::backward);
-    const detail::GradientAverages::Counting counting(sync == GradSync::now && !is_own ? optimizers_->begin_averages()
-                                                                                       : nullptr);
-    run_exchange(*process_group(), "mesh", [&] { module.backward(whole, options); });
+    const bool averages = sync == GradSync::now && !is_own;
+    detail::GradientExchange* const units = averages ? optimizers_->unit_averages() : nullptr;
+    if (units) units->before_backward(whole);
+    const detail::GradientAverages::Counting counting(averages && !units ? optimizers_->begin_averages() : nullptr);
+    run_exchange(*process_group(), "mesh", [&] {
+      module.backward(whole, options);
+      if (units) optimizers_->end_unit_averages();
+    });
   }
   parameters_->end_step();
   if (sync == GradSync::now) exchange_gradients();
@@ -324,7 +332,7 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
 void MeshStrategy::exchange_gradients() {
   leave_evaluation();
   parameters_->sum_shared_gradients();
-  parameters_->require_gradients();
+  parameters_->require_gradients([&](const Tensor& parameter) { return optimizers_->is_averaged(parameter); });
   optimizers_->end_averages();
   for (Optimizer* optimizer : stepped_) optimizers_->take_gradients(*optimizer);
 }

@@ -350,15 +350,14 @@ TEST_CASE("a mistake in an override is one message") {
 }
 
 TEST_CASE("names of other libraries lead to the components") {
-  const auto [key, name, near] = GENERATE(std::tuple{"--trainer.callbacks+", "EMA", "WeightAveraging"},
-                                          std::tuple{"--trainer.callbacks+", "EMACallback", "WeightAveraging"},
-                                          std::tuple{"--model.metrics+", "F1Score", "FBeta"},
-                                          std::tuple{"--model.metrics+", "MulticlassF1Score", "FBeta"},
-                                          std::tuple{"--model.metrics+", "MulticlassAccuracy", "Accuracy"},
-                                          std::tuple{"--model.metrics+", "JaccardIndex", "IoU"},
-                                          std::tuple{"--trainer.strategy", "auto", "single_device"},
-                                          std::tuple{"--trainer.strategy", "ModelParallelStrategy", "mesh"},
-                                          std::tuple{"--trainer.strategy", "deepspeed_stage_3", "fsdp"});
+  const auto [key, name, near] = GENERATE(
+      std::tuple{"--trainer.callbacks+", "EMA", "WeightAveraging"},
+      std::tuple{"--trainer.callbacks+", "EMACallback", "WeightAveraging"},
+      std::tuple{"--model.metrics+", "F1Score", "FBeta"}, std::tuple{"--model.metrics+", "MulticlassF1Score", "FBeta"},
+      std::tuple{"--model.metrics+", "MulticlassAccuracy", "Accuracy"},
+      std::tuple{"--model.metrics+", "JaccardIndex", "IoU"}, std::tuple{"--trainer.strategy", "auto", "single_device"},
+      std::tuple{"--trainer.strategy", "ModelParallelStrategy", "mesh"},
+      std::tuple{"--trainer.strategy", "deepspeed_stage_3", "fsdp"});
   const Finished finished = trainer({"config", "--model", "MlpClassifier", key, name});
   INFO(finished.err);
   CHECK(finished.exit_code == 2);

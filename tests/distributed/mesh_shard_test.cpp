@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "mesh_runs.h"
+#include "peak_memory.h"
 #include "support/gpu.h"
 
 namespace mesh_shard_test {
@@ -135,6 +136,22 @@ TEST_CASE("shard: between steps, a rank keeps its part of the parameters, and of
     CHECK(kept(mesh) < 0.56 * whole);
   }
   CHECK(kept({.pipeline = 1, .shard = 4}) < 0.56 * kept({.pipeline = 1, .shard = 2}));
+}
+
+TEST_CASE("shard: without a pipeline, a step has a few units of the parameters and gradients at a time") {
+  const auto peak_mib = [](const Arguments& more) {
+    return peak_without_steps(
+        4, Arguments{"--trainer.strategy", "mesh", "--trainer.strategy.mesh", "{tensor: 2, shard: 2}",
+                     "--data.batch_size", "2", "--data.block_size", "16", "--trainer.max_steps", "2",
+                     "--trainer.allocator.keep_freed_memory", "false"} +
+               more);
+  };
+  const double nothing = peak_mib(kAlmostNoModel), units = peak_mib({}) - nothing,
+               one_unit = peak_mib({"--trainer.strategy.units", "[]"}) - nothing;
+  CAPTURE(nothing, units, one_unit);
+  // A quarter of 192 MiB of parameters, and of gradients. As one unit, a half of each is there, too, in a step.
+  CHECK(units < 192.0 / 4 * 2 + 60);
+  CHECK(one_unit > 192.0 / 4 * 2 + 192);
 }
 
 TEST_CASE("shard: copies along data that differ are found") {

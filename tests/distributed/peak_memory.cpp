@@ -38,7 +38,10 @@ double peak_without_steps(int ranks, const Arguments& more) {
   const std::string_view before = "peak memory: cpu ";
   const size_t at = output.find(before);
   REQUIRE(at != std::string::npos);
-  return std::stod(output.substr(at + before.size()));
+  size_t number = 0;
+  const std::string peak = output.substr(at + before.size());
+  const double value = std::stod(peak, &number);
+  return peak.compare(number, 4, " GiB") == 0 ? value * 1024 : value;
 }
 
 }  // namespace fulgur::test

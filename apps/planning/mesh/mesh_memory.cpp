@@ -1,7 +1,7 @@
 #include "planning/mesh/mesh_memory.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -125,7 +125,7 @@ double peak_of_actions(const std::vector<detail::PipelineAction>& actions,
 std::vector<RankBytes> bytes_of_ranks(const detail::StagePlan& plan, const TracedLayers& traced,
                                       const std::vector<PlannedUnit>& units, int64_t ranks) {
   std::vector<RankBytes> all(static_cast<size_t>(ranks));
-  std::vector<std::set<UnitKind>> kinds(all.size());
+  std::vector<std::map<UnitKind, double>> kinds(all.size());  // with their bytes
   for (const detail::StageTensor& tensor : plan.tensors) {
     if (!tensor.is_parameter) continue;
     const double bytes = traced.parameter_bytes.at(tensor.value.unsafeGetTensorImpl());
@@ -133,7 +133,10 @@ std::vector<RankBytes> bytes_of_ranks(const detail::StagePlan& plan, const Trace
     const UnitKind kind = unit_kind(tensor, bytes, units);
     for (const int64_t rank : tensor.ranks) {
       const auto place = static_cast<size_t>(rank);
-      const bool is_new = kinds[place].insert(kind).second, is_stepped = learns && tensor.owner() == rank;
+      const auto [unit, is_new] = kinds[place].emplace(kind, 0);
+      const bool is_stepped = learns && tensor.owner() == rank;
+      unit->second += bytes;
+      if (is_stepped) all[place].largest_stepped_unit = std::max(all[place].largest_stepped_unit, unit->second);
       all[place].parameters += bytes;
       all[place].units += is_new;
       all[place].gradients += learns ? bytes : 0;
@@ -141,6 +144,14 @@ std::vector<RankBytes> bytes_of_ranks(const detail::StagePlan& plan, const Trace
       all[place].stepped += is_stepped ? bytes : 0;
       all[place].stepped_units += is_new && is_stepped;
     }
+  }
+  for (size_t place = 0; place < all.size(); ++place) {
+    double largest = 0, second = 0;
+    for (const auto& [kind, bytes] : kinds[place]) {
+      second = std::max(second, std::min(bytes, largest));
+      largest = std::max(largest, bytes);
+    }
+    all[place].two_units = largest + second;
   }
   return all;
 }

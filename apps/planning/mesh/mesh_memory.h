@@ -23,6 +23,8 @@ struct RankBytes {
   double shared = 0;   ///< of parameters that other ranks of the pipeline read, too
   /// Exchanges along `shard` that get all parameters, and those that divide the gradients that this rank steps.
   int64_t units = 0, stepped_units = 0;
+  double two_units = 0;  ///< the largest two
+  double largest_stepped_unit = 0;
 };
 /// Of each of the `ranks` of the pipeline. `units` are those of the module.
 std::vector<RankBytes> bytes_of_ranks(const detail::StagePlan& plan, const TracedLayers& traced,

@@ -8,6 +8,12 @@
 namespace fulgur::cli {
 namespace {
 
+// What is averaged along `shard` and `data` has the format of what is stepped, which may be float32 copies.
+double stepped_ratio(const MeshShape& shape, const ModelSize& model) {
+  if (shape.shard == 1) return 1;
+  return 1 + static_cast<double>(model.master_bytes) / 2 / std::max(1.0, static_cast<double>(model.gradient_bytes));
+}
+
 // The rank of the pipeline that needs the most.
 void add_memory(MeshPrediction& out, const ModelSize& model, const PipelinePass& pass, const PlannedRun& run,
                 const HardwareProfile& profile) {
@@ -33,12 +39,21 @@ void add_memory(MeshPrediction& out, const ModelSize& model, const PipelinePass&
       memory.activations = std::max(memory.activations, bytes.stepped * static_cast<double>(model.master_bytes) /
                                                                 static_cast<double>(model.gradient_bytes) -
                                                             bytes.gradients);
-    // All units are gathered, beside this rank's parts, until the last backward; what averages need then is less.
-    // Without shards, a bucket of gradients is averaged when no activations are left.
-    if (shape.shard > 1)
+    if (shape.steps_in_units()) {
+      // Parts of gradients are made while activations are freed. Those of a window's earlier batches are whole.
+      memory.activations = of_rank.activations;
+      if (shape.accumulate == 1) {
+        memory.gradients = bytes.stepped * stepped_ratio(shape, model) / shards;
+        memory.activations = std::max(0.0, memory.activations - memory.gradients);
+      }
+      memory.exchange = bytes.two_units + bytes.largest_stepped_unit;
+    } else if (shape.shard > 1) {
+      // All units are gathered, beside this rank's parts, until the last backward; what averages need then is less.
       memory.exchange = bytes.parameters;
-    else if (shape.data > 1)
+    } else if (shape.data > 1) {
+      // A bucket of gradients is averaged when no activations are left.
       memory.exchange = std::max(0.0, std::min(run.bucket_bytes, bytes.stepped) - memory.activations);
+    }
     if (rank > 0 && memory.total() <= out.memory.total()) continue;
     out.memory = memory;
     out.fullest = rank;
@@ -55,28 +70,30 @@ void add_exchanges(MeshPrediction& out, const ModelSize& model, const PipelinePa
              data = machines_of(shape.data, shape.tensor * shape.shard, out.machines);
   // Parameters of several stages are those of the first and of the last one, as a rule.
   const bool between_nodes = are_apart(0, shape.pipeline - 1, shape, out.machines);
-  // Parts are averaged in the format of what is stepped, which may be float32 copies.
-  const double stepped_ratio = shape.shard == 1 ? 1
-                                                : 1 + static_cast<double>(model.master_bytes) / 2 /
-                                                          std::max(1.0, static_cast<double>(model.gradient_bytes));
-  const auto in_units = [&](double bytes, int64_t units) {
-    return units == 0 ? 0
-                      : all_gather_s(bytes / static_cast<double>(units), shard, profile) * static_cast<double>(units);
+  const auto of_unit = [&](double bytes, int64_t units) {
+    return units == 0 ? 0 : all_gather_s(bytes / static_cast<double>(units), shard, profile);
   };
   for (const PipelinePass::Rank& of_rank : pass.ranks) {
     const RankBytes& bytes = of_rank.bytes;
-    // Each batch of a window gathers all units, and the last one divides the gradients.
-    out.shard_s = std::max(
-        out.shard_s, in_units(bytes.parameters, bytes.units) * batches + in_units(bytes.stepped, bytes.stepped_units));
+    const UnitExchange unit{.gather = of_unit(bytes.parameters, bytes.units),
+                            .scatter = of_unit(bytes.stepped, bytes.stepped_units),
+                            .units = bytes.units};
+    // Each batch of a window gathers all units, in units again in its backward, and the last one divides the gradients.
+    const double exposed = shape.steps_in_units() ? exposed_of_units_s(unit, of_rank.compute_s - of_rank.backward_s,
+                                                                       of_rank.backward_s, batches)
+                                                  : unit.gather * static_cast<double>(bytes.units) * batches +
+                                                        unit.scatter * static_cast<double>(bytes.stepped_units),
+                 gathers = shape.steps_in_units() ? 2 * batches : batches;
+    out.shard_s = std::max(out.shard_s, exposed);
     out.shard_sent =
-        std::max(out.shard_sent, part_of_others(shape.shard) * (bytes.parameters * batches + bytes.stepped));
-    const double averaged = bytes.stepped * stepped_ratio / shards;
+        std::max(out.shard_sent, part_of_others(shape.shard) * (bytes.parameters * gathers + bytes.stepped));
+    const double averaged = bytes.stepped * stepped_ratio(shape, model) / shards;
     const int64_t buckets = shape.shard > 1 ? std::max<int64_t>(1, bytes.stepped_units)
                                             : static_cast<int64_t>(bytes.stepped / run.bucket_bytes) + 1;
     const double each = all_reduce_s(averaged / static_cast<double>(buckets), data, profile);
-    // Without shards, the last backward hides it.
-    const double average =
-        shape.shard > 1 ? each * static_cast<double>(buckets) : exposed_s(of_rank.backward_s, each, buckets);
+    // The last backward hides it, except with all shards of a stage.
+    const double average = shape.shard > 1 && !shape.steps_in_units() ? each * static_cast<double>(buckets)
+                                                                      : exposed_s(of_rank.backward_s, each, buckets);
     // Gradients are added, and new values of what is kept sent.
     const double shared = bytes.shared > 0 ? 2 * message_s(bytes.shared, between_nodes, profile) +
                                                  message_s(bytes.shared / shards, between_nodes, profile)

@@ -125,7 +125,8 @@ class PassTimes {
 };
 
 // Of each rank along `pipeline`.
-std::vector<double> peaks_of(const PassKey& key, const TracedLayers& traced, const detail::StagePlan& plan) {
+std::vector<double> peaks_of(const PassKey& key, const TracedLayers& traced, const detail::StagePlan& plan,
+                             bool has_gradients) {
   // More micro-batches need no more memory, unless all forwards come first.
   const int64_t count =
       key.schedule == PipelineSchedule::gpipe ? key.micro_batches : std::min(key.micro_batches, 4 * key.pipeline);
@@ -134,7 +135,7 @@ std::vector<double> peaks_of(const PassKey& key, const TracedLayers& traced, con
   for (int64_t rank = 0; rank < key.pipeline; ++rank)
     peaks.push_back(peak_of_actions(actions[static_cast<size_t>(rank)],
                                     detail::received_gradients(actions, of_pipeline(key, count), rank), plan,
-                                    traced.layers, /*has_gradients=*/key.accumulate > 1));
+                                    traced.layers, has_gradients));
   return peaks;
 }
 
@@ -187,16 +188,20 @@ PipelinePass pass_of(const PassKey& key, const ModelSize& size, const TracedLaye
                     .flops = times.flops(),
                     .batch_s = key.pipeline > 1 ? times.batch_s() : 0};
   const std::vector<RankBytes> bytes = bytes_of_ranks(plan, traced, size.units, key.pipeline);
-  const std::vector<double> peaks = peaks_of(key, traced, plan);
+  const std::vector<double> with_gradients = peaks_of(key, traced, plan, /*has_gradients=*/true),
+                            peaks = key.accumulate > 1 ? with_gradients
+                                                       : peaks_of(key, traced, plan, /*has_gradients=*/false);
   for (int64_t rank = 0; rank < key.pipeline; ++rank) {
     const LayerTimes of = times.of_rank(rank);
-    pass.ranks.push_back({.bytes = bytes[static_cast<size_t>(rank)],
-                          .peak = peaks[static_cast<size_t>(rank)],
-                          .compute_s = of.forward + of.backward,
-                          .exchange_s = of.forward_exchange + of.backward_exchange,
-                          .backward_s = of.backward,
-                          .tensor_sent = of.sent,
-                          .stage_sent = stage_bytes(rank, key, traced, plan)});
+    pass.ranks.push_back(
+        {.bytes = bytes[static_cast<size_t>(rank)],
+         .peak = peaks[static_cast<size_t>(rank)],
+         .activations = with_gradients[static_cast<size_t>(rank)] - bytes[static_cast<size_t>(rank)].gradients,
+         .compute_s = of.forward + of.backward,
+         .exchange_s = of.forward_exchange + of.backward_exchange,
+         .backward_s = of.backward,
+         .tensor_sent = of.sent,
+         .stage_sent = stage_bytes(rank, key, traced, plan)});
   }
   return pass;
 }

@@ -25,6 +25,8 @@ struct MeshShape {
   detail::PipelineShape pipeline_shape(int64_t count) const {
     return {.ranks = pipeline, .stages_per_rank = stages_per_rank, .micro_batches = count};
   }
+  /// Whether a step gathers parameters in units, and divides their gradients, while it computes.
+  bool steps_in_units() const { return shard > 1 && pipeline == 1; }
   std::string text() const;
 };
 
@@ -46,6 +48,7 @@ struct PipelinePass {
   struct Rank {
     RankBytes bytes;
     double peak = 0;                         ///< bytes of activations, and gradients of parameters
+    double activations = 0;                  ///< the most of them alone
     double compute_s = 0, exchange_s = 0;    ///< of a micro-batch; exchanges are those along `tensor`
     double backward_s = 0;                   ///< the part of `compute_s` in backward
     double tensor_sent = 0, stage_sent = 0;  ///< bytes of a micro-batch, along `tensor` and to other stages

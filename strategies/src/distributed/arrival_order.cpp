@@ -31,14 +31,14 @@ void ArrivalOrder::for_each(const std::function<void(size_t)>& use) const {
   for (const size_t item : order_) use(item);
 }
 
-void ArrivalOrder::learn(Collectives& ranks) {
+void ArrivalOrder::learn(const std::function<Tensor(const Tensor&)>& of_first) {
   if (std::exchange(is_learned_, true) || order_.size() < 2) return;
   std::vector<int64_t> order(arrived_.begin(), arrived_.end());
   // Those that have not arrived come last.
   for (const size_t item : order_)
     if (!has_arrived_[item]) order.push_back(static_cast<int64_t>(item));
-  const Tensor of_rank_0 = ranks.broadcast(at::tensor(order, at::kLong), 0);
-  const int64_t* item = of_rank_0.const_data_ptr<int64_t>();
+  const Tensor learned = of_first(at::tensor(order, at::kLong));
+  const int64_t* item = learned.const_data_ptr<int64_t>();
   for (size_t& place : order_) place = static_cast<size_t>(*item++);
 }
 

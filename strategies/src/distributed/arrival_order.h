@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 
 /// The order in which ranks start exchanges while a backward computes what is exchanged: each starts the next one when
-/// it and all before it have arrived. It is the order of the first backward of rank 0.
+/// it and all before it have arrived. It is the order of the first backward of the first rank.
 class ArrivalOrder {
  public:
   /// At first the last one comes first, since a backward usually begins with the last layers.
@@ -23,8 +23,8 @@ class ArrivalOrder {
   void start_rest(const std::function<void(size_t)>& start);
   /// All in the order.
   void for_each(const std::function<void(size_t)>& use) const;
-  /// After a backward, the first time: all ranks take the order of rank 0. All ranks must call it.
-  void learn(Collectives& ranks);
+  /// After a backward, the first time: all ranks take the order of the first one, whose value `of_first` gives to all.
+  void learn(const std::function<Tensor(const Tensor&)>& of_first);
 
  private:
   std::vector<size_t> order_, arrived_;

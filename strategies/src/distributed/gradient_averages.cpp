@@ -82,7 +82,7 @@ void GradientAverages::end() {
     }
   if (!sums.empty()) at::_foreach_div_(sums, static_cast<double>(ranks_.world_size()));
   TensorAverage(kBlockMiB, DDPStrategy::Compression::none).average(small, ranks_);
-  order_.learn(ranks_);
+  order_.learn([this](const Tensor& order) { return ranks_.broadcast(order, 0); });
 }
 
 }  // namespace fulgur::detail

@@ -18,7 +18,10 @@ void ShardGroups::connect(std::optional<C10dCollectives>& group, const std::stri
 ShardGroups::ShardGroups(ProcessGroup& whole) : whole_(whole), parts_(&*whole.impl().collectives) {}
 
 ShardGroups::ShardGroups(MeshGroups& mesh)
-    : whole_(mesh.whole()), parts_(mesh.along(MeshAxis::shard)), copies_(mesh.along(MeshAxis::data)) {}
+    : strategy_("mesh"),
+      whole_(mesh.whole()),
+      parts_(mesh.along(MeshAxis::shard)),
+      copies_(mesh.along(MeshAxis::data)) {}
 
 ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view option) : ShardGroups(whole) {
   const int64_t rank = whole.place().rank, ranks = whole.place().world_size;
@@ -40,6 +43,11 @@ ShardGroups::ShardGroups(ProcessGroup& whole, int64_t size, std::string_view opt
 Tensor ShardGroups::max_over_shares(const Tensor& value) const {
   const Tensor of_copy = parts_->all_reduce(value, ReduceOp::max);
   return copies_ ? copies_->all_reduce(of_copy, ReduceOp::max) : of_copy;
+}
+
+Tensor ShardGroups::of_first_share(const Tensor& value) const {
+  const Tensor of_copy = parts_->broadcast(value, 0);
+  return copies_ ? copies_->broadcast(of_copy, 0) : of_copy;
 }
 
 }  // namespace fulgur::detail

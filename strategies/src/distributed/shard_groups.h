@@ -25,6 +25,8 @@ class ShardGroups {
   ShardGroups(const ShardGroups&) = delete;
   ShardGroups& operator=(const ShardGroups&) = delete;
 
+  /// How errors call the strategy.
+  const char* strategy() const { return strategy_; }
   ProcessGroup& whole() const { return whole_; }
   /// The ranks that have the parts of this rank's copy.
   C10dCollectives& parts() const { return *parts_; }
@@ -34,10 +36,13 @@ class ShardGroups {
   int64_t shares() const { return parts_->world_size() * (copies_ ? copies_->world_size() : 1); }
   /// The maximum of a value over them. All of them must call it.
   Tensor max_over_shares(const Tensor& value) const;
+  /// The value of the first of them. All of them must call it.
+  Tensor of_first_share(const Tensor& value) const;
 
  private:
   void connect(std::optional<C10dCollectives>& group, const std::string& name, const std::vector<int64_t>& ranks);
 
+  const char* strategy_ = "fsdp";
   ProcessGroup& whole_;
   C10dCollectives *parts_, *copies_ = nullptr;
   std::optional<C10dCollectives> own_parts_, own_copies_;

@@ -122,6 +122,30 @@ void StageOptimizers::end_averages() {
     averaged_.insert(parameter.value.unsafeGetTensorImpl());
 }
 
+GradientExchange* StageOptimizers::unit_averages() {
+  averaged_.clear();
+  if (!shards_ || !shards_->steps_in_units()) return nullptr;
+  if (!unit_averages_) {
+    std::vector<NamedParameter> learning;
+    for (const StageTensor& tensor : tensors_)
+      if (tensor.is_parameter && tensor.value.requires_grad() && owns(tensor.value))
+        learning.push_back({tensor.name, tensor.value});
+    unit_averages_ = shards_->make_reducer(std::move(learning));
+  }
+  return unit_averages_.get();
+}
+
+void StageOptimizers::end_unit_averages() {
+  unit_averages_->after_backward();
+  for (const NamedParameter& parameter : unit_averages_->parameters())
+    averaged_.insert(parameter.value.unsafeGetTensorImpl());
+}
+
+void StageOptimizers::forget_averages() {
+  averages_.reset();
+  unit_averages_.reset();
+}
+
 void StageOptimizers::take_gradients(Optimizer& optimizer) {
   std::vector<Tensor> own;
   for (const Tensor& parameter : parameters_of(optimizer))

@@ -50,8 +50,15 @@ class StageOptimizers final : public DividedMasterWeights {
   GradientAverages* begin_averages();
   /// After its backward. All ranks must call it.
   void end_averages();
+  /// With shards that are gathered in units: what averages gradients over the shares of the data in a backward, and
+  /// moves this rank's elements of them to the shards; nullptr: nothing does so.
+  GradientExchange* unit_averages();
+  /// After that backward. All ranks must call it.
+  void end_unit_averages();
+  /// Whether the gradient of a parameter is an average already.
+  bool is_averaged(const Tensor& parameter) const { return averaged_.contains(parameter.unsafeGetTensorImpl()); }
   /// Other parameters learn now.
-  void forget_averages() { averages_.reset(); }
+  void forget_averages();
   /// Marks parameters of other ranks as changed, as a step does with those of this one.
   void note_step(Optimizer& optimizer) const;
   /// The state of all parameters, on rank 0; null on the others. All ranks must call it.
@@ -96,6 +103,7 @@ class StageOptimizers final : public DividedMasterWeights {
   std::unordered_set<const void*> owned_;
   std::unordered_set<const void*> with_copies_;  ///< parameters, of this rank or of others
   std::unique_ptr<GradientAverages> averages_;
+  std::unique_ptr<GradientExchange> unit_averages_;
   bool is_averaging_ = false;
   std::unordered_set<const void*> averaged_;  ///< parameters whose gradients are averages already
 };

@@ -72,11 +72,16 @@ Tensor StageParameters::kept(const Tensor& parameter) const {
 
 void StageParameters::begin_step() {
   in_step_ = true;
-  if (shards_) shards_->gather();
+  if (shards_) shards_->begin_step();
+}
+
+void StageParameters::begin_backward() {
+  if (shards_ && in_step_) shards_->begin_backward();
 }
 
 void StageParameters::end_step() {
-  if (std::exchange(in_step_, false) && shards_ && held_ == 0 && !is_whole_) shards_->free();
+  if (!std::exchange(in_step_, false) || !shards_) return;
+  if (shards_->steps_in_units() || (held_ == 0 && !is_whole_)) shards_->end_step();
 }
 
 void StageParameters::divide() {
@@ -100,7 +105,7 @@ void StageParameters::release() {
 
 void StageParameters::free() {
   if (parts_) parts_->divide();
-  if (shards_ && !in_step_) shards_->free();
+  if (shards_ && (!in_step_ || shards_->steps_in_units())) shards_->free();
   for (const Remote& remote : remote_) {
     set_storage(remote.value, remote.away);
     clear_storage(remote.whole);
@@ -228,10 +233,11 @@ void StageParameters::sum_shared_gradients() {
   }
 }
 
-void StageParameters::require_gradients() const {
+void StageParameters::require_gradients(const std::function<bool(const Tensor&)>& is_taken) const {
   std::vector<std::string> missing;
   for (const StageTensor& tensor : tensors_)
-    if (tensor.is_parameter && is_here(tensor) && tensor.value.requires_grad() && !tensor.value.grad().defined())
+    if (tensor.is_parameter && is_here(tensor) && tensor.value.requires_grad() && !tensor.value.grad().defined() &&
+        !is_taken(tensor.value))
       missing.push_back(tensor.name);
   if (!missing.empty()) throw no_gradient_error(missing, mesh_.whole().place().rank, "mesh", /*has_option=*/false);
 }

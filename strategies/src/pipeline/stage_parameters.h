@@ -32,6 +32,7 @@ class StageParameters {
   void divide();
   /// Gets what this rank computes with. All ranks must call it.
   void begin_step();
+  void begin_backward();
   void end_step();
   bool are_there() const { return shards_ && shards_->are_there(); }
   /// Gets all parameters and buffers from their owners, until `divide`. All ranks must call it.
@@ -56,8 +57,9 @@ class StageParameters {
   void take_buffers();
   /// Sums the gradients of parameters that several ranks read, for their owners. All ranks must call it.
   void sum_shared_gradients();
-  /// Throws a DistributedError that names the parameters of this rank that have no gradient, as ddp does.
-  void require_gradients() const;
+  /// Throws a DistributedError that names the parameters of this rank that have no gradient, as ddp does, except those
+  /// for which `is_taken`.
+  void require_gradients(const std::function<bool(const Tensor&)>& is_taken) const;
   /// Gives the values of parameters that several ranks read, or have, to all of them. All ranks must call it.
   void spread_shared_values();
   /// Throws a DistributedError that names a parameter of this rank that differs between shares of the data, or between

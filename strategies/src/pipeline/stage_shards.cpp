@@ -10,6 +10,7 @@
 #include "pipeline/received_parameters.h"
 #include "sharding/gradient_shards.h"
 #include "sharding/storages.h"
+#include "sharding/unit_reducer.h"
 
 namespace fulgur::detail {
 namespace {
@@ -47,7 +48,8 @@ DividedUnits::Making making_of(MeshGroups& mesh, const std::vector<StageTensor>&
           .on_unit =
               [parts, &parameters](FlatUnit& unit) {
                 if (parts) parts->move_to(unit);
-                parameters.add(unit);
+                const c10::Storage away = parameters.add(unit);
+                if (parts) parts->know_while_free(unit, away);
               },
           .kind_of = [kinds = std::move(kinds)](
                          const Tensor& parameter) { return kinds.at(parameter.unsafeGetTensorImpl()); }};
@@ -61,7 +63,26 @@ StageShards::StageShards(const LightningModule& module, MeshGroups& mesh, const 
     : groups_(mesh),
       parameters_(groups_, {.strategy = "mesh", .instead = ""}),
       units_(module, parameters_of_plan(tensors), optimizers, groups_, device,
-             making_of(mesh, tensors, patterns, parts, parameters_, device)) {}
+             making_of(mesh, tensors, patterns, parts, parameters_, device)),
+      steps_in_units_(mesh.along(MeshAxis::pipeline) == nullptr) {}
+
+void StageShards::begin_step() {
+  if (steps_in_units_)
+    parameters_.begin_forward();
+  else
+    gather();
+}
+
+void StageShards::begin_backward() {
+  if (steps_in_units_) parameters_.begin_backward();
+}
+
+void StageShards::end_step() {
+  if (steps_in_units_)
+    parameters_.divide();
+  else
+    free();
+}
 
 void StageShards::gather() {
   if (!std::exchange(are_there_, true)) parameters_.hold();
@@ -87,6 +108,11 @@ Tensor StageShards::whole(size_t unit) {
   const Tensor buffer = at::empty({flat.numel()}, flat.kept_part().options());
   run_exchange(groups_.whole(), "mesh", [&] { groups_.parts().start_gather(buffer, flat.kept_part())->wait(); });
   return buffer;
+}
+
+std::unique_ptr<GradientExchange> StageShards::make_reducer(std::vector<NamedParameter> parameters) {
+  return std::make_unique<UnitReducer>(groups_, units_, std::move(parameters), /*reduce_dtype=*/std::nullopt,
+                                       /*find_unused=*/std::nullopt);
 }
 
 void StageShards::average_gradients(const std::vector<Tensor>& parameters) {

@@ -80,7 +80,7 @@ DividedUnits::DividedUnits(const LightningModule& module, const std::vector<Name
           std::ranges::any_of(members, [](const NamedParameter& each) { return stored_values(each.value) != nullptr; });
       units_.push_back(std::make_unique<FlatUnit>(std::move(members), device, groups.parts().rank(),
                                                   groups.parts().world_size(), is_first_rank(groups.whole())));
-      if (wait) send_from_first_rank(groups.whole(), "fsdp", units_.back()->buffer());
+      if (wait) send_from_first_rank(groups.whole(), groups.strategy(), units_.back()->buffer());
       were_computed = were_computed || wait;
       if (making.keep_parts) units_.back()->keep_part();
       if (making.on_unit) making.on_unit(*units_.back());
@@ -118,7 +118,7 @@ void DividedUnits::join_states(const Optimizer& optimizer, StateTree& of_paramet
     const auto value_of = [&](const Entry& entry) { return of_parameters.at(entry.parameter).at(key.second).tensor(); };
     const Tensor buffer = at::zeros(unit.buffer().sizes(), value_of(entries.front()).options().requires_grad(false));
     for (const Entry& entry : entries) unit.own_elements(entry.index, buffer).copy_(value_of(entry));
-    run_exchange(groups_.whole(), "fsdp", [&] { groups_.parts().start_gather(buffer)->wait(); });
+    run_exchange(groups_.whole(), groups_.strategy(), [&] { groups_.parts().start_gather(buffer)->wait(); });
     if (keeps)
       for (const Entry& entry : entries)
         of_parameters[entry.parameter][key.second] =

@@ -21,7 +21,7 @@ void GradientShards::start(size_t unit, std::vector<uint8_t> has_gradient) {
   finish();
   Exchange exchange{
       .unit = unit, .has_gradient = std::move(has_gradient), .buffer = take_gradients(unit), .own = {}, .work = {}};
-  run_exchange(groups_.whole(), "fsdp",
+  run_exchange(groups_.whole(), groups_.strategy(),
                [&] { std::tie(exchange.own, exchange.work) = groups_.parts().start_sum_of_parts(exchange.buffer); });
   on_its_way_ = std::move(exchange);
 }
@@ -41,8 +41,8 @@ Tensor GradientShards::take_gradients(size_t unit) {
       continue;
     }
     if (parameter.grad().layout() != at::kStrided)
-      throw ConfigError(cat("[strategies.fsdp] gradients must be dense; that of '", escape_controls(name),
-                            "' is sparse. Use sparse: false in its layer, or strategy: ddp."));
+      throw ConfigError(cat("[strategies.", groups_.strategy(), "] gradients must be dense; that of '",
+                            escape_controls(name), "' is sparse. Use sparse: false in its layer, or strategy: ddp."));
     places.push_back(place);
     gradients.push_back(parameter.grad());
   }
@@ -64,7 +64,7 @@ void GradientShards::finish() {
   if (!on_its_way_) return;
   const at::NoGradGuard no_grad;
   const Exchange exchange = *std::exchange(on_its_way_, std::nullopt);
-  run_exchange(groups_.whole(), "fsdp", [&] { exchange.work->wait(); });
+  run_exchange(groups_.whole(), groups_.strategy(), [&] { exchange.work->wait(); });
   const FlatUnit& flat = *shards_.units()[exchange.unit];
   // What optimizers step may be float32 copies of weights in half precision.
   const auto with_gradient = std::ranges::find(exchange.has_gradient, 1) - exchange.has_gradient.begin();

@@ -43,7 +43,7 @@ Error not_a_parameter(const std::string& strategy) {
 ParameterShards::ParameterShards(ShardGroups& groups, UnitNaming naming, bool notes_changes)
     : groups_(groups), naming_(std::move(naming)), notes_changes_(notes_changes) {}
 
-void ParameterShards::add(FlatUnit& flat) {
+c10::Storage ParameterShards::add(FlatUnit& flat) {
   const c10::Storage whole = flat.buffer().storage();
   Unit unit{.flat = &flat,
             .whole = whole,
@@ -56,6 +56,7 @@ void ParameterShards::add(FlatUnit& flat) {
   unit_of_.emplace(unit.away.unsafeGetStorageImpl(), units_.size());
   units_.push_back(std::move(unit));
   free(units_.back());
+  return units_.back().away;
 }
 
 ParameterShards::~ParameterShards() { stop(); }
@@ -241,7 +242,8 @@ void ParameterShards::watch() {
 }
 
 void ParameterShards::stop() noexcept {
-  if (std::exchange(watches_, false)) watch_->stop();
+  // Another object may watch from now on.
+  if (std::exchange(watches_, false)) watch_.reset();
 }
 
 void ParameterShards::use(at::TensorList tensors) {
@@ -285,12 +287,12 @@ void ParameterShards::start(size_t index) {
 
 void ParameterShards::gather(Unit& unit) {
   fill_storage(unit.whole, static_cast<size_t>(unit.bytes));
-  run_exchange(groups_.whole(), "fsdp",
+  run_exchange(groups_.whole(), naming_.strategy.c_str(),
                [&] { unit.on_its_way = groups_.parts().start_gather(unit.flat->buffer(), unit.flat->kept_part()); });
 }
 
 void ParameterShards::arrive(Unit& unit) {
-  run_exchange(groups_.whole(), "fsdp", [&] { unit.on_its_way->wait(); });
+  run_exchange(groups_.whole(), naming_.strategy.c_str(), [&] { unit.on_its_way->wait(); });
   unit.on_its_way.reset();
   unit.is_there = true;
   unit.versions.clear();

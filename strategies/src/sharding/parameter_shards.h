@@ -41,8 +41,9 @@ class ParameterShards {
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
 
-  /// Takes a unit, whose part this rank keeps, and frees it. It must outlive this.
-  void add(FlatUnit& flat);
+  /// Takes a unit, whose part this rank keeps, and frees it. It must outlive this. Returns the storage that its
+  /// parameters have while it is free.
+  c10::Storage add(FlatUnit& flat);
   /// From now on operations of this thread gather what they read, until `end_backward`.
   void begin_forward();
   /// The same for a forward without a backward, until `end_evaluation`. If not `all_compute` it, the first rank that

@@ -14,12 +14,13 @@
 namespace fulgur::detail {
 
 UnitReducer::UnitReducer(ShardGroups& groups, DividedUnits& shards, std::vector<NamedParameter> parameters,
-                         std::optional<at::ScalarType> reduce_dtype, bool find_unused)
+                         std::optional<at::ScalarType> reduce_dtype, std::optional<bool> find_unused)
     : GradientExchange(std::move(parameters)),
       groups_(groups),
       shards_(shards),
       gradients_(groups, shards, reduce_dtype),
-      find_unused_(find_unused),
+      has_option_(find_unused.has_value()),
+      find_unused_(find_unused.value_or(false)),
       order_(0) {
   std::map<size_t, size_t> known;  // by the number in the shards
   for (const NamedParameter& parameter : this->parameters()) {
@@ -54,9 +55,11 @@ void UnitReducer::take(size_t index, size_t parameter) {
   Unit& unit = units_[index];
   if (!std::exchange(unit.awaited[parameter], 0))
     throw DistributedError(
-        cat("[strategies.fsdp] '", escape_controls(shards_.units()[unit.number]->parameters()[parameter].name),
+        cat("[strategies.", groups_.strategy(), "] '",
+            escape_controls(shards_.units()[unit.number]->parameters()[parameter].name),
             "' got its gradient twice in one backward, after the first one was exchanged. A layer that computes its "
-            "backward inside another backward must not share parameters; use sharding: optimizer."));
+            "backward inside another backward must not share parameters; ",
+            has_option_ ? "use sharding: optimizer." : "set mesh.shard to 1."));
   if (--unit.missing > 0) return;
   order_.arrive(index, [this](size_t complete) {
     // With unused parameters, ranks differ in which units are complete.
@@ -71,7 +74,7 @@ void UnitReducer::after_backward() {
     std::vector<int64_t> got;
     for (const Unit& unit : units_)
       for (size_t i = 0; i < unit.wanted.size(); ++i) got.push_back(unit.wanted[i] && !unit.awaited[i] ? 1 : 0);
-    const Tensor anywhere = groups_.whole().collectives().all_reduce(at::tensor(got, at::kLong), ReduceOp::max);
+    const Tensor anywhere = groups_.max_over_shares(at::tensor(got, at::kLong));
     std::vector<std::vector<uint8_t>> has_gradient;
     const int64_t* flag = anywhere.const_data_ptr<int64_t>();
     for (const Unit& unit : units_) {
@@ -83,10 +86,10 @@ void UnitReducer::after_backward() {
         gradients_.start(units_[index].number, has_gradient[index]);
     });
   } else if (const std::vector<std::string> missing = without_gradient(); !missing.empty()) {
-    throw no_gradient_error(missing, groups_.whole().place().rank, "fsdp");
+    throw no_gradient_error(missing, groups_.whole().place().rank, groups_.strategy(), has_option_);
   }
   gradients_.end();
-  order_.learn(groups_.whole().collectives());
+  order_.learn([this](const Tensor& order) { return groups_.of_first_share(order); });
 }
 
 std::vector<std::string> UnitReducer::without_gradient() const {

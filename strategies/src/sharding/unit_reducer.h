@@ -11,12 +11,13 @@
 namespace fulgur::detail {
 
 /// Averages gradients unit by unit, each as soon as backward has computed the gradients of all its parameters and those
-/// of the units before it. The order is the one in which the first backward of rank 0 computed them.
+/// of the units before it. The order is the one in which the first backward of the first share computed them.
 class UnitReducer final : public GradientExchange {
  public:
-  /// `find_unused`: parameters may get no gradient in a backward, which costs an exchange.
+  /// `find_unused`: parameters may get no gradient in a backward, which costs an exchange; nullopt: the strategy has no
+  /// such option.
   UnitReducer(ShardGroups& groups, DividedUnits& shards, std::vector<NamedParameter> parameters,
-              std::optional<at::ScalarType> reduce_dtype, bool find_unused);
+              std::optional<at::ScalarType> reduce_dtype, std::optional<bool> find_unused);
   ~UnitReducer() override;
 
   void before_backward(const Tensor& loss) override;
@@ -36,7 +37,7 @@ class UnitReducer final : public GradientExchange {
   ShardGroups& groups_;
   DividedUnits& shards_;
   GradientShards gradients_;
-  bool find_unused_, active_ = false;
+  bool has_option_, find_unused_, active_ = false;
   std::vector<Unit> units_;
   ArrivalOrder order_;  // of units_
   std::vector<std::unique_ptr<GradientHook>> hooks_;

@@ -82,6 +82,16 @@ void TensorShards::move_to(const FlatUnit& unit) {
   }
 }
 
+void TensorShards::know_while_free(const FlatUnit& unit, const c10::Storage& away) {
+  for (size_t i = 0; i < unit.parameters().size(); ++i) {
+    const auto found = places_.find(unit.parameters()[i].value.unsafeGetTensorImpl());
+    if (found == places_.end()) continue;
+    Tensor part = own_[found->second].detach();
+    set_storage(part, away);
+    by_memory_.add(part, found->second);
+  }
+}
+
 void TensorShards::gather() {
   if (!std::exchange(are_divided_, false)) return;
   const at::NoGradGuard no_grad;

@@ -57,6 +57,8 @@ class TensorShards {
   }
   /// Keeps the parts that are in a unit there. They are divided.
   void move_to(const FlatUnit& unit);
+  /// The storage that the parameters of a unit have while it is free; they are known by it, too.
+  void know_while_free(const FlatUnit& unit, const c10::Storage& away);
 
  private:
   const DividedParameter& at_place(const Tensor& parameter) const {

@@ -191,23 +191,31 @@ TEST_CASE("plan of a mesh says why others are not chosen") {
   CHECK(resnet["nodes"][0]["meshes"].empty());
 }
 
-TEST_CASE("plan of a mesh: ranks along shard keep parts, and gather all of them for a step") {
+TEST_CASE("plan of a mesh: ranks along shard keep parts, and gather all of a stage for a step, or units") {
   const auto given = [](const std::string& axes, const Words& more = {}) {
     return given_mesh(mesh(axes, both({"--devices", "8", "--batch_size", "8", "--profile", "h100"}, more)));
   };
   for (const std::string other : {", pipeline: 2}", ", tensor: 2}"}) {
     CAPTURE(other);
+    const bool in_units = other == ", tensor: 2}";
     const MeshReport whole = given("{data: 4" + other), parts = given("{shard: 4" + other),
                      both_axes = given("{data: 2, shard: 2" + other);
     for (const auto& [one, shards] : {std::pair{&parts, 4}, std::pair{&both_axes, 2}}) {
       CAPTURE(shards);
       for (const char* kind : {"parameters", "states"})
         CHECK_THAT(bytes(*one, kind) * shards, WithinRel(bytes(whole, kind), 1e-6));
-      for (const char* kind : {"gradients", "activations"}) CHECK(bytes(*one, kind) == bytes(whole, kind));
-      CHECK(bytes(*one, "exchange") == bytes(whole, "parameters"));
-      // All parameters are gathered, and the gradients divided.
+      if (in_units) {
+        CHECK_THAT(bytes(*one, "gradients") * shards, WithinRel(bytes(whole, "gradients"), 1e-6));
+        // Of eight layers and the rest, two units of parameters and one of gradients.
+        CHECK(bytes(*one, "exchange") < bytes(whole, "parameters") * 3 / 8);
+      } else {
+        for (const char* kind : {"gradients", "activations"}) CHECK(bytes(*one, kind) == bytes(whole, kind));
+        CHECK(bytes(*one, "exchange") == bytes(whole, "parameters"));
+      }
+      // All parameters are gathered, in units again in the backward, and the gradients divided.
+      const double gathered = (in_units ? 2 : 1) * bytes(whole, "parameters");
       CHECK_THAT((*one)["sent_bytes"]["shard"].get<double>(),
-                 WithinRel((shards - 1.0) / shards * (bytes(whole, "parameters") + bytes(whole, "gradients")), 0.02));
+                 WithinRel((shards - 1.0) / shards * (gathered + bytes(whole, "gradients")), 0.02));
     }
     CHECK(whole["sent_bytes"]["shard"] == 0);
     CHECK(whole["shard_s"] == 0);
