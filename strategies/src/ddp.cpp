@@ -369,6 +369,10 @@ void DDPStrategy::after_evaluation(LightningModule&) {
   if (local_) local_->show_own();
 }
 
+Tensor DDPStrategy::gather(const Tensor& parameter) {
+  return local_ && local_->has_own_weights() ? local_->average_of(parameter) : parameter.detach().clone();
+}
+
 std::unique_ptr<WholeParameters> DDPStrategy::whole_parameters() {
   if (!local_ || !local_->has_own_weights()) return nullptr;
   struct Average final : WholeParameters {

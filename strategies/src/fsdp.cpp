@@ -302,17 +302,19 @@ std::unique_ptr<WholeParameters> FSDPStrategy::whole_parameters() {
 
 Tensor FSDPStrategy::gather(const Tensor& parameter) {
   if (!parameters_) return DDPStrategy::gather(parameter);
-  if (shards_->has(parameter)) {
-    const auto [unit, index] = shards_->place_of(parameter);
-    return parameters_->copy_of(unit, index);
-  }
-  if (parameters_->holds(parameter)) throw detail::not_a_parameter(name());
-  return parameter.detach().clone();
+  if (!shards_->has(parameter)) return parameter.detach().clone();
+  const auto [unit, index] = shards_->place_of(parameter);
+  return parameters_->copy_of(unit, index);
 }
 
 void FSDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   if (!shards_) return DDPStrategy::optimizer_step(optimizer, closure, found_inf);
+  if (parameters_ && parameters_->is_held())
+    throw Error(cat("[strategies.", name(),
+                    "] parameters are whole in an optimizer's step, which changes this rank's parts of them: something "
+                    "keeps the result of run.run_weights().whole_parameters() or of Fabric::evaluation(). Release it "
+                    "before the step."));
   if (divides_gradients()) {
     if (parameters_) parameters_->before_step();
     shards_->before_step(optimizer);

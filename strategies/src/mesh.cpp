@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -249,11 +250,14 @@ void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
   parameters_->take_buffers();
   agree_on_random();
   parameters_->begin_step();
+  check_divided();
+}
+
+void MeshStrategy::check_divided() const {
   if (parts_ && !parts_->are_divided())
     throw Error(
         "[strategies.mesh] parameters of divided layers are whole in a training step, in which each rank computes a "
-        "part "
-        "of the layers: something keeps the result of run.run_weights().whole_parameters(). Release it before the "
+        "part of the layers: something keeps the result of run.run_weights().whole_parameters(). Release it before the "
         "step.");
 }
 
@@ -278,6 +282,7 @@ void MeshStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
                             const BackwardOptions& options) {
   if (!plan_) return FSDPStrategy::backward(module, loss, sync, options);
   detail::TensorCalls::stop();
+  check_divided();
   const Tensor whole = calls_->whole(loss, "the loss");
   calls_->compute_layers(true);  // again, of activations that were not kept
   collectives().set_activity("backward");
@@ -321,6 +326,8 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
   note_size(batch);
   StepOutput output = [&] {
     const detail::LayerRandom::Scope numbers(*layer_random_);
+    in_pipeline_ = true;
+    const auto ends = c10::make_scope_exit([this] { in_pipeline_ = false; });
     return StepOutput(
         executor_->run(batch, services, services.sync == GradSync::now ? optimizers_->begin_averages() : nullptr));
   }();
@@ -347,7 +354,7 @@ void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
   detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::optimizer_step(optimizer, closure, found_inf);
   leave_evaluation();
-  if (parameters_->are_there())
+  if (parameters_->are_there() || (parts_ && !parts_->are_divided()))
     throw Error(
         "[strategies.mesh] parameters are whole in an optimizer's step, which changes this rank's parts of them: "
         "something keeps the result of run.run_weights().whole_parameters(). Release it before the step.");
@@ -410,16 +417,31 @@ std::vector<int64_t> MeshStrategy::whole_sizes(const Tensor& parameter) const {
 }
 
 std::unique_ptr<WholeParameters> MeshStrategy::whole_parameters() {
-  detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::whole_parameters();
+  if (in_pipeline_ || (calls_ && calls_->is_in_forward()))
+    throw Error(
+        cat("[strategies.mesh] parameters cannot be made whole in a training step, in which each rank computes "
+            "a part of the layers. ",
+            in_pipeline_ ? "Read them in a hook before or after the step."
+                         : "Call run.gather(parameter) for a copy of one, or write in a hook after the step."));
+  if (evaluation_ && evaluation_->in_round())
+    throw Error(
+        "[strategies.mesh] parameters cannot be made whole in a step of an evaluation that gathers units. Call "
+        "run.gather(parameter) for a copy of one, or write in a hook before or after the step.");
+  detail::TensorCalls::stop();
   if (parameters_->is_whole()) return nullptr;
   leave_evaluation();
   return std::make_unique<detail::HeldWhole<detail::StageParameters>>(parameters_);
 }
 
 Tensor MeshStrategy::gather(const Tensor& parameter) {
-  detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::gather(parameter);
+  if (in_pipeline_)
+    throw Error(
+        "[strategies.mesh] run.gather was called while the pipeline computes a step, in which ranks compute other "
+        "layers at the same time. Call it in a hook before or after the step, on all ranks.");
+  const detail::UnseenCalls unseen;
+  if (evaluation_ && evaluation_->in_round()) return evaluation_->copy_of(parameter);
   leave_evaluation();
   return parameters_->copy_of(parameter);
 }

@@ -60,6 +60,8 @@ bool see_calls(bool seen) noexcept {
   return were_seen;
 }
 
+bool sees_calls() noexcept { return c10::impl::tls_is_dispatch_key_included(kKey); }
+
 UnseenCalls::UnseenCalls() : were_excluded_(c10::impl::tls_is_dispatch_key_excluded(kKey)) {
   c10::impl::tls_set_dispatch_key_excluded(kKey, true);
 }

@@ -22,6 +22,7 @@ bool set_calls_of_process(CallsAboveAutograd* calls);
 void set_calls_of_thread(CallsAboveAutograd* calls);
 /// Whether the operations of this thread are seen. Returns whether they were.
 bool see_calls(bool seen) noexcept;
+bool sees_calls() noexcept;
 /// While it lives, operations of this thread are not seen.
 class UnseenCalls {
  public:

@@ -92,6 +92,15 @@ void EvaluationUnits::end_round() {
   if (std::exchange(in_round_, false)) units_->shards.end_evaluation();
 }
 
+Tensor EvaluationUnits::copy_of(const Tensor& parameter) {
+  for (size_t unit = 0; unit < units_->flat.size(); ++unit) {
+    const auto& parameters = units_->flat[unit]->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].value.is_same(parameter)) return units_->shards.copy_of(unit, i);
+  }
+  return parameter.detach().clone();
+}
+
 void EvaluationUnits::end() {
   if (!units_) return;
   const at::NoGradGuard no_grad;

@@ -31,6 +31,10 @@ class EvaluationUnits {
   /// must call them.
   void begin_round(bool computes, bool all_compute);
   void end_round();
+  /// Whether a step is under way that gathers units.
+  bool in_round() const { return in_round_; }
+  /// A copy of a parameter, within a round. All ranks must call it.
+  Tensor copy_of(const Tensor& parameter);
   /// The module's parameters are again what this rank computes with in training, with what has been written to them.
   /// All ranks must call it.
   void end();

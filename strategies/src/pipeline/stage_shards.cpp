@@ -103,12 +103,7 @@ Tensor StageShards::own_elements(const Tensor& parameter) const {
   return units_.units()[unit]->own_elements(index);
 }
 
-Tensor StageShards::whole(size_t unit) {
-  const FlatUnit& flat = *units_.units()[unit];
-  const Tensor buffer = at::empty({flat.numel()}, flat.kept_part().options());
-  run_exchange(groups_.whole(), "mesh", [&] { groups_.parts().start_gather(buffer, flat.kept_part())->wait(); });
-  return buffer;
-}
+Tensor StageShards::whole(size_t unit) { return parameters_.whole(unit); }
 
 std::unique_ptr<GradientExchange> StageShards::make_reducer(std::vector<NamedParameter> parameters) {
   return std::make_unique<UnitReducer>(groups_, units_, std::move(parameters), /*reduce_dtype=*/std::nullopt,

@@ -34,12 +34,6 @@ Tensor differ_in_bits(const Tensor& a, const Tensor& b) { return bits_of(a).ne(b
 
 }  // namespace
 
-Error not_a_parameter(const std::string& strategy) {
-  return Error(cat("[strategies.", strategy,
-                   "] gather needs a parameter of the module; got a view or an alias of one that is divided among the "
-                   "ranks. Pass what named_parameters() gives, and take views of the result."));
-}
-
 ParameterShards::ParameterShards(ShardGroups& groups, UnitNaming naming, bool notes_changes)
     : groups_(groups), naming_(std::move(naming)), notes_changes_(notes_changes) {}
 
@@ -122,8 +116,11 @@ void ParameterShards::follow() {
 
 void ParameterShards::begin_backward() {
   if (!watches_) return;
-  pass_ = backward;
   if (!order_->now.empty()) free_all_but({order_->now.back()}, /*kept_too=*/true);
+  pass_ = backward;
+  // What code has written to the rest until now, also through `data()`, stays when it is freed.
+  for (Unit& unit : units_)
+    if (unit.is_there) unit.versions.clear();
 }
 
 void ParameterShards::end_backward(bool follows) {
@@ -143,12 +140,18 @@ void ParameterShards::divide() {
 Tensor ParameterShards::copy_of(size_t unit, size_t index) {
   const at::NoGradGuard no_grad;
   const OperationWatch::Unseen unseen;
+  return units_[unit].flat->whole(index, whole(unit)).clone();
+}
+
+Tensor ParameterShards::whole(size_t unit) {
+  const at::NoGradGuard no_grad;
+  const OperationWatch::Unseen unseen;
   const Unit& from = units_[unit];
   // What was written to a unit that is whole now is not in the part yet.
   const Tensor own = from.is_there ? from.flat->own_part() : from.flat->kept_part();
   const Tensor buffer = at::empty({from.flat->numel()}, own.options());
   run_exchange(groups_.whole(), naming_.strategy.c_str(), [&] { groups_.parts().start_gather(buffer, own)->wait(); });
-  return from.flat->whole(index, buffer).clone();
+  return buffer;
 }
 
 void ParameterShards::for_each_whole(const std::function<void(const FlatUnit&)>& use) {

@@ -23,9 +23,6 @@ struct UnitNaming {
   std::string instead = "or use strategy: fsdp with sharding: gradients";
 };
 
-/// An error of `Strategy::gather`.
-Error not_a_parameter(const std::string& strategy);
-
 /// Keeps this rank's part of the parameters only (ZeRO, stage 3: Rajbhandari et al., 2020). A unit is gathered when an
 /// operation of a forward or a backward reads one of its parameters, and freed when an operation reads another unit.
 /// The order of the last step says which unit is gathered in advance, while the one before it computes.
@@ -68,7 +65,9 @@ class ParameterShards {
   void give_back(at::Device device);
   /// Whether a unit is gathered now.
   bool has_whole(size_t unit) const { return units_[unit].is_there; }
-  /// A copy of parameter `index` of a unit. All ranks must call it, also within a forward or a backward.
+  /// A buffer with the parts of all ranks of a unit. All ranks must call it, also within a forward or a backward.
+  Tensor whole(size_t unit);
+  /// The same, of parameter `index` of the unit.
   Tensor copy_of(size_t unit, size_t index);
   /// Gathers one unit after the other, and calls `use` while it is there. All ranks must call it, outside of forward
   /// and backward.
@@ -78,6 +77,7 @@ class ParameterShards {
   /// Gathers all units until `release`, also within a forward or a backward. All ranks must call it.
   void hold();
   void release();
+  bool is_held() const { return held_ > 0; }
   /// Whether the memory of a parameter is that of its unit. It is not after `set_data`.
   bool holds(const Tensor& parameter) const;
   /// Compares the parts of this rank with those of the ranks that have copies, bit by bit; all ranks must call it.

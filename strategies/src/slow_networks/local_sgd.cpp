@@ -118,6 +118,14 @@ void LocalSgd::make_outer_step() {
   }
 }
 
+Tensor LocalSgd::average_of(const Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  Tensor value = parameter.detach().clone();
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (trained_[i] && parameters_[i].value.is_same(parameter)) average_.average({value}, *ranks_.impl().collectives);
+  return value;
+}
+
 void LocalSgd::show_average() {
   if (!has_own_weights()) return;
   const at::NoGradGuard no_grad;

@@ -37,6 +37,8 @@ class LocalSgd {
 
   /// Whether the parameters are this rank's, which those of other ranks differ from.
   bool has_own_weights() const { return differs_ && shown_.empty(); }
+  /// A copy of a parameter, averaged over all ranks, which must call it.
+  Tensor average_of(const Tensor& parameter);
   /// Puts the average into the parameters until `show_own`; all ranks must call it.
   void show_average();
   /// Puts this rank's weights back, except those that were written to since.

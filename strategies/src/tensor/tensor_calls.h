@@ -40,6 +40,8 @@ class TensorCalls final : public CallsAboveAutograd {
   /// Whether operations that read a divided parameter are computed together with the other ranks, as after `start`;
   /// otherwise they read this rank's part, and only what follows from divided values is known.
   void compute_layers(bool compute) { computes_layers_ = compute; }
+  /// Whether the calling thread is in a forward.
+  bool is_in_forward() const { return computes_layers_ && sees_calls(); }
   /// A value that leaves the forward, such as the loss, of all ranks. Throws an Error if each of them has a part that
   /// the others need. `what` is what errors call it.
   Tensor whole(const Tensor& value, std::string_view what) const;

@@ -6,6 +6,7 @@
 
 #include "fulgur/core/device/moved_to.h"
 #include "fulgur/core/device/recorded_step.h"
+#include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/all_loggers.h"
@@ -23,6 +24,20 @@ std::optional<int64_t> LiveRunContext::num_batches(RunningStage stage) const {
     return sum;
   }
   return found->second.total();
+}
+
+Tensor LiveRunContext::gather(const Tensor& parameter) {
+  const auto is_it = [&](const Tensor& tensor) { return tensor.is_same(parameter); };
+  if (!std::ranges::any_of(state_.model->parameters(), is_it) && !std::ranges::any_of(state_.model->buffers(), is_it))
+    throw Error(
+        "[trainer.gather] run.gather needs a parameter of the module, as named_parameters() gives it; got another "
+        "tensor, such as a gradient or a view. Take views of the result; norms of gradients are in "
+        "docs/custom_components.md.");
+  if (parameter.is_meta() && state_.strategy->device().type() != at::kMeta)
+    throw Error(
+        "[trainer.gather] this parameter has no values yet: they are computed when the module is divided among the "
+        "ranks. Call run.gather in on_fit_start or later, or set deferred_init: false in the strategy's options.");
+  return state_.strategy->gather(parameter);
 }
 
 Tensor LiveRunContext::sample_indices() const {

@@ -56,7 +56,7 @@ class LiveRunContext final : public RunContext,
   RunWeights& run_weights() override { return *this; }
   Tensor skipped_steps() const override { return services_.finite.skipped_steps(); }
   std::unique_ptr<WholeParameters> whole_parameters() override { return state_.strategy->whole_parameters(); }
-  Tensor gather(const Tensor& parameter) override { return state_.strategy->gather(parameter); }
+  Tensor gather(const Tensor& parameter) override;
   std::vector<int64_t> whole_sizes(const Tensor& parameter) const override {
     return state_.strategy->whole_sizes(parameter);
   }

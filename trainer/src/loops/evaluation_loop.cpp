@@ -303,15 +303,15 @@ class EvaluationPass {
       }
       run_.position.reading.reset();
       if (!rounds.next(i, more)) break;
-      if (gathers_) run_.strategy->begin_evaluation_round(more, rounds.all_have(i, more));
+      all_have_batch_ = !gathers_ || rounds.all_have(i, more);
       if (more) {
         rounds.before_batch();
-        // Weights that are divided can be read in a round only.
-        const nn::LoraWeights adapted(gathers_ ? run_.lora_layers : LoraLayers());
         left_ = limit ? std::optional(*limit - i - 1) : std::nullopt;
         evaluate_batch(index, i, left_ != 0 ? prefetcher : nullptr);
+      } else if (gathers_) {
+        run_.strategy->begin_evaluation_round(/*computes=*/false, all_have_batch_);
+        run_.strategy->end_evaluation_round();
       }
-      if (gathers_) run_.strategy->end_evaluation_round();
       rounds.end_round();
       if (run_.fn != TrainerFn::fit) run_.actions.step_done();
     }
@@ -352,7 +352,15 @@ class EvaluationPass {
 
   Outputs timed_step(int64_t batch_idx) {
     const auto timer = run_.actions.time(hooks_.names.step);
-    return step(batch_idx);
+    if (!gathers_) return step(batch_idx);
+    // Hooks before and after it may gather parameters, too.
+    run_.strategy->begin_evaluation_round(/*computes=*/true, all_have_batch_);
+    Outputs outputs = [&] {
+      const nn::LoraWeights adapted(run_.lora_layers);
+      return step(batch_idx);
+    }();
+    run_.strategy->end_evaluation_round();
+    return outputs;
   }
 
   Outputs step(int64_t batch_idx) {
@@ -385,6 +393,7 @@ class EvaluationPass {
   HeldBatch held_;
   Batch& batch_ = held_.get();
   int64_t samples_ = 0;
+  bool all_have_batch_ = true;   // every rank has one in this round
   std::optional<int64_t> left_;  // batches of the loader after the present one, if known
   bool abandons_ = true;
 };

@@ -93,6 +93,7 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   bool steps_apart() const override { return options_.local_sgd.has_value(); }
   /// With local_sgd, parameters that differ between ranks are their average.
   std::unique_ptr<WholeParameters> whole_parameters() override;
+  Tensor gather(const Tensor& parameter) override;
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;
   /// Exchanges are recorded too; the reducers are recreated on the recording stream.

@@ -152,6 +152,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void connect();
   /// Makes the random numbers of ranks that compute the same values the same.
   void agree_on_random();
+  /// Throws an Error if divided layers are whole, in a training step.
+  void check_divided() const;
   int64_t stages_per_rank() const;
   /// With the micro-batches of a batch that is large enough.
   detail::PipelineShape pipeline_shape() const;
@@ -174,6 +176,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   std::string loaded_divided_;       ///< of a checkpoint with gradients; else empty
   bool loaded_from_others_ = false;  ///< the state of another strategy
   bool agrees_on_random_ = false;
+  bool in_pipeline_ = false;  ///< a step of it is under way
   std::vector<Optimizer*> stepped_;
   StateTree loaded_random_ = nullptr;  ///< of the layers, until `start_training`
   /// Whole, of a resume, until `start_training`.
