@@ -475,13 +475,31 @@ TEST_CASE("fsdp: weights are checked between the two forwards of a manual traini
 }
 
 TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it can read and write them whole") {
-  const Arguments more{
-      "--optimizer",         "SGD", "--optimizer.lr",  "0.05",
-      "--trainer.max_steps", "12",  "--model.trouble", GENERATE("clamp_data", "read_whole", "write_whole")};
+  const Arguments more{"--optimizer",         "SGD",
+                       "--optimizer.lr",      "0.05",
+                       "--trainer.max_steps", "12",
+                       "--model.trouble",     GENERATE("clamp_data", "read_whole", "write_whole", "shrink_data")};
+  const Arguments units = GENERATE(Arguments{}, Arguments{"--trainer.strategy.units", "[first, last]"});
   const TemporaryFolder ddp, parameters;
-  CHECK(same_checkpoints(
-      trained(ddp, 2, "ddp", more),
-      trained(parameters, 2, "parameters", more + Arguments{"--trainer.strategy.units", "[first, last]"})));
+  CHECK(same_checkpoints(trained(ddp, 2, "ddp", more), trained(parameters, 2, "parameters", more + units)));
+}
+
+TEST_CASE("fsdp: a step while parameters are held whole is an error") {
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), 2, "parameters",
+                        kAdam + Arguments{"--trainer.max_steps", "3", "--trainer.callbacks+=ProbeCallback",
+                                          "--trainer.callbacks.holds_over_step", "true"});
+  CHECK_FALSE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "Release it before the step"));
+}
+
+TEST_CASE("fsdp: gather averages the weights of local steps, and leaves them as they are") {
+  const Arguments options = kAdam + Arguments{"--trainer.max_steps", "7", "--trainer.strategy.local_sgd.period", "3"};
+  const TemporaryFolder quiet, gathered;
+  const auto expected = trained(quiet, 2, "ddp", options);
+  CHECK(same_checkpoints(expected, trained(gathered, 2, "ddp",
+                                           options + Arguments{"--trainer.callbacks+=ProbeCallback",
+                                                               "--trainer.callbacks.gathers", "true"})));
 }
 
 TEST_CASE("fsdp: gather gives whole parameters between steps and in validations") {

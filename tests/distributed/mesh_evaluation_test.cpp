@@ -91,13 +91,27 @@ TEST_CASE("mesh evaluations: gather gives whole parameters between steps and in 
   Mesh mesh = any_mesh();
   if (GENERATE(false, true)) mesh = in_units(mesh);
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more);
-  const TemporaryFolder folder;
-  const auto runs =
-      fit_mesh(folder.path(), mesh,
-               with_layers(mesh, {"--trainer.val_check_interval", "2", "--trainer.max_steps", "5",
-                                  "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.gathers", "true"}));
+  const Arguments length{"--trainer.val_check_interval", "2", "--trainer.max_steps", "5"};
+  const TemporaryFolder quiet, gathered;
+  trained_mesh(quiet, mesh, with_layers(mesh, length));
+  const auto runs = fit_mesh(gathered.path(), mesh,
+                             with_layers(mesh, length + Arguments{"--trainer.callbacks+=ProbeCallback",
+                                                                  "--trainer.callbacks.gathers", "true"}));
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err + runs[0].out, "gathered parameters: "));
+  CHECK(validated(quiet.path(), mesh) == validated(gathered.path(), mesh));
+}
+
+TEST_CASE("mesh evaluations: steps of training and of validation may gather divided layers") {
+  Mesh mesh = GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
+                       Mesh{.data = 2, .pipeline = 1, .tensor = 2});
+  if (GENERATE(false, true)) mesh = in_units(mesh);
+  CAPTURE(mesh.data, mesh.shard, mesh.more);
+  const Arguments more{"--model.trouble", "gathers", "--trainer.val_check_interval", "2", "--trainer.max_steps", "6"};
+  const TemporaryFolder one, many;
+  const auto expected = trained_alone(one, kMeshAdam + Arguments{"--model", "ProbeTensor"} + more);
+  CHECK(difference(expected, trained_mesh(many, mesh, with_layers(mesh, more))) < 1e-5);
+  CHECK(largest_difference(validated(one.path(), mesh), validated(many.path(), mesh)) < 1e-5);
 }
 
 TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal in a validation") {

@@ -109,6 +109,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "swap_data",
                    "read_whole",
                    "write_whole",
+                   "shrink_data",
                    "replace_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
@@ -200,6 +201,8 @@ class ProbeNet : public fulgur::LightningModule {
       for (const Tensor& parameter : parameters()) parameter.variable_data().mul_(0.9);
     }
     Tensor out = forward(x), target = y.to(out.device());
+    if (options_.trouble == "shrink_data")
+      for (const Tensor& parameter : parameters()) parameter.variable_data().mul_(0.9);
     if (options_.trouble == "nan_buffer" && now)
       norm_->running_mean.variable_data().fill_(std::numeric_limits<double>::quiet_NaN());
     if (options_.gathers) {
@@ -657,8 +660,9 @@ class ProbeCallback : public fulgur::Callback {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0,
             eval_sleep_ms = 0;
     std::string signal_place = "batch_end", sleep_until, seen;
-    bool halves_in_validation = false, gathers = false;
+    bool halves_in_validation = false, gathers = false, holds_over_step = false;
     void fields(Fields& f) {
+      f(holds_over_step, "holds_over_step", "Keeps parameters whole from before a step to the end of the batch.");
       f(gathers, "gathers", "Compares what gather gives with parameters that are whole.");
       f(halves_in_validation, "halves_in_validation", "Halves the weights at the end of each validation.");
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
@@ -681,6 +685,7 @@ class ProbeCallback : public fulgur::Callback {
   void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch& batch, int64_t) override {
     if (!options_.seen.empty()) note(run, batch);
     check_gather(run);
+    held_.reset();
     if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0))
       ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
@@ -700,13 +705,21 @@ class ProbeCallback : public fulgur::Callback {
   }
   void on_train_epoch_end(fulgur::RunContext& run) override { at(run, "epoch_end"); }
   void on_train_batch_start(fulgur::RunContext& run, const Batch&, int64_t) override { at(run, "batch_start"); }
-  void on_before_backward(fulgur::RunContext& run, const Tensor&) override { at(run, "before_backward"); }
+  void on_before_backward(fulgur::RunContext& run, const Tensor&) override {
+    at(run, "before_backward");
+    if (!options_.gathers) return;
+    for (const auto& [name, value] : fulgur::unique_parameters(run.module())) static_cast<void>(run.gather(value));
+  }
   void on_after_backward(fulgur::RunContext& run) override { at(run, "after_backward"); }
-  void on_before_optimizer_step(fulgur::RunContext& run, fulgur::Optimizer&) override { at(run, "before_step"); }
+  void on_before_optimizer_step(fulgur::RunContext& run, fulgur::Optimizer&) override {
+    at(run, "before_step");
+    if (options_.holds_over_step) held_ = run.run_weights().whole_parameters();
+  }
   void on_before_zero_grad(fulgur::RunContext& run, fulgur::Optimizer&) override { at(run, "before_zero_grad"); }
   void on_validation_start(fulgur::RunContext& run) override { at(run, "validation_start"); }
   void on_validation_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
     at(run, "validation_batch");
+    check_gather(run);
     before_evaluation_batch(run);
   }
   void on_test_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
@@ -769,6 +782,7 @@ class ProbeCallback : public fulgur::Callback {
   Options options_;
   bool sent_ = false;
   int64_t gathered_ = 0;
+  std::unique_ptr<fulgur::WholeParameters> held_;
 };
 FULGUR_REGISTER(fulgur::Callback, ProbeCallback, "Stops and signals.");
 

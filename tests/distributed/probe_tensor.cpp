@@ -57,7 +57,7 @@ class ProbeTensor : public fulgur::LightningModule {
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What reads divided values.")
           .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins",
-                   "products", "slices_rows", "counts_tokens", "own_sizes"});
+                   "products", "slices_rows", "counts_tokens", "own_sizes", "gathers"});
     }
   };
   explicit ProbeTensor(const Options& options) : options_(options) {
@@ -92,14 +92,19 @@ class ProbeTensor : public fulgur::LightningModule {
     return 0;
   }
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
-    return loss_of(head(body(embed(batch[0]))), batch);
+    return loss_of(head(body(embed(batch[0]))) * gathered(), batch);
   }
   fulgur::Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
-    log("val_out", head(body(embed(batch[0]))).mean());
+    log("val_out", (head(body(embed(batch[0]))) * gathered()).mean());
     return {};
   }
 
  private:
+  // A factor from all elements of divided weights.
+  Tensor gathered() {
+    if (options_.trouble != "gathers") return at::ones({});
+    return run().gather(up_->weight).abs().mean() + run().gather(down_->weight).abs().mean();
+  }
   Tensor embed(const Tensor& x) {
     Tensor y = x + embedding_((x.select(1, 0) * 4 + 8).clamp(0, 15).to(at::kLong));
     if (options_.trouble == "counts_tokens") return at::stack({y, y * 0.5, y, y * 0.5}, 1);
