@@ -96,7 +96,8 @@ std::string reasons(const NodePlan& plan) {
   for (const Prediction& one : plan.shardings) {
     if (&one == best) continue;
     std::string why = one.obstacle;
-    if (why.empty() && best->starts() && !one.starts()) why = "the whole module does not fit beside its parts";
+    if (why.empty() && best->starts() && !one.starts())
+      why = "the whole module does not fit beside its parts, without state_dict_type: sharded";
     if (why.empty()) {
       const double times = best->samples_per_s / one.samples_per_s;
       const std::string exposed = cat(": ", duration(one.exposed_s), " of its exchanges are not hidden");

@@ -371,6 +371,21 @@ TEST_CASE("a fit that continues one that failed compares its config with it, as 
   CHECK(says(other.err, "different model"));
 }
 
+TEST_CASE("a fit that continues a run in its folder says that another default_root_dir has no effect") {
+  const Stopped run;
+  const auto continued = [&](const char* root) {
+    return trainer({"fit", "-c", "c.yaml", "--trainer.max_steps", "14", "--trainer.default_root_dir", root,
+                    "--ckpt_path", (run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt").string()},
+                   {.folder = run.folder.path()});
+  };
+  const Finished elsewhere = continued("other");
+  INFO(elsewhere.err);
+  REQUIRE(elsewhere.exit_code == 0);
+  CHECK(says(elsewhere.err, "so trainer.default_root_dir, "));
+  CHECK_FALSE(std::filesystem::exists(run.folder / "other"));
+  CHECK_FALSE(says(continued(run.folder.path().string().c_str()).err, "so trainer.default_root_dir, "));
+}
+
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);

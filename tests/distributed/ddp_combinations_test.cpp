@@ -143,6 +143,18 @@ TEST_CASE(
   CHECK(surplus <= (train % from == 0 ? 0 : from - 1) + to - 1);
 }
 
+TEST_CASE("ddp: resumed over other ranks with a step of as many samples, the global batch is the same") {
+  const TemporaryFolder folder;
+  const auto resumed = [&](int world, const char* accumulated, const Arguments& more) {
+    return fit(folder.path(), world, 4 * world,
+               Arguments{"--data.num_train", "96", "--trainer.accumulate_grad_batches", accumulated} + more);
+  };
+  REQUIRE(all_exit(resumed(1, "2", {"--trainer.max_steps", "2"}), 0));
+  const auto runs = resumed(2, "1", {"--trainer.max_steps", "4", "--resume", "--allow-config-change"});
+  REQUIRE(all_exit(runs, 0));
+  CHECK_FALSE(says(runs[0].err, "the global batch has"));
+}
+
 TEST_CASE("ddp: resumed over another number of ranks, combined loaders share out what each has left") {
   const auto [from, to] = GENERATE(std::pair{1, 2}, std::pair{2, 1});
   const TemporaryFolder folder;

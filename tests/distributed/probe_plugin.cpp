@@ -742,6 +742,13 @@ class ProbeCallback : public fulgur::Callback {
   void check_gather(fulgur::RunContext& run) {
     if (!options_.gathers) return;
     const auto parameters = fulgur::unique_parameters(run.module());
+    bool is_refused = false;
+    try {
+      run.gather(parameters[0].value.detach());
+    } catch (const fulgur::Error&) {
+      is_refused = true;
+    }
+    if (!is_refused) throw std::runtime_error("gather takes an alias of a parameter");
     std::vector<Tensor> copies;
     for (const auto& [name, value] : parameters) copies.push_back(run.gather(value));
     const auto whole = run.run_weights().whole_parameters();

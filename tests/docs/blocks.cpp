@@ -4,6 +4,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <fulgur/checkpoint/async_writer.h>
 #include <fulgur/core/device/autocast.h>
 #include <fulgur/core/text/log.h>
@@ -94,7 +95,10 @@ struct Norms : fulgur::Callback {
 struct Weights : fulgur::Callback {
 #include "custom_components.a_callback.3.inc"
 };
+struct GradientNorms : fulgur::Callback {
 #include "custom_components.a_callback.4.inc"
+};
+#include "custom_components.a_callback.5.inc"
 }  // namespace a_callback
 namespace a_metric {
 struct Net : a_module::Regression {

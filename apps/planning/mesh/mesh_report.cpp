@@ -56,7 +56,8 @@ std::string memory_of_mesh(const MeshPrediction& one) {
 
 std::string why_not(const MeshPrediction& one, const MeshPrediction& best) {
   if (!one.obstacle.empty()) return one.obstacle;
-  if (best.starts() && !one.starts()) return "the whole module does not fit beside its parts";
+  if (best.starts() && !one.starts())
+    return "the whole module does not fit beside its parts, without evaluation: units and state_dict_type: sharded";
   const double times = best.samples_per_s / one.samples_per_s;
   if (times < 1 / kAsFast && one.memory.total() > kSafeShareOfMemory * one.limit)
     return "as fast, but its memory is within the error of the prediction of what there is";
@@ -102,7 +103,11 @@ std::string yaml_of_mesh(const MeshPrediction& one) {
     text += cat("          micro_batches: ", shape.micro_batches, "\n");
   }
   if (!one.holds_whole) text += "          evaluation: units\n          state_dict_type: sharded\n";
-  return text + cat("    data:\n      init_args:\n        batch_size: ", one.batch_size, "\n");
+  text += cat("    data:\n      init_args:\n        batch_size: ", one.batch_size, "\n");
+  if (shape.pipeline > 1 && shape.micro_batches > 1)
+    text += cat("        # Evaluations have no micro-batches: set eval_batch_size, too, such as to ",
+                one.batch_size / shape.micro_batches, ".\n");
+  return text;
 }
 
 std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {

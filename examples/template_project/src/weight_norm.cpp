@@ -10,8 +10,9 @@
 
 void WeightNorm::on_train_epoch_end(fulgur::RunContext& run) {
   std::vector<fulgur::Tensor> parameters;
+  // With strategies that divide parameters among ranks, `gather` gives the whole of each; with others, a copy.
   for (const auto& named : run.module().named_parameters())
-    if (named.key().starts_with(options_.prefix)) parameters.push_back(named.value());
+    if (named.key().starts_with(options_.prefix)) parameters.push_back(run.gather(named.value()));
   if (parameters.empty()) return;
   const at::NoGradGuard no_grad;
   // The value stays on the device: the run reads it when it writes a row.

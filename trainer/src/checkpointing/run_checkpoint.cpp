@@ -154,7 +154,8 @@ void warn_other_batch(RunState& run, const CheckpointContent& content) {
   if (!before || (run.batch_sizes && !run.counters.in_epoch())) return;
   const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.data_shares();
   const int64_t step_before = *before * content.state.at("loop").at("accumulate_grad_batches").as_int();
-  if (run.options.global_batch_size ? step_before == now * run.accumulation : *before == now) return;
+  // A step may have as many samples in other batches.
+  if (step_before == now * run.accumulation || (!run.options.global_batch_size && *before == now)) return;
   std::string advice;
   if (saved_data_shares(content) != run.data_shares() && !run.options.global_batch_size) {
     if (*before % run.data_shares() == 0)
