@@ -92,18 +92,18 @@ class ProbeTensor : public fulgur::LightningModule {
     return 0;
   }
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
-    return loss_of(head(body(embed(batch[0]))) * gathered(), batch);
+    return loss_of(scaled(head(body(embed(batch[0])))), batch);
   }
   fulgur::Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
-    log("val_out", (head(body(embed(batch[0]))) * gathered()).mean());
+    log("val_out", scaled(head(body(embed(batch[0])))).mean());
     return {};
   }
 
  private:
-  // A factor from all elements of divided weights.
-  Tensor gathered() {
-    if (options_.trouble != "gathers") return at::ones({});
-    return run().gather(up_->weight).abs().mean() + run().gather(down_->weight).abs().mean();
+  // By all elements of divided weights.
+  Tensor scaled(const Tensor& y) {
+    if (options_.trouble != "gathers") return y;
+    return y * (run().gather(up_->weight).abs().mean() + run().gather(down_->weight).abs().mean());
   }
   Tensor embed(const Tensor& x) {
     Tensor y = x + embedding_((x.select(1, 0) * 4 + 8).clamp(0, 15).to(at::kLong));
