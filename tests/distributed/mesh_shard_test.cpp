@@ -138,6 +138,23 @@ TEST_CASE("shard: between steps, a rank keeps its part of the parameters, and of
   CHECK(kept({.pipeline = 1, .shard = 4}) < 0.56 * kept({.pipeline = 1, .shard = 2}));
 }
 
+TEST_CASE("shard: parameters that are frozen first, and learn later, in the same units") {
+  const Mesh mesh{.pipeline = 1, .tensor = 2, .shard = 2};
+  const Arguments more{
+      "--trainer.max_steps",
+      "10",
+      "--trainer.accumulate_grad_batches",
+      GENERATE("1", "2"),
+      "--trainer.callbacks+=Finetuning",
+      "--trainer.callbacks.freeze",
+      "[down.weight, norm.bias, embedding.*]",
+      "--trainer.callbacks.unfreeze",
+      "[{pattern: down.weight, at: 4st}, {pattern: norm.bias, at: 5st}, {pattern: 'embedding.*', at: 6st}]"};
+  const TemporaryFolder one, many;
+  const auto expected = trained_alone(one, alone(mesh, more));
+  CHECK(difference(expected, trained_mesh(many, mesh, divided(mesh, more))) < 1e-5);
+}
+
 TEST_CASE("shard: without a pipeline, a step has a few units of the parameters and gradients at a time") {
   const auto peak_mib = [](const Arguments& more) {
     return peak_without_steps(

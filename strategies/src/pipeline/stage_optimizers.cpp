@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "distributed/tensor_average.h"
@@ -125,13 +126,14 @@ void StageOptimizers::end_averages() {
 GradientExchange* StageOptimizers::unit_averages() {
   averaged_.clear();
   if (!shards_ || !shards_->steps_in_units()) return nullptr;
-  if (!unit_averages_) {
-    std::vector<NamedParameter> learning;
-    for (const StageTensor& tensor : tensors_)
-      if (tensor.is_parameter && tensor.value.requires_grad() && owns(tensor.value))
-        learning.push_back({tensor.name, tensor.value});
+  std::vector<NamedParameter> learning;
+  for (const StageTensor& tensor : tensors_)
+    if (tensor.is_parameter && tensor.value.requires_grad() && shards_->units().steps(tensor.value))
+      learning.push_back({tensor.name, tensor.value});
+  // Callbacks freeze and unfreeze parameters.
+  const auto is_same = [](const NamedParameter& a, const NamedParameter& b) { return a.value.is_same(b.value); };
+  if (!unit_averages_ || !std::ranges::equal(unit_averages_->parameters(), learning, is_same))
     unit_averages_ = shards_->make_reducer(std::move(learning));
-  }
   return unit_averages_.get();
 }
 

@@ -131,8 +131,8 @@ Tensor DividedUnits::own_elements(const std::string& name, const Tensor& paramet
   const auto [unit, index] = place_of(parameter);
   const FlatUnit& flat = *units_[unit];
   if (whole.sizes() != flat.sizes(index))
-    throw CheckpointError(cat("[strategies.fsdp] the optimizer state does not fit the parameters: ", entry, " of '",
-                              escape_controls(name), "' has shape ", shape_text(whole.sizes()),
+    throw CheckpointError(cat("[strategies.", groups_.strategy(), "] the optimizer state does not fit the parameters: ",
+                              entry, " of '", escape_controls(name), "' has shape ", shape_text(whole.sizes()),
                               " in the checkpoint, the parameter ", shape_text(flat.sizes(index)), "."));
   return range_of(whole, flat.strides(index), flat.own_range(index));
 }

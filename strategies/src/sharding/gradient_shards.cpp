@@ -15,18 +15,18 @@
 
 namespace fulgur::detail {
 
-void GradientShards::start(size_t unit, std::vector<uint8_t> has_gradient) {
+void GradientShards::start(size_t unit, const std::vector<uint8_t>& has_gradient) {
   const at::NoGradGuard no_grad;
   // Before the next buffer is made, so that there is one at a time.
   finish();
   Exchange exchange{
-      .unit = unit, .has_gradient = std::move(has_gradient), .buffer = take_gradients(unit), .own = {}, .work = {}};
+      .unit = unit, .has_gradient = has_gradient, .buffer = take_gradients(unit, has_gradient), .own = {}, .work = {}};
   run_exchange(groups_.whole(), groups_.strategy(),
                [&] { std::tie(exchange.own, exchange.work) = groups_.parts().start_sum_of_parts(exchange.buffer); });
   on_its_way_ = std::move(exchange);
 }
 
-Tensor GradientShards::take_gradients(size_t unit) {
+Tensor GradientShards::take_gradients(size_t unit, const std::vector<uint8_t>& has_gradient) {
   const FlatUnit& flat = *shards_.units()[unit];
   const at::ScalarType own_dtype = flat.parameters().front().value.scalar_type(),
                        dtype = reduce_dtype_.value_or(own_dtype);
@@ -36,7 +36,7 @@ Tensor GradientShards::take_gradients(size_t unit) {
   for (size_t i = 0; i < flat.parameters().size(); ++i) {
     const auto& [name, parameter] = flat.parameters()[i];
     const Tensor place = flat.whole(i, buffer);
-    if (!parameter.grad().defined()) {
+    if (!has_gradient[i] || !parameter.grad().defined()) {
       place.zero_();
       continue;
     }
@@ -55,8 +55,8 @@ Tensor GradientShards::take_gradients(size_t unit) {
     for (size_t i = 0; i < places.size(); ++i)
       at::mul_out(places[i], gradients[i], at::native::wrapped_scalar_tensor(share));
   }
-  for (const NamedParameter& parameter : flat.parameters())
-    parameter.value.unsafeGetTensorImpl()->mutable_grad().reset();
+  for (size_t i = 0; i < flat.parameters().size(); ++i)
+    if (has_gradient[i]) flat.parameters()[i].value.unsafeGetTensorImpl()->mutable_grad().reset();
   return buffer;
 }
 
@@ -95,7 +95,8 @@ void GradientShards::end() {
 
 void GradientShards::average(const std::vector<Tensor>& parameters, bool may_be_missing) {
   std::vector<int64_t> flags;
-  std::vector<std::vector<size_t>> flags_of(shards_.units().size());  // of each parameter of the unit
+  // Of each parameter of the unit; nullopt: it is not one of `parameters`.
+  std::vector<std::vector<std::optional<size_t>>> flags_of(shards_.units().size());
   for (const Tensor& parameter : parameters) {
     const auto [unit, index] = shards_.place_of(parameter);
     flags_of[unit].resize(shards_.units()[unit]->parameters().size());
@@ -107,9 +108,9 @@ void GradientShards::average(const std::vector<Tensor>& parameters, bool may_be_
   if (may_be_missing) anywhere = groups_.max_over_shares(anywhere);
   for (size_t unit = 0; unit < flags_of.size(); ++unit) {
     std::vector<uint8_t> has_gradient;
-    for (const size_t flag : flags_of[unit])
-      has_gradient.push_back(anywhere.const_data_ptr<int64_t>()[flag] != 0 ? 1 : 0);
-    if (std::ranges::find(has_gradient, 1) != has_gradient.end()) start(unit, std::move(has_gradient));
+    for (const std::optional<size_t>& flag : flags_of[unit])
+      has_gradient.push_back(flag && anywhere.const_data_ptr<int64_t>()[*flag] != 0 ? 1 : 0);
+    if (std::ranges::find(has_gradient, 1) != has_gradient.end()) start(unit, has_gradient);
   }
   end();
 }

@@ -22,7 +22,7 @@ class GradientShards {
   /// Starts the exchange of a unit. `has_gradient` has an element for each of its parameters: those without a gradient
   /// keep none; those with one on other ranks only count as zero here. All ranks must call it, in the same order.
   /// Throws a ConfigError that names a sparse gradient.
-  void start(size_t unit, std::vector<uint8_t> has_gradient);
+  void start(size_t unit, const std::vector<uint8_t>& has_gradient);
   /// Ends the last exchange: afterwards the shards have their gradients, which are added to those that they had.
   void end();
   /// Forgets the exchanges of a backward that has failed.
@@ -39,7 +39,7 @@ class GradientShards {
     c10::intrusive_ptr<c10d::Work> work;
   };
   /// The gradients of a unit, divided by the number of ranks; the parameters have none afterwards.
-  Tensor take_gradients(size_t unit);
+  Tensor take_gradients(size_t unit, const std::vector<uint8_t>& has_gradient);
   /// Ends the exchange on its way.
   void finish();
 

@@ -87,6 +87,8 @@ void UnitReducer::after_backward() {
     });
   } else if (const std::vector<std::string> missing = without_gradient(); !missing.empty()) {
     throw no_gradient_error(missing, groups_.whole().place().rank, groups_.strategy(), has_option_);
+  } else {
+    order_.start_rest([this](size_t index) { gradients_.start(units_[index].number, units_[index].wanted); });
   }
   gradients_.end();
   order_.learn([this](const Tensor& order) { return groups_.of_first_share(order); });
@@ -95,8 +97,11 @@ void UnitReducer::after_backward() {
 std::vector<std::string> UnitReducer::without_gradient() const {
   std::vector<std::string> names;
   for (const Unit& unit : units_)
-    for (size_t i = 0; i < unit.awaited.size(); ++i)
-      if (unit.awaited[i]) names.push_back(escape_controls(shards_.units()[unit.number]->parameters()[i].name));
+    for (size_t i = 0; i < unit.awaited.size(); ++i) {
+      const auto& [name, value] = shards_.units()[unit.number]->parameters()[i];
+      // An earlier backward of the window may have given it, which is enough for a mesh.
+      if (unit.awaited[i] && (has_option_ || !value.grad().defined())) names.push_back(escape_controls(name));
+    }
   return names;
 }
 

@@ -28,7 +28,7 @@ std::optional<int64_t> LiveRunContext::num_batches(RunningStage stage) const {
 
 Tensor LiveRunContext::gather(const Tensor& parameter) {
   const auto is_it = [&](const Tensor& tensor) { return tensor.is_same(parameter); };
-  if (!std::ranges::any_of(state_.model->parameters(), is_it) && !std::ranges::any_of(state_.model->buffers(), is_it))
+  if (!std::ranges::any_of(state_.model->parameters(), is_it))
     throw Error(
         "[trainer.gather] run.gather needs a parameter of the module, as named_parameters() gives it; got another "
         "tensor, such as a gradient or a view. Take views of the result; norms of gradients are in "

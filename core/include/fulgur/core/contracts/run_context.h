@@ -81,7 +81,7 @@ class FULGUR_API RunContext {
   /// A copy of a parameter of the module with the values of all ranks, if the strategy divides it among them; the copy
   /// is on the parameter's device. Takes the memory of one unit (fsdp and mesh.shard) or of one parameter.
   /// `run_weights().whole_parameters()` gathers all parameters, and can change them. All ranks must call it; layers of
-  /// a pipeline cannot. Throws an Error for anything but a parameter or a buffer of the module, such as a gradient or a
+  /// a pipeline cannot. Throws an Error for anything but a parameter of the module, such as a gradient or a
   /// view, and for a parameter that has no values yet (`deferred_init`, before the fit starts).
   Tensor gather(const Tensor& parameter);
 
