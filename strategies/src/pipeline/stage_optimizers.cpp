@@ -126,14 +126,17 @@ void StageOptimizers::end_averages() {
 GradientExchange* StageOptimizers::unit_averages() {
   averaged_.clear();
   if (!shards_ || !shards_->steps_in_units()) return nullptr;
-  std::vector<NamedParameter> learning;
+  std::vector<const StageTensor*> learning;
   for (const StageTensor& tensor : tensors_)
     if (tensor.is_parameter && tensor.value.requires_grad() && shards_->units().steps(tensor.value))
-      learning.push_back({tensor.name, tensor.value});
+      learning.push_back(&tensor);
   // Callbacks freeze and unfreeze parameters.
-  const auto is_same = [](const NamedParameter& a, const NamedParameter& b) { return a.value.is_same(b.value); };
-  if (!unit_averages_ || !std::ranges::equal(unit_averages_->parameters(), learning, is_same))
-    unit_averages_ = shards_->make_reducer(std::move(learning));
+  const auto is_same = [](const NamedParameter& a, const StageTensor* b) { return a.value.is_same(b->value); };
+  if (unit_averages_ && std::ranges::equal(unit_averages_->parameters(), learning, is_same))
+    return unit_averages_.get();
+  std::vector<NamedParameter> parameters;
+  for (const StageTensor* tensor : learning) parameters.push_back({tensor->name, tensor->value});
+  unit_averages_ = shards_->make_reducer(std::move(parameters));
   return unit_averages_.get();
 }
 
@@ -141,11 +144,6 @@ void StageOptimizers::end_unit_averages() {
   unit_averages_->after_backward();
   for (const NamedParameter& parameter : unit_averages_->parameters())
     averaged_.insert(parameter.value.unsafeGetTensorImpl());
-}
-
-void StageOptimizers::forget_averages() {
-  averages_.reset();
-  unit_averages_.reset();
 }
 
 void StageOptimizers::take_gradients(Optimizer& optimizer) {

@@ -58,7 +58,7 @@ class StageOptimizers final : public DividedMasterWeights {
   /// Whether the gradient of a parameter is an average already.
   bool is_averaged(const Tensor& parameter) const { return averaged_.contains(parameter.unsafeGetTensorImpl()); }
   /// Other parameters learn now.
-  void forget_averages();
+  void forget_averages() { averages_.reset(); }
   /// Marks parameters of other ranks as changed, as a step does with those of this one.
   void note_step(Optimizer& optimizer) const;
   /// The state of all parameters, on rank 0; null on the others. All ranks must call it.

@@ -43,7 +43,7 @@ class StageShards {
   Tensor while_gathered(const Tensor& parameter) const;
   /// What this rank keeps of a parameter, as a vector: of the last `free`, and of the steps since.
   Tensor own_elements(const Tensor& parameter) const;
-  /// A buffer with the parts of all ranks of a unit, which is free. All ranks must call it.
+  /// A buffer with the parts of all ranks of a unit. All ranks must call it.
   Tensor whole(size_t unit);
   /// What gives optimizers their parts of the gradients of these parameters while a backward computes.
   std::unique_ptr<GradientExchange> make_reducer(std::vector<NamedParameter> parameters);

@@ -38,7 +38,7 @@ class GradientShards {
     Tensor buffer, own;
     c10::intrusive_ptr<c10d::Work> work;
   };
-  /// The gradients of a unit, divided by the number of ranks; the parameters have none afterwards.
+  /// The gradients of a unit, divided by the number of ranks; those of `has_gradient` have none afterwards.
   Tensor take_gradients(size_t unit, const std::vector<uint8_t>& has_gradient);
   /// Ends the exchange on its way.
   void finish();
