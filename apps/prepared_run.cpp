@@ -104,9 +104,12 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model,
     // What LibTorch says of allocations names no option.
     const bool is_size = why.find("alloc") != std::string_view::npos || why.find("emory") != std::string_view::npos ||
                          why.find("overflow") != std::string_view::npos;
-    const std::string hint = zeros.empty() ? is_size ? "Is one of them too large?" : "Its constructor has failed."
-                                           : cat("A layer must have at least one input and one output, and ",
-                                                 join(zeros, " and "), zeros.size() == 1 ? " is 0." : " are 0.");
+    std::string hint = "Its constructor has failed.";
+    if (is_size)
+      hint = "Is one of them too large?";
+    else if (!zeros.empty())
+      hint = cat("A layer must have at least one input and one output, and ", join(zeros, " and "),
+                 zeros.size() == 1 ? " is 0." : " are 0.");
     return Error(cat("[cli] the model ", model.class_path(), " cannot be created; its sizes are ", sizes, ". ", hint,
                      " LibTorch says: ", first_line(why)));
   };

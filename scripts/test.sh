@@ -74,6 +74,11 @@ status=0
 # Two more than there are cores: tests of several processes mostly wait.
 ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(($(cores) + 2))" "$@" 2>&1 | tee "$log" || status=$?
 
+# What the tests that failed said first, for readers who have the end of the output alone.
+awk '/^ *[0-9]+\/[0-9]+ Test +#/ { failed = /\*\*\*(Failed|Timeout|Exception)/; lines = 0; if (failed) print substr($0, 1, 200) }
+  failed && /FAILED:/ && !lines { lines = 14 }
+  lines > 0 { print "    " substr($0, 1, 200); if (--lines == 0) failed = 0 }' "$log"
+
 # Counts the tests of each launcher, then repeats ctest's own summary, so that it comes last.
 count() { grep -E "^ *[0-9]+/[0-9]+ Test +#" "$log" | grep -E "$1" | grep -cE "$2" || true; }
 for launcher in "trainer itself=distributed: (launch:|F[0-9]+, launched|F21|two nodes)" "torchrun=distributed: torchrun" "mpirun=distributed: mpirun" "srun=distributed: srun"; do

@@ -138,8 +138,27 @@ TEST_CASE("sizes that no machine has are refused with the option's name") {
   refuse({"--model.hidden", "[" + huge + "]"}, 2, "hidden");
   // Within the bounds, and still more than there is: the first layer has 4 EB.
   refuse({"--model.in_features", "1000000000", "--model.hidden", "[1000000000, 8]"}, 1, "hidden: [1000000000, 8]");
+  // Not of the option that is 0.
+  refuse({"--model.in_features", "1000000000", "--model.hidden", "[1000000000, 8]"}, 1, "Is one of them too large?");
   refuse({"--data.shape", "[1000000000, 1000000000]"}, 2, "shape");
   refuse({"--data.shape", "[100000000, 100000000]"}, 3, "shape");
+}
+
+TEST_CASE("a constructor's error of LibTorch is shown with the sizes that it got") {
+  const auto error_of = [](const char* heads) {
+    const TemporaryFolder folder;
+    const Finished run = trainer({"fit", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeOperations", "--model.heads",
+                                  heads, "--optimizer", "SGD", "--optimizer.lr", "0.1", "--data", "ProbeData"},
+                                 {.folder = folder.path()});
+    CHECK(run.exit_code == 1);
+    return run.err;
+  };
+  const std::string four = error_of("4"), zero = error_of("0");
+  CAPTURE(four, zero);
+  CHECK(says(four,
+             "the model ProbeOperations cannot be created; its sizes are needs_samples: 1, heads: 4. Its "
+             "constructor has failed. LibTorch says: shape '[4, 1]' is invalid for input of size 6"));
+  CHECK(says(zero, "A layer must have at least one input and one output, and heads is 0. LibTorch says: "));
 }
 
 }  // namespace hostile_inputs_test

@@ -56,6 +56,15 @@ Words gpt(const Words& more = {}) {
               more);
 }
 
+// A device with so much memory, of which nothing is reserved.
+void write_profile(const fs::path& file, std::string_view memory_gib) {
+  write_text(file,
+             fulgur::cat("name: small\nmemory_gib: ", memory_gib,
+                         "\nmemory_gb_s: 1000\ntflops: {float32: 60, half: 900}\nintra: {gb_s: 300, latency_us: 3}\n"
+                         "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\nhost_copy_gb_s: "
+                         "50\nstorage_gb_s: 5\n"));
+}
+
 Words mesh(const std::string& axes, const Words& more = {}) {
   return both(gpt({"--trainer.strategy", "mesh", "--trainer.strategy.mesh", axes}), more);
 }
@@ -343,11 +352,7 @@ TEST_CASE(
     "plan writes the keys of a config for the fastest mesh, which stays divided if the whole module does not fit") {
   const bool has_room = GENERATE(true, false);
   const TemporaryFolder folder;
-  write_text(folder / "small.yaml",
-             fulgur::cat("name: small\nmemory_gib: ", has_room ? "8" : "0.016",
-                         "\nmemory_gb_s: 1000\ntflops: {float32: 60, half: 900}\nintra: {gb_s: 300, latency_us: 3}\n"
-                         "inter: {gb_s: 40, latency_us: 14}\nreserved_gib: 0\nworkspace_mib: 0\nhost_copy_gb_s: "
-                         "50\nstorage_gb_s: 5\n"));
+  write_profile(folder / "small.yaml", has_room ? "8" : "0.016");
   const Words four = gpt({"--devices", "4", "--profile", "small.yaml"});
   const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
   INFO(found.out << found.err);
@@ -372,6 +377,37 @@ TEST_CASE(
   for (const MeshReport& one : plan["nodes"][0]["meshes"])
     if (one["mesh"] == given["mesh"]) CHECK(one["step_s"] == given["step_s"]);
   CHECK(plan["notes"].empty());
+}
+
+TEST_CASE(
+    "plan says for which shardings and meshes a run must stay divided, if others have room for the whole module") {
+  const TemporaryFolder folder;
+  write_profile(folder / "small.yaml", "0.0175");
+  Words short_inputs = gpt({"--nodes", "2", "--devices", "4", "--profile", "small.yaml"});
+  std::ranges::replace(short_inputs, "64:int64", "8:int64");
+  const auto text = [&](const Words& more) {
+    const Finished run = trainer(both(both({"plan"}, short_inputs), more), {.folder = folder.path()});
+    INFO(run.out << run.err);
+    REQUIRE(run.exit_code == 0);
+    return run.out;
+  };
+  const std::string of_sharding =
+      "not hybrid: the whole module does not fit beside its parts, without state_dict_type: sharded";
+  const std::string of_mesh =
+      "not {data: 2, pipeline: 4}: the whole module does not fit beside its parts, without evaluation: units and "
+      "state_dict_type: sharded";
+  const std::string found = text({});
+  INFO(found);
+  CHECK(says(found, of_sharding));
+  CHECK(says(found, of_mesh));
+  CHECK(says(found, "# Evaluations have no micro-batches: set eval_batch_size, too, such as to "));
+  // With these options, no time is given to what does not start.
+  CHECK_FALSE(says(text({"--trainer.strategy", "fsdp", "--trainer.strategy.sharding", "hybrid",
+                         "--trainer.strategy.state_dict_type", "sharded"}),
+                   of_sharding));
+  CHECK_FALSE(says(text({"--trainer.strategy", "mesh", "--trainer.strategy.mesh", "{data: 2, pipeline: 4}",
+                         "--trainer.strategy.evaluation", "units", "--trainer.strategy.state_dict_type", "sharded"}),
+                   of_mesh));
 }
 
 TEST_CASE("plan of a mesh over nodes: what crosses them takes longer, and micro-batches may differ by a sample") {

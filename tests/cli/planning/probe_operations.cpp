@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -187,13 +188,16 @@ class ProbeOperations : public fulgur::LightningModule {
   struct Options {
     std::string only;
     int64_t needs_samples = 1;
+    int64_t heads = 1;
     void fields(fulgur::Fields& f) {
       f(only, "only", "The name of an operation; empty: all.");
       f(needs_samples, "needs_samples", "A batch has as many at least.");
+      f(heads, "heads", "Equal parts of six numbers, which the constructor makes.");
     }
   };
   explicit ProbeOperations(const Options& options) : options_(options), layer_(2, 1) {
     register_module("layer", layer_);
+    static_cast<void>(at::zeros({6}).view({options.heads, 6 / std::max<int64_t>(options.heads, 1)}));
   }
 
   fulgur::StepOutput training_step(const fulgur::Batch& batch, int64_t) override {
