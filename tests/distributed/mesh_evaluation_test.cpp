@@ -114,6 +114,24 @@ TEST_CASE("mesh evaluations: steps of training and of validation may gather divi
   CHECK(largest_difference(validated(one.path(), mesh), validated(many.path(), mesh)) < 1e-5);
 }
 
+TEST_CASE("mesh evaluations: what cannot be whole or gathered inside a step is an error that says what to do") {
+  const auto error_of = [](const Mesh& mesh, const char* trouble) {
+    const TemporaryFolder folder;
+    const auto runs = fit_mesh(folder.path(), mesh,
+                               with_layers(mesh, {"--model.trouble", trouble, "--trainer.val_check_interval", "2",
+                                                  "--trainer.max_steps", "6"}));
+    CHECK(runs[0].exit_code == 1);
+    return runs[0].err;
+  };
+  const Mesh stages{.pipeline = 2}, tensor{.pipeline = 1, .tensor = 2};
+  CHECK(says(error_of(stages, "gathers_in_layer"), "Call it in a hook before or after the step, on all ranks"));
+  CHECK(says(error_of(stages, "holds_in_layer"), "Read them in a hook before or after the step"));
+  CHECK(says(error_of(tensor, "holds_in_step"),
+             "Call run.gather(parameter) for a copy of one, or write in a hook after the step"));
+  CHECK(says(error_of(in_units(tensor), "holds_in_validation"),
+             "parameters cannot be made whole in a step of an evaluation that gathers units"));
+}
+
 TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal in a validation") {
   const Mesh mesh = GENERATE(Mesh{.pipeline = 2, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
                              Mesh{.pipeline = 2, .shard = 2});

@@ -89,7 +89,8 @@ class ProbeStages : public fulgur::LightningModule {
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
       f(trouble, "trouble", "What happens in step 3.")
-          .one_of({"none", "nan", "nan_once", "kill", "read_all", "writes"});
+          .one_of({"none", "nan", "nan_once", "kill", "read_all", "writes", "gathers_in_layer", "holds_in_layer",
+                   "gathers_early"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -110,11 +111,18 @@ class ProbeStages : public fulgur::LightningModule {
 
   bool automatic_optimization() const override { return !options_.manual; }
 
+  void setup(fulgur::TrainerFn) override {
+    if (options_.trouble == "gathers_early") static_cast<void>(run().gather(layers_[0]->weight));
+  }
+
   fulgur::LayerChain stages() override {
     fulgur::LayerChain chain;
     chain.input = [](const Batch& batch) { return std::vector{batch[0]}; };
     chain.add("first", {"first"}, [this](const Tensor& x) {
       if (options_.trouble == "writes" && global_step() == 3 && global_rank() == 0) first_->weight.data().add_(1);
+      if (options_.trouble == "gathers_in_layer" && global_step() == 3) static_cast<void>(run().gather(first_->weight));
+      if (options_.trouble == "holds_in_layer" && global_step() == 3)
+        static_cast<void>(run().run_weights().whole_parameters());
       return first_(x).tanh();
     });
     for (size_t i = 0; i < layers_.size(); ++i) {

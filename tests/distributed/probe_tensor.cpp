@@ -57,7 +57,8 @@ class ProbeTensor : public fulgur::LightningModule {
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What reads divided values.")
           .one_of({"none", "reads_weight", "reads_logits", "nan", "nan_once", "chunks", "softmax", "own_norm", "joins",
-                   "products", "slices_rows", "counts_tokens", "own_sizes", "gathers"});
+                   "products", "slices_rows", "counts_tokens", "own_sizes", "gathers", "holds_in_step",
+                   "holds_in_validation"});
     }
   };
   explicit ProbeTensor(const Options& options) : options_(options) {
@@ -92,9 +93,11 @@ class ProbeTensor : public fulgur::LightningModule {
     return 0;
   }
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
+    if (options_.trouble == "holds_in_step") static_cast<void>(run().run_weights().whole_parameters());
     return loss_of(scaled(head(body(embed(batch[0])))), batch);
   }
   fulgur::Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
+    if (options_.trouble == "holds_in_validation") static_cast<void>(run().run_weights().whole_parameters());
     log("val_out", scaled(head(body(embed(batch[0])))).mean());
     return {};
   }
