@@ -11,6 +11,7 @@
 #include "planning/mesh/mesh_report.h"
 #include "planning/plan_figures.h"
 #include "planning/plan_search.h"
+#include "planning/planned_keys.h"
 #include "print.h"
 #include "tuning/tuned_config.h"
 
@@ -323,11 +324,13 @@ ExitCode plan(const CommandLine& command) {
       why +=
           cat(counted(nodes[i], "node"), ": ",
               best != nullptr ? cat(enum_text(best->sharding), " with batches of ", best->batch_size) : "nothing fits",
-              "\n", best == nullptr ? advice(plans[i], config, search.fewest_nodes(devices, kMostNodes)) : "",
+              "\n",
+              best != nullptr ? planned_keys(*best, run)
+                              : advice(plans[i], config, search.fewest_nodes(devices, kMostNodes)),
               reasons(plans[i]));
   }
   text += cat("\nPredicted, with the fastest sharding and batch size\n", aligned_lines(rows), "\n", why);
-  text += mesh_text(meshes, fastest);
+  text += mesh_text(meshes, run, fastest);
   for (const std::string& note : left_out) text += cat("note: ", note, "\n");
   return print(text), ExitCode::ok;
 }

@@ -89,28 +89,7 @@ bool is_shown(const MeshPrediction& one, const std::vector<MeshPrediction>& all,
                      all, [&](const MeshPrediction& each) { return differ_in_shards(each.shape, one.shape); });
 }
 
-// What a config needs for it.
-std::string yaml_of_mesh(const MeshPrediction& one) {
-  const MeshShape& shape = one.shape;
-  std::string text = cat("  for a config:\n    trainer:\n      num_nodes: ", one.machines.nodes,
-                         "\n      devices: ", one.machines.devices, "\n");
-  if (shape.accumulate > 1) text += cat("      accumulate_grad_batches: ", shape.accumulate, "\n");
-  text += cat("      strategy:\n        class_path: mesh\n        init_args:\n          mesh: ", shape.text(), "\n");
-  if (shape.pipeline > 1) {
-    const MeshShape defaults;
-    if (shape.schedule != defaults.schedule) text += cat("          schedule: ", enum_text(shape.schedule), "\n");
-    if (shape.stages_per_rank > 1) text += cat("          stages_per_rank: ", shape.stages_per_rank, "\n");
-    text += cat("          micro_batches: ", shape.micro_batches, "\n");
-  }
-  if (!one.holds_whole) text += "          evaluation: units\n          state_dict_type: sharded\n";
-  text += cat("    data:\n      init_args:\n        batch_size: ", one.batch_size, "\n");
-  if (shape.pipeline > 1 && shape.micro_batches > 1)
-    text += cat("        # Evaluations have no micro-batches: set eval_batch_size, too, such as to ",
-                one.batch_size / shape.micro_batches, ".\n");
-  return text;
-}
-
-std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
+std::string mesh_reasons(const MeshPlan& plan, const PlannedRun& run, int64_t nodes, double fastest) {
   const MeshPrediction* const best = plan.best();
   std::string text = cat(counted(nodes, "node"), ": ");
   if (!best) {
@@ -125,7 +104,7 @@ std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
       text += cat(", ", format_fixed((1 / times - 1) * 100, 0), " % slower than the best sharding above");
   }
   text += "\n";
-  if (best) text += yaml_of_mesh(*best);
+  if (best) text += planned_keys(*best, run);
   std::vector<const MeshPrediction*> others;
   for (const MeshPrediction& one : plan.meshes)
     if (&one != best && is_shown(one, plan.meshes, best)) others.push_back(&one);
@@ -142,7 +121,7 @@ std::string mesh_reasons(const MeshPlan& plan, int64_t nodes, double fastest) {
 
 }  // namespace
 
-std::string mesh_text(const MeshReport& report, const std::vector<double>& fastest) {
+std::string mesh_text(const MeshReport& report, const PlannedRun& run, const std::vector<double>& fastest) {
   std::string text;
   if (const auto& first = report.configured.front(); first && first->micro_batch > 0) text += memory_of_mesh(*first);
   std::vector<TextRow> configured{kMeshHead}, found{kMeshHead};
@@ -156,7 +135,7 @@ std::string mesh_text(const MeshReport& report, const std::vector<double>& faste
     if (plan.meshes.empty()) continue;
     const int64_t nodes = plan.meshes.front().machines.nodes;
     found.push_back(plan.best() ? mesh_row(*plan.best()) : TextRow{cat(nodes), "no mesh fits"});
-    if (i == 0 || i + 1 == report.plans.size()) reasons += mesh_reasons(plan, nodes, fastest[i]);
+    if (i == 0 || i + 1 == report.plans.size()) reasons += mesh_reasons(plan, run, nodes, fastest[i]);
   }
   if (configured.size() > 1) text += cat("\nPredicted, with the config's mesh\n", aligned_lines(configured));
   if (found.size() > 1) text += cat("\nPredicted, with the fastest mesh\n", aligned_lines(found), "\n", reasons);

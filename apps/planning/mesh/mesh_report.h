@@ -15,7 +15,7 @@ struct MeshReport {
 };
 
 /// Tables and reasons. `fastest`: samples per second of the best sharding, for each number of nodes; 0: none fits.
-std::string mesh_text(const MeshReport& report, const std::vector<double>& fastest);
+std::string mesh_text(const MeshReport& report, const PlannedRun& run, const std::vector<double>& fastest);
 nlohmann::ordered_json json_of_mesh(const MeshPrediction& one);
 
 }  // namespace fulgur::cli

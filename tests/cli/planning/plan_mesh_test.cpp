@@ -65,6 +65,17 @@ void write_profile(const std::filesystem::path& file, std::string_view memory_gi
                          "50\nstorage_gb_s: 5\n"));
 }
 
+// The first keys of a config after a line of a plan.
+std::string keys_below(const std::string& plan, const std::string& line) {
+  const std::string mark = "  for a config:\n";
+  const size_t at = plan.find(mark, plan.find(line));
+  REQUIRE(at != std::string::npos);
+  std::string keys;
+  std::istringstream lines(plan.substr(at + mark.size()));
+  for (std::string each; std::getline(lines, each) && each.starts_with("    ");) keys += each.substr(4) + "\n";
+  return keys;
+}
+
 Words mesh(const std::string& axes, const Words& more = {}) {
   return both(gpt({"--trainer.strategy", "mesh", "--trainer.strategy.mesh", axes}), more);
 }
@@ -357,12 +368,7 @@ TEST_CASE(
   const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
   INFO(found.out << found.err);
   REQUIRE(found.exit_code == 0);
-  const std::string mark = "  for a config:\n";
-  const size_t at = found.out.find(mark);
-  REQUIRE(at != std::string::npos);
-  std::string keys;
-  std::istringstream lines(found.out.substr(at + mark.size()));
-  for (std::string line; std::getline(lines, line) && line.starts_with("    ");) keys += line.substr(4) + "\n";
+  const std::string keys = keys_below(found.out, "Predicted, with the fastest mesh");
   CAPTURE(keys);
   CHECK(says(keys, "evaluation: units") == !has_room);
   CHECK(says(found.out, "note: by default, a run with a mesh gathers the whole module") == !has_room);
@@ -377,6 +383,61 @@ TEST_CASE(
   for (const MeshReport& one : plan["nodes"][0]["meshes"])
     if (one["mesh"] == given["mesh"]) CHECK(one["step_s"] == given["step_s"]);
   CHECK(plan["notes"].empty());
+}
+
+TEST_CASE("plan writes the keys of a config for the best sharding") {
+  struct Row {
+    const char* memory_gib;
+    Words ranks;
+    const char* sharding;
+    std::string strategy;
+  };
+  const Row row = GENERATE(
+      Row{"8", {"--devices", "1"}, "ddp", ""}, Row{"8", {"--devices", "4"}, "ddp", "  strategy: ddp\n"},
+      Row{"0.022",
+          {"--nodes", "2", "--devices", "4"},
+          "hybrid",
+          "  strategy:\n    class_path: fsdp\n    init_args:\n      sharding: hybrid\n      shard_size: 4\n"},
+      Row{"0.014",
+          {"--nodes", "2", "--devices", "4"},
+          "parameters",
+          "  strategy:\n    class_path: fsdp\n    init_args:\n      sharding: parameters\n      state_dict_type: "
+          "sharded\n"});
+  const TemporaryFolder folder;
+  write_profile(folder / "small.yaml", row.memory_gib);
+  Words short_inputs = gpt(both(row.ranks, {"--profile", "small.yaml"}));
+  std::ranges::replace(short_inputs, "64:int64", "8:int64");
+  const Finished found = trainer(both({"plan"}, short_inputs), {.folder = folder.path()});
+  INFO(found.out << found.err);
+  REQUIRE(found.exit_code == 0);
+  const std::string keys = keys_below(found.out, "Predicted, with the fastest sharding");
+  CAPTURE(keys);
+  const MeshReport nodes = plan_report(short_inputs, {.folder = folder.path()})["nodes"][0];
+  CHECK(nodes["best"] == row.sharding);
+  const std::string batch = "data:\n  init_args:\n    batch_size: ";
+  CHECK(says(keys, row.strategy + batch));
+  CHECK(says(keys, "strategy") != row.strategy.empty());
+  write_text(folder / "keys.yaml", keys);
+  const MeshReport again = plan_report(
+      both({"-c", "keys.yaml", "--data", "TokenFilesDataModule", "--data.paths", "[missing]"}, short_inputs),
+      {.folder = folder.path()});
+  for (const MeshReport& one : nodes["shardings"])
+    if (one["sharding"] == row.sharding)
+      for (const MeshReport& other : again["as_configured"])
+        if (other["sharding"] == row.sharding) CHECK(one["step_s"] == other["step_s"]);
+}
+
+TEST_CASE("plan with a global batch size writes keys that can stand beside it") {
+  const TemporaryFolder folder;
+  const Words four = gpt({"--devices", "4", "--trainer.global_batch_size", "512", "--batch_size", "4"});
+  const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
+  INFO(found.out << found.err);
+  REQUIRE(found.exit_code == 0);
+  for (const char* part : {"Predicted, with the fastest sharding", "Predicted, with the fastest mesh"}) {
+    const std::string keys = keys_below(found.out, part);
+    CAPTURE(keys);
+    CHECK_FALSE(says(keys, "accumulate_grad_batches"));
+  }
 }
 
 TEST_CASE(
