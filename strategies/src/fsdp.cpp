@@ -266,6 +266,7 @@ void FSDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
 void FSDPStrategy::after_step(LightningModule& module, int64_t global_step) {
   // A callback that one rank alone calls must not wait for the others.
   if (parameters_) parameters_->divide();
+  for (detail::ParameterShards* shards : parameter_shards()) shards->compare_order();
   DDPStrategy::after_step(module, global_step);
   const int64_t every = options_.check_replicas_every;
   if (parameters_ && every > 0 && global_step % every == 0) parameters_->check_copies();
@@ -273,8 +274,18 @@ void FSDPStrategy::after_step(LightningModule& module, int64_t global_step) {
 
 void FSDPStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                     int64_t global_step) {
+  check_order();
   DDPStrategy::check_same_ranks(module, optimizers, global_step);
   if (parameters_ && options_.check_replicas_every >= 0) parameters_->check_copies();
+}
+
+std::vector<detail::ParameterShards*> FSDPStrategy::parameter_shards() const {
+  if (!parameters_) return {};
+  return {parameters_.get()};
+}
+
+void FSDPStrategy::check_order() {
+  for (detail::ParameterShards* shards : parameter_shards()) shards->check_order();
 }
 
 void FSDPStrategy::check_memory() const {

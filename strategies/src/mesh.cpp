@@ -446,6 +446,14 @@ Tensor MeshStrategy::gather(const Tensor& parameter) {
   return parameters_->copy_of(parameter);
 }
 
+std::vector<detail::ParameterShards*> MeshStrategy::parameter_shards() const {
+  if (!plan_) return FSDPStrategy::parameter_shards();
+  std::vector<detail::ParameterShards*> all{shards_ ? shards_->parameter_shards() : nullptr,
+                                            evaluation_ ? evaluation_->parameter_shards() : nullptr};
+  std::erase(all, nullptr);
+  return all;
+}
+
 void MeshStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                     int64_t global_step) {
   FSDPStrategy::check_same_ranks(module, optimizers, global_step);

@@ -484,6 +484,39 @@ TEST_CASE("fsdp: what a training step writes to divided parameters stays, and it
   CHECK(same_checkpoints(trained(ddp, 2, "ddp", more), trained(parameters, 2, "parameters", more + units)));
 }
 
+TEST_CASE("fsdp: ranks that gather units of the same size in different orders are an error, not wrong values") {
+  struct Row {
+    const char *strategy, *trouble;
+    Arguments more = {};
+  };
+  // With frozen layers no exchange of gradients would wait for the other order.
+  const Arguments frozen{"--trainer.callbacks+=Finetuning", "--trainer.callbacks.freeze", "[first.*, 'layer*']"};
+  const Arguments parameters{"--trainer.strategy.sharding", "parameters"}, shard{"--trainer.strategy.mesh.shard", "2"},
+      tensor{"--trainer.strategy.mesh.tensor", "2",    "--trainer.strategy.tensor_plan", "{'layer*': column}",
+             "--trainer.strategy.evaluation",  "units"};
+  const Row row =
+      GENERATE_COPY(Row{"fsdp", "reorders", parameters}, Row{"fsdp", "reorders", parameters + frozen},
+                    Row{"fsdp", "reorders_later", parameters + frozen}, Row{"fsdp", "reorders_evaluations", parameters},
+                    Row{"mesh", "reorders", shard}, Row{"mesh", "reorders_later", shard + frozen},
+                    Row{"mesh", "reorders_evaluations", shard}, Row{"mesh", "reorders_evaluations", tensor});
+  CAPTURE(row.strategy, row.trouble, row.more);
+  const TemporaryFolder folder;
+  Arguments arguments =
+      probe("fit", 2, 8,
+            kAdam + row.more +
+                Arguments{"--model", "ProbeStages", "--model.trouble", row.trouble, "--trainer.max_steps", "8",
+                          "--trainer.val_check_interval", "4", "--trainer.strategy.units",
+                          "[first, layer0, layer1, layer2, layer3, last]"});
+  *std::ranges::find(arguments, "ddp") = row.strategy;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, arguments);
+  CHECK(all_exit(runs, 5));
+  INFO(runs[0].err);
+  CHECK(says(runs[0].err, "ranks have gathered divided parameters in different orders"));
+  // One step is over in which the orders were different.
+  if (std::string_view(row.trouble) != "reorders_later")
+    CHECK(says(runs[0].err, "rank 0 has read 'layer0.weight', and rank 1 'layer3.weight' in its place"));
+}
+
 TEST_CASE("fsdp: a step while parameters are held whole is an error") {
   const TemporaryFolder folder;
   const auto runs = fit(folder.path(), 2, "parameters",

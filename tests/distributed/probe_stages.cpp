@@ -88,9 +88,9 @@ class ProbeStages : public fulgur::LightningModule {
       f(shuffles, "shuffles", "A hook changes the order of the samples of a batch, at random.");
       f(mistake, "mistake", "What the third layer of the chain does.")
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
-      f(trouble, "trouble", "What happens in step 3.")
+      f(trouble, "trouble", "What happens in step 3, or in each step.")
           .one_of({"none", "nan", "nan_once", "kill", "read_all", "writes", "gathers_in_layer", "holds_in_layer",
-                   "gathers_early"});
+                   "gathers_early", "reorders", "reorders_later", "reorders_evaluations"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -157,9 +157,9 @@ class ProbeStages : public fulgur::LightningModule {
   }
 
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
-    Tensor x = first_(batch[0]).tanh();
-    for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
-    return loss_of(output(x), batch);
+    const bool reorders =
+        options_.trouble == "reorders" || (options_.trouble == "reorders_later" && global_step() == 3);
+    return loss_of(output(through_layers(first_(batch[0]).tanh(), reorders)), batch);
   }
   Batch on_after_batch_transfer(Batch batch, int64_t) override {
     if (!options_.shuffles || !is_training()) return batch;
@@ -173,13 +173,18 @@ class ProbeStages : public fulgur::LightningModule {
       if (parameter.dim() == 1 && parameter.grad().defined()) parameter.grad().zero_();
   }
   fulgur::Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
-    Tensor x = first_(batch[0]).tanh();
-    for (size_t i = 0; i < layers_.size(); ++i) x = layer(i, x);
+    const Tensor x = through_layers(first_(batch[0]).tanh(), options_.trouble == "reorders_evaluations");
     log("val_loss", at::mse_loss(output(x), batch[1]));
     return {};
   }
 
  private:
+  // `reorders`: on the last rank, the layers compute in the reverse order.
+  Tensor through_layers(Tensor x, bool reorders) {
+    const bool here = reorders && global_rank() + 1 == run().world_size();
+    for (size_t i = 0; i < layers_.size(); ++i) x = layer(here ? layers_.size() - 1 - i : i, x);
+    return x;
+  }
   Tensor output(const Tensor& x) { return scale_.defined() ? last_(x) * scale_ : last_(x); }
   std::vector<Tensor> mistaken(const Tensor& x) {
     if (options_.mistake == "in_place") const_cast<Tensor&>(x).detach().mul_(2);

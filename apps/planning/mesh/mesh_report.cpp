@@ -8,6 +8,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/core/text/text_table.h"
 #include "planning/plan_figures.h"
+#include "planning/planned_keys.h"
 
 namespace fulgur::cli {
 namespace {

@@ -92,6 +92,8 @@ void EvaluationUnits::end_round() {
   if (std::exchange(in_round_, false)) units_->shards.end_evaluation();
 }
 
+ParameterShards* EvaluationUnits::parameter_shards() const { return units_ ? &units_->shards : nullptr; }
+
 Tensor EvaluationUnits::copy_of(const Tensor& parameter) {
   for (size_t unit = 0; unit < units_->flat.size(); ++unit) {
     const auto& parameters = units_->flat[unit]->parameters();

@@ -31,6 +31,8 @@ class EvaluationUnits {
   /// must call them.
   void begin_round(bool computes, bool all_compute);
   void end_round();
+  /// What gathers units; null if there are none now.
+  ParameterShards* parameter_shards() const;
   /// Whether a step is under way that gathers units.
   bool in_round() const { return in_round_; }
   /// A copy of a parameter, within a round. All ranks must call it.

@@ -30,6 +30,8 @@ class StageShards {
   const DividedUnits& units() const { return units_; }
   /// Whether a step gathers unit by unit.
   bool steps_in_units() const { return steps_in_units_; }
+  /// What gathers units in a step; null if a step does not gather unit by unit.
+  ParameterShards* parameter_shards() { return steps_in_units_ ? &parameters_ : nullptr; }
   /// All ranks must call them.
   void begin_step();
   void begin_backward();

@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "distributed/process_group_impl.h"
@@ -19,6 +20,8 @@ namespace {
 
 // A unit that is gathered so often in a pass, because operations read it and others by turns, is kept until its end.
 constexpr int64_t kMostGathers = 2;
+
+constexpr int64_t kStepsBetweenComparisons = 16;
 
 c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit, const UnitNaming& naming) {
   const auto& parameters = unit.parameters();
@@ -107,7 +110,7 @@ void ParameterShards::follow() {
     const auto index = static_cast<size_t>(next);
     Unit& unit = units_[index];
     if (unit.is_there) continue;
-    gather(unit);
+    gather(index);
     arrive(unit);
     note(index);
     if (held_ == 0) free(unit);
@@ -116,6 +119,11 @@ void ParameterShards::follow() {
 
 void ParameterShards::begin_backward() {
   if (!watches_) return;
+  // The backward of another order would wait for the other ranks, until a timeout.
+  if (first_backwards_ > 0) {
+    --first_backwards_;
+    check_order();
+  }
   if (!order_->now.empty()) free_all_but({order_->now.back()}, /*kept_too=*/true);
   pass_ = backward;
   // What code has written to the rest until now, also through `data()`, stays when it is freed.
@@ -146,6 +154,7 @@ Tensor ParameterShards::copy_of(size_t unit, size_t index) {
 Tensor ParameterShards::whole(size_t unit) {
   const at::NoGradGuard no_grad;
   const OperationWatch::Unseen unseen;
+  note_exchange(units_.size() + unit);
   const Unit& from = units_[unit];
   // What was written to a unit that is whole now is not in the part yet.
   const Tensor own = from.is_there ? from.flat->own_part() : from.flat->kept_part();
@@ -233,8 +242,55 @@ void ParameterShards::check_copies() {
               "' than a rank with a copy of it. Code that changes weights must do so on all ranks."));
 }
 
+void ParameterShards::note_exchange(size_t what) {
+  // FNV-1a, without the bit that a negative number needs.
+  constexpr uint64_t kPrime = 1099511628211, kMask = std::numeric_limits<int64_t>::max();
+  exchanges_ = static_cast<int64_t>(((static_cast<uint64_t>(exchanges_) ^ (what + 1)) * kPrime) & kMask);
+}
+
+void ParameterShards::compare_order() {
+  if (--until_comparison_ > 0 || groups_.parts().world_size() == 1) return;
+  until_comparison_ = kStepsBetweenComparisons;
+  settle_order();
+  compared_ = groups_.parts().start_max({exchanges_, -exchanges_});
+}
+
+void ParameterShards::check_order() {
+  if (groups_.parts().world_size() == 1) return;
+  const OperationWatch::Unseen unseen;
+  settle_order();
+  compared_ = groups_.parts().start_max({exchanges_, -exchanges_});
+  settle_order();
+}
+
+void ParameterShards::settle_order() {
+  if (!compared_) return;
+  const std::vector<int64_t> most_and_least = std::exchange(compared_, nullptr)->take();
+  if (most_and_least[0] == -most_and_least[1]) return;
+  // Those of the last steps may be equal again.
+  std::vector<std::string> own{cat(groups_.whole().place().rank)};
+  for (const size_t index : order_->now.empty() ? order_->last : order_->now)
+    own.push_back(escape_controls(units_[index].flat->parameters().front().name));
+  std::string example;
+  const std::vector<std::string> texts = groups_.parts().gather_text(join(own, "\n"));
+  const std::vector<std::string> first = split_text(texts[0], '\n');
+  for (size_t i = 1; i < texts.size() && example.empty(); ++i) {
+    const std::vector<std::string> other = split_text(texts[i], '\n');
+    const auto [a, b] = std::mismatch(first.begin() + 1, first.end(), other.begin() + 1, other.end());
+    if (a != first.end() && b != other.end())
+      example = cat(": rank ", first[0], " has read '", *a, "', and rank ", other[0], " '", *b, "' in its place");
+  }
+  throw DistributedError(cat("[strategies.", naming_.strategy,
+                             "] ranks have gathered divided parameters in different orders", example,
+                             ". What they have computed since then is wrong. The steps of all ranks must read the "
+                             "layers in the same order, which must not depend on the rank or on the values of a batch. "
+                             "Change the branch that does",
+                             naming_.instead.empty() ? "" : ", ", naming_.instead, "."));
+}
+
 void ParameterShards::abandon() noexcept {
   stop();
+  compared_.reset();
   for (Unit& unit : units_) unit.on_its_way.reset();
 }
 
@@ -285,10 +341,12 @@ void ParameterShards::start(size_t index) {
   // The exchange reads the unit's memory, and must not gather it for that.
   const OperationWatch::Unseen unseen;
   if (announcer_) agree(static_cast<int64_t>(index));
-  gather(units_[index]);
+  gather(index);
 }
 
-void ParameterShards::gather(Unit& unit) {
+void ParameterShards::gather(size_t index) {
+  Unit& unit = units_[index];
+  note_exchange(index);
   fill_storage(unit.whole, static_cast<size_t>(unit.bytes));
   run_exchange(groups_.whole(), naming_.strategy.c_str(),
                [&] { unit.on_its_way = groups_.parts().start_gather(unit.flat->buffer(), unit.flat->kept_part()); });

@@ -83,6 +83,12 @@ class ParameterShards {
   /// Compares the parts of this rank with those of the ranks that have copies, bit by bit; all ranks must call it.
   /// Throws a DistributedError that names a parameter of a unit that differs.
   void check_copies();
+  /// Ranks that gather units in different orders would get wrong values of units with the same size. Compares the
+  /// orders with those of the other ranks of this group, once in some calls, and throws a DistributedError in a later
+  /// one. All ranks must call it after the same steps.
+  void compare_order();
+  /// The same at once, of all until now.
+  void check_order();
   /// Stops watching. Parameters that are not whole can never be read again: the other ranks are gone.
   void abandon() noexcept;
 
@@ -111,8 +117,12 @@ class ParameterShards {
   /// rank computes and gathers another one.
   int64_t agree(int64_t own);
   void follow();
-  void gather(Unit& unit);
+  void gather(size_t index);
   void arrive(Unit& unit);
+  /// Notes an exchange, of the parts of a unit or of something else about it.
+  void note_exchange(size_t what);
+  /// Reads the comparison that was started.
+  void settle_order();
   /// `was_held`: code outside of passes has had it.
   void free(Unit& unit, bool was_held = false);
   void free_all(bool was_held = false);
@@ -132,6 +142,9 @@ class ParameterShards {
   Pass pass_ = forward;
   std::array<Order, 2> orders_;  // by purpose
   Order* order_ = orders_.data();
+  int64_t exchanges_ = 0;  // a hash of all exchanges, in their order
+  std::unique_ptr<PendingReduction> compared_;
+  int64_t until_comparison_ = 1, first_backwards_ = 2;
   bool follows_ = false;              // this step has gathered in the last order so far
   std::optional<int64_t> announcer_;  // the rank that says what is gathered, if not all compute
   bool computes_ = true;

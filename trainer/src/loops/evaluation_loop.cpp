@@ -254,6 +254,7 @@ class EvaluationPass {
     if (captured_) captured_->end_pass();
     // Pending agreements are read before other exchanges; the clock is read at the end.
     if (run_.fn != TrainerFn::fit) services_.consensus.settle();
+    if (gathers_) services_.rank_checks.check_order();
     run_.position.evaluated = nullptr;
     run_.position.loader_count = 1;
     run_.position.loader_idx = 0;

@@ -29,6 +29,11 @@ void RankChecks::check_same_ranks() {
   run_.position.doing = before;
 }
 
+void RankChecks::check_order() {
+  if (run_.world_size() == 1) return;
+  if (auto* const same = dynamic_cast<SameRanks*>(run_.strategy.get())) same->check_order();
+}
+
 void RankChecks::check_same_steps() {
   if (run_.world_size() == 1) return;
   settle_same_steps(/*with_all=*/true);

@@ -18,6 +18,8 @@ class RankChecks {
   /// Checks that ranks that must be identical are, or throws a DistributedError with the difference; at most once per
   /// step. All ranks must call it.
   void check_same_ranks();
+  /// Checks that the ranks have gathered divided parameters in the same order. All ranks must call it.
+  void check_order();
   /// Checks that all ranks have made the same number of steps, on which the next actions depend. In manual
   /// optimization, each rank could step on its own condition. All ranks must call it. The exchange is read after the
   /// next batch, so it blocks no rank.

@@ -99,6 +99,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   /// Compares copies of divided parameters, too.
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;
+  void check_order() override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Also has divided gradients that wait for a step, as in manual optimization: `gradient_shards`.
   StateTree state() const override;
@@ -124,6 +125,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
                              std::string instead);
   /// Whether the module was created without memory for its parameters, which stood for their values when it was placed.
   bool is_deferred() const { return is_deferred_; }
+  /// What gathers divided parameters when operations read them.
+  virtual std::vector<detail::ParameterShards*> parameter_shards() const;
   std::unique_ptr<detail::GradientExchange> make_reducer(std::vector<NamedParameter> parameters,
                                                          bool find_unused_parameters,
                                                          const std::vector<std::vector<int64_t>>& buckets) override;

@@ -137,6 +137,7 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
 
  protected:
   void check_ranks(int64_t ranks) override;
+  std::vector<detail::ParameterShards*> parameter_shards() const override;
 
  private:
   bool divides_module() const { return (options_.mesh.pipeline > 1 || options_.mesh.tensor > 1) && process_group(); }

@@ -19,6 +19,9 @@ class FULGUR_API SameRanks {
   /// end of a fit. May wait for the device once.
   virtual void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                 int64_t global_step) = 0;
+  /// Throws a DistributedError if ranks that gather divided parameters from each other have done so in different
+  /// orders, which gives them wrong values. The Trainer calls it on all ranks at the end of an evaluation.
+  virtual void check_order() {}
 };
 
 }  // namespace fulgur
