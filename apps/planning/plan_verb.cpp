@@ -150,7 +150,7 @@ std::string advice(const NodePlan& plan, const Config& config, std::optional<int
 }
 
 /// What the numbers leave out.
-std::vector<std::string> notes(const Config& config, const ModelSize& model, int64_t devices,
+std::vector<std::string> notes(const Config& config, const ModelSize& model, int64_t devices, bool has_inputs,
                                const std::vector<NodePlan>& plans, const MeshReport& meshes) {
   std::vector<std::string> all;
   const auto whole = static_cast<double>(model.parameter_bytes);
@@ -160,6 +160,14 @@ std::vector<std::string> notes(const Config& config, const ModelSize& model, int
       return best != nullptr && is(*best);
     });
   };
+  if (has_inputs && !config.link.empty()) {
+    std::vector<std::string> targets;
+    for (const auto& [target, source] : config.link)
+      if (!config.written_at_links.contains(target)) targets.push_back(target);
+    if (!targets.empty())
+      all.push_back(cat("with --input, the data are not read, and what `link` takes from them has its default: set ",
+                        join(targets)));
+  }
   if (any_best([](const Prediction& best) { return best.efficiency < 0.5; }))
     all.emplace_back(
         "devices wait for exchanges most of the time where efficiency is below 50 %: raise "
@@ -291,7 +299,8 @@ ExitCode plan(const CommandLine& command) {
     meshes.plans.push_back(mesh_search.search({count, devices}));
   }
   const StepSize& step = search.step(model.batch_size());
-  const std::vector<std::string> left_out = notes(config, model.size(), devices, plans, meshes);
+  const std::vector<std::string> left_out =
+      notes(config, model.size(), devices, !command.planning.inputs.empty(), plans, meshes);
   if (command.json) {
     PlanJson json{{"profile", profile.name}, {"predicted", true}, {"model", json_of_model(model.size(), step)}};
     for (const Prediction& one : configured) json["as_configured"].push_back(json_of_prediction(one));

@@ -206,9 +206,9 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
 
 void ModelCheckpoint::interval_passed(RunContext& run) {
   if (!enabled(run)) return;
-  // Ranking by a validation metric waits for a fresh value.
+  // Ranking by a validation metric waits for a fresh value. In a pipeline, the last rank alone knows what a step logs.
   if (options_.monitor && run.has_validation() &&
-      run.logged_metrics().metric_stage(*options_.monitor) != RunningStage::train) {
+      !run.collectives().any(run.logged_metrics().metric_stage(*options_.monitor) == RunningStage::train)) {
     waits_for_validation_ = true;
     if (!std::exchange(said_that_it_waits_, true) && run.is_global_zero())
       log::info(cat("ModelCheckpoint: a save is due at step ", run.progress().global_step,

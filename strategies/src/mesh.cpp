@@ -346,6 +346,7 @@ void MeshStrategy::exchange_gradients() {
 
 void MeshStrategy::sync_gradients(Optimizer& optimizer) {
   if (!plan_) return FSDPStrategy::sync_gradients(optimizer);
+  if (parameters_->is_whole()) parameters_->divide();
   exchange_gradients();
 }
 
@@ -354,6 +355,8 @@ void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
   detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::optimizer_step(optimizer, closure, found_inf);
   leave_evaluation();
+  // The data of an epoch may end right after a validation, and the window of the last batches with it.
+  if (parameters_->is_whole()) parameters_->divide();
   if (parameters_->are_there() || (parts_ && !parts_->are_divided()))
     throw Error(
         "[strategies.mesh] parameters are whole in an optimizer's step, which changes this rank's parts of them: "

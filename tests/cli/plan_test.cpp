@@ -266,6 +266,21 @@ TEST_CASE("plan says what it leaves out, and what to try if nothing fits") {
   CHECK(says(units.out, "not with the shard_size of the config"));
 }
 
+TEST_CASE("plan with --input says which values of the data it does not have") {
+  const auto output = [](const std::vector<std::string>& more) {
+    const Finished run = trainer(
+        joined({"plan", "-c", FULGUR_CONFIGS "/gpt_shakespeare.yaml", "--input", "32:int64", "--input", "32:int64"},
+               more),
+        {.folder = {}, .environment = {"FULGUR_TEXT=missing.txt"}});
+    INFO(run.out << run.err);
+    CHECK(run.exit_code == 0);
+    return run.out;
+  };
+  const std::string why = "what `link` takes from them has its default: set model.init_args.block_size";
+  CHECK(says(output({}), why + ", model.init_args.vocab_size\n"));
+  CHECK(says(output({"--model.vocab_size", "65"}), why + "\n"));
+}
+
 TEST_CASE("plan: the batch size of a described batch, and the simplest of the shardings that are as fast") {
   const std::vector<std::string> small{"plan",     "--model",
                                        "GPT",      "--model.vocab_size",

@@ -276,6 +276,12 @@ Verdict killed_ranks_equal_quiet(const Plan& plan, const fs::path& folder) {
   return killed(shared_out(plan, ranks, false), folder, ranks);
 }
 
+Verdict killed_meshes_equal_quiet(const Plan& given, const fs::path& folder) {
+  SplitMix64 random = random_of(given, 24);
+  const MeshPlan mesh = on_mesh(given, random);
+  return killed(shared_out(mesh.plan, mesh.shares, false), folder, mesh.ranks);
+}
+
 Verdict signalled_program_equals_quiet(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   without_times(plan);

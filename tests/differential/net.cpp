@@ -85,7 +85,10 @@ Tensor DifferentialNet::error(const Batch& batch) {
 
 Tensor DifferentialNet::loss(const Batch& batch, int64_t epoch, int64_t batch_idx) {
   if (is_hit(options_.no_loss_every, epoch, batch_idx)) return {};
-  Tensor loss = error(batch);
+  return with_nan(error(batch), epoch, batch_idx);
+}
+
+Tensor DifferentialNet::with_nan(Tensor loss, int64_t epoch, int64_t batch_idx) {
   const bool for_good = options_.nan_from >= 0 && in_run() && global_step() >= options_.nan_from;
   if (for_good || is_hit(options_.nan_every, epoch + 17, batch_idx)) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -102,13 +105,37 @@ int DifferentialNet::on_train_batch_start(const Batch&, int64_t batch_idx) {
   return skips_epoch(current_epoch(), batch_idx) ? -1 : 0;
 }
 
+void DifferentialNet::log_loss(const Tensor& loss) {
+  log("train_loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
+  if (options_.step_only) log("step_loss", loss, {.sync_dist = true});
+  if (options_.same_names) log("loss", loss * 0.5, {.sync_dist = true});
+}
+
+LayerChain DifferentialNet::stages() {
+  LayerChain chain;
+  chain.input = [](const Batch& batch) { return std::vector{batch["x"]}; };
+  chain.add("first", {"first"}, [this](const Tensor& x) {
+    const Tensor h = at::tanh(first_(x.to(first_->weight.scalar_type())));
+    return options_.dropout > 0 ? at::dropout(h, options_.dropout, is_training()) : h;
+  });
+  chain.add("middle", {"middle"}, [this](const Tensor& h) { return at::tanh(middle_(h)); });
+  if (options_.tied)
+    chain.add("again", {"again"}, [this](const Tensor& h) {
+      return at::tanh(named_children()["again"]->as<torch::nn::Linear>()->forward(h));
+    });
+  chain.add("last", {"last"}, [this](const Tensor& h) { return last_(h); });
+  chain.loss = [this](const std::vector<Tensor>& outputs, const Batch& batch) {
+    const Tensor error = at::mse_loss(outputs[0], batch["y"].to(outputs[0].scalar_type()));
+    const Tensor loss = with_nan(error, current_epoch(), run().batch_idx());
+    log_loss(loss);
+    return loss;
+  };
+  return chain;
+}
+
 StepOutput DifferentialNet::training_step(const Batch& batch, int64_t batch_idx) {
   const Tensor out = loss(batch, current_epoch(), batch_idx);
-  if (out.defined()) {
-    log("train_loss", out, {.on_step = true, .on_epoch = true, .sync_dist = true});
-    if (options_.step_only) log("step_loss", out, {.sync_dist = true});
-    if (options_.same_names) log("loss", out * 0.5, {.sync_dist = true});
-  }
+  if (out.defined()) log_loss(out);
   if (!options_.manual) return out;
   const bool last = (batch_idx + 1) % options_.manual_steps == 0;
   if (out.defined()) {

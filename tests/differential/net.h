@@ -36,6 +36,8 @@ class DifferentialNet : public LightningModule {
   explicit DifferentialNet(const Options& options);
 
   bool automatic_optimization() const override { return !options_.manual; }
+  /// The same computation, of a batch with one entry `x`.
+  LayerChain stages() override;
   int on_train_batch_start(const Batch& batch, int64_t batch_idx) override;
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end() override;
@@ -53,6 +55,9 @@ class DifferentialNet : public LightningModule {
 
  private:
   Tensor forward(const Tensor& x);
+  void log_loss(const Tensor& loss);
+  /// NaN in the batches that the options say.
+  Tensor with_nan(Tensor loss, int64_t epoch, int64_t batch_idx);
   /// The mean squared error over all entries `x`, `y` of the batch.
   Tensor error(const Batch& batch);
 

@@ -49,6 +49,21 @@ TEST_CASE("once failed: a validation sees averaged weights between two backward 
     "callbacks": [{"class_path": "WeightAveraging", "init_args": {"decay": 0.9}}], "events": {}})");
 }
 
+TEST_CASE("once failed: the stages of a pipeline agree on whether a save waits for a validation") {
+  check(killed_meshes_equal_quiet, R"({"seed_everything": 81,
+    "trainer": {"max_epochs": 3, "log_every_n_steps": 4}, "model": {"same_names": true},
+    "data": {"batch_size": 3, "num_train": 6, "num_val": 9, "eval_batch_size": 4}, "optimizer": {"class_path": "SGD"},
+    "callbacks": [{"class_path": "ModelCheckpoint", "init_args": {"every_n_train_steps": 2, "monitor": "loss"}}],
+    "events": {}})");
+}
+
+TEST_CASE("once failed: a window that the data end after a validation is a step of the stages of a mesh") {
+  check(meshes_equal_one, R"({"seed_everything": 179,
+    "trainer": {"max_epochs": 2, "accumulate_grad_batches": 3, "val_check_interval": 1, "check_val_every_n_epoch": null},
+    "model": {"hidden": 4}, "data": {"batch_size": 2, "num_train": 16, "kind": "stream", "num_val": 4,
+    "eval_batch_size": 1}, "optimizer": {"class_path": "SGD"}, "callbacks": [], "events": {}})");
+}
+
 TEST_CASE("once failed: tokens of ranks are counted when a run stops inside an epoch") {
   check(ranks_equal_one, R"({"seed_everything": 1,
     "trainer": {"max_epochs": 2, "accumulate_grad_batches": 2, "val_check_interval": 0.5},

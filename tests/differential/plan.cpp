@@ -426,6 +426,7 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
   config.erase("events");
   config.erase("callbacks");
   config.erase("sharding");
+  config.erase("mesh");
   config.erase("sharded_checkpoints");
   config.erase("master_weights");
   Plan& t = config["trainer"];
@@ -443,6 +444,12 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
       t["strategy"]["class_path"] = "fsdp";
       t["strategy"]["init_args"]["sharding"] = plan["sharding"];
       if (plan.value("sharded_checkpoints", false)) t["strategy"]["init_args"]["state_dict_type"] = "sharded";
+    }
+    if (plan.contains("mesh")) {
+      Plan& strategy = t["strategy"];
+      strategy["class_path"] = "mesh";
+      for (const char* of_fsdp : {"sharding", "state_dict_type"}) strategy["init_args"].erase(of_fsdp);
+      strategy["init_args"].update(plan["mesh"]);
     }
     if (value_at(plan, "/model/norm", false)) t["sync_batchnorm"] = true;
     if (value_at(plan, "/model/unused", false)) t["strategy"]["init_args"]["find_unused_parameters"] = true;

@@ -21,12 +21,13 @@ double rounding_of(const Plan& plan) {
   return value_at<std::string>(plan, "/optimizer/class_path", "") == "LBFGS" ? 1e-4 : 1e-6;
 }
 
-Plan with_batches_of(Plan plan, int64_t ranks) {
-  for (const char* key : {"batch_size", "eval_batch_size"})
-    plan["data"][key] = value_at<int64_t>(plan, cat("/data/", key), 2) * ranks;
+// An evaluation is divided among all ranks.
+Plan with_batches_of(Plan plan, int64_t shares, int64_t ranks) {
+  plan["data"]["batch_size"] = value_at<int64_t>(plan, "/data/batch_size", 2) * shares;
+  plan["data"]["eval_batch_size"] = value_at<int64_t>(plan, "/data/eval_batch_size", 2) * ranks;
   for (Plan& each : plan["callbacks"])
     if (each["class_path"] == "BatchSizeScheduler")
-      each["init_args"]["max"] = each["init_args"]["max"].get<int64_t>() * ranks;
+      each["init_args"]["max"] = each["init_args"]["max"].get<int64_t>() * shares;
   return plan;
 }
 
@@ -157,7 +158,7 @@ Verdict other_ranks_or_batches_see_each_sample_once(const Plan& given, const fs:
   return verdict;
 }
 
-Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
+Verdict shares_equal_one(const Plan& given, int64_t shares, int64_t ranks, const fs::path& folder) {
   const std::string optimizer = value_at<std::string>(given, "/optimizer/class_path", "");
   // Lion steps by signs and Muon rounds to bfloat16: both make much of rounding errors.
   if (optimizer == "Lion" || optimizer == "Muon" || value_at<double>(given, "/model/dropout", 0) > 0) return kNoMatter;
@@ -166,12 +167,12 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   // One rank sees a loss at once, several see the gradients of all, when the window ends.
   const bool rolls_back = value_at<std::string>(given, "/trainer/on_nonfinite", "") == "rollback";
   if (rolls_back && accumulates(given)) return kNoMatter;
-  const int64_t ranks = 2 + static_cast<int64_t>(random_of(given, 7).below(2));
-  Plan plan = shared_out(given, ranks, true);
+  Plan plan = shared_out(given, shares, true);
   plan["trainer"]["precision"] = "64-true";
   without_stops_by_rounding(plan);
   const fs::path one = folder / "one", several = folder / "several";
-  if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
+  if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, shares, ranks), one), one)))
+    return allowed(*bad);
   if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks)))
     return allowed(*bad);
   // So several may have logged norms of a step that they undo.
@@ -185,6 +186,11 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   if (mean != result->numbers.end() && mean->second != static_cast<double>(ranks - 1) / 2)
     return {Kind::differs, cat("the mean of the ranks' numbers is ", mean->second)};
   return compared_checkpoints(cat("one rank and ", ranks), one, several);
+}
+
+Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
+  const int64_t ranks = 2 + static_cast<int64_t>(random_of(given, 7).below(2));
+  return shares_equal_one(given, ranks, ranks, folder);
 }
 
 Verdict devices_equal_one(const Plan& given, const fs::path& folder) {

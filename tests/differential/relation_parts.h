@@ -52,6 +52,17 @@ void without_callback(Plan& plan, const std::string& class_path);
 /// of a step of one.
 Plan shared_out(Plan plan, int64_t ranks, bool even);
 
+/// Whether `ranks` ranks, of which each has one of `shares` shares of a batch, compute what one rank does.
+Verdict shares_equal_one(const Plan& given, int64_t shares, int64_t ranks, const std::filesystem::path& folder);
+
+/// A plan whose ranks divide the layers and what they keep.
+struct MeshPlan {
+  Plan plan;
+  int64_t shares, ranks;
+};
+/// Axes that `random` chooses, and the plan without what a mesh cannot do.
+MeshPlan on_mesh(const Plan& given, SplitMix64& random);
+
 /// How the events of a config end the process (`SIGKILL`).
 std::string way_of(const Plan& config);
 

@@ -26,8 +26,10 @@ struct Verdict {
 // Things that must hold between two ways of doing the same run.
 Verdict equals_loop_by_hand(const Plan& plan, const std::filesystem::path& folder);
 Verdict ranks_equal_one(const Plan& plan, const std::filesystem::path& folder);
+Verdict meshes_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_ranks_equal_quiet(const Plan& plan, const std::filesystem::path& folder);
+Verdict killed_meshes_equal_quiet(const Plan& plan, const std::filesystem::path& folder);
 Verdict other_ranks_or_batches_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
 Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const std::filesystem::path& folder);
 Verdict devices_equal_one(const Plan& plan, const std::filesystem::path& folder);

@@ -5,6 +5,7 @@ set(TEST_SOURCES
   forked.cpp
   hand_loop.cpp
   killed_relations.cpp
+  mesh_relations.cpp
   net.cpp
   once_failed_test.cpp
   plan.cpp

@@ -517,6 +517,19 @@ TEST_CASE("fsdp: ranks that gather units of the same size in different orders ar
     CHECK(says(runs[0].err, "rank 0 has read 'layer0.weight', and rank 1 'layer3.weight' in its place"));
 }
 
+TEST_CASE("fsdp: a rank that reads other layers than the others ends them with an error that names what they gather") {
+  const TemporaryFolder folder;
+  const auto runs =
+      fit(folder.path(), 2, "parameters",
+          kAdam + Arguments{"--model", "ProbeStages", "--model.trouble", "skips_layers", "--trainer.max_steps", "2",
+                            "--trainer.strategy.units", "[first, layer0, layer1, layer2, layer3, last]"});
+  CHECK(all_exit(runs, 5));
+  const std::string all = runs[0].err + runs[1].err;
+  INFO(all);
+  CHECK(says(all, "this rank gathers the unit of '"));
+  CHECK(says(all, "run.collectives().broadcast(choice, 0)"));
+}
+
 TEST_CASE("fsdp: a step while parameters are held whole is an error") {
   const TemporaryFolder folder;
   const auto runs = fit(folder.path(), 2, "parameters",

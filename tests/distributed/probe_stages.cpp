@@ -90,7 +90,7 @@ class ProbeStages : public fulgur::LightningModule {
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
       f(trouble, "trouble", "What happens in step 3, or in each step.")
           .one_of({"none", "nan", "nan_once", "kill", "read_all", "writes", "gathers_in_layer", "holds_in_layer",
-                   "gathers_early", "reorders", "reorders_later", "reorders_evaluations"});
+                   "gathers_early", "reorders", "reorders_later", "reorders_evaluations", "skips_layers"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -159,7 +159,9 @@ class ProbeStages : public fulgur::LightningModule {
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
     const bool reorders =
         options_.trouble == "reorders" || (options_.trouble == "reorders_later" && global_step() == 3);
-    return loss_of(output(through_layers(first_(batch[0]).tanh(), reorders)), batch);
+    const bool skips = options_.trouble == "skips_layers" && global_rank() + 1 == run().world_size();
+    const Tensor x = first_(batch[0]).tanh();
+    return loss_of(output(skips ? layer(0, x) : through_layers(x, reorders)), batch);
   }
   Batch on_after_batch_transfer(Batch batch, int64_t) override {
     if (!options_.shuffles || !is_training()) return batch;

@@ -16,12 +16,12 @@ namespace fulgur::detail {
 /// `has_option`: the strategy has find_unused_parameters.
 inline DistributedError no_gradient_error(const std::vector<std::string>& names, int64_t rank,
                                           std::string_view strategy = "ddp", bool has_option = true) {
-  return DistributedError(cat("[strategies.", strategy,
-                              "] every parameter must get a gradient in each backward that ends a window; on rank ",
-                              rank, " these got none: ", join(names), ". Remove them from the module, ",
-                              has_option ? "set requires_grad to false, or set "
-                                           "trainer.strategy.init_args.find_unused_parameters: true."
-                                         : "or set requires_grad to false."));
+  return DistributedError(cat(
+      "[strategies.", strategy, "] every parameter must get a gradient in each backward that ends a window; on rank ",
+      rank, " these got none: ", join(names), ". Remove them from the module, ",
+      has_option ? "set requires_grad to false, or set "
+                   "trainer.strategy.init_args.find_unused_parameters: true, an option of ddp and fsdp."
+                 : "or set requires_grad to false."));
 }
 
 using Buckets = std::vector<std::vector<int64_t>>;

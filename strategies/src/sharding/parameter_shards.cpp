@@ -23,6 +23,10 @@ constexpr int64_t kMostGathers = 2;
 
 constexpr int64_t kStepsBetweenComparisons = 16;
 
+constexpr const char* kSameOrder =
+    "the steps of all ranks must read the layers in the same order, which must not depend on the rank or on the values "
+    "of a batch. run.collectives().broadcast(choice, 0) gives all ranks the choice of the first";
+
 c10::Storage unreadable(const c10::Storage& like, const FlatUnit& unit, const UnitNaming& naming) {
   const auto& parameters = unit.parameters();
   return unreadable_storage(
@@ -282,9 +286,7 @@ void ParameterShards::settle_order() {
   }
   throw DistributedError(cat("[strategies.", naming_.strategy,
                              "] ranks have gathered divided parameters in different orders", example,
-                             ". What they have computed since then is wrong. The steps of all ranks must read the "
-                             "layers in the same order, which must not depend on the rank or on the values of a batch. "
-                             "Change the branch that does",
+                             ". What they have computed since then is wrong: ", kSameOrder,
                              naming_.instead.empty() ? "" : ", ", naming_.instead, "."));
 }
 
@@ -353,7 +355,13 @@ void ParameterShards::gather(size_t index) {
 }
 
 void ParameterShards::arrive(Unit& unit) {
-  run_exchange(groups_.whole(), naming_.strategy.c_str(), [&] { unit.on_its_way->wait(); });
+  try {
+    run_exchange(groups_.whole(), naming_.strategy.c_str(), [&] { unit.on_its_way->wait(); });
+  } catch (const DistributedError& error) {
+    throw DistributedError(cat(error.what(), "\n(this rank gathers the unit of '",
+                               escape_controls(unit.flat->parameters().front().name),
+                               "'; if no rank has failed, another one reads other layers: ", kSameOrder, ")"));
+  }
   unit.on_its_way.reset();
   unit.is_there = true;
   unit.versions.clear();
