@@ -51,8 +51,8 @@ TEST_CASE("once failed: a validation sees averaged weights between two backward 
 
 TEST_CASE("once failed: the stages of a pipeline agree on whether a save waits for a validation") {
   check(killed_meshes_equal_quiet, R"({"seed_everything": 81,
-    "trainer": {"max_epochs": 3, "log_every_n_steps": 4}, "model": {"same_names": true},
-    "data": {"batch_size": 3, "num_train": 6, "num_val": 9, "eval_batch_size": 4}, "optimizer": {"class_path": "SGD"},
+    "trainer": {"max_epochs": 3}, "model": {"same_names": true},
+    "data": {"batch_size": 3, "num_train": 6, "num_val": 9, "val_loaders": 2}, "optimizer": {"class_path": "SGD"},
     "callbacks": [{"class_path": "ModelCheckpoint", "init_args": {"every_n_train_steps": 2, "monitor": "loss"}}],
     "events": {}})");
 }
