@@ -21,7 +21,7 @@ std::string planned_keys(const Prediction& one, const PlannedRun& run) {
   text += cat("      strategy:\n        class_path: fsdp\n        init_args:\n          sharding: ",
               enum_text(one.sharding), "\n");
   if (one.sharding == PlannedSharding::hybrid)
-    text += cat("          shard_size: ", run.shard_size > 0 ? run.shard_size : one.mesh.devices, "\n");
+    text += cat("          shard_size: ", ranks_of_copy(one.sharding, one.mesh, run), "\n");
   if (!one.holds_whole) text += "          state_dict_type: sharded\n";
   return text + keys_of_batch(one.batch_size);
 }

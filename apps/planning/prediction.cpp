@@ -29,12 +29,6 @@ ComputeTimes times_of(const StepSize& step, const PlannedRun& run, const Hardwar
   return times;
 }
 
-// Ranks that have one copy of what is divided together.
-int64_t ranks_of_copy(PlannedSharding sharding, const Mesh& mesh, const PlannedRun& run) {
-  if (sharding != PlannedSharding::hybrid) return mesh.ranks();
-  return run.shard_size > 0 ? run.shard_size : mesh.devices;
-}
-
 void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& times, const PlannedRun& run,
                   const HardwareProfile& profile) {
   const int64_t parts = ranks_of_copy(out.sharding, out.mesh, run), copies = out.mesh.ranks() / parts;
@@ -88,6 +82,11 @@ void add_exchange(Prediction& out, const ModelSize& model, const ComputeTimes& t
 }
 
 }  // namespace
+
+int64_t ranks_of_copy(PlannedSharding sharding, const Mesh& mesh, const PlannedRun& run) {
+  if (sharding != PlannedSharding::hybrid) return mesh.ranks();
+  return run.shard_size > 0 ? run.shard_size : mesh.devices;
+}
 
 std::vector<std::pair<const char*, double>> PlannedMemory::kinds() const {
   return {{"parameters", parameters}, {"gradients", gradients},     {"states", states},     {"buffers", buffers},

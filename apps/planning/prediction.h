@@ -76,6 +76,8 @@ struct Prediction {
   double save_stall_s = 0, save_every_s = 0, waste = 0;
 };
 
+/// Ranks that have one copy of what is divided together.
+int64_t ranks_of_copy(PlannedSharding sharding, const Mesh& mesh, const PlannedRun& run);
 /// Bytes of a rank.
 PlannedMemory memory_of(const ModelSize& model, const StepSize& step, PlannedSharding sharding, const Mesh& mesh,
                         const PlannedRun& run, const HardwareProfile& profile);

@@ -160,6 +160,11 @@ void MeshStrategy::leave_evaluation() const {
   if (evaluation_) evaluation_->end();
 }
 
+void MeshStrategy::return_to_training() const {
+  leave_evaluation();
+  if (parameters_->is_whole()) parameters_->divide();
+}
+
 void MeshStrategy::connect() {
   mesh_ = std::make_unique<detail::MeshGroups>(*process_group(), detail::MeshSizes{.tensor = options_.mesh.tensor,
                                                                                    .shard = options_.mesh.shard,
@@ -245,8 +250,7 @@ void MeshStrategy::agree_on_random() {
 void MeshStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!plan_) return FSDPStrategy::before_forward(module, sync);
   collectives().set_activity("training_step");
-  leave_evaluation();
-  if (parameters_->is_whole()) parameters_->divide();
+  return_to_training();
   parameters_->take_buffers();
   agree_on_random();
   parameters_->begin_step();
@@ -337,7 +341,7 @@ std::optional<StepOutput> MeshStrategy::compute_step(LightningModule&, const Bat
 }
 
 void MeshStrategy::exchange_gradients() {
-  leave_evaluation();
+  return_to_training();
   parameters_->sum_shared_gradients();
   parameters_->require_gradients([&](const Tensor& parameter) { return optimizers_->is_averaged(parameter); });
   optimizers_->end_averages();
@@ -346,7 +350,6 @@ void MeshStrategy::exchange_gradients() {
 
 void MeshStrategy::sync_gradients(Optimizer& optimizer) {
   if (!plan_) return FSDPStrategy::sync_gradients(optimizer);
-  if (parameters_->is_whole()) parameters_->divide();
   exchange_gradients();
 }
 
@@ -354,9 +357,8 @@ void MeshStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure,
                                   const std::optional<Tensor>& found_inf) {
   detail::TensorCalls::stop();
   if (!plan_) return FSDPStrategy::optimizer_step(optimizer, closure, found_inf);
-  leave_evaluation();
   // The data of an epoch may end right after a validation, and the window of the last batches with it.
-  if (parameters_->is_whole()) parameters_->divide();
+  return_to_training();
   if (parameters_->are_there() || (parts_ && !parts_->are_divided()))
     throw Error(
         "[strategies.mesh] parameters are whole in an optimizer's step, which changes this rank's parts of them: "

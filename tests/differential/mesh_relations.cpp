@@ -1,6 +1,4 @@
 // Runs whose ranks divide the layers and what they keep, `strategy: mesh`.
-#include <algorithm>
-
 #include "fulgur/core/text/text.h"
 #include "relation_parts.h"
 
@@ -9,7 +7,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Axes that several ranks have.
+// Axes that several ranks have; twice the one in which most has failed.
 Plan axes_of(SplitMix64& random) {
   return one_of(
       random,
@@ -35,8 +33,8 @@ MeshPlan on_mesh(const Plan& given, SplitMix64& random) {
   // Stages compute the batch of one loader.
   if (has_stages)
     for (const char* key : {"second", "mode"}) plan["data"].erase(key);
-  if (has_parts) plan["model"]["hidden"] = (value_at<int64_t>(plan, "/model/hidden", 4) + 1) / 2 * 2;
   if (has_parts) {
+    plan["model"]["hidden"] = (value_at<int64_t>(plan, "/model/hidden", 4) + 1) / 2 * 2;
     const bool tied = value_at(plan, "/model/tied", false);
     // Layers that share a weight divide it alike, and stages exchange whole values.
     options["tensor_plan"] =

@@ -166,8 +166,8 @@ TEST_CASE("shard: without a pipeline, a step has a few units of the parameters a
   const double nothing = peak_mib(kAlmostNoModel), units = peak_mib({}) - nothing,
                one_unit = peak_mib({"--trainer.strategy.units", "[]"}) - nothing;
   CAPTURE(nothing, units, one_unit);
-  // A quarter of 192 MiB of parameters, and of gradients, and several units: threads of Gloo free the memory of an
-  // exchange after it has ended, on a busy machine later. As one unit, a half of each is there, too, in a step.
+  // A quarter of 192 MiB of parameters, and of gradients, and at most eight units of 12 MiB. As one unit, a half of
+  // each is there, too, in a step.
   CHECK(units < 192.0 / 4 * 2 + 96);
   CHECK(one_unit > 192.0 / 4 * 2 + 192);
 }

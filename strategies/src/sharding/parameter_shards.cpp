@@ -255,16 +255,19 @@ void ParameterShards::note_exchange(size_t what) {
 void ParameterShards::compare_order() {
   if (--until_comparison_ > 0 || groups_.parts().world_size() == 1) return;
   until_comparison_ = kStepsBetweenComparisons;
-  settle_order();
-  compared_ = groups_.parts().start_max({exchanges_, -exchanges_});
+  start_comparison();
 }
 
 void ParameterShards::check_order() {
   if (groups_.parts().world_size() == 1) return;
   const OperationWatch::Unseen unseen;
+  start_comparison();
+  settle_order();
+}
+
+void ParameterShards::start_comparison() {
   settle_order();
   compared_ = groups_.parts().start_max({exchanges_, -exchanges_});
-  settle_order();
 }
 
 void ParameterShards::settle_order() {

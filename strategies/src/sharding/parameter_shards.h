@@ -83,11 +83,11 @@ class ParameterShards {
   /// Compares the parts of this rank with those of the ranks that have copies, bit by bit; all ranks must call it.
   /// Throws a DistributedError that names a parameter of a unit that differs.
   void check_copies();
-  /// Ranks that gather units in different orders would get wrong values of units with the same size. Compares the
-  /// orders with those of the other ranks of this group, once in some calls, and throws a DistributedError in a later
-  /// one. All ranks must call it after the same steps.
+  /// Ranks that gather units in different orders would get wrong values of units with the same size. Each sixteenth
+  /// call starts a comparison with the other ranks of this group, and the sixteenth one after it reads the result,
+  /// without a wait, and throws a DistributedError if the orders differ. All ranks must call it after the same steps.
   void compare_order();
-  /// The same at once, of all until now.
+  /// Compares all until now, and waits for the result.
   void check_order();
   /// Stops watching. Parameters that are not whole can never be read again: the other ranks are gone.
   void abandon() noexcept;
@@ -119,8 +119,9 @@ class ParameterShards {
   void follow();
   void gather(size_t index);
   void arrive(Unit& unit);
-  /// Notes an exchange, of the parts of a unit or of something else about it.
+  /// `what`: the number of a unit that is gathered for operations; that and the number of units for a copy.
   void note_exchange(size_t what);
+  void start_comparison();
   /// Reads the comparison that was started.
   void settle_order();
   /// `was_held`: code outside of passes has had it.

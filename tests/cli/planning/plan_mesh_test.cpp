@@ -429,15 +429,25 @@ TEST_CASE("plan writes the keys of a config for the best sharding") {
 
 TEST_CASE("plan with a global batch size writes keys that can stand beside it") {
   const TemporaryFolder folder;
-  const Words four = gpt({"--devices", "4", "--trainer.global_batch_size", "512", "--batch_size", "4"});
-  const Finished found = trainer(both({"plan"}, four), {.folder = folder.path()});
-  INFO(found.out << found.err);
-  REQUIRE(found.exit_code == 0);
-  for (const char* part : {"Predicted, with the fastest sharding", "Predicted, with the fastest mesh"}) {
-    const std::string keys = keys_below(found.out, part);
-    CAPTURE(keys);
-    CHECK_FALSE(says(keys, "accumulate_grad_batches"));
-  }
+  write_profile(folder / "small.yaml", "0.02");
+  // Here no sharding fits, and no stage with the block: ranks along tensor accumulate.
+  write_profile(folder / "least.yaml", "0.004");
+  const Words two = gpt({"--devices", "2", "--model.n_layer", "1"});
+  const auto keys = [&](const char* profile, const Words& more, const char* part) {
+    const Finished found = trainer(both(both({"plan", "--profile", profile}, two), more), {.folder = folder.path()});
+    INFO(found.out << found.err);
+    REQUIRE(found.exit_code == 0);
+    return keys_below(found.out, part);
+  };
+  const Words global{"--trainer.global_batch_size", "64"}, least{"--profile", "least.yaml"};
+  const MeshReport plan = plan_report(both(both(two, global), least), {.folder = folder.path()})["nodes"][0];
+  REQUIRE(plan["best_mesh"] == "{data: 1, tensor: 2}");
+  for (const MeshReport& one : plan["meshes"])
+    if (one["mesh"]["tensor"] == 2) REQUIRE(one["accumulate"] > 1);
+  CHECK_FALSE(says(keys("least.yaml", global, "Predicted, with the fastest mesh"), "accumulate_grad_batches"));
+  CHECK_FALSE(says(keys("small.yaml", global, "Predicted, with the fastest sharding"), "accumulate_grad_batches"));
+  CHECK(says(keys("least.yaml", {"--trainer.accumulate_grad_batches", "2"}, "Predicted, with the fastest mesh"),
+             "accumulate_grad_batches: 2"));
 }
 
 TEST_CASE(

@@ -162,6 +162,8 @@ class FULGUR_API MeshStrategy final : public FSDPStrategy {
   void exchange_gradients();
   /// Parameters are in what ranks compute with in training afterwards. All ranks must call it.
   void leave_evaluation() const;
+  /// The same, and parameters that an evaluation has gathered are divided. All ranks must call it.
+  void return_to_training() const;
   /// Each parameter, and what stands for it after a run in which no process had all of it.
   std::vector<std::pair<Tensor, Tensor>> lost_parameters() const;
   void give_back() noexcept;
