@@ -459,8 +459,8 @@ std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
     for (const auto& reducer : reducers_) loaded_buckets_.push_back(reducer->buckets());
   start_training(*module_, std::vector(optimizers_));
   const std::weak_ptr<ProcessGroup> group = group_;
-  return detail::make_watched_capture(
-      std::move(graph), device_,
+  launches_ = detail::watch_launches(
+      device_,
       [group] {
         const auto there = group.lock();
         return there ? there->timeout() : std::chrono::milliseconds::max();
@@ -468,6 +468,7 @@ std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
       [group] {
         if (const auto there = group.lock()) there->abort_late_launch();
       });
+  return detail::make_watched_capture(std::move(graph), launches_);
 }
 
 void DDPStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
@@ -588,6 +589,7 @@ void DDPStrategy::abandon() noexcept {
   power_.reset();
   local_.reset();
   group_.reset();
+  launches_.reset();
 }
 
 void DDPStrategy::teardown() noexcept {
@@ -610,6 +612,7 @@ void DDPStrategy::teardown() noexcept {
   unsynced_.reset();
   if (group_) group_->shut_down();
   group_.reset();
+  launches_.reset();
   module_ = nullptr;
 }
 

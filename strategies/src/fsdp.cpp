@@ -19,6 +19,7 @@
 #include "sharding/lost_values.h"
 #include "sharding/optimizer_shards.h"
 #include "sharding/parameter_shards.h"
+#include "sharding/sharded_capture.h"
 #include "sharding/unit_reducer.h"
 
 namespace fulgur {
@@ -432,6 +433,12 @@ std::optional<TensorPart> FSDPStrategy::part_to_save(const Tensor& parameter) co
 
 StateTree FSDPStrategy::optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) {
   return shards_->state_in_parts(optimizer, parts);
+}
+
+std::unique_ptr<GraphCapture> FSDPStrategy::make_graph_capture() {
+  auto graph = DDPStrategy::make_graph_capture();
+  if (!graph || !parameters_) return graph;
+  return detail::make_sharded_capture(std::move(graph), parameters_);
 }
 
 void FSDPStrategy::give_back() noexcept {

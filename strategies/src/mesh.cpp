@@ -523,7 +523,7 @@ StateTree MeshStrategy::optimizer_state_in_parts(const Optimizer& optimizer, std
 }
 
 std::unique_ptr<GraphCapture> MeshStrategy::make_graph_capture() {
-  return divides_module() || divides() ? nullptr : FSDPStrategy::make_graph_capture();
+  return divides_module() ? nullptr : FSDPStrategy::make_graph_capture();
 }
 
 std::string MeshStrategy::describe() const {

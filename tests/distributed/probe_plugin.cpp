@@ -110,7 +110,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "read_whole",
                    "write_whole",
                    "shrink_data",
-                   "replace_memory"});
+                   "replace_memory",
+                   "reads_values"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
@@ -220,6 +221,8 @@ class ProbeNet : public fulgur::LightningModule {
         global_step() == options_.trouble_step && !std::exchange(had_trouble_, true))
       loss =
           options_.trouble == "spike" ? loss + 1000 * loss.detach() : loss * std::numeric_limits<double>::quiet_NaN();
+    // The host waits for the device, which a step that is captured cannot do.
+    if (options_.trouble == "reads_values" && here() && !std::isfinite(loss.item<double>())) return Tensor();
     TORCH_CHECK_WITH(OutOfMemoryError, options_.trouble != "memory_of_two" || !now || batch.size() <= 2,
                      "no memory for more than two samples, as asked for");
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});

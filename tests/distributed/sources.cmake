@@ -16,6 +16,7 @@ set(TEST_SOURCES
   ddp_options_test.cpp
   ddp_resume_test.cpp
   ddp_training_test.cpp
+  fsdp_capture_test.cpp
   fsdp_test.cpp
   global_batch_test.cpp
   launch_test.cpp

@@ -17,12 +17,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook{50};
 
+}  // namespace
+
 /// Launches in progress, and the thread that watches them.
-class Watch {
+class LaunchWatch {
  public:
-  Watch(c10::Device device, std::function<std::chrono::milliseconds()> timeout, std::function<void()> on_late)
+  LaunchWatch(c10::Device device, std::function<std::chrono::milliseconds()> timeout, std::function<void()> on_late)
       : device_(device), timeout_(std::move(timeout)), on_late_(std::move(on_late)), thread_([this] { look(); }) {}
-  ~Watch() {
+  ~LaunchWatch() {
     {
       const std::lock_guard lock(mutex_);
       ends_ = true;
@@ -30,8 +32,8 @@ class Watch {
     wake_.notify_all();
     thread_.join();
   }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  LaunchWatch(const LaunchWatch&) = delete;
+  LaunchWatch& operator=(const LaunchWatch&) = delete;
 
   void launched() {
     c10::Event done(device_.type());
@@ -82,9 +84,11 @@ class Watch {
   std::thread thread_;
 };
 
+namespace {
+
 class WatchedCapture final : public GraphCapture {
  public:
-  WatchedCapture(std::unique_ptr<GraphCapture> inner, std::shared_ptr<Watch> watch)
+  WatchedCapture(std::unique_ptr<GraphCapture> inner, std::shared_ptr<LaunchWatch> watch)
       : inner_(std::move(inner)), watch_(std::move(watch)) {}
   std::shared_ptr<void> enter_stream() override { return inner_->enter_stream(); }
   void record(const std::function<void()>& body) override { inner_->record(body); }
@@ -99,16 +103,19 @@ class WatchedCapture final : public GraphCapture {
 
  private:
   std::unique_ptr<GraphCapture> inner_;
-  std::shared_ptr<Watch> watch_;
+  std::shared_ptr<LaunchWatch> watch_;
 };
 
 }  // namespace
 
-std::unique_ptr<GraphCapture> make_watched_capture(std::unique_ptr<GraphCapture> inner, c10::Device device,
-                                                   std::function<std::chrono::milliseconds()> timeout,
-                                                   std::function<void()> on_late) {
-  return std::make_unique<WatchedCapture>(std::move(inner),
-                                          std::make_shared<Watch>(device, std::move(timeout), std::move(on_late)));
+std::shared_ptr<LaunchWatch> watch_launches(c10::Device device, std::function<std::chrono::milliseconds()> timeout,
+                                            std::function<void()> on_late) {
+  return std::make_shared<LaunchWatch>(device, std::move(timeout), std::move(on_late));
+}
+
+std::unique_ptr<GraphCapture> make_watched_capture(std::unique_ptr<GraphCapture> inner,
+                                                   std::shared_ptr<LaunchWatch> watch) {
+  return std::make_unique<WatchedCapture>(std::move(inner), std::move(watch));
 }
 
 }  // namespace fulgur::detail

@@ -247,6 +247,7 @@ void ParameterShards::check_copies() {
 }
 
 void ParameterShards::note_exchange(size_t what) {
+  if (recorded_) return recorded_->exchanges.push_back(what);
   // FNV-1a, without the bit that a negative number needs.
   constexpr uint64_t kPrime = 1099511628211, kMask = std::numeric_limits<int64_t>::max();
   exchanges_ = static_cast<int64_t>(((static_cast<uint64_t>(exchanges_) ^ (what + 1)) * kPrime) & kMask);
@@ -263,6 +264,33 @@ void ParameterShards::check_order() {
   const OperationWatch::Unseen unseen;
   start_comparison();
   settle_order();
+}
+
+void ParameterShards::begin_recording() {
+  recorded_ = RecordedStep{.exchanges = {}, .orders = orders_, .were_kept = {}, .were_there = {}};
+  for (const Unit& unit : units_) {
+    recorded_->were_kept.push_back(unit.is_kept);
+    recorded_->were_there.push_back(unit.is_there);
+  }
+}
+
+std::vector<size_t> ParameterShards::end_recording() { return std::exchange(recorded_, std::nullopt)->exchanges; }
+
+void ParameterShards::drop_recording() noexcept {
+  stop();
+  pass_ = forward;
+  RecordedStep before = *std::exchange(recorded_, std::nullopt);
+  orders_ = std::move(before.orders);
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    unit.is_kept = before.were_kept[i];
+    if (unit.on_its_way || unit.is_there != before.were_there[i]) put_away(unit);
+    unit.on_its_way.reset();
+  }
+}
+
+void ParameterShards::note_launch(const std::vector<size_t>& exchanges) {
+  for (const size_t what : exchanges) note_exchange(what);
 }
 
 void ParameterShards::start_comparison() {
@@ -390,8 +418,12 @@ void ParameterShards::free(Unit& unit, bool was_held) {
     }
     unit.flat->kept_part().copy_(own);
   }
+  put_away(unit);
+}
+
+void ParameterShards::put_away(Unit& unit) {
   unit.is_there = false;
-  for (const NamedParameter& parameter : parameters) set_storage(parameter.value, unit.away);
+  for (const NamedParameter& parameter : unit.flat->parameters()) set_storage(parameter.value, unit.away);
   clear_storage(unit.whole);
 }
 

@@ -89,6 +89,15 @@ class ParameterShards {
   void compare_order();
   /// Compares all until now, and waits for the result.
   void check_order();
+  /// From here to `end_recording`, a step is recorded (`GraphCapture`), not computed: no gather happens.
+  void begin_recording();
+  /// Returns the gathers of the step, for `note_launch`.
+  std::vector<size_t> end_recording();
+  /// After a recording that has failed, within the step or after it: as if it had not begun. What it has gathered has
+  /// no values, which are not copied to the parts.
+  void drop_recording() noexcept;
+  /// A launch gathers what was recorded, in that order.
+  void note_launch(const std::vector<size_t>& exchanges);
   /// Stops watching. Parameters that are not whole can never be read again: the other ranks are gone.
   void abandon() noexcept;
 
@@ -131,6 +140,7 @@ class ParameterShards {
   void free_all_but(const std::vector<size_t>& wanted, bool kept_too, bool was_held = false);
   void note(size_t unit);
   void start_next();
+  void put_away(Unit& unit);
   void watch();
   void stop() noexcept;
 
@@ -144,6 +154,14 @@ class ParameterShards {
   std::array<Order, 2> orders_;  // by purpose
   Order* order_ = orders_.data();
   int64_t exchanges_ = 0;  // a hash of all exchanges, in their order
+  /// A step that is recorded, and what it changes on the host.
+  struct RecordedStep {
+    std::vector<size_t> exchanges;
+    std::array<Order, 2> orders;
+    std::vector<std::array<bool, 2>> were_kept;  // of each unit
+    std::vector<bool> were_there;
+  };
+  std::optional<RecordedStep> recorded_;
   std::unique_ptr<PendingReduction> compared_;
   int64_t until_comparison_ = 1, first_backwards_ = 2;
   bool follows_ = false;              // this step has gathered in the last order so far

@@ -7,6 +7,7 @@
 #include "fulgur/core/device/recordable_step.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/fsdp.h"
+#include "fulgur/strategies/mesh.h"
 #include "run/evaluation_names.h"
 #include "run/services.h"
 
@@ -29,30 +30,33 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
                              Inside{Hook::optimizer_step, "optimizer_step"},
                              Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
 
-// ddp's work in a step must run entirely on the device.
+// The exchanges of ddp, and of what derives from it, must run entirely on the device.
 std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
   const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
-  if (const auto* fsdp = dynamic_cast<const FSDPStrategy*>(ddp); fsdp && fsdp->divides())
-    return "strategy fsdp gathers the parts of the weights after each step, which is not recorded; use ddp";
-  if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
+  const std::string name = run.strategy->name();
+  if (!ddp) return cat("strategy ", name, " exchanges gradients between processes");
   const DDPStrategy::Options& o = ddp->options();
   if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")
-    return cat("ddp exchanges gradients over ", o.process_group_backend,
+    return cat(name, " exchanges gradients over ", o.process_group_backend,
                ", on the host; set its process_group_backend to nccl");
   if (o.find_unused_parameters)
-    return "ddp's find_unused_parameters is true, for which the host traverses each step's graph; set it to false";
+    return cat(name,
+               "'s find_unused_parameters is true, for which the host looks at each step's gradients; set it to "
+               "false");
   if (o.static_graph)
-    return "ddp's static_graph is true, for which the host treats the first step differently; set it to false";
+    return cat(name, "'s static_graph is true, for which the host treats the first step differently; set it to false");
   if (o.gradient_as_bucket_view)
-    return "ddp's gradient_as_bucket_view is true, which puts gradients in memory that is not recorded; set it to "
-           "false";
+    return cat(name,
+               "'s gradient_as_bucket_view is true, which puts gradients in memory that is not recorded; set it "
+               "to false");
   if (o.compression != DDPStrategy::Compression::none)
-    return cat("ddp's compression is ", enum_text(o.compression),
+    return cat(name, "'s compression is ", enum_text(o.compression),
                ", which the host sets up in each exchange; set it to none");
-  if (o.local_sgd) return "ddp's local_sgd is set, with which steps change when they begin to be local; remove it";
+  if (o.local_sgd)
+    return cat(name, "'s local_sgd is set, with which steps change when they begin to be local; remove it");
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.accumulation != 1)
-    return "ddp exchanges the module's buffers once per accumulation window; set accumulate_grad_batches to 1";
+    return cat(name, " exchanges the module's buffers once per accumulation window; set accumulate_grad_batches to 1");
   if (!run.stages.at(RunningStage::train).loaders.front()->size())
     return "ranks cannot agree on the length of their loaders; use a loader of known length";
   return std::nullopt;
@@ -79,6 +83,18 @@ std::vector<std::pair<std::string, Tensor>> captured_state(const LightningModule
   return state;
 }
 
+std::string why_no_recorder(const RunState& run) {
+  const at::Device device = run.device();
+  if (!device.is_cuda() && !device.is_cpu())
+    return cat("only the CPU and a CUDA device can; this run is on ", device.str());
+  const std::string strategy = cat("strategy ", run.strategy->name());
+  if (device.is_cpu()) return strategy + " has no recorder for the CPU; use one process on one device";
+  if (dynamic_cast<const MeshStrategy*>(run.strategy.get()))
+    return "mesh divides layers among ranks along tensor or pipeline, whose exchanges are not recorded; use data and "
+           "shard alone";
+  return strategy + " computes on several devices in one process";
+}
+
 std::optional<std::string> cannot_capture(const RunState& run) {
   const TrainerOptions& o = run.options;
   if (run.step.manual) return "the module uses manual optimization (automatic_optimization() is false)";
@@ -90,6 +106,8 @@ std::optional<std::string> cannot_capture(const RunState& run) {
   if (o.debug) return "debug is true, which reads values in each step; set it to false";
   if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step; set it to false";
   if (o.check_every > 0) return "check_every is not 0, which reads values in a step; set it to 0";
+  if (const auto* fsdp = dynamic_cast<const FSDPStrategy*>(run.strategy.get()); fsdp && fsdp->offloads())
+    return cat(fsdp->name(), "'s offload is optimizer, whose steps run on the host; set it to none");
   if (run.world_size() > 1) {
     if (auto reason = cannot_capture_exchanges(run)) return reason;
   }

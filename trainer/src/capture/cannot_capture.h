@@ -18,6 +18,8 @@ struct Services;
 
 /// Why the steps of this run cannot be captured, for display; nullopt if they can. Call after `start_training`.
 std::optional<std::string> cannot_capture(const RunState& run);
+/// Why the run's strategy has no recorder.
+std::string why_no_recorder(const RunState& run);
 /// Why the steps of this stage cannot be captured on the CPU, whose recorder is `graph` or nullptr.
 std::optional<std::string> cannot_capture_evaluation(const RunState& run, RunningStage stage,
                                                      const GraphCapture* graph);

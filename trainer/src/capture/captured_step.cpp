@@ -274,10 +274,13 @@ bool CapturedStep::optimizer_numbers_keep_changing() {
 
 bool CapturedStep::Held::is_replaced() const {
   if (!tensor.has_storage()) return false;
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() !=
-             memory.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ||
-         tensor.const_data_ptr() != memory.const_data_ptr() || tensor.sizes() != memory.sizes() ||
-         tensor.strides() != memory.strides() || tensor.scalar_type() != memory.scalar_type();
+  const auto storage_of = [](const Tensor& of) {
+    return of.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  };
+  // The memory of parameters that a strategy divides cannot be read between steps.
+  return storage_of(tensor) != storage_of(memory) || tensor.storage_offset() != memory.storage_offset() ||
+         tensor.sizes() != memory.sizes() || tensor.strides() != memory.strides() ||
+         tensor.scalar_type() != memory.scalar_type();
 }
 
 std::optional<std::string> CapturedStep::replaced_memory() const {

@@ -576,15 +576,7 @@ void TrainingStep::start_capturing() {
           ? std::nullopt
           : std::optional<std::string>("the module's class is not known; pass it to fit() with its own type");
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run_.strategy->make_graph_capture();
-  if (!reason && !graph) {
-    const std::string strategy = cat("strategy ", run_.strategy->name());
-    if (run_.device().is_cuda())
-      reason = strategy + " computes on several devices in one process";
-    else if (run_.device().is_cpu())
-      reason = strategy + " has no recorder for the CPU; use one process on one device";
-    else
-      reason = cat("only the CPU and a CUDA device can; this run is on ", run_.device().str());
-  }
+  if (!reason && !graph) reason = why_no_recorder(run_);
   if (!reason) reason = cannot_capture(run_);
   if (!reason && graph->compares_recordings()) reason = cannot_keep_bits(run_);
   if (graph) {

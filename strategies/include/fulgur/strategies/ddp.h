@@ -17,6 +17,7 @@ namespace fulgur {
 namespace detail {
 class C10dCollectives;
 class GradientExchange;
+class LaunchWatch;
 class LocalSgd;
 class PowerSgd;
 class TensorAverage;
@@ -143,6 +144,8 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   bool syncs_after_backward_ = false;
   std::shared_ptr<Precision> precision_;
   std::shared_ptr<ProcessGroup> group_;
+  /// Of captured steps. Until the end: what handles an exception of the fit may wait for the device.
+  std::shared_ptr<detail::LaunchWatch> launches_;
   SingleProcessCollectives alone_;
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;

@@ -77,6 +77,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   bool divides_all() const {
     return divides_ && (options_.sharding == Sharding::parameters || options_.sharding == Sharding::hybrid);
   }
+  /// Whether optimizers step in host memory, if the run is on a GPU.
+  bool offloads() const { return divides_ && options_.offload != Offload::none; }
   /// Whether the model of a config is created so.
   virtual bool defers_init() const { return divides_all() && options_.deferred_init; }
   /// Throws a ConfigError for what does not work with this sharding.
@@ -110,7 +112,8 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   bool saves_parts() const override { return options_.state_dict_type == StateDictType::sharded && shards_ != nullptr; }
   std::optional<TensorPart> part_to_save(const Tensor& parameter) const override;
   StateTree optimizer_state_in_parts(const Optimizer& optimizer, std::vector<TensorPart>& parts) override;
-  std::unique_ptr<GraphCapture> make_graph_capture() override { return nullptr; }
+  /// Steps are recorded with their exchanges, those of divided parameters too.
+  std::unique_ptr<GraphCapture> make_graph_capture() override;
   /// The optimizers then step whole parameters again, and have lost the divided states; checkpoints have them.
   void abandon() noexcept override;
   void teardown() noexcept override;
