@@ -111,7 +111,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "write_whole",
                    "shrink_data",
                    "replace_memory",
-                   "reads_values"});
+                   "reads_values",
+                   "stop_and_throw"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
@@ -162,7 +163,11 @@ class ProbeNet : public fulgur::LightningModule {
   // Between steps, of which captured ones do not run training_step.
   int on_train_batch_start(const Batch& batch, int64_t batch_idx) override {
     if (options_.trouble == "skip_epoch" && batch_idx == options_.trouble_step) return -1;
+    // The other ranks have launched a step that waits for this one.
+    if (options_.trouble == "stop_and_throw" && !here() && global_step() == options_.trouble_step + 1)
+      throw std::runtime_error("trouble between steps, as asked for");
     if (!here() || global_step() != options_.trouble_step) return 0;
+    if (options_.trouble == "stop_and_throw") ::raise(SIGSTOP);
     if (options_.trouble == "kill_between") ::raise(SIGKILL);
     if (options_.trouble == "stop_between") ::raise(SIGSTOP);
     if (options_.trouble == "replace_memory") last_->bias.set_data(at::zeros({2}));
