@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "differences.h"
+#include "exchange_log.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "lowering.h"
@@ -36,11 +37,13 @@ struct CapturedProgram::Parts {
   detail::MemoryPlan memory;
   std::unordered_map<c10::StorageImpl*, std::string> names;  // of options.state
   std::vector<at::Generator> generators;
+  detail::ExchangeLog exchanges;    // of the recorded step, until they are not repeated any more
   std::optional<SavedState> after;  // of what existed before the step, and of its results that something refers to
-  bool prepared = false, has_state = true;
+  bool prepared = false, has_state = true, repeats_step = false;
   torch::jit::Stack stack;
 
   void call(ReplayCall& one);
+  void run();
   void keep_results();
   std::string writer_of(const std::vector<c10::StorageImpl*>& storages) const;
   detail::KnownState known() const;
@@ -61,6 +64,11 @@ void CapturedProgram::Parts::call(ReplayCall& one) {
     detail::exchange_memory(one.exchanged, results);
   }
   stack.clear();
+}
+
+void CapturedProgram::Parts::run() {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (ReplayCall& one : lowered.calls) call(one);
 }
 
 void CapturedProgram::Parts::keep_results() {
@@ -108,7 +116,10 @@ std::unique_ptr<CapturedProgram> CapturedProgram::record(const std::function<voi
   parts->options = std::move(options);
   const detail::KnownState known =
       parts->options.previous ? parts->options.previous->parts_->known() : detail::KnownState();
-  parts->raw = detail::record_calls(step, parts->options, known);
+  {
+    const detail::KeepExchanges keep(parts->exchanges);
+    parts->raw = detail::record_calls(step, parts->options, known);
+  }
   parts->uses = detail::storage_uses(parts->raw.calls);
   parts->generators = parts->raw.before.generators();
   for (const auto& [name, tensor] : std::exchange(parts->options.state, {}))
@@ -152,16 +163,21 @@ std::optional<std::string> CapturedProgram::check_replay(bool undo) {
   if (!p.prepared || !p.after)
     throw Error("[CapturedProgram.check_replay] a replay is compared after prepare(), while the states are kept.");
   p.raw.before.restore();
-  replay();
+  {
+    const detail::RepeatExchanges repeat(p.exchanges);
+    p.run();
+  }
   const SavedState replayed = SavedState::now(*p.after);
   std::optional<std::string> found;
   if (p.after->generators_differ_from(replayed))
     found = "a replay draws other random numbers than the step, in which host code seeds a generator or draws itself";
+  else if (p.exchanges.differs)
+    found = "a replay sends other values to the other processes than the step";
   else if (const auto differing = p.after->differing(replayed); !differing.empty())
     found = cat("a replay gives other values than the step in ", differing.size(),
                 " of the tensors that it uses; the first is ", p.writer_of(differing));
   p.after->restore();
-  if (undo) p.raw.before.restore();
+  if (undo) this->undo();
   return found;
 }
 
@@ -169,6 +185,7 @@ void CapturedProgram::undo() {
   if (!parts_->has_state) throw Error("[CapturedProgram.undo] the state before the step was forgotten.");
   parts_->keep_results();
   parts_->raw.before.restore();
+  parts_->repeats_step = true;
 }
 
 void CapturedProgram::forget_state() {
@@ -179,8 +196,13 @@ void CapturedProgram::forget_state() {
 
 void CapturedProgram::replay() {
   if (!parts_->prepared) throw Error("[CapturedProgram.replay] a program is replayed after prepare().");
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (ReplayCall& one : parts_->lowered.calls) parts_->call(one);
+  if (!parts_->repeats_step) return parts_->run();
+  {
+    const detail::RepeatExchanges repeat(parts_->exchanges);
+    parts_->run();
+  }
+  parts_->repeats_step = false;
+  parts_->exchanges = {};
 }
 
 CaptureSummary CapturedProgram::summary() const {

@@ -8,11 +8,11 @@
 namespace fulgur::detail {
 
 // Several chains, so that it takes about the time of reading the memory.
-uint64_t checksum_of(const c10::StorageImpl& storage) {
+uint64_t checksum_of(std::span<const std::byte> bytes) {
   constexpr uint64_t kPrime = 0x9E3779B97F4A7C15;
   constexpr size_t kChains = 4;
-  const auto* from = static_cast<const std::byte*>(storage.data());
-  size_t left = storage.nbytes();
+  const std::byte* from = bytes.data();
+  size_t left = bytes.size();
   std::array<uint64_t, kChains> sums{1, 2, 3, 4}, words{};
   for (; left >= sizeof(words); left -= sizeof(words), from += sizeof(words)) {
     std::memcpy(words.data(), from, sizeof(words));
@@ -26,6 +26,10 @@ uint64_t checksum_of(const c10::StorageImpl& storage) {
   uint64_t sum = 0;
   for (const uint64_t one : sums) sum = (sum ^ one ^ (one >> 29)) * kPrime;
   return sum;
+}
+
+uint64_t checksum_of(const c10::StorageImpl& storage) {
+  return checksum_of({static_cast<const std::byte*>(storage.data()), storage.nbytes()});
 }
 
 bool HostWrites::is_compared(c10::StorageImpl* storage) const {

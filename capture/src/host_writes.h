@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -10,6 +11,7 @@
 
 namespace fulgur::detail {
 
+uint64_t checksum_of(std::span<const std::byte> bytes);
 uint64_t checksum_of(const c10::StorageImpl& storage);
 
 /// Finds code of the host that writes the memory of tensors between the operations of a step, as by `data_ptr()` or an

@@ -8,11 +8,14 @@
 #include "distributed/backend_rules.h"
 #include "distributed/gradient_reducer.h"
 #include "distributed/process_group_impl.h"
+#include "distributed/recorded_exchange.h"
 #include "distributed/same_ranks.h"
 #include "distributed/tensor_average.h"
 #include "distributed/unsynced_gradients.h"
 #include "distributed/watched_capture.h"
+#include "fulgur/capture/step_capture.h"
 #include "fulgur/core/device/accelerator.h"
+#include "fulgur/core/device/recorded_step.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/sync_norm.h"
@@ -148,6 +151,7 @@ void DDPStrategy::attach(LightningModule& module) {
               ". Use fulgur::nn::BatchNorm1d, 2d or 3d, which take the same options and weights."));
   }
   if (!group_) return;
+  if (device_.is_cpu()) recorded_ = std::make_unique<detail::RecordedExchange>(*group_);
   if (sync_batchnorm_ && nn::sync_norms_over(module, &group_->collectives()) == 0)
     log::warn("strategies.nothing_to_sync", "sync_batchnorm is true, but the module has no batch norm layer");
   std::vector<Tensor> tensors;
@@ -335,8 +339,14 @@ void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   });
   put_back_buffers(module);
   const bool exchanges = sync == GradSync::now && !is_local_step();
-  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, exchanges))
-    take_from_rank_0(own_buffers(module));
+  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, exchanges)) take_buffers_from_rank_0(module);
+}
+
+void DDPStrategy::take_buffers_from_rank_0(const LightningModule& module) {
+  const std::vector<Tensor> buffers = own_buffers(module);
+  // Of ranks that capture steps, each may capture others.
+  if (recorded_) return recorded_->take_from_rank_0(buffers);
+  take_from_rank_0(buffers);
 }
 
 bool DDPStrategy::has_own_buffers() const {
@@ -394,6 +404,11 @@ void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
     return;
   }
   group_->collectives().set_activity("backward");
+  if (recorded_ && is_recording_cpu_step()) {
+    module.backward(loss, options);
+    for (auto& reducer : reducers_) recorded_->average_gradients(*reducer);
+    return;
+  }
   std::vector<detail::GradientExchange*> used;
   for (auto& reducer : reducers_) {
     const bool wanted = options.inputs.empty() ? reducers_.size() == 1 || reducer->needs_any_gradient()
@@ -450,8 +465,11 @@ void DDPStrategy::after_step(LightningModule& module, int64_t global_step) {
 
 std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
   const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
-  auto graph = accelerator ? accelerator->make_graph_capture(device_.index()) : nullptr;
+  auto graph = device_.is_cpu() ? make_step_capture()
+               : accelerator    ? accelerator->make_graph_capture(device_.index())
+                                : nullptr;
   if (!graph || !group_ || !module_) return graph;
+  if (device_.is_cpu()) return graph;
   // A Reducer keeps the AccumulateGrad nodes, and those keep the stream they were created on. The legacy stream cannot
   // be captured.
   const auto on_its_stream = graph->enter_stream();
@@ -588,6 +606,7 @@ void DDPStrategy::abandon() noexcept {
   unsynced_.reset();
   power_.reset();
   local_.reset();
+  recorded_.reset();
   group_.reset();
   launches_.reset();
 }
@@ -610,6 +629,7 @@ void DDPStrategy::teardown() noexcept {
   syncs_buffers_next_ = true;
   average_.reset();
   unsynced_.reset();
+  recorded_.reset();
   if (group_) group_->shut_down();
   group_.reset();
   launches_.reset();

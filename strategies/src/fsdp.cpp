@@ -436,6 +436,7 @@ StateTree FSDPStrategy::optimizer_state_in_parts(const Optimizer& optimizer, std
 }
 
 std::unique_ptr<GraphCapture> FSDPStrategy::make_graph_capture() {
+  if (divides_ && device().is_cpu()) return nullptr;
   auto graph = DDPStrategy::make_graph_capture();
   if (!graph || !parameters_) return graph;
   return detail::make_sharded_capture(std::move(graph), parameters_);

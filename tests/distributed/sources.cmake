@@ -7,6 +7,7 @@ set(TEST_SOURCES
   ddp_divergence_test.cpp
   ddp_faults_test.cpp
   ddp_gpt_test.cpp
+  ddp_capture_test.cpp
   ddp_gpu_test.cpp
   memory_gpu_test.cpp
   ddp_group_of_one_test.cpp

@@ -30,15 +30,17 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
                              Inside{Hook::optimizer_step, "optimizer_step"},
                              Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
 
-// The exchanges of ddp, and of what derives from it, must run entirely on the device.
+// The exchanges of ddp, and of what derives from it, must run entirely on the device, or on the CPU be operations.
 std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
   const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
   const std::string name = run.strategy->name();
   if (!ddp) return cat("strategy ", name, " exchanges gradients between processes");
   const DDPStrategy::Options& o = ddp->options();
-  if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")
-    return cat(name, " exchanges gradients over ", o.process_group_backend,
-               ", on the host; set its process_group_backend to nccl");
+  const bool is_on_cpu = run.device().is_cpu();
+  const char* const recorded = is_on_cpu ? "gloo" : "nccl";
+  if (o.process_group_backend != "auto" && o.process_group_backend != recorded)
+    return cat(name, " exchanges gradients over ", o.process_group_backend, is_on_cpu ? "" : ", on the host",
+               "; set its process_group_backend to ", recorded);
   if (o.find_unused_parameters)
     return cat(name,
                "'s find_unused_parameters is true, for which the host looks at each step's gradients; set it to "
@@ -88,7 +90,7 @@ std::string why_no_recorder(const RunState& run) {
   if (!device.is_cuda() && !device.is_cpu())
     return cat("only the CPU and a CUDA device can; this run is on ", device.str());
   const std::string strategy = cat("strategy ", run.strategy->name());
-  if (device.is_cpu()) return strategy + " has no recorder for the CPU; use one process on one device";
+  if (device.is_cpu()) return strategy + " has no recorder for the CPU; use ddp, or one process on one device";
   if (dynamic_cast<const MeshStrategy*>(run.strategy.get()))
     return "mesh divides layers among ranks along tensor or pipeline, whose exchanges are not recorded; use data and "
            "shard alone";

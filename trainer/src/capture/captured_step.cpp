@@ -372,6 +372,13 @@ void CapturedStep::refuse_difference(const Recording& recording, const std::stri
                   "step, or set trainer.capture to false."));
 }
 
+void CapturedStep::refuse_second_exchange(const std::string& what) const {
+  throw Error(
+      cat("[trainer.capture] a step that is captured by several ranks must be recorded when it is computed, since "
+          "its exchanges cannot be repeated; it was not: ",
+          what, ". Set trainer.capture to false."));
+}
+
 bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batch_idx) {
   const PlannedOptimizer& planned = run_.plan.optimizers.front();
   if (!recorded_) remember_modes();
@@ -415,6 +422,9 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     if (executed) recording.graph->undo_step();
     run_.captured.effects_done = run_.captured.effects;
     undo_step(recording.gradients_before, losses);
+    // An eager step would exchange a second time, and the other ranks would not.
+    if (exchanges_when_recorded() && !executed) throw;
+    if (exchanges_when_recorded() && is_right) refuse_second_exchange(what);
     if (!is_right) refuse_difference(recording, what);
     if (what.find("not permitted when stream is capturing") != what.npos)
       what +=
@@ -444,6 +454,9 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     return false;
   }
   if (changing_ || rate || replaced || !recording.output.loss.defined()) {
+    if (exchanges_when_recorded())
+      refuse_second_exchange(replaced ? cat("the step replaces the memory of '", *replaced, "'")
+                                      : "training_step returned no loss");
     undo_step(recording.gradients_before, losses);
     run_.captured.effects_done = run_.captured.effects;
     if (replaced)

@@ -143,6 +143,9 @@ class CapturedStep {
   /// Why launches of the recording that was just made would not do what the step does on the host.
   std::optional<std::string> cannot_replay_host_code() const;
   [[noreturn]] void refuse_difference(const Recording& recording, const std::string& what) const;
+  /// With several ranks on the CPU, recording a step executes it, with its exchanges.
+  bool exchanges_when_recorded() const { return run_.world_size() > 1 && graph_->compares_recordings(); }
+  [[noreturn]] void refuse_second_exchange(const std::string& what) const;
   /// The output of a step that was executed while it was recorded, and cannot be replayed.
   StepOutput accept(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);

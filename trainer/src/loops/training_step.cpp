@@ -600,6 +600,7 @@ void TrainingStep::start_capturing() {
                                                return output;
                                              });
   captured_->set_prefetcher(prefetcher_);
+  if (run_.world_size() > 1 && run_.device().is_cpu()) services_.finite.begin_capture_by_ranks();
 }
 
 void TrainingStep::end_window() {

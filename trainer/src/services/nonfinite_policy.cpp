@@ -334,7 +334,7 @@ std::optional<std::string> NonFinitePolicy::bad_weight(const NamedTensors& weigh
 std::vector<int64_t> NonFinitePolicy::find_ranks() const {
   std::vector<int64_t> ranks;
   if (run_.world_size() == 1) return ranks;
-  if (settings_.policy == OnNonFinite::raise) {
+  if (settings_.policy == OnNonFinite::raise || ranks_capture_) {
     if (own_loss_is_bad_) ranks.push_back(run_.rank());
     return ranks;
   }

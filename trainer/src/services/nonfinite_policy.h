@@ -69,6 +69,9 @@ class NonFinitePolicy {
   void note_progress() { finite_since_rollback_ = true; }
   /// A callback requests a rollback because of `what`, such as `the loss is 12`, at the current position.
   NonFiniteDecision roll_back_for(const std::string& what);
+  /// On the CPU, with several ranks of which each may capture other steps: from now on, they exchange nothing in a
+  /// step, and judge losses together with each row of metrics, as on a GPU.
+  void begin_capture_by_ranks() { watches_on_cpu_ = ranks_capture_ = true; }
   /// Whether a step's gradients decide if it is made or skipped.
   bool judges_gradients() const;
   /// Checks each loss, before its backward.
@@ -185,6 +188,7 @@ class NonFinitePolicy {
   // reported batches.
   bool own_loss_is_bad_ = false;
   bool watches_on_cpu_ = false;  // steps on the CPU are captured, so that losses are not checked one by one
+  bool ranks_capture_ = false;   // and each rank others
   std::vector<int64_t> bad_ranks_;
 };
 

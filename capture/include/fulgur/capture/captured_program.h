@@ -84,8 +84,9 @@ class FULGUR_API CapturedProgram {
   /// the step used and that still exist, and the generators. Names what differs and the operation that wrote it. Ends
   /// with the state after the eager step, or before it if `undo`.
   std::optional<std::string> check_replay(bool undo = false);
-  /// Gives the tensors and generators that the recorded step used the values that they had before it. Not after
-  /// `forget_state`.
+  /// Gives the tensors and generators that the recorded step used the values that they had before it. The next replay
+  /// repeats this step: it gets what the exchanges (`ExchangeOperation`) of the step have given, and exchanges nothing.
+  /// Not after `forget_state`.
   void undo();
   /// Frees the copies of the states before and after the recorded step, which `check_replay` and `undo` need.
   void forget_state();

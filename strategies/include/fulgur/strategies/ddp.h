@@ -20,6 +20,7 @@ class GradientExchange;
 class LaunchWatch;
 class LocalSgd;
 class PowerSgd;
+class RecordedExchange;
 class TensorAverage;
 class UnsyncedGradients;
 }  // namespace detail
@@ -97,7 +98,8 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   Tensor gather(const Tensor& parameter) override;
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;
-  /// Exchanges are recorded too; the reducers are recreated on the recording stream.
+  /// Exchanges are recorded too. On a GPU, the reducers are recreated on the recording stream; on the CPU, recorded
+  /// steps exchange what reducers would, after the backward.
   std::unique_ptr<GraphCapture> make_graph_capture() override;
   /// Contains the buckets of the reducers, since with three or more ranks the last bits of a sum depend on them.
   StateTree state() const override;
@@ -121,6 +123,8 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);
+  /// The buffers of a step.
+  void take_buffers_from_rank_0(const LightningModule& module);
   /// Whether this rank's buffers may differ from rank 0's and the next forward uses them as they are.
   bool has_own_buffers() const;
   void put_back_buffers(const LightningModule& module);
@@ -146,6 +150,7 @@ class FULGUR_API DDPStrategy : public Strategy, public SameRanks {
   std::shared_ptr<ProcessGroup> group_;
   /// Of captured steps. Until the end: what handles an exception of the fit may wait for the device.
   std::shared_ptr<detail::LaunchWatch> launches_;
+  std::unique_ptr<detail::RecordedExchange> recorded_;  ///< on the CPU
   SingleProcessCollectives alone_;
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;
