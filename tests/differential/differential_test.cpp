@@ -125,6 +125,9 @@ TEST_CASE("seeds: the program with SIGUSR1 before or after its training equals a
 TEST_CASE("seeds: captured steps on the CPU equal eager ones, bit for bit") {
   for_all_seeds(captured_equals_eager_on_cpu);
 }
+TEST_CASE("seeds: captured steps of several ranks on the CPU equal eager ones, bit for bit") {
+  for_all_seeds(captured_ranks_equal_eager, 100);
+}
 TEST_CASE("seeds: captured steps equal eager ones", "[gpu]") {
   require_gpus_of_forks(1);
   for_all_seeds(captured_equals_eager, 12);

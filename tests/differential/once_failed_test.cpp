@@ -64,6 +64,13 @@ TEST_CASE("once failed: a window that the data end after a validation is a step 
     "eval_batch_size": 1}, "optimizer": {"class_path": "SGD"}, "callbacks": [], "events": {}})");
 }
 
+TEST_CASE("once failed: parameters that learn from the step on that would be recorded") {
+  check(captured_ranks_equal_eager, R"({"seed_everything": 156, "trainer": {"max_epochs": 4}, "model": {},
+    "data": {"batch_size": 1, "num_train": 6}, "optimizer": {"class_path": "Muon"},
+    "callbacks": [{"class_path": "Finetuning", "init_args": {"freeze": ["first.*"],
+      "unfreeze": [{"pattern": "first.*", "at": "1ep"}]}}], "events": {}})");
+}
+
 TEST_CASE("once failed: tokens of ranks are counted when a run stops inside an epoch") {
   check(ranks_equal_one, R"({"seed_everything": 1,
     "trainer": {"max_epochs": 2, "accumulate_grad_batches": 2, "val_check_interval": 0.5},

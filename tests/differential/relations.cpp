@@ -79,10 +79,10 @@ void without_rare_branches(Plan& plan) {
   for (const char* key : {"no_loss_every", "nan_every"}) plan["model"].erase(key);
 }
 
-Plan capture_config(const Plan& plan, const fs::path& where, const char* device, bool captures) {
-  Plan config = config_of(plan, where);
+Plan capture_config(const Plan& plan, const fs::path& where, const char* device, bool captures, int64_t ranks = 1) {
+  Plan config = config_of(plan, where, ranks);
   config["trainer"]["accelerator"] = device;
-  config["trainer"]["devices"] = 1;
+  config["trainer"]["devices"] = ranks;
   config["trainer"]["capture"] = captures;
   config["trainer"]["callbacks"][0]["class_path"] = "DifferentialEvents";
   return config;
@@ -90,17 +90,18 @@ Plan capture_config(const Plan& plan, const fs::path& where, const char* device,
 
 bool overrides_inner_hook(const Ended& ended) { return ended.text.find(" overrides ") != std::string::npos; }
 
-// In one process, or in two of which the first ends by a signal between two steps.
-Ended fit_in_parts(const Plan& config, const fs::path& where, SplitMix64& random) {
-  if (random.below(3) > 0 || value_at(config, "/trainer/callbacks/0/init_args/clock", false)) return fit(config, where);
+// At once, or in two parts of which the first ends by a signal between two steps.
+Ended fit_in_parts(const Plan& config, const fs::path& where, SplitMix64& random, int64_t ranks = 1) {
+  if (random.below(3) > 0 || value_at(config, "/trainer/callbacks/0/init_args/clock", false))
+    return fit(config, where, ranks);
   Plan first = config, rest = config;
   Plan& events = first["trainer"]["callbacks"][0]["init_args"];
   events["kill_at"] = 1 + random.below(16);
   events["kill_by"] = "SIGTERM";
-  const Ended cut = fit(first, where);
+  const Ended cut = fit(first, where, ranks);
   if (!ended_by(first, cut)) return cut;
   rest["ckpt_path"] = "auto";
-  return fit(rest, where);
+  return fit(rest, where, ranks);
 }
 
 }  // namespace
@@ -113,6 +114,36 @@ Verdict captured_equals_eager_on_cpu(const Plan& given, const fs::path& folder) 
   const fs::path eager = folder / "eager", captured = folder / "captured";
   if (auto bad = trouble("eager", fit(capture_config(plan, eager, "cpu", false), eager))) return *bad;
   const Ended ended = fit_in_parts(capture_config(plan, captured, "cpu", true), captured, random);
+  if (auto bad = trouble("captured", ended)) return *bad;
+  const Verdict verdict = compared("eager and captured steps", eager, captured);
+  if (verdict.bad()) return {verdict.kind, verdict.text + tail(ended.text)};
+  if (seen_in(eager) != seen_in(captured)) return {Kind::differs, "captured steps saw other samples"};
+  return ended.text.find("capture: the step is captured") == std::string::npos ? kNoMatter : verdict;
+}
+
+Verdict captured_ranks_equal_eager(const Plan& given, const fs::path& folder) {
+  SplitMix64 random = random_of(given, 31);
+  const int64_t ranks = 2 + static_cast<int64_t>(random.below(2));
+  Plan plan = shared_out(given, ranks, /*even=*/false);
+  without_rare_branches(plan);
+  // These are refused, and most plans have one of them.
+  for (const char* key : {"sharding", "mesh"}) plan.erase(key);
+  for (const char* key : {"unused", "manual", "manual_steps"}) plan["model"].erase(key);
+  for (const char* key : {"debug", "detect_anomaly", "check_every"}) plan["trainer"].erase(key);
+  for (const char* name : {"GradientMonitor", "SpikeDetection"}) without_callback(plan, name);
+  if (random.below(4) > 0) plan["data"].erase("kind");
+  if (value_at<std::string>(plan, "/optimizer/class_path", "") == "LBFGS")
+    plan["optimizer"] = {{"class_path", "AdamW"}, {"init_args", {{"lr", 0.01}}}};
+  if (plan["trainer"].contains("on_nonfinite"))
+    plan["trainer"]["on_nonfinite"] = one_of(random, {"skip", "raise", "off"});
+  const fs::path eager = folder / "eager", captured = folder / "captured";
+  const auto config = [&](const fs::path& where, bool captures) {
+    Plan made = capture_config(plan, where, "cpu", captures, ranks);
+    made["trainer"].erase("sync_batchnorm");
+    return made;
+  };
+  if (auto bad = trouble("eager", fit(config(eager, false), eager, ranks))) return allowed(*bad);
+  const Ended ended = fit_in_parts(config(captured, true), captured, random, ranks);
   if (auto bad = trouble("captured", ended)) return *bad;
   const Verdict verdict = compared("eager and captured steps", eager, captured);
   if (verdict.bad()) return {verdict.kind, verdict.text + tail(ended.text)};

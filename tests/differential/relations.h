@@ -41,6 +41,8 @@ Verdict schedules_follow_samples(const Plan& plan, const std::filesystem::path& 
 Verdict signalled_program_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 /// With every option of a plan; some of the captured runs are killed and resumed.
 Verdict captured_equals_eager_on_cpu(const Plan& plan, const std::filesystem::path& folder);
+/// The same of two or three ranks of ddp.
+Verdict captured_ranks_equal_eager(const Plan& plan, const std::filesystem::path& folder);
 /// On CUDA devices, real or simulated.
 Verdict captured_equals_eager(const Plan& plan, const std::filesystem::path& folder);
 

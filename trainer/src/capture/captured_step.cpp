@@ -587,12 +587,19 @@ void CapturedStep::look_at(const HostNumbers& numbers, bool last) {
   if (!before) before = numbers;
 }
 
+std::vector<bool> CapturedStep::which_learn() const {
+  std::vector<bool> learn;
+  for (const auto& [name, value] : unique_parameters(*run_.model)) learn.push_back(value.requires_grad());
+  return learn;
+}
+
 std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
   struct Step {
     Step(CapturedStep& captured, bool is_alike) : step(captured), alike(is_alike), last(captured.last_of_window()) {}
     ~Step() {
       if (std::uncaught_exceptions() > exceptions) return;
       const HostNumbers numbers = step.services_.logs.take_noted();
+      if (!step.recorded_) step.warm_up_ = {.learn = step.which_learn(), .layout = step.optimizer_->layout()};
       if (alike) step.look_at(numbers, last);
       if (step.recorded_ && step.changing_) step.give_up_for_number(global_step);
     }
@@ -643,6 +650,10 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (!now_->recorded) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;
     if (const std::string why = why_unreadable(batch); !why.empty()) return give_up(why), std::nullopt;
+    // A recording cannot make the state of the optimizer.
+    if (!recorded_ &&
+        (warm_up_.learn != which_learn() || (first_of_window() && warm_up_.layout != optimizer_->layout())))
+      warm_ups_ = windows_ = 0;
     if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
         (!recorded_ && !first_of_window()))
       return std::nullopt;

@@ -113,6 +113,8 @@ class CapturedStep {
   bool optimizer_numbers_keep_changing();
   /// The name of a parameter or buffer whose memory was replaced since the first recording began.
   std::optional<std::string> replaced_memory() const;
+  /// Of each parameter, whether it requires gradients.
+  std::vector<bool> which_learn() const;
   std::vector<Tensor> gradients() const;
   void set_gradients(const std::vector<Tensor>& gradients) const;
   bool gradients_are(const std::vector<Tensor>& others) const;
@@ -211,6 +213,12 @@ class CapturedStep {
   int64_t evaluations_ = 0, evaluations_seen_ = 0;
   int64_t launched_before_ = 0, short_lives_ = 0;  // launches when recordings were last discarded; how often in a row
                                                    // that was soon
+  /// What the last eager step before a recording has used.
+  struct WarmUp {
+    std::vector<bool> learn;
+    int64_t layout = 0;
+  };
+  WarmUp warm_up_;
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
   int64_t pool_bytes_ = 0;      // size of the recordings' pool
   int64_t batches_ = 0;         // batches of the fit so far
