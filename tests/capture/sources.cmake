@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   captured_program_test.cpp
+  exchange_operation_test.cpp
   host_writes_test.cpp
   networks_test.cpp
   operation_watch_test.cpp
