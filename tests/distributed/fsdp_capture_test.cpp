@@ -139,6 +139,8 @@ TEST_CASE("fsdp: on two GPUs, what keeps steps from being captured is named, wit
   const auto [plan, reason, advice] = GENERATE(table<Plan, std::string, std::string>(
       {{Plan{"optimizer", {"--trainer.strategy.offload", "optimizer"}}, "fsdp's offload is optimizer",
         "set it to none"},
+       {Plan{"parameters", {"--model.trouble", "copies_values", "--model.trouble_rank", "0"}},
+        "Cannot copy between CPU and CUDA tensors. The step synchronizes", "keep values on the device"},
        {Plan{"gradients", {"--trainer.strategy.find_unused_parameters", "true"}},
         "fsdp's find_unused_parameters is true", "set it to false"},
        {Plan{"mesh",
@@ -151,6 +153,7 @@ TEST_CASE("fsdp: on two GPUs, what keeps steps from being captured is named, wit
   CHECK(says(run.err, "the steps are not captured: "));
   CHECK(says(run.err, reason));
   CHECK(says(run.err, advice));
+  CHECK_FALSE(says(run.err, "pin_memory"));
   CHECK(says(read_text(folder / "report.json"), "\"captured_batches\": 0"));
 }
 

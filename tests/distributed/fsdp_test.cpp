@@ -523,6 +523,18 @@ TEST_CASE("fsdp: ranks that gather units of the same size in different orders ar
     CHECK(says(runs[0].err, "rank 0 has read 'layer0.weight', and rank 1 'layer3.weight' in its place"));
 }
 
+TEST_CASE("fsdp: on two GPUs, a rank that gathers one unit more than the others is named with that unit", "[gpu]") {
+  require_gpus(2);
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), 2, "parameters",
+                        kAdam + Arguments{"--model", "ProbeStages", "--model.trouble", "reads_more",
+                                          "--trainer.accelerator", "cuda", "--trainer.max_steps", "2",
+                                          "--trainer.strategy.units", "[first, layer0, layer1, layer2, layer3, last]"});
+  CHECK(all_exit(runs, 5));
+  INFO(runs[0].err);
+  CHECK(says(runs[0].err, "rank 0 has read nothing, and rank 1 'layer2.weight' in its place"));
+}
+
 TEST_CASE("fsdp: a rank that reads other layers than the others ends them with an error that names what they gather") {
   const TemporaryFolder folder;
   const auto runs =

@@ -112,6 +112,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "shrink_data",
                    "replace_memory",
                    "reads_values",
+                   "copies_values",
                    "stop_and_throw"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
@@ -227,6 +228,7 @@ class ProbeNet : public fulgur::LightningModule {
       loss =
           options_.trouble == "spike" ? loss + 1000 * loss.detach() : loss * std::numeric_limits<double>::quiet_NaN();
     // The host waits for the device, which a step that is captured cannot do.
+    if (options_.trouble == "copies_values" && here()) static_cast<void>(loss.detach().cpu());
     if (options_.trouble == "reads_values" && here() && !std::isfinite(loss.item<double>())) return Tensor();
     TORCH_CHECK_WITH(OutOfMemoryError, options_.trouble != "memory_of_two" || !now || batch.size() <= 2,
                      "no memory for more than two samples, as asked for");

@@ -90,7 +90,8 @@ class ProbeStages : public fulgur::LightningModule {
           .one_of({"none", "counts", "in_place", "undefined", "fails"});
       f(trouble, "trouble", "What happens in step 3, or in each step.")
           .one_of({"none", "nan", "nan_once", "kill", "read_all", "writes", "gathers_in_layer", "holds_in_layer",
-                   "gathers_early", "reorders", "reorders_later", "reorders_evaluations", "skips_layers"});
+                   "gathers_early", "reorders", "reorders_later", "reorders_evaluations", "skips_layers",
+                   "reads_more"});
     }
   };
   explicit ProbeStages(const Options& options) : options_(options) {
@@ -161,7 +162,9 @@ class ProbeStages : public fulgur::LightningModule {
         options_.trouble == "reorders" || (options_.trouble == "reorders_later" && global_step() == 3);
     const bool skips = options_.trouble == "skips_layers" && global_rank() + 1 == run().world_size();
     const Tensor x = first_(batch[0]).tanh();
-    return loss_of(output(skips ? layer(0, x) : through_layers(x, reorders)), batch);
+    const Tensor out = output(skips ? layer(0, x) : through_layers(x, reorders));
+    if (options_.trouble == "reads_more" && global_rank() + 1 == run().world_size()) layer(2, x.detach());
+    return loss_of(out, batch);
   }
   Batch on_after_batch_transfer(Batch batch, int64_t) override {
     if (!options_.shuffles || !is_training()) return batch;

@@ -242,6 +242,8 @@ cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function) 
   return cudaSuccess;
 }
 
+void end_threads_at_exit() { std::atexit(stop_threads); }
+
 void run_until(Lock& lock, Stream& stream, uint64_t until) {
   stream.wanted = std::max(stream.wanted, until);
   while (stream.completed < until) {

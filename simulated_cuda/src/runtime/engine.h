@@ -135,6 +135,8 @@ Stream& legacy_stream(int device);
 cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function);
 /// Runs the stream on this thread until `until` of it is done, including what it waits for.
 void run_until(Lock& lock, Stream& stream, uint64_t until);
+/// At the exit of the process, threads of streams end before what exists now is destroyed.
+void end_threads_at_exit();
 void run_all(Lock& lock);
 /// All streams of a device.
 void run_device(Lock& lock, int device);

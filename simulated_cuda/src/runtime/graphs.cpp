@@ -142,6 +142,8 @@ SIMULATED_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executa
   if (!graph) return fail(cudaErrorInvalidValue, __func__, "there is no such graph");
   auto* const made = new Graph(*graph);
   state().live_executables.insert(made);
+  // A launch may run on a thread until the process exits. Its kernels use what LibTorch has made by now.
+  end_threads_at_exit();
   *executable = reinterpret_cast<cudaGraphExec_t>(made);
   return cudaSuccess;
 }
@@ -174,8 +176,12 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
             .name = "graph",
             .run =
                 [nodes, order = order_of(*executable)] {
+                  const auto is_exiting = [] {
+                    const Lock now(state().mutex);
+                    return state().exiting;
+                  };
                   for (const size_t i : order)
-                    if ((*nodes)[i].run) (*nodes)[i].run();
+                    if ((*nodes)[i].run && !is_exiting()) (*nodes)[i].run();
                 },
             .may_wait = may_wait};
   // A launch of a graph waits for the graph's previous launch, on any stream.

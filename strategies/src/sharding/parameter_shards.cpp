@@ -312,8 +312,12 @@ void ParameterShards::settle_order() {
   for (size_t i = 1; i < texts.size() && example.empty(); ++i) {
     const std::vector<std::string> other = split_text(texts[i], '\n');
     const auto [a, b] = std::mismatch(first.begin() + 1, first.end(), other.begin() + 1, other.end());
-    if (a != first.end() && b != other.end())
-      example = cat(": rank ", first[0], " has read '", *a, "', and rank ", other[0], " '", *b, "' in its place");
+    const auto name_of = [](const auto& place, const std::vector<std::string>& of) {
+      return place == of.end() ? std::string("nothing") : cat("'", *place, "'");
+    };
+    if (a != first.end() || b != other.end())
+      example = cat(": rank ", first[0], " has read ", name_of(a, first), ", and rank ", other[0], " ",
+                    name_of(b, other), " in its place");
   }
   throw DistributedError(cat("[strategies.", naming_.strategy,
                              "] ranks have gathered divided parameters in different orders", example,

@@ -426,7 +426,10 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     if (exchanges_when_recorded() && !executed) throw;
     if (exchanges_when_recorded() && is_right) refuse_second_exchange(what);
     if (!is_right) refuse_difference(recording, what);
-    if (what.find("not permitted when stream is capturing") != what.npos)
+    // LibTorch advises to pin memory.
+    const size_t of_copy = what.find(" during CUDA graph capture");
+    if (of_copy != what.npos) what.erase(of_copy);
+    if (of_copy != what.npos || what.find("not permitted when stream is capturing") != what.npos)
       what +=
           ". The step synchronizes with the device there, as item(), cpu() and copies to the host do: keep values on "
           "the device";
