@@ -264,6 +264,10 @@ void FSDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSyn
   if (parameters_) parameters_->end_backward(/*follows=*/!module.automatic_optimization());
 }
 
+void FSDPStrategy::skip_backward(LightningModule&) {
+  if (parameters_) parameters_->divide();
+}
+
 void FSDPStrategy::after_step(LightningModule& module, int64_t global_step) {
   // A callback that one rank alone calls must not wait for the others.
   if (parameters_) parameters_->divide();

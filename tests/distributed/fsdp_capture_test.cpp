@@ -28,12 +28,13 @@ Finished fit(const TemporaryFolder& folder, const Plan& plan, const std::string&
                         Arguments{"--optimizer", plan.optimizer, "--optimizer.lr", "0.0078125"} + plan.more + more +
                             Arguments{"--trainer.accelerator", "cuda", "--trainer.devices", std::to_string(ranks),
                                       "--trainer.capture", captures, "--trainer.strategy.check_replicas_every", "7"});
-  if (plan.sharding == "mesh") {
-    *std::ranges::find(all, "ddp") = "mesh";
-  } else {
-    *std::ranges::find(all, "ddp") = "fsdp";
-    all.insert(all.end(), {"--trainer.strategy.sharding", plan.sharding});
-  }
+  // The strategy comes before its options; `probe` names none for one process.
+  const std::string strategy = plan.sharding == "mesh" ? "mesh" : "fsdp";
+  if (ranks > 1)
+    *std::ranges::find(all, "ddp") = strategy;
+  else
+    all.insert(all.begin() + 1, {"--trainer.strategy", strategy});
+  if (plan.sharding != "mesh") all.insert(all.end(), {"--trainer.strategy.sharding", plan.sharding});
   return trainer(all, {.folder = folder.path()});
 }
 
@@ -115,6 +116,38 @@ TEST_CASE("fsdp: on two GPUs, a step that one rank cannot capture leaves the wei
   // Rank 0 reports what it does itself. The orders of gathers of both ranks are compared, too.
   CHECK(says(run.out + run.err, "the step is captured") == !is_first);
   CHECK(says(run.out + run.err, "the steps are not captured") == is_first);
+  CHECK(same_content(expected, last_checkpoint(captured.path())));
+}
+
+TEST_CASE("fsdp: on two GPUs, a recording that fails while parameters are whole leaves the weights as eager steps do",
+          "[gpu]") {
+  require_gpus(2);
+  const Plan plan{"parameters", kUnits + Arguments{"--model.trouble", "read_values_of_whole"}};
+  const TemporaryFolder eager, captured;
+  const auto expected = trained(eager, plan, "false", 2, kLength);
+  const Finished run = fit(captured, plan, "true", 2, kLength);
+  INFO(run.err << run.out);
+  REQUIRE(run.exit_code == 0);
+  CHECK(says(run.out + run.err, "the steps are not captured: at aten::item"));
+  CHECK(same_content(expected, last_checkpoint(captured.path())));
+}
+
+TEST_CASE("fsdp: on a GPU, steps without a loss leave captured weights as eager steps do", "[gpu]") {
+  require_gpus(1);
+  const Arguments units = GENERATE(Arguments{}, kUnits);
+  const std::string trouble = GENERATE("no_loss_every_fourth", "no_loss_once");
+  const Plan plan{"parameters", units + Arguments{"--trainer.strategy.process_group_backend", "nccl", "--model.trouble",
+                                                  trouble, "--model.trouble_step", "2"}};
+  CAPTURE(units, trouble);
+  const TemporaryFolder eager, captured;
+  const auto expected = trained(eager, plan, "false", 1, kLength);
+  const Finished run = fit(captured, plan, "true", 1, kLength);
+  INFO(run.err << run.out);
+  REQUIRE(run.exit_code == 0);
+  // The fourth step is the first that would be recorded.
+  CHECK(says(run.out + run.err, "the steps are not captured: training_step returned no loss") ==
+        (trouble == "no_loss_every_fourth"));
+  CHECK(says(run.out + run.err, "the step is captured") == (trouble == "no_loss_once"));
   CHECK(same_content(expected, last_checkpoint(captured.path())));
 }
 

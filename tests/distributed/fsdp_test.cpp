@@ -557,6 +557,25 @@ TEST_CASE("fsdp: a step while parameters are held whole is an error") {
   CHECK(says(runs[0].err, "Release it before the step"));
 }
 
+TEST_CASE("fsdp: a window whose last batch has no loss steps by the gradients of the others") {
+  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
+  const Arguments more = kAdam + Arguments{"--trainer.accumulate_grad_batches",
+                                           "2",
+                                           "--trainer.max_steps",
+                                           "10",
+                                           "--model.trouble",
+                                           "no_loss_every_fourth"};
+  const Arguments group{"--trainer.strategy",
+                        "fsdp",
+                        "--trainer.strategy.sharding",
+                        sharding,
+                        "--trainer.strategy.process_group_backend",
+                        "gloo"};
+  const TemporaryFolder alone, of_group;
+  const auto expected = trained(alone, 1, "", more);
+  CHECK(same_checkpoints(expected, trained(of_group, 1, "", group + more)));
+}
+
 TEST_CASE("fsdp: gather averages the weights of local steps, and leaves them as they are") {
   const Arguments options = kAdam + Arguments{"--trainer.max_steps", "7", "--trainer.strategy.local_sgd.period", "3"};
   const TemporaryFolder quiet, gathered;

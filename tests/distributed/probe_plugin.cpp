@@ -85,6 +85,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "nan_buffer",
                    "shape",
                    "no_loss",
+                   "no_loss_every_fourth",
+                   "no_loss_once",
                    "unused",
                    "unused_in_second_batch",
                    "throw_in_validation",
@@ -108,6 +110,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "clamp_data",
                    "swap_data",
                    "read_whole",
+                   "read_values_of_whole",
                    "write_whole",
                    "shrink_data",
                    "replace_memory",
@@ -203,6 +206,10 @@ class ProbeNet : public fulgur::LightningModule {
       const auto whole = run().run_weights().whole_parameters();
       x = x * last_->weight.detach().abs().mean();
     }
+    if (options_.trouble == "read_values_of_whole") {
+      const auto whole = run().run_weights().whole_parameters();
+      x = x * last_->weight.sum().item<double>();
+    }
     if (options_.trouble == "write_whole") {
       const auto whole = run().run_weights().whole_parameters();
       for (const Tensor& parameter : parameters()) parameter.variable_data().mul_(0.9);
@@ -235,6 +242,9 @@ class ProbeNet : public fulgur::LightningModule {
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
     log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});
+    if (options_.trouble == "no_loss_every_fourth" && batch_idx % 4 == 3) return Tensor();
+    if (options_.trouble == "no_loss_once" && current_epoch() == 0 && batch_idx == options_.trouble_step)
+      return Tensor();
     return loss;
   }
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 
 #include "fulgur/core/contracts/whole_parameters.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 
@@ -13,7 +16,12 @@ class HeldWhole final : public WholeParameters {
  public:
   explicit HeldWhole(const std::shared_ptr<Divider>& of) : of_(of) { of->hold(); }
   ~HeldWhole() override {
-    if (const auto still_divided = of_.lock()) still_divided->release();
+    try {
+      if (const auto still_divided = of_.lock()) still_divided->release();
+    } catch (const std::exception& error) {
+      // An earlier exception may have left the device, or a recording on it, unusable.
+      log::error(cat("parameters that were whole cannot be divided again: ", error.what()));
+    }
   }
   HeldWhole(const HeldWhole&) = delete;
   HeldWhole& operator=(const HeldWhole&) = delete;

@@ -9,20 +9,23 @@
 
 namespace fulgur::detail {
 
-/// The operation at which a recording failed: the outermost one left by an exception. Backward runs on its own thread,
+/// The operation at which a recording failed: the outermost one left by an exception, apart from those that destructors
+/// call because of it. Backward runs on its own thread,
 /// so the callback is global; an operation that fails on another thread at the same time cannot be told apart.
 class FailedOperation {
  public:
   FailedOperation()
-      : handle_(at::addGlobalCallback(
-            at::RecordFunctionCallback(
-                [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; },
-                [](const at::RecordFunction& function, at::ObserverContext*) {
-                  if (std::uncaught_exceptions() == 0) return;
-                  const std::lock_guard lock(mutex());
-                  left() = function.name();
-                })
-                .scopes({at::RecordScope::FUNCTION}))) {
+      : handle_(at::addGlobalCallback(at::RecordFunctionCallback(
+                                          [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+                                            return std::uncaught_exceptions() == 0 ? nullptr
+                                                                                   : std::make_unique<InDestructor>();
+                                          },
+                                          [](const at::RecordFunction& function, at::ObserverContext* in_destructor) {
+                                            if (std::uncaught_exceptions() == 0 || in_destructor) return;
+                                            const std::lock_guard lock(mutex());
+                                            left() = function.name();
+                                          })
+                                          .scopes({at::RecordScope::FUNCTION}))) {
     const std::lock_guard lock(mutex());
     left().clear();
   }
@@ -35,6 +38,7 @@ class FailedOperation {
   }
 
  private:
+  struct InDestructor final : at::ObserverContext {};
   static std::mutex& mutex() {
     static std::mutex one;
     return one;

@@ -216,6 +216,9 @@ StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
     return output;
   }
   ++run_.window.done;
+  // The backwards of the window before have exchanged nothing.
+  if (last_of_window && handle_ && !output.loss.defined() && run_.window.losses > 0)
+    run_.strategy->sync_gradients(handle_->optimizer());
   if (last_of_window) end_window();
   return output;
 }
@@ -333,6 +336,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   }
   if (!output.extra.empty()) output.extra = output.extra.detach();
   if (!output.loss.defined()) {
+    run_.strategy->skip_backward(module);
     if (run_.world_size() > 1)
       throw DistributedError(
           "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
@@ -343,10 +347,14 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   }
   require_scalar_loss(output.loss);
   if (!output.loss.requires_grad()) {
+    run_.strategy->skip_backward(module);
     if (!handle_) return output;
     refuse_loss_without_graph(output.loss, *run_.model);
   }
-  if (!accepts(output.loss)) return output;
+  if (!accepts(output.loss)) {
+    run_.strategy->skip_backward(module);
+    return output;
+  }
   for (const RegisteredJudge& judge : run_.judges)
     if (run_.is_due(judge)) judge.judge->see_loss(services_.context, output.loss.detach());
   GradientNorm::forget(module);

@@ -91,6 +91,7 @@ class FULGUR_API FSDPStrategy : public DDPStrategy {
   void before_evaluation(LightningModule& module) override;
   void after_evaluation(LightningModule& module) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void skip_backward(LightningModule& module) override;
   bool gathers_in_evaluations() const override { return parameters_ != nullptr; }
   void begin_evaluation_round(bool computes, bool all_compute) override;
   void end_evaluation_round() override;

@@ -149,6 +149,8 @@ class FULGUR_API Strategy {
   }
   /// Runs the module's `backward` hook. With GradSync::now it also exchanges gradients if there are several ranks.
   virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
+  /// Ends the forward of a training step that has returned no loss, so that no backward follows.
+  virtual void skip_backward(LightningModule& /*module*/) {}
   /// Averages the gradients of the optimizer's parameters over all ranks, after backwards with GradSync::deferred that
   /// were not followed by one that exchanges. All ranks must call it. A parameter without a gradient counts as zero if
   /// another rank has one.
