@@ -11,6 +11,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
 #include <fulgur/core/contracts/callback.h>
 #include <fulgur/core/contracts/collectives.h>
 #include <fulgur/core/contracts/data_module.h>
@@ -115,7 +116,10 @@ class ProbeNet : public fulgur::LightningModule {
                    "shrink_data",
                    "replace_memory",
                    "reads_values",
+                   "reads_nan_values",
                    "copies_values",
+                   "nan_constant_between",
+                   "hook_of_rank",
                    "stop_and_throw"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
@@ -143,6 +147,13 @@ class ProbeNet : public fulgur::LightningModule {
     if (options_.trouble == "kill_behind" && trained_here_) ::raise(SIGKILL);
   }
 
+  std::vector<std::shared_ptr<fulgur::Callback>> configure_callbacks() override {
+    struct InsideStep final : fulgur::Callback {
+      void on_after_backward(fulgur::RunContext&) override {}
+    };
+    if (options_.trouble == "hook_of_rank" && here()) return {std::make_shared<InsideStep>()};
+    return {};
+  }
   void configure_model() override {
     if (options_.trouble == "shape" && here()) register_parameter("extra", at::full({2}, 1.0));
     if (!options_.spread) return;
@@ -177,7 +188,9 @@ class ProbeNet : public fulgur::LightningModule {
     if (options_.trouble == "replace_memory") last_->bias.set_data(at::zeros({2}));
     if (options_.trouble == "loop_between") hang();
     if (options_.trouble == "flip_between") flip();
-    if (options_.trouble == "nan_between") Tensor(batch[0]).fill_(std::numeric_limits<double>::quiet_NaN());
+    if (options_.trouble == "nan_between" || options_.trouble == "reads_nan_values")
+      Tensor(batch[0]).fill_(std::numeric_limits<double>::quiet_NaN());
+    if (options_.trouble == "nan_constant_between") Tensor(batch["index"]).fill_(-1);
     return 0;
   }
 
@@ -236,6 +249,11 @@ class ProbeNet : public fulgur::LightningModule {
           options_.trouble == "spike" ? loss + 1000 * loss.detach() : loss * std::numeric_limits<double>::quiet_NaN();
     // The host waits for the device, which a step that is captured cannot do.
     if (options_.trouble == "copies_values" && here()) static_cast<void>(loss.detach().cpu());
+    if (options_.trouble == "reads_nan_values" && here()) static_cast<void>(loss.item<double>());
+    // The gradients do not depend on it.
+    if (options_.trouble == "nan_constant_between")
+      loss =
+          loss + at::where(batch["index"].lt(0), std::numeric_limits<double>::quiet_NaN(), 0.0).sum().to(loss.dtype());
     if (options_.trouble == "reads_values" && here() && !std::isfinite(loss.item<double>())) return Tensor();
     TORCH_CHECK_WITH(OutOfMemoryError, options_.trouble != "memory_of_two" || !now || batch.size() <= 2,
                      "no memory for more than two samples, as asked for");

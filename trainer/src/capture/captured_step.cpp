@@ -157,8 +157,8 @@ bool CapturedStep::may_record_shape() {
 void CapturedStep::note_other_kind(const Batch& batch) {
   others_ = others_ > 0 && other_kind_.fits(batch) ? others_ + 1 : 1;
   if (others_ == 1) other_kind_ = BatchKind(batch);
-  // Ranks record together, but may see batches of different shapes.
-  if (others_ < kBatchesOfAnotherKind || run_.world_size() > 1) return;
+  // On GPUs, ranks record together, but may see batches of different shapes.
+  if (others_ < kBatchesOfAnotherKind || (run_.world_size() > 1 && !graph_->compares_recordings())) return;
   start_over();
   // The loader may write batches of this kind into the sets.
   copies_ = false;

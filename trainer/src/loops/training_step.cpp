@@ -558,6 +558,8 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   if (makes_step_) {
     const StepState::Allowed actions(run_.step, *this);
     module.optimizer_step(run_.counters.epoch, run_.position.batch_idx, *handle_, closure);
+  } else if (services_.finite.ranks_capture()) {
+    handle_->count_step();  // as a rank does that skips it in a captured step
   }
   run_.strategy->precision().update();
   count_step();
@@ -579,6 +581,10 @@ void TrainingStep::count_step() {
 }
 
 void TrainingStep::start_capturing() {
+  // Also if this rank refuses: others may not. With other policies all do.
+  const OnNonFinite policy = run_.options.on_nonfinite;
+  if (run_.world_size() > 1 && run_.device().is_cpu() && policy != OnNonFinite::stop && policy != OnNonFinite::rollback)
+    services_.finite.begin_capture_by_ranks();
   std::optional<std::string> reason =
       ComponentAccess::overridden(*run_.model).exact
           ? std::nullopt
@@ -608,7 +614,6 @@ void TrainingStep::start_capturing() {
                                                return output;
                                              });
   captured_->set_prefetcher(prefetcher_);
-  if (run_.world_size() > 1 && run_.device().is_cpu()) services_.finite.begin_capture_by_ranks();
 }
 
 void TrainingStep::end_window() {

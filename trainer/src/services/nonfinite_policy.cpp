@@ -87,6 +87,8 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
 
 // Cross entropy without any label is NaN, and its gradients are 0.
 Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
+  // Without a branch, which a recording would keep.
+  if (loss.is_cpu() && logs_.is_recording()) return shown_unchecked(loss);
   if (!std::exchange(loss_is_bad_, false)) return loss;
   for (const Tensor& leaf : inputs.empty() ? leaves_of(loss) : inputs)
     if (leaf.is_floating_point() && leaf.numel() > 0)

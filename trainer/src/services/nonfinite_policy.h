@@ -72,6 +72,7 @@ class NonFinitePolicy {
   /// On the CPU, with several ranks of which each may capture other steps: from now on, they exchange nothing in a
   /// step, and judge losses together with each row of metrics, as on a GPU.
   void begin_capture_by_ranks() { watches_on_cpu_ = ranks_capture_ = true; }
+  bool ranks_capture() const { return ranks_capture_; }
   /// Whether a step's gradients decide if it is made or skipped.
   bool judges_gradients() const;
   /// Checks each loss, before its backward.
