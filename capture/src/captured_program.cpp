@@ -44,6 +44,7 @@ struct CapturedProgram::Parts {
 
   void call(ReplayCall& one);
   void run();
+  void repeat_step();
   void keep_results();
   std::string writer_of(const std::vector<c10::StorageImpl*>& storages) const;
   detail::KnownState known() const;
@@ -69,6 +70,12 @@ void CapturedProgram::Parts::call(ReplayCall& one) {
 void CapturedProgram::Parts::run() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (ReplayCall& one : lowered.calls) call(one);
+}
+
+// Nothing is exchanged: the exchanges get what those of the recorded step got.
+void CapturedProgram::Parts::repeat_step() {
+  const detail::RepeatExchanges repeat(exchanges);
+  run();
 }
 
 void CapturedProgram::Parts::keep_results() {
@@ -163,10 +170,7 @@ std::optional<std::string> CapturedProgram::check_replay(bool undo) {
   if (!p.prepared || !p.after)
     throw Error("[CapturedProgram.check_replay] a replay is compared after prepare(), while the states are kept.");
   p.raw.before.restore();
-  {
-    const detail::RepeatExchanges repeat(p.exchanges);
-    p.run();
-  }
+  p.repeat_step();
   const SavedState replayed = SavedState::now(*p.after);
   std::optional<std::string> found;
   if (p.after->generators_differ_from(replayed))
@@ -197,10 +201,7 @@ void CapturedProgram::forget_state() {
 void CapturedProgram::replay() {
   if (!parts_->prepared) throw Error("[CapturedProgram.replay] a program is replayed after prepare().");
   if (!parts_->repeats_step) return parts_->run();
-  {
-    const detail::RepeatExchanges repeat(parts_->exchanges);
-    parts_->run();
-  }
+  parts_->repeat_step();
   parts_->repeats_step = false;
   parts_->exchanges = {};
 }

@@ -10,8 +10,8 @@
 namespace fulgur::detail {
 
 /// The operation at which a recording failed: the outermost one left by an exception, apart from those that destructors
-/// call because of it. Backward runs on its own thread,
-/// so the callback is global; an operation that fails on another thread at the same time cannot be told apart.
+/// call because of it. Backward runs on its own thread, so the callback is global; an operation that fails on another
+/// thread at the same time cannot be told apart.
 class FailedOperation {
  public:
   FailedOperation()
