@@ -74,7 +74,7 @@ void CapturedProgram::Parts::run() {
 
 // Nothing is exchanged: the exchanges get what those of the recorded step got.
 void CapturedProgram::Parts::repeat_step() {
-  const detail::RepeatExchanges repeat(exchanges);
+  const detail::LoggedExchanges repeat(exchanges, detail::ExchangeMode::repeat);
   run();
 }
 
@@ -124,7 +124,7 @@ std::unique_ptr<CapturedProgram> CapturedProgram::record(const std::function<voi
   const detail::KnownState known =
       parts->options.previous ? parts->options.previous->parts_->known() : detail::KnownState();
   {
-    const detail::KeepExchanges keep(parts->exchanges);
+    const detail::LoggedExchanges keep(parts->exchanges, detail::ExchangeMode::keep);
     parts->raw = detail::record_calls(step, parts->options, known);
   }
   parts->uses = detail::storage_uses(parts->raw.calls);

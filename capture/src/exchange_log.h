@@ -19,22 +19,18 @@ struct ExchangeLog {
   bool differs = false;  ///< an exchange that was repeated had other values than the first time
 };
 
-/// While it exists, exchanges of this thread are added to a log.
-class KeepExchanges {
- public:
-  explicit KeepExchanges(ExchangeLog& log);
-  ~KeepExchanges();
-  KeepExchanges(const KeepExchanges&) = delete;
-  KeepExchanges& operator=(const KeepExchanges&) = delete;
+enum class ExchangeMode {
+  keep,    ///< exchanges are added to the log
+  repeat,  ///< they get what is in the log, from its beginning; nothing is exchanged
 };
 
-/// While it exists, exchanges of this thread get what is in a log, from its beginning; nothing is exchanged.
-class RepeatExchanges {
+/// While it exists, exchanges of this thread use a log.
+class LoggedExchanges {
  public:
-  explicit RepeatExchanges(ExchangeLog& log);
-  ~RepeatExchanges();
-  RepeatExchanges(const RepeatExchanges&) = delete;
-  RepeatExchanges& operator=(const RepeatExchanges&) = delete;
+  LoggedExchanges(ExchangeLog& log, ExchangeMode mode);
+  ~LoggedExchanges();
+  LoggedExchanges(const LoggedExchanges&) = delete;
+  LoggedExchanges& operator=(const LoggedExchanges&) = delete;
 };
 
 }  // namespace fulgur::detail

@@ -18,8 +18,8 @@ namespace {
 
 using Function = std::function<void(const Tensor&)>;
 
-thread_local detail::ExchangeLog* kept = nullptr;
-thread_local detail::ExchangeLog* repeated = nullptr;
+thread_local detail::ExchangeLog* used_log = nullptr;
+thread_local detail::ExchangeMode used_mode = detail::ExchangeMode::keep;
 
 // An operation has numbers as arguments, not functions.
 struct Known {
@@ -32,8 +32,7 @@ Known& known() {
   return all;
 }
 
-void repeat(const Tensor& values, uint64_t given) {
-  detail::ExchangeLog& log = *repeated;
+void repeat(detail::ExchangeLog& log, const Tensor& values, uint64_t given) {
   if (log.next >= log.entries.size() || log.entries[log.next].received.nbytes() != values.nbytes())
     throw Error("[CapturedProgram.replay] a step that is repeated has the exchanges of the first time; it has others.");
   const detail::ExchangeLog::Entry& entry = log.entries[log.next++];
@@ -42,10 +41,10 @@ void repeat(const Tensor& values, uint64_t given) {
 }
 
 void exchange_on_cpu(const Tensor& values, int64_t number) {
-  const bool is_watched = kept || repeated;
+  detail::ExchangeLog* const log = used_log;
   const uint64_t given =
-      is_watched ? detail::checksum_of({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}) : 0;
-  if (repeated) return repeat(values, given);
+      log ? detail::checksum_of({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}) : 0;
+  if (log && used_mode == detail::ExchangeMode::repeat) return repeat(*log, values, given);
   std::shared_ptr<const Function> function;
   {
     const std::lock_guard lock(known().mutex);
@@ -55,7 +54,7 @@ void exchange_on_cpu(const Tensor& values, int64_t number) {
   if (!function)
     throw Error("[CapturedProgram.replay] the processes of an exchange are still connected; these are not.");
   (*function)(values);
-  if (kept) kept->entries.push_back({.given = given, .received = values.clone()});
+  if (log) log->entries.push_back({.given = given, .received = values.clone()});
 }
 
 TORCH_LIBRARY(fulgur_exchange, library) { library.def("exchange_(Tensor(a!) values, int number) -> ()"); }
@@ -65,14 +64,12 @@ TORCH_LIBRARY_IMPL(fulgur_exchange, CPU, library) { library.impl("exchange_", &e
 
 namespace detail {
 
-KeepExchanges::KeepExchanges(ExchangeLog& log) { kept = &log; }
-KeepExchanges::~KeepExchanges() { kept = nullptr; }
-
-RepeatExchanges::RepeatExchanges(ExchangeLog& log) {
+LoggedExchanges::LoggedExchanges(ExchangeLog& log, ExchangeMode mode) {
   log.next = 0;
-  repeated = &log;
+  used_log = &log;
+  used_mode = mode;
 }
-RepeatExchanges::~RepeatExchanges() { repeated = nullptr; }
+LoggedExchanges::~LoggedExchanges() { used_log = nullptr; }
 
 }  // namespace detail
 

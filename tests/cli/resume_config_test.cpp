@@ -371,19 +371,33 @@ TEST_CASE("a fit that continues one that failed compares its config with it, as 
   CHECK(says(other.err, "different model"));
 }
 
-TEST_CASE("a fit that continues a run in its folder says that another default_root_dir has no effect") {
+TEST_CASE("a fit from a path, with another default_root_dir, is a new run that leaves the checkpoint's as it was") {
   const Stopped run;
-  const auto continued = [&](const char* root) {
-    return trainer({"fit", "-c", "c.yaml", "--trainer.max_steps", "14", "--trainer.default_root_dir", root,
-                    "--ckpt_path", (run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt").string()},
-                   {.folder = run.folder.path()});
+  const fs::path logs = run.folder / "fulgur_logs";
+  const auto continued = [&](const std::string& root, const std::string& config = "c.yaml") {
+    Finished end = trainer({"fit", "-c", config, "--trainer.max_steps", "14", "--trainer.default_root_dir", root,
+                            "--ckpt_path", (logs / "version_0/checkpoints/last.ckpt").string()},
+                           {.folder = run.folder.path()});
+    INFO(end.err);
+    REQUIRE(end.exit_code == 0);
+    return end.err + end.out;
   };
-  const Finished elsewhere = continued("other");
-  INFO(elsewhere.err);
-  REQUIRE(elsewhere.exit_code == 0);
-  CHECK(says(elsewhere.err, "so trainer.default_root_dir, "));
-  CHECK_FALSE(std::filesystem::exists(run.folder / "other"));
-  CHECK_FALSE(says(continued(run.folder.path().string().c_str()).err, "so trainer.default_root_dir, "));
+  const auto last_step = [](const fs::path& folder) {
+    return fulgur::read_checkpoint(folder / "checkpoints/last.ckpt").state.at("progress").at("global_step").as_int();
+  };
+  const std::string rows = read_text(logs / "version_0/metrics.csv");
+  CHECK(says(continued("other"), "so a new run continues from the checkpoint"));
+  CHECK(last_step(run.folder / "other/fulgur_logs/version_0") == 14);
+  CHECK(last_step(logs / "version_0") == 12);
+  CHECK(read_text(logs / "version_0/metrics.csv") == rows);
+  CHECK_FALSE(fs::exists(logs / "version_1"));
+
+  // The folder's own root, by any of its names, and its own config continue the run.
+  fs::create_directory_symlink(run.folder.path(), run.folder / "link");
+  CHECK_FALSE(says(continued((run.folder / "link").string()), "so a new run"));
+  CHECK(last_step(logs / "version_0") == 14);
+  CHECK_FALSE(says(continued("other", (logs / "version_0/config.yaml").string()), "so a new run"));
+  CHECK_FALSE(fs::exists(run.folder / "other/fulgur_logs/version_1"));
 }
 
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {

@@ -70,8 +70,9 @@ std::vector<std::string> probe(const std::string& verb, int world, int64_t batch
                                      "--trainer.deterministic",
                                      "true"};
   if (world > 1) {
-    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20",
-                                 "--trainer.strategy.start_timeout_s", "60"})
+    // Tests of timeouts set a short one. Others must not fail on a machine that is slow for a while.
+    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "300",
+                                 "--trainer.strategy.start_timeout_s", "300"})
       arguments.emplace_back(argument);
     arguments.insert(arguments.end(), {"--trainer.devices", std::to_string(world)});
   }

@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "distributed/forwarding_capture.h"
+
 namespace fulgur::detail {
 namespace {
 
@@ -86,23 +88,17 @@ class LaunchWatch {
 
 namespace {
 
-class WatchedCapture final : public GraphCapture {
+class WatchedCapture final : public ForwardingCapture {
  public:
   WatchedCapture(std::unique_ptr<GraphCapture> inner, std::shared_ptr<LaunchWatch> watch)
-      : inner_(std::move(inner)), watch_(std::move(watch)) {}
-  std::shared_ptr<void> enter_stream() override { return inner_->enter_stream(); }
-  void record(const std::function<void()>& body) override { inner_->record(body); }
+      : ForwardingCapture(std::move(inner)), watch_(std::move(watch)) {}
   void replay() override {
-    inner_->replay();
+    ForwardingCapture::replay();
     watch_->launched();
   }
-  void forget() override { inner_->forget(); }
-  std::unique_ptr<GraphCapture> another() override {
-    return std::make_unique<WatchedCapture>(inner_->another(), watch_);
-  }
+  std::unique_ptr<GraphCapture> another() override { return std::make_unique<WatchedCapture>(another_inner(), watch_); }
 
  private:
-  std::unique_ptr<GraphCapture> inner_;
   std::shared_ptr<LaunchWatch> watch_;
 };
 

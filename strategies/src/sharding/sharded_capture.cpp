@@ -3,20 +3,21 @@
 #include <utility>
 #include <vector>
 
+#include "distributed/forwarding_capture.h"
+
 namespace fulgur::detail {
 namespace {
 
-class ShardedCapture final : public GraphCapture {
+class ShardedCapture final : public ForwardingCapture {
  public:
   ShardedCapture(std::unique_ptr<GraphCapture> inner, std::weak_ptr<ParameterShards> shards)
-      : inner_(std::move(inner)), shards_(std::move(shards)) {}
-  std::shared_ptr<void> enter_stream() override { return inner_->enter_stream(); }
+      : ForwardingCapture(std::move(inner)), shards_(std::move(shards)) {}
   void record(const std::function<void()>& body) override {
     const auto shards = shards_.lock();
-    if (!shards) return inner_->record(body);
+    if (!shards) return ForwardingCapture::record(body);
     shards->begin_recording();
     try {
-      inner_->record(body);
+      ForwardingCapture::record(body);
     } catch (...) {
       shards->drop_recording();
       throw;
@@ -24,16 +25,14 @@ class ShardedCapture final : public GraphCapture {
     exchanges_ = shards->end_recording();
   }
   void replay() override {
-    inner_->replay();
+    ForwardingCapture::replay();
     if (const auto shards = shards_.lock()) shards->note_launch(exchanges_);
   }
-  void forget() override { inner_->forget(); }
   std::unique_ptr<GraphCapture> another() override {
-    return std::make_unique<ShardedCapture>(inner_->another(), shards_);
+    return std::make_unique<ShardedCapture>(another_inner(), shards_);
   }
 
  private:
-  std::unique_ptr<GraphCapture> inner_;
   std::weak_ptr<ParameterShards> shards_;
   std::vector<size_t> exchanges_;  // of the recording
 };

@@ -561,7 +561,9 @@ const Words kTrained{"--data",
                      "--optimizer.lr",
                      "1e-3",
                      "--trainer.strategy",
-                     "mesh"};
+                     "mesh",
+                     "--trainer.strategy.timeout_s",
+                     "600"};
 
 void write_trained_text(const TemporaryFolder& folder) {
   std::string text;

@@ -46,6 +46,23 @@ TEST_CASE("another class drops the options of the old one, the same class keeps 
   CHECK(value_at(load(kModel, {{"model.class_path", "OtherModel"}}), "model.init_args.rate") == "0.25");
 }
 
+TEST_CASE("an option of the command line stays if its class is named after it") {
+  CHECK(value_at(load(kModel, {{"model.rate", "0.5"}, {"model", "OtherModel"}}), "model.init_args.rate") == "0.5");
+  CHECK(value_at(load(kModel, {{"model.rate", "0.5"}, {"model.class_path", "OtherModel"}}), "model.init_args.rate") ==
+        "0.5");
+  CHECK(value_at(load(kModel, {{"model.rate", "0.5"}, {"model", "{class_path: OtherModel, init_args: {rate: 0.7}}"}}),
+                 "model.init_args.rate") == "0.7");
+  CHECK(value_at(load(kModel, {{"model", "OtherModel"}}, {{"FULGUR_MODEL__RATE", "0.5"}}), "model.init_args.rate") ==
+        "0.25");
+  // An option that the class does not have is not lost silently.
+  CHECK(says(load_error(kModel, {{"model.classes", "5"}, {"model", "OtherModel"}}), "classes: unknown key"));
+  CHECK(value_at(load("model: OtherModel", {{"model", "ConfigModel"},
+                                            {"model.classes", "3"}, {"model.part.depth", "2"},
+                                            {"model", "OtherModel"},
+                                            {"model", "ConfigModel"}}),
+                 "model.init_args.part.depth") == "2");
+}
+
 TEST_CASE("defaults, files, environment, command line: each wins over the one before") {
   const std::string yaml = "trainer: {max_epochs: 1}\n";
   CHECK_FALSE(load("").trainer.max_epochs);

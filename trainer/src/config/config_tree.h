@@ -47,6 +47,7 @@ class Overrider {
   void assign(ConfigNode& node, const TypeInfo* type);
   /// True, with a report, if the value is not valid YAML.
   bool report_unreadable();
+  static void keep_arguments(ConfigNode& node, ConfigNode before);
   void append(ConfigNode& node, const TypeInfo* type);
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);

@@ -25,6 +25,18 @@ void set_places(ConfigNode& node, const Location& where) {
   for (auto& [key, value] : node.entries()) set_places(value, where);
 }
 
+/// What arguments have set of a value or a map.
+std::optional<ConfigNode> set_by_arguments(const ConfigNode& node) {
+  if (!node.is_map() || node.entries().empty())
+    return node.where.argument > 0 ? std::optional<ConfigNode>(node) : std::nullopt;
+  ConfigNode part = ConfigNode::map();
+  part.where = node.where;
+  part.key_where = node.key_where;
+  for (const auto& [key, value] : node.entries())
+    if (std::optional<ConfigNode> below = set_by_arguments(value)) part.set(key, std::move(*below));
+  return part.entries().empty() ? std::nullopt : std::optional<ConfigNode>(std::move(part));
+}
+
 }  // namespace
 
 ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems) {
@@ -236,6 +248,7 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
     return;
   }
   const bool is_group = type != nullptr && (type->kind == Kind::component || type->kind == Kind::object);
+  const ConfigNode before = is_group && type->kind == Kind::component ? node : ConfigNode();
   if (is_group && is_yaml_file(value_)) {
     load_group(node);
   } else if (type != nullptr && type->kind == Kind::component && value_.is_scalar()) {
@@ -248,7 +261,23 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
   } else {
     node = value_;
   }
+  keep_arguments(node, before);
   node.key_where = key_where;
+}
+
+// Another class drops what files have set for the one before. What arguments have set stays: they may come in any
+// order.
+void Overrider::keep_arguments(ConfigNode& node, ConfigNode before) {
+  const ConfigNode* const name = node.find("class_path");
+  const ConfigNode* const earlier = before.find("class_path");
+  if (!name || !earlier || name->same_as(*earlier)) return;
+  ConfigNode all = as_component(*name);
+  before.erase("class_path");
+  if (std::optional<ConfigNode> kept = set_by_arguments(before)) {
+    merge_into(all, std::move(*kept));
+    merge_into(all, std::move(node));
+    node = std::move(all);
+  }
 }
 
 void Overrider::append(ConfigNode& node, const TypeInfo* type) {

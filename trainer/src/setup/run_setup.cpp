@@ -326,17 +326,6 @@ void RunSetup::print_start() {
                                     : run_.is_profile()    ? "run folder: none (profile)"
                                                            : "run folder: none (fast_dev_run)"
                                   : cat("run folder: ", run_.run_dir));
-  if (continues_elsewhere())
-    run_.print(cat("resume: a run continues in its folder, so trainer.default_root_dir, ",
-                   run_.options.default_root_dir,
-                   ", has no effect. To begin another run with its weights, use load.weights_only: true"));
-}
-
-bool RunSetup::continues_elsewhere() const {
-  const fs::path& root = run_.options.default_root_dir;
-  if (made_folder_ || run_.run_dir.empty() || root == TrainerOptions().default_root_dir) return false;
-  const fs::path from_root = run_.run_dir.lexically_relative(fs::absolute(root).lexically_normal());
-  return from_root.empty() || *from_root.begin() == "..";
 }
 
 namespace {

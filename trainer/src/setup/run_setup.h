@@ -43,8 +43,6 @@ class RunSetup {
   void on_exception(const std::exception& error) noexcept;
 
  private:
-  /// Whether the run continues in a folder that is not below trainer.default_root_dir.
-  bool continues_elsewhere() const;
   void check_options() const;
   // The steps of the preparation, in this order; their results are in the run's state.
   void load_data(ResumePlan& resume);
