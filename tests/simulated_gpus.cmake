@@ -1,6 +1,6 @@
-# fulgur_on_simulated_gpus(target prefix): the target's tests with the tag [gpu] run on simulated CUDA too (docs/simulated_gpu.md), in each
-# schedule; there a skip for want of a GPU is a failure.
-set(FULGUR_SIMULATED_SCHEDULES immediate late 2 CACHE STRING "Schedules of simulated CUDA in which tests for GPUs run")
+# fulgur_on_simulated_gpus(target prefix [schedule…]): the target's tests with the tag [gpu] run on simulated CUDA too (docs/simulated_gpu.md),
+# in each schedule, by default late and 2; there a skip for want of a GPU is a failure.
+set(FULGUR_SIMULATED_SCHEDULES "" CACHE STRING "Schedules of simulated CUDA in which all tests for GPUs run (immediate, late, a number)")
 set(_simulated_devices 8)
 
 # simulated_gpu_tests(target variables… -- arguments of catch_discover_tests): each test of the program is one of ctest's, on the simulator with
@@ -22,7 +22,13 @@ function(fulgur_on_simulated_gpus target prefix)
   if(NOT TARGET simulated_cuda)
     return()
   endif()
-  foreach(schedule ${FULGUR_SIMULATED_SCHEDULES})
+  set(schedules late 2)
+  if(FULGUR_SIMULATED_SCHEDULES)
+    set(schedules ${FULGUR_SIMULATED_SCHEDULES})
+  elseif(ARGN)
+    set(schedules ${ARGN})
+  endif()
+  foreach(schedule ${schedules})
     # How ranks end, after timeouts, and how many bytes they have, does not depend on the order of kernels.
     set(tests "[gpu]")
     if(NOT schedule STREQUAL "late")

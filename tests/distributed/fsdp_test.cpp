@@ -1,6 +1,7 @@
 // fsdp: what ddp computes, with the optimizers' states, and gradients, divided among the ranks.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 
 #include "checkpoint_contents.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -8,6 +9,7 @@
 #include "fulgur/core/text/text.h"
 #include "peak_memory.h"
 #include "ranks.h"
+#include "support/combinations.h"
 #include "support/gpu.h"
 
 namespace fsdp_test {
@@ -55,15 +57,14 @@ struct OnRanks {
 }  // namespace
 
 TEST_CASE("fsdp: the ranks compute what those of ddp do, in weights and states") {
-  const int world = GENERATE(2, 3);
-  const Arguments more = GENERATE(
-      Arguments{"--optimizer", "AdamW", "--optimizer.lr", "0.01", "--trainer.gradient_clip_val", "0.5"},
-      Arguments{"--optimizer", "Adam", "--optimizer.lr", "0.01", "--trainer.accumulate_grad_batches", "3",
+  const auto [world, more] = GENERATE(from_range(combinations<int, Arguments>(
+      {2, 3}, {{"--optimizer", "AdamW", "--optimizer.lr", "0.01", "--trainer.gradient_clip_val", "0.5"},
+               {"--optimizer", "Adam", "--optimizer.lr", "0.01", "--trainer.accumulate_grad_batches", "3",
                 "--trainer.strategy.units", "[first]"},
-      Arguments{"--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.9", "--model.norm", "true"},
-      Arguments{"--optimizer", "RMSprop", "--optimizer.lr", "0.01", "--trainer.precision", "bf16-mixed"},
-      Arguments{"--optimizer", "Adagrad", "--optimizer.lr", "0.01", "--trainer.precision", "64-true"},
-      Arguments{"--optimizer", "Lion", "--optimizer.lr", "0.001", "--model.dropout", "0.2"});
+               {"--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.9", "--model.norm", "true"},
+               {"--optimizer", "RMSprop", "--optimizer.lr", "0.01", "--trainer.precision", "bf16-mixed"},
+               {"--optimizer", "Adagrad", "--optimizer.lr", "0.01", "--trainer.precision", "64-true"},
+               {"--optimizer", "Lion", "--optimizer.lr", "0.001", "--model.dropout", "0.2"}})));
   Arguments of_ddp = more;
   if (const auto units = std::ranges::find(of_ddp, "--trainer.strategy.units"); units != of_ddp.end())
     of_ddp.erase(units, units + 2);
@@ -181,8 +182,8 @@ TEST_CASE("fsdp: groups of ranks have copies, and compute what all ranks do toge
 }
 
 TEST_CASE("fsdp: evaluations gather unit by unit, also if ranks have different numbers of batches") {
-  const std::string samples = GENERATE("1", "7", "40");
-  const std::string kind = GENERATE("set", "stream_of_blocks", "batches_of_blocks", "batches_in_turns");
+  const auto [samples, kind] = GENERATE(from_range(combinations<std::string, std::string>(
+      {"1", "7", "40"}, {"set", "stream_of_blocks", "batches_of_blocks", "batches_in_turns"})));
   CAPTURE(samples, kind);
   const Arguments options = kAdam + Arguments{"--trainer.max_steps",
                                               "12",
@@ -303,12 +304,13 @@ TEST_CASE("fsdp: gradients that are exchanged as bfloat16 or float32 lead to wei
 }
 
 TEST_CASE("fsdp: optimizers step parts of float32 copies, with the values of those of ddp") {
-  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
-  const Arguments more = GENERATE(
-      kMasters, kMasters + Arguments{"--trainer.precision.keep_norm_fp32", "true", "--model.norm", "true"},
-      kMasters + Arguments{"--trainer.accumulate_grad_batches", "3", "--data.num_train", "120"},
-      kMasters + Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"});
-  const Arguments options = kAdam + more + Arguments{"--trainer.max_steps", "30"};
+  const auto [sharding, more] = GENERATE(from_range(combinations<std::string, Arguments>(
+      {"optimizer", "gradients", "parameters"},
+      {{},
+       {"--trainer.precision.keep_norm_fp32", "true", "--model.norm", "true"},
+       {"--trainer.accumulate_grad_batches", "3", "--data.num_train", "120"},
+       {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"}})));
+  const Arguments options = kAdam + kMasters + more + Arguments{"--trainer.max_steps", "30"};
   const TemporaryFolder ddp, sharded;
   const auto expected = trained(ddp, 2, "ddp", options), found = trained(sharded, 2, sharding, options);
   CHECK(same_checkpoints(expected, found));
@@ -375,9 +377,9 @@ TEST_CASE("fsdp: a run with float32 weights begins with the float32 copies of a 
 }
 
 TEST_CASE("fsdp: 2 and 4 ranks reach the weights of one process on the batches of all") {
-  const int world = GENERATE(2, 4);
-  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
-  const Arguments more = kAdam + GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "3"});
+  const auto [sharding, world, extra] = GENERATE(from_range(combinations<std::string, int, Arguments>(
+      {"optimizer", "gradients", "parameters"}, {2, 4}, {{}, {"--trainer.accumulate_grad_batches", "3"}})));
+  const Arguments more = kAdam + extra;
   const TemporaryFolder one, many;
   const Arguments length{"--trainer.max_steps", "100"};
   CHECK(difference(trained(one, 1, "", more + length), trained(many, world, sharding, more + length)) < 1e-6);
@@ -600,9 +602,8 @@ TEST_CASE("fsdp: gather gives whole parameters between steps and in validations"
 }
 
 TEST_CASE("fsdp: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
-  const int world = GENERATE(2, 3);
-  const std::string cut_at = GENERATE("1", "7");
-  const std::string sharding = GENERATE("optimizer", "gradients", "parameters");
+  const auto [sharding, world, cut_at] = GENERATE(from_range(
+      combinations<std::string, int, std::string>({"optimizer", "gradients", "parameters"}, {2, 3}, {"1", "7"})));
   const Arguments options = kAdam + Arguments{"--trainer.accumulate_grad_batches",
                                               "2",
                                               "--model.dropout",

@@ -341,8 +341,8 @@ TEST_CASE(
                                          "--trainer.callbacks.sleep_until",
                                          (folder / "quick").string()};
   std::vector<std::string> all = options;
-  all.insert(all.end(), {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20",
-                         "--trainer.strategy.start_timeout_s", "60", "--trainer.max_steps", "400",
+  all.insert(all.end(), {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "300",
+                         "--trainer.strategy.start_timeout_s", "300", "--trainer.max_steps", "400",
                          "--trainer.callbacks.sleep_ms", "100", "--allow-config-change", "--resume"});
   // Without the first variable, torchrun 2.11 does not tell an agent that comes later where the store is.
   write_text(

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 
 #include "checkpoint_contents.h"
 #include "mesh_runs.h"
 #include "peak_memory.h"
+#include "support/combinations.h"
 
 namespace mesh_evaluation_test {
 
@@ -21,11 +23,13 @@ Mesh in_units(Mesh mesh) {
   return mesh;
 }
 
-Mesh any_mesh() {
-  return GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .tensor = 2},
-                  Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
-                  Mesh{.data = 2, .pipeline = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2});
-}
+const std::vector<Mesh> kMeshes{{.pipeline = 2},
+                                {.pipeline = 1, .tensor = 2},
+                                {.pipeline = 2, .tensor = 2},
+                                {.pipeline = 2, .shard = 2},
+                                {.pipeline = 1, .tensor = 2, .shard = 2},
+                                {.data = 2, .pipeline = 2},
+                                {.data = 2, .pipeline = 1, .tensor = 2}};
 
 Arguments with_layers(const Mesh& mesh, const Arguments& more) {
   return kMeshAdam +
@@ -45,14 +49,15 @@ std::vector<double> validated(const fs::path& root, const Mesh& mesh) {
 }  // namespace
 
 TEST_CASE("mesh evaluations: units give the numbers of whole parameters, also within a window") {
-  Mesh mesh = any_mesh();
-  // Some ranks have no batch in the last round.
-  const Arguments more =
-      GENERATE(Arguments{"--trainer.val_check_interval", "3", "--trainer.max_steps", "8", "--data.num_eval", "13"},
-               Arguments{"--trainer.accumulate_grad_batches", "2", "--trainer.val_check_interval", "1",
-                         "--trainer.max_steps", "4", "--trainer.num_sanity_val_steps", "2", "--model.dropout", "0.2"},
-               Arguments{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true",
-                         "--trainer.val_check_interval", "2", "--trainer.max_steps", "6"});
+  const auto [axes, more] = GENERATE(from_range(combinations<Mesh, Arguments>(
+      kMeshes,
+      // Some ranks have no batch in the last round.
+      {{"--trainer.val_check_interval", "3", "--trainer.max_steps", "8", "--data.num_eval", "13"},
+       {"--trainer.accumulate_grad_batches", "2", "--trainer.val_check_interval", "1", "--trainer.max_steps", "4",
+        "--trainer.num_sanity_val_steps", "2", "--model.dropout", "0.2"},
+       {"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true",
+        "--trainer.val_check_interval", "2", "--trainer.max_steps", "6"}})));
+  Mesh mesh = axes;
   if (mesh.shard > 1) mesh.more = {"--trainer.strategy.state_dict_type", GENERATE("full", "sharded")};
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more, more);
   const TemporaryFolder whole, units;
@@ -74,7 +79,7 @@ TEST_CASE("mesh evaluations: with batch norm, a buffer of another stage is that 
 }
 
 TEST_CASE("mesh evaluations: what hooks write to parameters in a validation stays") {
-  Mesh mesh = any_mesh();
+  Mesh mesh = GENERATE(from_range(kMeshes));
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline);
   const Arguments written =
       with_layers(mesh, {"--trainer.val_check_interval", "2", "--trainer.max_steps", "5",
@@ -88,8 +93,8 @@ TEST_CASE("mesh evaluations: what hooks write to parameters in a validation stay
 }
 
 TEST_CASE("mesh evaluations: gather gives whole parameters between steps and in validations") {
-  Mesh mesh = any_mesh();
-  if (GENERATE(false, true)) mesh = in_units(mesh);
+  const auto [axes, by_units] = GENERATE(from_range(combinations<Mesh, int>(kMeshes, {0, 1})));
+  const Mesh mesh = by_units ? in_units(axes) : axes;
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more);
   const Arguments length{"--trainer.val_check_interval", "2", "--trainer.max_steps", "5"};
   const TemporaryFolder quiet, gathered;
@@ -133,9 +138,8 @@ TEST_CASE("mesh evaluations: what cannot be whole or gathered inside a step is a
 }
 
 TEST_CASE("mesh evaluations: averages of weights, saves in parts, and a signal in a validation") {
-  const Mesh mesh = GENERATE(Mesh{.pipeline = 2, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
-                             Mesh{.pipeline = 2, .shard = 2});
-  const bool averages = GENERATE(true, false);
+  const auto [mesh, averages] = GENERATE(from_range(combinations<Mesh, int>(
+      {{.pipeline = 2, .tensor = 2}, {.pipeline = 1, .tensor = 2, .shard = 2}, {.pipeline = 2, .shard = 2}}, {1, 0})));
   CAPTURE(mesh.shard, mesh.tensor, mesh.pipeline, averages);
   Mesh sharded = mesh;
   sharded.more = {"--trainer.strategy.state_dict_type", "sharded"};

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 
 #include "checkpoint_contents.h"
 #include "mesh_runs.h"
+#include "support/combinations.h"
 
 namespace mesh_masters_test {
 
@@ -25,21 +27,22 @@ Arguments with_layers(const Mesh& mesh, const Arguments& optimizer, const Argume
   return divides ? model + Arguments{"--trainer.strategy.tensor_plan", kPlan} : model;
 }
 
-Mesh any_mesh() {
-  return GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .tensor = 2},
-                  Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
-                  Mesh{.data = 2, .pipeline = 2});
-}
+const std::vector<Mesh> kMeshes{{.pipeline = 2},
+                                {.pipeline = 1, .tensor = 2},
+                                {.pipeline = 2, .tensor = 2},
+                                {.pipeline = 1, .tensor = 2, .shard = 2},
+                                {.data = 2, .pipeline = 2},
+                                {.pipeline = 2, .shard = 2}};
 
 }  // namespace
 
 TEST_CASE("mesh masters: the float32 copies are near those of one process, and weights are what they round to") {
-  const Mesh mesh = any_mesh();
-  const Arguments precision =
-      GENERATE(kMasters, Arguments{"--trainer.precision", "16-true", "--trainer.precision.master_weights", "true",
-                                   "--trainer.precision.loss_scaling", "true"});
-  const Arguments extra =
-      GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "3"}, Arguments{"--model.ties", "true"});
+  const auto [mesh, precision, extra] = GENERATE(from_range(combinations<Mesh, Arguments, Arguments>(
+      kMeshes,
+      {kMasters,
+       {"--trainer.precision", "16-true", "--trainer.precision.master_weights", "true",
+        "--trainer.precision.loss_scaling", "true"}},
+      {{}, {"--trainer.accumulate_grad_batches", "3"}, {"--model.ties", "true"}})));
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, precision, extra);
   if (mesh.tensor > 1 && !extra.empty() && extra[0] == "--model.ties") {
     SUCCEED("a GPT ties divided weights");
@@ -66,10 +69,11 @@ TEST_CASE("mesh masters: the float32 copies are near those of one process, and w
 }
 
 TEST_CASE("mesh masters: an interrupted run continues to the bit, also in parts") {
-  Mesh mesh = any_mesh();
-  mesh.more = {"--trainer.strategy.state_dict_type", GENERATE("full", "sharded")};
   // At step 1, the run is inside an accumulation window.
-  const std::string cut_at = GENERATE("1", "7");
+  const auto [axes, type, cut_at] =
+      GENERATE(from_range(combinations<Mesh, std::string, std::string>(kMeshes, {"full", "sharded"}, {"1", "7"})));
+  Mesh mesh = axes;
+  mesh.more = {"--trainer.strategy.state_dict_type", type};
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, mesh.more, cut_at);
   const Arguments options = with_layers(
       mesh, kMeshAdam, kMasters + Arguments{"--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 #include <fstream>
 #include <set>
 
 #include "checkpoint_contents.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "mesh_runs.h"
+#include "support/combinations.h"
 #include "support/gpu.h"
 
 namespace mesh_parts_test {
@@ -33,12 +35,14 @@ Arguments divided(const Mesh& mesh, const Arguments& more) {
 }
 
 // Of all kinds that two and four ranks have.
-Mesh any_mesh() {
-  return GENERATE(Mesh{.pipeline = 2}, Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .tensor = 2},
-                  Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2},
-                  Mesh{.data = 2, .pipeline = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2},
-                  Mesh{.data = 2, .pipeline = 1, .shard = 2});
-}
+const std::vector<Mesh> kMeshes{{.pipeline = 2},
+                                {.pipeline = 1, .tensor = 2},
+                                {.pipeline = 2, .tensor = 2},
+                                {.pipeline = 2, .shard = 2},
+                                {.pipeline = 1, .tensor = 2, .shard = 2},
+                                {.data = 2, .pipeline = 2},
+                                {.data = 2, .pipeline = 1, .tensor = 2},
+                                {.data = 2, .pipeline = 1, .shard = 2}};
 
 // The files with parts of weights: the ranks that have written them.
 std::set<std::string> writers_of(const fs::path& checkpoint) {
@@ -61,10 +65,10 @@ void change_last_byte(const fs::path& file) {
 }  // namespace
 
 TEST_CASE("mesh in parts: the parts of all ranks are the whole tensors of a full checkpoint") {
-  Mesh mesh = any_mesh();
-  const Arguments more =
-      GENERATE(Arguments{"--trainer.async_checkpoint", "true"},
-               Arguments{"--trainer.async_checkpoint", "false", "--trainer.val_check_interval", "3"});
+  const auto [axes, more] = GENERATE(from_range(combinations<Mesh, Arguments>(
+      kMeshes, {{"--trainer.async_checkpoint", "true"},
+                {"--trainer.async_checkpoint", "false", "--trainer.val_check_interval", "3"}})));
+  Mesh mesh = axes;
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, more);
   Arguments options = divided(mesh, more + Arguments{"--trainer.max_steps", "6"});
   if (mesh.tensor == 1) {
@@ -125,9 +129,9 @@ TEST_CASE("mesh in parts: what is saved while all parameters are there, as for a
 }
 
 TEST_CASE("mesh in parts: an interrupted run continues to the bit") {
-  const Mesh mesh = in_parts(any_mesh());
   // At step 1, the run is inside an accumulation window.
-  const std::string cut_at = GENERATE("1", "7");
+  const auto [axes, cut_at] = GENERATE(from_range(combinations<Mesh, std::string>(kMeshes, {"1", "7"})));
+  const Mesh mesh = in_parts(axes);
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, cut_at);
   const Arguments options =
       divided(mesh, {"--model.dropout", "0.2", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});

@@ -1,11 +1,13 @@
 // mesh with an axis `shard`: ranks that divide parameters, gradients and states compute what one process does.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 
 #include <algorithm>
 
 #include "mesh_runs.h"
 #include "peak_memory.h"
+#include "support/combinations.h"
 #include "support/gpu.h"
 
 namespace mesh_shard_test {
@@ -37,17 +39,19 @@ Arguments alone(const Mesh& mesh, const Arguments& more) {
 }  // namespace
 
 TEST_CASE("shard: clipping, accumulation, shorter windows, tied weights, skipped steps and validation") {
-  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .shard = 2}, Mesh{.pipeline = 2, .shard = 2},
-                             Mesh{.pipeline = 1, .tensor = 2, .shard = 2}, Mesh{.data = 2, .pipeline = 2, .shard = 2},
-                             Mesh{.pipeline = 2, .tensor = 2, .shard = 2});
-  const Arguments more =
-      GENERATE(Arguments{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
-               Arguments{"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
-               Arguments{"--trainer.accumulate_grad_batches", "3"},
-               Arguments{"--data.num_train", "64", "--trainer.accumulate_grad_batches", "3"},
-               Arguments{"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
-               Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"},
-               Arguments{"--trainer.val_check_interval", "3"});
+  const auto [mesh, more] = GENERATE(from_range(combinations<Mesh, Arguments>(
+      {{.pipeline = 1, .shard = 2},
+       {.pipeline = 2, .shard = 2},
+       {.pipeline = 1, .tensor = 2, .shard = 2},
+       {.pipeline = 2, .tensor = 2, .shard = 2},
+       {.data = 2, .pipeline = 2, .shard = 2}},
+      {{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
+       {"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
+       {"--trainer.accumulate_grad_batches", "3"},
+       {"--data.num_train", "64", "--trainer.accumulate_grad_batches", "3"},
+       {"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
+       {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"},
+       {"--trainer.val_check_interval", "3"}})));
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, more);
   if (mesh.tensor > 1 && more[0] == "--model.ties") {
     SUCCEED("a GPT ties divided weights");
@@ -76,10 +80,13 @@ TEST_CASE("shard: with bf16-mixed, losses stay near those of one process") {
 }
 
 TEST_CASE("shard: an interrupted run continues to the bit") {
-  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .shard = 2}, Mesh{.data = 2, .pipeline = 1, .shard = 2},
-                             Mesh{.pipeline = 2, .shard = 2}, Mesh{.pipeline = 1, .tensor = 2, .shard = 2});
   // At step 1, the run is inside an accumulation window.
-  const std::string cut_at = GENERATE("1", "7");
+  const auto [mesh, cut_at] =
+      GENERATE(from_range(combinations<Mesh, std::string>({{.pipeline = 1, .shard = 2},
+                                                           {.data = 2, .pipeline = 1, .shard = 2},
+                                                           {.pipeline = 2, .shard = 2},
+                                                           {.pipeline = 1, .tensor = 2, .shard = 2}},
+                                                          {"1", "7"})));
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, cut_at);
   const Arguments options =
       divided(mesh, {"--model.dropout", "0.2", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
@@ -210,7 +217,8 @@ TEST_CASE("shard: on GPUs the ranks compute what one process does, over NCCL", "
                              Mesh{.pipeline = 1, .tensor = 2, .shard = 2}, Mesh{.data = 2, .pipeline = 2, .shard = 2});
   require_gpus(mesh.ranks());
   const TemporaryFolder text, one, many;
-  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
+  const Arguments options =
+      mesh_gpt(text, {"--trainer.max_steps", all_combinations() ? "100" : "30", "--trainer.accelerator", "cuda"});
   trained_alone(one, options + Arguments{"--trainer.devices", "1"});
   trained_mesh(many, mesh, options);
   CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);

@@ -1,6 +1,7 @@
 // mesh: pipelines and shares of the data compute what one process does on the batches of all.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "checkpoint_contents.h"
 #include "fulgur/core/text/text.h"
 #include "mesh_runs.h"
+#include "support/combinations.h"
 #include "support/gpu.h"
 
 namespace mesh_test {
@@ -21,9 +23,9 @@ Arguments layers(const Arguments& more) { return kMeshAdam + Arguments{"--model"
 
 }  // namespace
 
-TEST_CASE("mesh: a GPT's losses over 100 steps are those of one process") {
+TEST_CASE("mesh: a GPT's losses are those of one process") {
   const TemporaryFolder text, one;
-  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", "100"});
+  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", all_combinations() ? "100" : "40"});
   const auto expected = trained_alone(one, options);
   const auto losses = column(one.path(), "mean_loss");
   for (const Mesh& mesh : {Mesh{.pipeline = 2}, {.pipeline = 4}, {.data = 2, .pipeline = 2}})
@@ -68,17 +70,17 @@ TEST_CASE("mesh: an MlpClassifier in stages") {
 }
 
 TEST_CASE("mesh: clipping by the norm of all stages, accumulation, and shorter last batches and windows") {
-  const Arguments more =
-      GENERATE(Arguments{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
-               Arguments{"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
-               Arguments{"--trainer.accumulate_grad_batches", "3"},
-               // The last batch of an epoch has five samples, and the last window two batches.
-               Arguments{"--data.num_train", "61", "--trainer.accumulate_grad_batches", "3"},
-               Arguments{"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
-               // Hooks see the batch and the gradients as they do elsewhere.
-               Arguments{"--model.shuffles", "true", "--model.drops", "true"},
-               Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"});
-  const std::string schedule = GENERATE("1f1b", "interleaved_1f1b", "zero_bubble");
+  const auto [more, schedule] = GENERATE(from_range(combinations<Arguments, std::string>(
+      {{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
+       {"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
+       {"--trainer.accumulate_grad_batches", "3"},
+       // The last batch of an epoch has five samples, and the last window two batches.
+       {"--data.num_train", "61", "--trainer.accumulate_grad_batches", "3"},
+       {"--model.ties", "true", "--trainer.gradient_clip_val", "0.05"},
+       // Hooks see the batch and the gradients as they do elsewhere.
+       {"--model.shuffles", "true", "--model.drops", "true"},
+       {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"}},
+      {"1f1b", "interleaved_1f1b", "zero_bubble"})));
   const TemporaryFolder one, many;
   const Arguments options = layers(more + Arguments{"--trainer.max_steps", "30"});
   const auto expected = trained_alone(one, options);
@@ -88,9 +90,10 @@ TEST_CASE("mesh: clipping by the norm of all stages, accumulation, and shorter l
 }
 
 TEST_CASE("mesh: an interrupted run continues to the bit, and its checkpoint is that of any other strategy") {
-  const Mesh mesh{.data = GENERATE(1, 2), .pipeline = 2, .schedule = GENERATE("1f1b", "zero_bubble")};
   // At step 1, the run is inside an accumulation window.
-  const std::string cut_at = GENERATE("1", "7");
+  const auto [data, schedule, cut_at] =
+      GENERATE(from_range(combinations<int, std::string, std::string>({1, 2}, {"1f1b", "zero_bubble"}, {"1", "7"})));
+  const Mesh mesh{.data = data, .pipeline = 2, .schedule = schedule};
   const Arguments options =
       layers({"--model.dropout", mesh.data == 2 ? "0.2" : "0", "--model.ties", "true", "--model.scales", "true",
               "--model.shuffles", "true", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
@@ -361,7 +364,8 @@ TEST_CASE("mesh: on GPUs the ranks compute what one process does, over NCCL", "[
                              Mesh{.data = 2, .pipeline = 2, .schedule = "interleaved_1f1b"});
   require_gpus(mesh.ranks());
   const TemporaryFolder text, one, many;
-  const Arguments options = mesh_gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
+  const Arguments options =
+      mesh_gpt(text, {"--trainer.max_steps", all_combinations() ? "100" : "30", "--trainer.accelerator", "cuda"});
   trained_alone(one, options + Arguments{"--trainer.devices", "1"});
   trained_mesh(many, mesh, options);
   CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);

@@ -42,6 +42,18 @@ std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::strin
   return finished;
 }
 
+namespace {
+
+// Whether the strategy is one with limits for waits; without a name, it is ddp.
+bool has_timeouts(const std::vector<std::string>& arguments) {
+  const auto last = std::find(arguments.rbegin(), arguments.rend(), "--trainer.strategy");
+  if (last == arguments.rend()) return true;
+  const std::string& name = *std::prev(last);
+  return name == "ddp" || name == "fsdp" || name == "mesh";
+}
+
+}  // namespace
+
 std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all,
                                const std::vector<std::string>& more) {
   std::vector<std::string> arguments{verb,
@@ -71,9 +83,10 @@ std::vector<std::string> probe(const std::string& verb, int world, int64_t batch
                                      "true"};
   if (world > 1) {
     // Tests of timeouts set a short one. Others must not fail on a machine that is slow for a while.
-    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "300",
-                                 "--trainer.strategy.start_timeout_s", "300"})
-      arguments.emplace_back(argument);
+    arguments.insert(arguments.end(), {"--trainer.strategy", "ddp"});
+    if (has_timeouts(more))
+      arguments.insert(arguments.end(),
+                       {"--trainer.strategy.timeout_s", "300", "--trainer.strategy.start_timeout_s", "300"});
     arguments.insert(arguments.end(), {"--trainer.devices", std::to_string(world)});
   }
   arguments.insert(arguments.end(), more.begin(), more.end());

@@ -335,8 +335,9 @@ TEST_CASE("slow networks: on two GPUs the ranks compute what they do on CPUs, ov
 
 TEST_CASE("slow networks: what does not work together is refused") {
   const TemporaryFolder folder;
-  const auto refused = [&](const Arguments& options, const std::string& text, int code = 2) {
-    const auto runs = fit(folder.path(), 2, kSgd + Arguments{"--trainer.max_steps", "2"} + options);
+  const auto refused = [&](const Arguments& options, const std::string& text, int code = 2,
+                           const Arguments& optimizer = kSgd) {
+    const auto runs = fit(folder.path(), 2, optimizer + Arguments{"--trainer.max_steps", "2"} + options);
     INFO(fulgur::join(options, " "));
     CHECK(all_exit(runs, code));
     INFO(runs[0].err);
@@ -351,7 +352,7 @@ TEST_CASE("slow networks: what does not work together is refused") {
   refused({"--trainer.strategy.powersgd.start_step", "3"}, "powersgd has no effect without compression: powersgd");
   refused(kEverySix + Arguments{"--trainer.on_nonfinite", "skip"}, "Use on_nonfinite: raise or off");
   refused(kEverySix + Arguments{"--trainer.strategy.local_sgd.group_size", "2"}, "none trains alone");
-  refused(kEverySix + Arguments{"--optimizer", "LBFGS"}, "Use another optimizer");
+  refused(kEverySix, "Use another optimizer", 2, {"--optimizer", "LBFGS"});
   refused({"--trainer.strategy.local_sgd.start_step", "2"}, "period");
   for (const Arguments& options : {kPower, kEverySix}) {
     Arguments arguments = probe("fit", 2, 12, options + Arguments{"--trainer.strategy.sharding", "gradients"});

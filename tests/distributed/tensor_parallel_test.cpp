@@ -1,12 +1,14 @@
 // mesh with an axis `tensor`: ranks that compute each layer together compute what one process does.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "mesh_runs.h"
+#include "support/combinations.h"
 #include "support/gpu.h"
 
 namespace tensor_parallel_test {
@@ -41,7 +43,7 @@ int64_t parameters_of(const fs::path& root, const std::vector<Finished>& runs, s
 
 void check_gpt_meshes(const std::vector<Mesh>& meshes) {
   const TemporaryFolder text, one;
-  const Arguments options = wide_gpt(text, {"--trainer.max_steps", "100"});
+  const Arguments options = wide_gpt(text, {"--trainer.max_steps", all_combinations() ? "100" : "40"});
   const auto alone = fit_alone(one.path(), options);
   REQUIRE(all_exit(alone, 0));
   const auto losses = column(one.path(), "mean_loss");
@@ -62,15 +64,15 @@ void check_gpt_meshes(const std::vector<Mesh>& meshes) {
 
 }  // namespace
 
-TEST_CASE("tensor: a GPT's losses over 100 steps on every mesh of two ranks are those of one process") {
+TEST_CASE("tensor: a GPT's losses on every mesh of two ranks are those of one process") {
   check_gpt_meshes(meshes_of(2));
 }
 
-TEST_CASE("tensor: a GPT's losses over 100 steps on every mesh of four ranks are those of one process") {
+TEST_CASE("tensor: a GPT's losses on every mesh of four ranks are those of one process") {
   check_gpt_meshes(meshes_of(4));
 }
 
-TEST_CASE("tensor: a GPT's losses over 100 steps on meshes of eight ranks along three axes are those of one process") {
+TEST_CASE("tensor: a GPT's losses on meshes of eight ranks along three axes are those of one process") {
   std::vector<Mesh> meshes = meshes_of(8);
   std::erase_if(meshes, [](const Mesh& mesh) {
     return std::max({mesh.data, mesh.shard, mesh.tensor, mesh.pipeline}) > 2;
@@ -80,7 +82,7 @@ TEST_CASE("tensor: a GPT's losses over 100 steps on meshes of eight ranks along 
 }
 
 // Not run by default, since it takes minutes.
-TEST_CASE("tensor: a GPT's losses over 100 steps on every mesh of eight ranks are those of one process", "[.all]") {
+TEST_CASE("tensor: a GPT's losses on every mesh of eight ranks are those of one process", "[.all]") {
   check_gpt_meshes(meshes_of(8));
 }
 
@@ -98,9 +100,12 @@ TEST_CASE("tensor: Llama's parts, groups of heads, and recomputed activations") 
 }
 
 TEST_CASE("tensor: a module of LibTorch's layers, divided by a plan in YAML") {
-  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 4},
-                             Mesh{.data = 2, .pipeline = 1, .tensor = 2}, Mesh{.pipeline = 2, .tensor = 2});
-  const auto& [more, plan] = GENERATE(table<Arguments, std::string>(
+  using Planned = std::pair<Arguments, std::string>;
+  const auto [mesh, planned_options] = GENERATE(from_range(combinations<Mesh, Planned>(
+      {{.pipeline = 1, .tensor = 2},
+       {.pipeline = 1, .tensor = 4},
+       {.data = 2, .pipeline = 1, .tensor = 2},
+       {.pipeline = 2, .tensor = 2}},
       {{Arguments{}, "{embedding: vocabulary, up: column, down: row}"},
        {{"--model.deep", "true"}, "{up: column, down: row, norm: sequence}"},
        {{"--model.deep", "true"}, "{up: column, down: row, head: whole}"},
@@ -110,7 +115,8 @@ TEST_CASE("tensor: a module of LibTorch's layers, divided by a plan in YAML") {
        {{"--model.in_classes", "true", "--model.deep", "true"}, "{up: column, down: row, head: vocabulary}"},
        {{"--model.in_classes", "true", "--model.deep", "true"}, "{up: column, down: row, head: gathered_column}"},
        {{"--model.in_classes", "true", "--model.deep", "true", "--model.ties", "true"},
-        "{'*ed*g': vocabulary, up: column, down: row, head: vocabulary}"}}));
+        "{'*ed*g': vocabulary, up: column, down: row, head: vocabulary}"}})));
+  const auto& [more, plan] = planned_options;
   CAPTURE(mesh.data, mesh.tensor, mesh.pipeline, plan);
   const TemporaryFolder one, many;
   const Arguments options = wide(more + Arguments{"--trainer.max_steps", "20"});
@@ -126,13 +132,15 @@ TEST_CASE("tensor: a module of LibTorch's layers, divided by a plan in YAML") {
 }
 
 TEST_CASE("tensor: norms, dropout and residual sums of a part of the tokens") {
-  const Mesh mesh = planned(GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2},
-                                     Mesh{.pipeline = 2, .tensor = 2}, Mesh{.pipeline = 1, .tensor = 4}),
-                            "{'*.ln_?': sequence}");
-  CAPTURE(mesh.data, mesh.tensor, mesh.pipeline);
+  const auto [axes, more] = GENERATE(from_range(combinations<Mesh, Arguments>(
+      {{.pipeline = 1, .tensor = 2},
+       {.data = 2, .pipeline = 1, .tensor = 2},
+       {.pipeline = 2, .tensor = 2},
+       {.pipeline = 1, .tensor = 4}},
+      {{"--model.activation_checkpointing", "every_2"}, {"--model.positions", "rotary", "--model.norm", "rms"}})));
+  const Mesh mesh = planned(axes, "{'*.ln_?': sequence}");
+  CAPTURE(mesh.data, mesh.tensor, mesh.pipeline, more);
   const TemporaryFolder text, one, many;
-  const Arguments more = GENERATE(Arguments{"--model.activation_checkpointing", "every_2"},
-                                  Arguments{"--model.positions", "rotary", "--model.norm", "rms"});
   const Arguments options = wide_gpt(text, more + Arguments{"--trainer.max_steps", "30"});
   const auto expected = trained_alone(one, options);
   const auto found = trained_mesh(many, mesh, options);
@@ -156,16 +164,15 @@ TEST_CASE("tensor: with sequence, a rank has its part of the tokens, if the rank
 }
 
 TEST_CASE("tensor: clipping by the norm of all parts, accumulation, shorter windows, skipped steps and validation") {
-  const Mesh mesh = GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2},
-                             Mesh{.pipeline = 2, .tensor = 2});
-  const Arguments more =
-      GENERATE(Arguments{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
-               Arguments{"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
-               Arguments{"--trainer.accumulate_grad_batches", "3"},
-               // The last batch of an epoch has five samples, and the last window two batches.
-               Arguments{"--data.num_train", "61", "--trainer.accumulate_grad_batches", "3"},
-               Arguments{"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"},
-               Arguments{"--trainer.val_check_interval", "3"});
+  const auto [mesh, more] = GENERATE(from_range(combinations<Mesh, Arguments>(
+      {{.pipeline = 1, .tensor = 2}, {.data = 2, .pipeline = 1, .tensor = 2}, {.pipeline = 2, .tensor = 2}},
+      {{"--trainer.gradient_clip_val", "0.05", "--trainer.log_grad_norm", "true"},
+       {"--trainer.gradient_clip_val", "0.01", "--trainer.gradient_clip_algorithm", "value"},
+       {"--trainer.accumulate_grad_batches", "3"},
+       // The last batch of an epoch has five samples, and the last window two batches.
+       {"--data.num_train", "61", "--trainer.accumulate_grad_batches", "3"},
+       {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan"},
+       {"--trainer.val_check_interval", "3"}})));
   CAPTURE(mesh.data, mesh.pipeline, more);
   if (mesh.data > 1 && more[0] == "--data.num_train") {
     SUCCEED("the shares of such a batch are not even");
@@ -184,10 +191,11 @@ TEST_CASE("tensor: clipping by the norm of all parts, accumulation, shorter wind
 }
 
 TEST_CASE("tensor: an interrupted run continues to the bit") {
-  const Mesh mesh = planned(GENERATE(Mesh{.pipeline = 1, .tensor = 2}, Mesh{.data = 2, .pipeline = 1, .tensor = 2},
-                                     Mesh{.pipeline = 2, .tensor = 2}));
   // At step 1, the run is inside an accumulation window.
-  const std::string cut_at = GENERATE("1", "7");
+  const auto [axes, cut_at] = GENERATE(from_range(combinations<Mesh, std::string>(
+      {{.pipeline = 1, .tensor = 2}, {.data = 2, .pipeline = 1, .tensor = 2}, {.pipeline = 2, .tensor = 2}},
+      {"1", "7"})));
+  const Mesh mesh = planned(axes);
   CAPTURE(mesh.data, mesh.pipeline, cut_at);
   const Arguments options =
       wide({"--model.dropout", "0.2", "--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "3"});
@@ -380,7 +388,8 @@ TEST_CASE("tensor: on GPUs the ranks compute what one process does, over NCCL", 
                              Mesh{.data = 2, .pipeline = 2, .tensor = 2});
   require_gpus(mesh.ranks());
   const TemporaryFolder text, one, many;
-  const Arguments options = wide_gpt(text, {"--trainer.max_steps", "100", "--trainer.accelerator", "cuda"});
+  const Arguments options =
+      wide_gpt(text, {"--trainer.max_steps", all_combinations() ? "100" : "30", "--trainer.accelerator", "cuda"});
   trained_alone(one, options + Arguments{"--trainer.devices", "1"});
   trained_mesh(many, mesh, options);
   CHECK(largest_difference(column(one.path(), "mean_loss"), column(many.path(), "mean_loss")) < 1e-4);

@@ -57,7 +57,8 @@ TEST_CASE("an option of the command line stays if its class is named after it") 
   // An option that the class does not have is not lost silently.
   CHECK(says(load_error(kModel, {{"model.classes", "5"}, {"model", "OtherModel"}}), "classes: unknown key"));
   CHECK(value_at(load("model: OtherModel", {{"model", "ConfigModel"},
-                                            {"model.classes", "3"}, {"model.part.depth", "2"},
+                                            {"model.classes", "3"},
+                                            {"model.part.depth", "2"},
                                             {"model", "OtherModel"},
                                             {"model", "ConfigModel"}}),
                  "model.init_args.part.depth") == "2");
