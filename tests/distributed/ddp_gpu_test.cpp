@@ -16,10 +16,9 @@ using namespace fulgur::test;
 namespace {
 
 std::vector<std::string> on_cuda(int world, const std::vector<std::string>& more) {
-  std::vector<std::string> all =
-      probe("fit", world, 12, {"--trainer.accelerator", "cuda", "--trainer.max_steps", "20"});
+  std::vector<std::string> all{"--trainer.accelerator", "cuda", "--trainer.max_steps", "20"};
   all.insert(all.end(), more.begin(), more.end());
-  return all;
+  return probe("fit", world, 12, all);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {

@@ -477,9 +477,9 @@ TEST_CASE("launch: a strategy of a plug-in is launched with as many processes as
   const TemporaryFolder one, many;
   const std::vector<std::string> steps{"--trainer.max_steps", "20"};
   REQUIRE(trainer(probe("fit", 1, 8, steps), {.folder = one.path()}).exit_code == 0);
-  std::vector<std::string> arguments = probe("fit", 2, 8, steps);
-  const std::vector<std::string> own{"--trainer.strategy", "LocalSgd", "--trainer.devices", "2"};
-  arguments.insert(arguments.end(), own.begin(), own.end());
+  std::vector<std::string> own{"--trainer.strategy", "LocalSgd", "--trainer.devices", "2"};
+  own.insert(own.end(), steps.begin(), steps.end());
+  const std::vector<std::string> arguments = probe("fit", 2, 8, own);
   const Finished run = trainer(arguments, {.folder = many.path(), .environment = {"OMP_NUM_THREADS=1"}});
   INFO(run.err);
   REQUIRE(run.exit_code == 0);
