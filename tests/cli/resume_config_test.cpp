@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_lock.h"
 #include "process.h"
 
 namespace resume_config_test {
@@ -371,33 +372,86 @@ TEST_CASE("a fit that continues one that failed compares its config with it, as 
   CHECK(says(other.err, "different model"));
 }
 
-TEST_CASE("a fit from a path, with another default_root_dir, is a new run that leaves the checkpoint's as it was") {
+TEST_CASE(
+    "a fit from a checkpoint, with another default_root_dir, is a new run that leaves the checkpoint's as it was") {
   const Stopped run;
-  const fs::path logs = run.folder / "fulgur_logs";
-  const auto continued = [&](const std::string& root, const std::string& config = "c.yaml") {
-    Finished end = trainer({"fit", "-c", config, "--trainer.max_steps", "14", "--trainer.default_root_dir", root,
-                            "--ckpt_path", (logs / "version_0/checkpoints/last.ckpt").string()},
-                           {.folder = run.folder.path()});
+  const fs::path logs = run.folder / "fulgur_logs", last = logs / "version_0/checkpoints/last.ckpt";
+  const auto fit = [&](std::vector<std::string> more, const fs::path& at = {}) {
+    more.insert(more.begin(), "fit");
+    Finished end = trainer(more, {.folder = at.empty() ? run.folder.path() : at});
     INFO(end.err);
     REQUIRE(end.exit_code == 0);
     return end.err + end.out;
   };
+  const auto is_new = [](const std::string& output) { return says(output, "a new run continues from the checkpoint"); };
   const auto last_step = [](const fs::path& folder) {
     return fulgur::read_checkpoint(folder / "checkpoints/last.ckpt").state.at("progress").at("global_step").as_int();
   };
+  const std::vector<std::string> steps{"--trainer.max_steps", "14"};
+  const auto joined = [](std::vector<std::string> a, const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
   const std::string rows = read_text(logs / "version_0/metrics.csv");
-  CHECK(says(continued("other"), "so a new run continues from the checkpoint"));
-  CHECK(last_step(run.folder / "other/fulgur_logs/version_0") == 14);
-  CHECK(last_step(logs / "version_0") == 12);
-  CHECK(read_text(logs / "version_0/metrics.csv") == rows);
-  CHECK_FALSE(fs::exists(logs / "version_1"));
+  const std::vector<std::string> other{"--trainer.default_root_dir", "other"};
+  const std::vector<std::string> from{"-c", "c.yaml", "--trainer.max_steps", "14", "--ckpt_path", last.string()};
 
-  // The folder's own root, by any of its names, and its own config continue the run.
-  fs::create_directory_symlink(run.folder.path(), run.folder / "link");
-  CHECK_FALSE(says(continued((run.folder / "link").string()), "so a new run"));
-  CHECK(last_step(logs / "version_0") == 14);
-  CHECK_FALSE(says(continued("other", (logs / "version_0/config.yaml").string()), "so a new run"));
-  CHECK_FALSE(fs::exists(run.folder / "other/fulgur_logs/version_1"));
+  SECTION("the new run is resumed by a search") {
+    {
+      const RunLock active(logs / "version_0");
+      CHECK(is_new(fit(joined(from, other))));
+    }
+    CHECK(last_step(run.folder / "other/fulgur_logs/version_0") == 14);
+    const std::string resumed = fit(joined({"-c", "c.yaml", "--resume", "--trainer.max_steps", "16"}, other));
+    CHECK_FALSE(is_new(resumed));
+    CHECK(last_step(run.folder / "other/fulgur_logs/version_0") == 16);
+    CHECK(last_step(logs / "version_0") == 12);
+    CHECK(read_text(logs / "version_0/metrics.csv") == rows);
+    CHECK_FALSE(fs::exists(logs / "version_1"));
+  }
+  SECTION("a root that is given wins over that of the run's own config") {
+    const std::string own = (logs / "version_0/config.yaml").string();
+    CHECK(is_new(fit(joined({"-c", own, "--ckpt_path", last.string()}, joined(steps, other)))));
+    CHECK(is_new(fit(joined({"-c", own, "--ckpt_path", "last"}, joined(steps, other)))));
+    CHECK(last_step(run.folder / "other/fulgur_logs/version_1") == 14);
+    // A search finds the run, which continues.
+    CHECK(says(fit(joined({"-c", own, "--resume"}, joined(steps, other))), "has no effect"));
+    CHECK(last_step(logs / "version_0") == 14);
+  }
+  SECTION("a run that was moved or copied continues, in any order of the files") {
+    write_text(run.folder / "more.yaml", "trainer: {max_steps: 14}\n");
+    const fs::path moved = run.folder / "moved/version_0";
+    fs::create_directory(run.folder / "moved");
+    fs::copy(logs / "version_0", moved, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    CHECK_FALSE(is_new(fit({"-c", (moved / "config.yaml").string(), "-c", "more.yaml", "--ckpt_path",
+                            (moved / "checkpoints/last.ckpt").string()})));
+    CHECK(last_step(moved) == 14);
+    CHECK(last_step(logs / "version_0") == 12);
+  }
+  SECTION("links to the root, and in it, are no other root") {
+    fs::create_directory_symlink(run.folder.path(), run.folder / "link");
+    CHECK_FALSE(is_new(fit(joined(from, {"--trainer.default_root_dir", (run.folder / "link").string()}))));
+    CHECK(last_step(logs / "version_0") == 14);
+    fs::create_directory(run.folder / "disk");
+    fs::rename(logs, run.folder / "disk/fulgur_logs");
+    fs::create_directory_symlink("disk/fulgur_logs", logs);
+    for (const char* until : {"15", "16"})
+      CHECK_FALSE(is_new(fit({"-c", "c.yaml", "--resume", "--trainer.default_root_dir", run.folder.path().string(),
+                              "--trainer.max_steps", until})));
+    CHECK(last_step(logs / "version_0") == 16);
+    CHECK_FALSE(fs::exists(logs / "version_1"));
+  }
+  SECTION("from another working directory") {
+    const TemporaryFolder elsewhere;
+    const std::string config = (run.folder / "c.yaml").string();
+    // Not a word about a root: it is that of the run.
+    CHECK_FALSE(is_new(fit(joined({"-c", config, "--ckpt_path", last.string()}, steps), elsewhere.path())));
+    CHECK(is_new(fit({"-c", config, "--ckpt_path", last.string(), "--trainer.max_steps", "16",
+                      "--trainer.default_root_dir", elsewhere.path().string()},
+                     elsewhere.path())));
+    CHECK(last_step(elsewhere / "fulgur_logs/version_0") == 16);
+    CHECK(last_step(logs / "version_0") == 14);
+  }
 }
 
 TEST_CASE("resume is for fit, and excludes --ckpt_path") {

@@ -84,6 +84,11 @@ TEST_CASE("fsdp: with divided parameters, the ranks compute what those with divi
       OnRanks{3, {"--trainer.precision", "bf16-mixed", "--model.dropout", "0.2"}},
       OnRanks{3, {"--trainer.gradient_clip_val", "0.1", "--trainer.log_grad_norm", "true"}},
       OnRanks{2, {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.check_every", "1"}},
+      // One rank has the loss that is not finite.
+      OnRanks{2, {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan", "--trainer.strategy.units", "[first]"}},
+      OnRanks{3,
+              {"--trainer.on_nonfinite", "skip", "--model.trouble", "nan_constant_between", "--trainer.strategy.units",
+               "[first, last]", "--trainer.accumulate_grad_batches", "2"}},
       OnRanks{3, {"--trainer.debug", "true", "--data.num_train", "120", "--trainer.accumulate_grad_batches", "4"}});
   const Arguments more = kAdam + options;
   const Arguments length{"--trainer.max_steps", "30"};

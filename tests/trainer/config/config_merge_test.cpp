@@ -54,6 +54,13 @@ TEST_CASE("an option of the command line stays if its class is named after it") 
                  "model.init_args.rate") == "0.7");
   CHECK(value_at(load(kModel, {{"model", "OtherModel"}}, {{"FULGUR_MODEL__RATE", "0.5"}}), "model.init_args.rate") ==
         "0.25");
+  // Also if the class is named in a value of what contains it, or is one of several types.
+  const auto precision = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    return value_at(load("trainer: {precision: 32-true}", overrides), "trainer.precision.init_args.master_weights");
+  };
+  CHECK(precision({{"trainer.precision.master_weights", "true"}, {"trainer.precision", "bf16-true"}}) == "true");
+  CHECK(precision({{"trainer.precision.master_weights", "true"}, {"trainer", "{precision: bf16-true}"}}) == "true");
+  CHECK(precision({{"trainer", "{precision: bf16-true}"}}) == "false");
   // An option that the class does not have is not lost silently.
   CHECK(says(load_error(kModel, {{"model.classes", "5"}, {"model", "OtherModel"}}), "classes: unknown key"));
   CHECK(value_at(load("model: OtherModel", {{"model", "ConfigModel"},

@@ -10,6 +10,7 @@
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/yaml.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -208,6 +209,38 @@ std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
   return folder.parent_path();
 }
 
+namespace {
+
+bool is_below(const fs::path& path, const fs::path& root) {
+  const fs::path from_root = path.lexically_relative(root);
+  return !from_root.empty() && *from_root.begin() != "..";
+}
+
+// The `default_root_dir` in the config.yaml of a run; nullopt if that cannot be read.
+std::optional<fs::path> root_of_run(const fs::path& run_dir) {
+  const fs::path file = run_dir / run_layout::kConfig;
+  const auto text = read_regular_file(file);
+  Problems problems;
+  const ConfigNode config = text ? parse_yaml(*text, file.string(), problems) : ConfigNode();
+  if (!problems.empty() || !config.is_map()) return std::nullopt;
+  const ConfigNode* const options = config.find("trainer");
+  const ConfigNode* const root = options ? options->find("default_root_dir") : nullptr;
+  return root && root->is_scalar() ? fs::path(root->text()) : TrainerOptions().default_root_dir;
+}
+
+}  // namespace
+
+bool begins_another_run(const fs::path& run_dir, const fs::path& default_root_dir) {
+  const std::optional<fs::path> own = root_of_run(run_dir);
+  const auto normal = [](const fs::path& path) { return (path / "").lexically_normal(); };
+  if (!own || normal(*own) == normal(default_root_dir)) return false;
+  // The folder may be reached through links, and so may the root.
+  std::error_code error;
+  const fs::path root = fs::absolute(default_root_dir).lexically_normal();
+  return !is_below(fs::absolute(run_dir).lexically_normal(), root) &&
+         !is_below(fs::weakly_canonical(run_dir, error), fs::weakly_canonical(root, error));
+}
+
 ResolvedCheckpoint resolve_checkpoint(const std::string& choice, const TrainerOptions& options,
                                       const TrainerComponents& components,
                                       const std::function<void(const fs::path&)>& lock) {
@@ -216,6 +249,7 @@ ResolvedCheckpoint resolve_checkpoint(const std::string& choice, const TrainerOp
     resolved.path =
         find_checkpoint(choice, options.default_root_dir, run_name(options, components), components.config_folder);
     resolved.run_dir = run_folder_of(*resolved.path);
+    if (resolved.run_dir && begins_another_run(*resolved.run_dir, options.default_root_dir)) resolved.run_dir.reset();
     if (resolved.run_dir) lock(*resolved.run_dir);
     return resolved;
   }

@@ -31,11 +31,17 @@ std::filesystem::path find_checkpoint(const std::string& choice, const std::file
 /// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
 
+/// Whether a fit from a checkpoint of the run in `run_dir` begins another run: `default_root_dir` has another value
+/// than the run's own config.yaml, and does not contain its folder. With its own value, a run whose folder was moved
+/// continues there.
+bool begins_another_run(const std::filesystem::path& run_dir, const std::filesystem::path& default_root_dir);
+
 /// The checkpoint that `ckpt_path` names, and its run.
 struct ResolvedCheckpoint {
   std::optional<std::filesystem::path>
       path;  ///< in the folder of the run, or a link there; nullopt if `auto` found none
-  /// The run folder that contains `path`; with `auto`, the folder of the chosen run, even without a checkpoint.
+  /// The run folder that contains `path`, unless another run begins; with `auto`, the folder of the chosen run, even
+  /// without a checkpoint.
   std::optional<std::filesystem::path> run_dir;
   std::optional<CheckpointContent> content;  ///< with `auto`, which reads it to verify it
   std::vector<std::string> passed_over;      ///< with `auto`: newer folders without anything to resume

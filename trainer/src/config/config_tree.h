@@ -47,7 +47,9 @@ class Overrider {
   void assign(ConfigNode& node, const TypeInfo* type);
   /// True, with a report, if the value is not valid YAML.
   bool report_unreadable();
-  static void keep_arguments(ConfigNode& node, ConfigNode before);
+  void keep_arguments(ConfigNode& node, ConfigNode before);
+  /// Reports lists of files of which arguments have changed items: another class does not get them.
+  void report_changed_lists(const ConfigNode& before);
   void append(ConfigNode& node, const TypeInfo* type);
   bool load_group(ConfigNode& node);
   ConfigNode& child(ConfigNode& node, const std::string& key);

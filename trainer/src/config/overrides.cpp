@@ -25,6 +25,11 @@ void set_places(ConfigNode& node, const Location& where) {
   for (auto& [key, value] : node.entries()) set_places(value, where);
 }
 
+bool has_arguments(const ConfigNode& node) {
+  return node.where.argument > 0 || std::ranges::any_of(node.items(), has_arguments) ||
+         std::ranges::any_of(node.entries(), [](const auto& entry) { return has_arguments(entry.second); });
+}
+
 /// What arguments have set of a value or a map.
 std::optional<ConfigNode> set_by_arguments(const ConfigNode& node) {
   if (!node.is_map() || node.entries().empty())
@@ -247,8 +252,14 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
   } else if (report_unreadable()) {
     return;
   }
+  // An option of several types that has the options of a component: a name is that of its class.
+  if (type != nullptr && type->kind == Kind::any_of && node.is_map() &&
+      (value_.is_map() || (value_.is_scalar() && (value_.quoted() || reads_as_text(value_.text()))))) {
+    const TypeInfo& other = alternative(node, *type, path_.size());
+    if (other.kind == Kind::component) type = &other;
+  }
   const bool is_group = type != nullptr && (type->kind == Kind::component || type->kind == Kind::object);
-  const ConfigNode before = is_group && type->kind == Kind::component ? node : ConfigNode();
+  const ConfigNode before = is_group ? node : ConfigNode();
   if (is_group && is_yaml_file(value_)) {
     load_group(node);
   } else if (type != nullptr && type->kind == Kind::component && value_.is_scalar()) {
@@ -268,15 +279,30 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
 // Another class drops what files have set for the one before. What arguments have set stays: they may come in any
 // order.
 void Overrider::keep_arguments(ConfigNode& node, ConfigNode before) {
+  if (!node.is_map() || !before.is_map()) return;
   const ConfigNode* const name = node.find("class_path");
   const ConfigNode* const earlier = before.find("class_path");
-  if (!name || !earlier || name->same_as(*earlier)) return;
+  if (!name || !earlier || name->same_as(*earlier)) {
+    for (auto& [key, value] : node.entries())
+      if (ConfigNode* const other = before.find(key)) keep_arguments(value, std::move(*other));
+    return;
+  }
+  report_changed_lists(before);
   ConfigNode all = as_component(*name);
   before.erase("class_path");
   if (std::optional<ConfigNode> kept = set_by_arguments(before)) {
     merge_into(all, std::move(*kept));
     merge_into(all, std::move(node));
     node = std::move(all);
+  }
+}
+
+void Overrider::report_changed_lists(const ConfigNode& before) {
+  for (const auto& [key, value] : before.entries()) {
+    if (value.is_list() && value.where.argument == 0 && std::ranges::any_of(value.items(), has_arguments))
+      problem(cat("an argument before it changes an item of '", key,
+                  "', a list of the class that was named before. Name the class first, and set the whole list"));
+    report_changed_lists(value);
   }
 }
 

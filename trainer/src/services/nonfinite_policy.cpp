@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/module_state.h"
@@ -86,14 +85,11 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
 }
 
 // Cross entropy without any label is NaN, and its gradients are 0.
-Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
+Tensor NonFinitePolicy::shown_in_gradients(const Tensor& loss, const std::vector<Tensor>& inputs) {
   // Without a branch, which a recording would keep.
   if (loss.is_cpu() && logs_.is_recording()) return shown_unchecked(loss);
   if (!std::exchange(loss_is_bad_, false)) return loss;
-  for (const Tensor& leaf : inputs.empty() ? leaves_of(loss) : inputs)
-    if (leaf.is_floating_point() && leaf.numel() > 0)
-      loss = loss + (leaf.sum() * std::numeric_limits<double>::quiet_NaN()).to(loss.options());
-  return loss;
+  return with_nan_gradients(loss, inputs.empty() ? leaves_of(loss) : inputs);
 }
 
 Tensor NonFinitePolicy::shown_unchecked(const Tensor& loss) const {

@@ -79,7 +79,7 @@ class NonFinitePolicy {
   NonFiniteDecision check_loss(const Tensor& loss);
   /// The loss as passed to backward. If steps are skipped by their gradients, a non-finite loss gives NaN gradients for
   /// all leaves it depends on, or for `inputs` if not empty.
-  Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
+  Tensor shown_in_gradients(const Tensor& loss, const std::vector<Tensor>& inputs = {});
   /// The same for a loss whose backward runs before `check_loss`: a loss that is not finite gives NaN gradients for all
   /// leaves that it depends on.
   Tensor shown_unchecked(const Tensor& loss) const;

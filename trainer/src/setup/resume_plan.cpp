@@ -35,23 +35,24 @@ std::optional<fs::path> folder_without_checkpoint(const RunState& run) {
   return found ? std::optional(found->folder) : std::nullopt;
 }
 
-bool is_below(const fs::path& path, const fs::path& root) {
-  std::error_code error;
-  const fs::path from_root =
-      fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(fs::absolute(root), error));
-  return !from_root.empty() && *from_root.begin() != "..";
+// Whether the checkpoint was found by a search, possibly before the run existed.
+bool was_searched(const RunState& run, const std::string& choice) {
+  const auto& verified = run.components.verified_checkpoint;
+  return choice == "auto" || (verified && verified->path == choice);
 }
 
-// Whether a fit whose `ckpt_path` is a path begins another run: `default_root_dir` was set to a folder that does not
-// contain the checkpoint's. A config in that run's folder belongs to it, whatever root it names: the run may have
-// moved.
-bool begins_another(const RunState& run, const std::string& choice, const fs::path& checkpoint_run_dir) {
-  if (run.fn != TrainerFn::fit || !run.load.loads_loops() || choice == "auto" || choice == "last" || choice == "best")
-    return false;
+// A run that is searched for continues in its folder; one whose checkpoint is named may begin another run.
+void choose_run(const RunState& run, const std::string& choice, ResumePlan& plan) {
+  if (run.fn != TrainerFn::fit || !run.load.loads_loops() || !plan.checkpoint_run_dir) return;
   const fs::path& root = run.options.default_root_dir;
-  std::error_code error;
-  return root != TrainerOptions().default_root_dir && !is_below(checkpoint_run_dir, root) &&
-         !fs::equivalent(run.components.config_folder, checkpoint_run_dir, error);
+  if (!begins_another_run(*plan.checkpoint_run_dir, root)) return;
+  if (was_searched(run, choice))
+    return run.print(cat("resume: a run continues in its folder, so trainer.default_root_dir, ", root,
+                         ", has no effect. To begin another run there, use --ckpt_path with the checkpoint"));
+  run.print(cat("resume: a new run continues from the checkpoint below trainer.default_root_dir, ", root,
+                ", and the run of the checkpoint, ", *plan.checkpoint_run_dir,
+                ", stays as it is. To continue that run in its folder, use its own default_root_dir"));
+  plan.checkpoint_run_dir.reset();
 }
 
 // The checkpoint of rank 0, and the run folder that it was read from or that the run begins again in.
@@ -78,13 +79,7 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
   }
   if (!plan.checkpoint) return;
   plan.checkpoint_run_dir = run_folder_of(*plan.checkpoint);
-  if (choice && plan.checkpoint_run_dir && begins_another(run, *choice, *plan.checkpoint_run_dir)) {
-    run.print(cat("resume: trainer.default_root_dir, ", run.options.default_root_dir,
-                  ", is another folder than that of the checkpoint's run, ", *plan.checkpoint_run_dir,
-                  ", so a new run continues from the checkpoint, and that run stays as it is. To continue in its "
-                  "folder, omit trainer.default_root_dir"));
-    plan.checkpoint_run_dir.reset();
-  }
+  if (choice) choose_run(run, *choice, plan);
   // A link is followed once, so that the report names the checkpoint itself.
   if (auto target = link_target(*plan.checkpoint)) plan.checkpoint = std::move(target);
 }
