@@ -19,8 +19,10 @@ class HeldWhole final : public WholeParameters {
     try {
       if (const auto still_divided = of_.lock()) still_divided->release();
     } catch (const std::exception& error) {
-      // An earlier exception may have left the device, or a recording on it, unusable.
-      log::error(cat("parameters that were whole cannot be divided again: ", error.what()));
+      // An exception that is under way may have left the device, or a recording on it, unusable, and is reported
+      // itself.
+      if (std::uncaught_exceptions() == 0)
+        log::error(cat("parameters that were whole cannot be divided again: ", error.what()));
     }
   }
   HeldWhole(const HeldWhole&) = delete;
