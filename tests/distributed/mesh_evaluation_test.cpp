@@ -23,14 +23,6 @@ Mesh in_units(Mesh mesh) {
   return mesh;
 }
 
-const std::vector<Mesh> kMeshes{{.pipeline = 2},
-                                {.pipeline = 1, .tensor = 2},
-                                {.pipeline = 2, .tensor = 2},
-                                {.pipeline = 2, .shard = 2},
-                                {.pipeline = 1, .tensor = 2, .shard = 2},
-                                {.data = 2, .pipeline = 2},
-                                {.data = 2, .pipeline = 1, .tensor = 2}};
-
 Arguments with_layers(const Mesh& mesh, const Arguments& more) {
   return kMeshAdam +
          (mesh.tensor > 1 ? Arguments{"--model", "ProbeTensor", "--trainer.strategy.tensor_plan",

@@ -35,14 +35,11 @@ Arguments divided(const Mesh& mesh, const Arguments& more) {
 }
 
 // Of all kinds that two and four ranks have.
-const std::vector<Mesh> kMeshes{{.pipeline = 2},
-                                {.pipeline = 1, .tensor = 2},
-                                {.pipeline = 2, .tensor = 2},
-                                {.pipeline = 2, .shard = 2},
-                                {.pipeline = 1, .tensor = 2, .shard = 2},
-                                {.data = 2, .pipeline = 2},
-                                {.data = 2, .pipeline = 1, .tensor = 2},
-                                {.data = 2, .pipeline = 1, .shard = 2}};
+const std::vector<Mesh> kAllMeshes = [] {
+  std::vector<Mesh> all = kMeshes;
+  all.push_back({.data = 2, .pipeline = 1, .shard = 2});
+  return all;
+}();
 
 // The files with parts of weights: the ranks that have written them.
 std::set<std::string> writers_of(const fs::path& checkpoint) {
@@ -66,8 +63,8 @@ void change_last_byte(const fs::path& file) {
 
 TEST_CASE("mesh in parts: the parts of all ranks are the whole tensors of a full checkpoint") {
   const auto [axes, more] = GENERATE(from_range(combinations<Mesh, Arguments>(
-      kMeshes, {{"--trainer.async_checkpoint", "true"},
-                {"--trainer.async_checkpoint", "false", "--trainer.val_check_interval", "3"}})));
+      kAllMeshes, {{"--trainer.async_checkpoint", "true"},
+                   {"--trainer.async_checkpoint", "false", "--trainer.val_check_interval", "3"}})));
   Mesh mesh = axes;
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, more);
   Arguments options = divided(mesh, more + Arguments{"--trainer.max_steps", "6"});
@@ -130,7 +127,7 @@ TEST_CASE("mesh in parts: what is saved while all parameters are there, as for a
 
 TEST_CASE("mesh in parts: an interrupted run continues to the bit") {
   // At step 1, the run is inside an accumulation window.
-  const auto [axes, cut_at] = GENERATE(from_range(combinations<Mesh, std::string>(kMeshes, {"1", "7"})));
+  const auto [axes, cut_at] = GENERATE(from_range(combinations<Mesh, std::string>(kAllMeshes, {"1", "7"})));
   const Mesh mesh = in_parts(axes);
   CAPTURE(mesh.data, mesh.shard, mesh.tensor, mesh.pipeline, cut_at);
   const Arguments options =

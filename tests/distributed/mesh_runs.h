@@ -34,6 +34,15 @@ std::filesystem::path trained_alone(const TemporaryFolder& folder, const Argumen
 
 /// Whether the bits of all optimizer states agree.
 bool same_states(const std::filesystem::path& a, const std::filesystem::path& b);
+/// Meshes of two and four ranks that divide layers, alone and with another axis.
+inline const std::vector<Mesh> kMeshes{{.pipeline = 2},
+                                       {.pipeline = 1, .tensor = 2},
+                                       {.pipeline = 2, .tensor = 2},
+                                       {.pipeline = 2, .shard = 2},
+                                       {.pipeline = 1, .tensor = 2, .shard = 2},
+                                       {.data = 2, .pipeline = 2},
+                                       {.data = 2, .pipeline = 1, .tensor = 2}};
+
 /// All meshes of so many ranks, with equal sizes of micro-batches.
 std::vector<Mesh> meshes_of(int ranks);
 /// The values of a column of the run's metrics, without empty ones.

@@ -25,12 +25,17 @@ std::vector<std::tuple<T...>> combinations(const std::vector<T>&... lists) {
   const size_t count = all_combinations() ? all : std::max(sizes[longest], of_others);
   std::vector<std::tuple<T...>> chosen;
   for (size_t i = 0; i < count; ++i) {
-    size_t list = 0, others = i;
-    const auto next = [&](const auto& values) {
-      const size_t number = list++ == longest ? (all_combinations() ? i / of_others : i + i / sizes[longest]) : others;
-      if (list - 1 != longest) others /= values.size();
-      return values[number % values.size()];
-    };
+    // The numbers of the other lists are the digits of i.
+    std::vector<size_t> at(sizes.size());
+    size_t digits = i;
+    for (size_t list = 0; list < sizes.size(); ++list) {
+      if (list == longest) continue;
+      at[list] = digits % sizes[list];
+      digits /= sizes[list];
+    }
+    at[longest] = (all_combinations() ? i / of_others : i + i / sizes[longest]) % sizes[longest];
+    size_t list = 0;
+    const auto next = [&](const auto& values) { return values[at[list++]]; };
     chosen.push_back(std::tuple<T...>{next(lists)...});
   }
   return chosen;

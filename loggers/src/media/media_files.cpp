@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "files/append_file.h"
+#include "fulgur/core/system/paths.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -27,10 +28,6 @@ void remove_media_after(const fs::path& folder, int64_t step) {
     if (of && *of > step && fs::is_regular_file(entry->symlink_status(ignored))) later.push_back(entry->path());
   }
   for (const fs::path& path : later) fs::remove(path, error);
-}
-
-bool is_below(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
 }  // namespace

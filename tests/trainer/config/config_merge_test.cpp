@@ -61,6 +61,15 @@ TEST_CASE("an option of the command line stays if its class is named after it") 
   CHECK(precision({{"trainer.precision.master_weights", "true"}, {"trainer.precision", "bf16-true"}}) == "true");
   CHECK(precision({{"trainer.precision.master_weights", "true"}, {"trainer", "{precision: bf16-true}"}}) == "true");
   CHECK(precision({{"trainer", "{precision: bf16-true}"}}) == "false");
+  CHECK(value_at(load("", {{"trainer.logger", "CsvLogger"},
+                           {"trainer.logger.name", "own"},
+                           {"trainer.logger", "TensorBoardLogger"}}),
+                 "trainer.logger.0.init_args.name") == "own");
+  // Not so an item of a list of the class before.
+  for (const char* key : {"model.hidden.0", "model.hidden+"})
+    CHECK(says(load_error("model: {class_path: MlpClassifier, init_args: {hidden: [8]}}",
+                          {{key, "9"}, {"model", "TabularMlp"}}),
+               "an argument before it changes an item of 'hidden'"));
   // An option that the class does not have is not lost silently.
   CHECK(says(load_error(kModel, {{"model.classes", "5"}, {"model", "OtherModel"}}), "classes: unknown key"));
   CHECK(value_at(load("model: OtherModel", {{"model", "ConfigModel"},

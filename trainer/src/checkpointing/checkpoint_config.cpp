@@ -210,12 +210,8 @@ std::optional<SavedConfig> config_of_finished(const detail::FinishedRun& finishe
   } catch (const CheckpointError&) {
     // The report of the finished run names the damage.
   }
-  const std::filesystem::path file = finished.run_dir / run_layout::kConfig;
-  const auto text = read_regular_file(file);
-  Problems problems;
-  ConfigNode saved = text ? parse_yaml(*text, file.string(), problems) : ConfigNode();
-  if (!problems.empty() || !saved.is_map() || saved.entries().empty()) return std::nullopt;
-  return SavedConfig{file, saved, saved};
+  const std::optional<ConfigNode> saved = detail::config_of_run(finished.run_dir);
+  return saved ? std::optional(SavedConfig{finished.run_dir / run_layout::kConfig, *saved, *saved}) : std::nullopt;
 }
 
 // Nullopt if the fit starts from the beginning or has nothing to do, or if the checkpoint's run had no config. Replaces

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fulgur/checkpoint/run_layout.h"
+#include "fulgur/core/system/paths.h"
 #include "fulgur/core/system/program_name.h"
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
@@ -211,24 +212,25 @@ std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
 
 namespace {
 
-bool is_below(const fs::path& path, const fs::path& root) {
-  const fs::path from_root = path.lexically_relative(root);
-  return !from_root.empty() && *from_root.begin() != "..";
-}
-
 // The `default_root_dir` in the config.yaml of a run; nullopt if that cannot be read.
 std::optional<fs::path> root_of_run(const fs::path& run_dir) {
-  const fs::path file = run_dir / run_layout::kConfig;
-  const auto text = read_regular_file(file);
-  Problems problems;
-  const ConfigNode config = text ? parse_yaml(*text, file.string(), problems) : ConfigNode();
-  if (!problems.empty() || !config.is_map()) return std::nullopt;
-  const ConfigNode* const options = config.find("trainer");
+  const std::optional<ConfigNode> config = config_of_run(run_dir);
+  if (!config) return std::nullopt;
+  const ConfigNode* const options = config->find("trainer");
   const ConfigNode* const root = options ? options->find("default_root_dir") : nullptr;
   return root && root->is_scalar() ? fs::path(root->text()) : TrainerOptions().default_root_dir;
 }
 
 }  // namespace
+
+std::optional<ConfigNode> config_of_run(const fs::path& run_dir) {
+  const fs::path file = run_dir / run_layout::kConfig;
+  const auto text = read_regular_file(file);
+  Problems problems;
+  ConfigNode config = text ? parse_yaml(*text, file.string(), problems) : ConfigNode();
+  if (!problems.empty() || !config.is_map() || config.entries().empty()) return std::nullopt;
+  return config;
+}
 
 bool begins_another_run(const fs::path& run_dir, const fs::path& default_root_dir) {
   const std::optional<fs::path> own = root_of_run(run_dir);

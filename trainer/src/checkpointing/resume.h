@@ -31,6 +31,9 @@ std::filesystem::path find_checkpoint(const std::string& choice, const std::file
 /// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
 
+/// The config.yaml of a run; nullopt if it is missing, empty or damaged.
+std::optional<ConfigNode> config_of_run(const std::filesystem::path& run_dir);
+
 /// Whether a fit from a checkpoint of the run in `run_dir` begins another run: `default_root_dir` has another value
 /// than the run's own config.yaml, and does not contain its folder. With its own value, a run whose folder was moved
 /// continues there.
