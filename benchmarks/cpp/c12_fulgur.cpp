@@ -1,6 +1,5 @@
 // C12, Fulgur's Trainer as it is by default, with EarlyStopping at the goal; peers/c12_net.py is the same in Python.
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/max_pool2d.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
@@ -41,8 +40,8 @@ class Classifier : public fulgur::LightningModule {
   }
 
   Tensor forward(const Tensor& images) {
-    Tensor x = at::max_pool2d(norm0_->forward(conv0_(images)), 2).relu_();
-    x = at::max_pool2d(norm1_->forward(conv1_(x)), 2).relu_();
+    Tensor x = norm0_->forward_max_pool_relu(conv0_(images));
+    x = norm1_->forward_max_pool_relu(conv1_(x));
     return last_(hidden_(x.flatten(1)).relu_());
   }
   fulgur::StepOutput training_step(const fulgur::Batch& batch, int64_t) override {

@@ -1,7 +1,5 @@
 #include "fulgur/models/cnn_classifier.h"
 
-#include <ATen/ops/max_pool2d.h>
-
 #include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/text/text.h"
 #include "option_bounds.h"
@@ -70,11 +68,7 @@ Tensor CnnClassifier::forward(const Tensor& input) {
                           ". Set in_channels, height and width of model.init_args to match the data."));
   detail::check_floating(input, "CnnClassifier");
   Tensor x = input.is_cpu() ? channels_last(input) : input;
-  for (size_t i = 0; i < convolutions_.size(); ++i) {
-    x = norms_[i]->forward(convolutions_[i]->forward(x));
-    // Pooling before ReLU gives the same values at a quarter of the cost.
-    x = at::max_pool2d(x, 2).relu_();
-  }
+  for (size_t i = 0; i < convolutions_.size(); ++i) x = norms_[i]->forward_max_pool_relu(convolutions_[i]->forward(x));
   return head_->forward(x.flatten(1));
 }
 

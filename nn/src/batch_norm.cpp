@@ -2,12 +2,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/checkpoint.h"
+#include "norm_pool.h"
 #include "sync_batch_norm.h"
 
 namespace fulgur::nn {
@@ -66,11 +68,10 @@ void BatchNormImplBase<Derived>::sync_over(Collectives* collectives) {
 }
 
 template <class Derived>
-Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
+double BatchNormImplBase<Derived>::begin(const Tensor& input) {
   const bool by_batch = this->is_training() || !options.track_running_stats();
-  const bool synced = collectives_ != nullptr && this->is_training();
   check(input);
-  if (by_batch && !synced && input.numel() == options.num_features())
+  if (by_batch && !is_synced() && input.numel() == options.num_features())
     throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ",
                     shape_text(input.sizes()), ". Use larger batches, or drop_last for a last batch of one sample."));
   double factor = options.momentum().value_or(0.0);
@@ -80,11 +81,25 @@ Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
     num_batches_tracked.add_(1);
     if (!options.momentum()) factor = 1.0 / num_batches_tracked.template item<double>();
   }
-  if (synced)
+  return factor;
+}
+
+template <class Derived>
+Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
+  const bool by_batch = this->is_training() || !options.track_running_stats();
+  const double factor = begin(input);
+  if (is_synced())
     return sync_batch_norm(input, weight, bias,
                            {collectives_, {running_mean, running_var, factor}, options.eps(), Derived::kName});
   return at::batch_norm(input, weight, bias, running_mean, running_var, by_batch, factor, options.eps(),
                         at::globalContext().userEnabledCuDNN());
+}
+
+Tensor BatchNorm2dImpl::forward_max_pool_relu(const Tensor& input) {
+  if (!is_training() || is_synced() || !takes_norm_pool(input, weight, bias))
+    return at::max_pool2d(forward(input), 2).relu_();
+  const double factor = begin(input);
+  return norm_max_pool_relu(input, weight, bias, {running_mean, running_var, factor}, options.eps());
 }
 
 template <class Derived>

@@ -5,6 +5,7 @@ set(TEST_SOURCES
   linear_test.cpp
   lora_test.cpp
   norm_layers_test.cpp
+  norm_pool_test.cpp
   rotary_test.cpp
   parallel_apply_test.cpp
   placed_test.cpp

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "norm_kernels.h"
+
+namespace fulgur::nn {
+
+/// Whether `norm_max_pool_relu` takes these tensors: on the CPU, float32 or bfloat16 with the channels innermost, at
+/// least 2 x 2 pixels. `weight` and `bias` may be undefined.
+bool takes_norm_pool(const Tensor& images, const Tensor& weight, const Tensor& bias);
+
+/// relu(max_pool2d(batch_norm(images), 2)) with the statistics of the batch, which are folded into `running`. It
+/// computes the same as the three operations, in one pass over the images, without their intermediate results; the
+/// gradients take two. Gradients of gradients come from the three operations.
+Tensor norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,
+                          const RunningStatistics& running, double eps);
+
+}  // namespace fulgur::nn

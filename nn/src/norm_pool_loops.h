@@ -1,0 +1,227 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lanes.h"
+
+/// The loops of a batch norm with max pooling over 2x2 and ReLU behind it. Images are (N, H, W, C) in memory. In each,
+/// the work on some channels is in the innermost loop, so that sums stay in registers.
+namespace fulgur::nn {
+
+/// Of one window of 2x2: which of its four values is the largest, or that none is above 0.
+constexpr int32_t kNoWinner = 4;
+
+/// Calls `step(c, count)` for channels c to c + count - 1; count is the number of lanes, but for the last channels.
+template <int kLanes, class Step>
+FULGUR_INLINE void each_channels(int64_t channels, const Step& step) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) step(c, int64_t{kLanes});
+  if (c < channels) step(c, channels - c);
+}
+
+/// Sums and sums of squares of `pixels` pixels, of their distance to the first.
+template <class Value>
+struct SumPixels {
+  const Value* values;  ///< (pixels, channels)
+  int64_t pixels, channels;
+  float *sums, *squares;  ///< (channels), written
+
+  template <int kLanes>
+  FULGUR_INLINE void run() const {
+    using L = Lanes<kLanes>;
+    using Floats = typename L::Floats;
+    each_channels<kLanes>(
+        channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          Floats first, even{}, odd{}, even_squares{}, odd_squares{};
+          L::load(first, values + c, count);
+          const auto add = [&](int64_t pixel, Floats & sum, Floats & square) __attribute__((always_inline)) {
+            Floats x;
+            L::load(x, values + pixel * channels + c, count);
+            x -= first;
+            sum += x;
+            square += x * x;
+          };
+          int64_t pixel = 0;
+          for (; pixel + 1 < pixels; pixel += 2) {  // two chains of additions
+            add(pixel, even, even_squares);
+            add(pixel + 1, odd, odd_squares);
+          }
+          if (pixel < pixels) add(pixel, even, even_squares);
+          even += odd;
+          even_squares += odd_squares;
+          L::store(sums + c, even, count);
+          L::store(squares + c, even_squares, count);
+        });
+  }
+};
+
+/// A row of windows: two rows of the image above one of the result.
+template <class Value>
+struct WindowRow {
+  const Value* top;    ///< the upper row of the image: (W, C)
+  int64_t row_stride;  ///< values from a row of the image to the next
+  int64_t windows, channels;
+
+  /// Where the value of the window begins that has this number.
+  FULGUR_INLINE int64_t place(int64_t window, int64_t number) const {
+    return 2 * window * channels + (number % 2) * channels + (number / 2) * row_stride;
+  }
+};
+
+/// Normalises, and keeps the largest value of each window if it is above 0.
+template <class Value>
+struct PoolRow {
+  WindowRow<Value> in;
+  const float *scale, *shift;  ///< (channels)
+  Value* out;                  ///< (windows, channels)
+  uint8_t* winners;            ///< the same
+
+  template <int kLanes>
+  FULGUR_INLINE void run() const {
+    using L = Lanes<kLanes>;
+    using Floats = typename L::Floats;
+    using Ints = typename L::Ints;
+    each_channels<kLanes>(
+        in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          Floats a, b;
+          L::load(a, scale + c, count);
+          L::load(b, shift + c, count);
+          for (int64_t window = 0; window < in.windows; ++window) {
+            const auto normalised = [&](int32_t number, Floats & y) __attribute__((always_inline)) {
+              L::load(y, in.top + in.place(window, number) + c, count);
+              y = y * a + b;
+              L::template round<Value>(y);
+            };
+            Floats most;
+            Ints winner{};
+            normalised(0, most);
+            for (int32_t number = 1; number < 4; ++number) {
+              Floats y;
+              normalised(number, y);
+              const Ints larger = (y > most) | (y != y);  // NaN stays, as in LibTorch
+              most = larger ? y : most;
+              winner = larger ? Ints{} + number : winner;
+            }
+            const Ints off = most <= 0;
+            most = off ? Floats{} : most;
+            winner = off ? Ints{} + kNoWinner : winner;
+            const int64_t at = window * in.channels + c;
+            L::store(out + at, most, count);
+            L::store(winners + at, winner, count);
+          }
+        });
+  }
+};
+
+/// Adds up the gradients of a row of windows, and their products with what they reach.
+template <class Value>
+struct SumGradients {
+  WindowRow<Value> in;
+  const Value* dy;         ///< (windows, channels)
+  const uint8_t* winners;  ///< the same
+  const float* mean;
+  float *sums, *products;  ///< (channels), added to
+
+  template <int kLanes>
+  FULGUR_INLINE void run() const {
+    using L = Lanes<kLanes>;
+    using Floats = typename L::Floats;
+    using Ints = typename L::Ints;
+    each_channels<kLanes>(
+        in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          Floats center, sum, product;
+          L::load(center, mean + c, count);
+          L::load(sum, sums + c, count);
+          L::load(product, products + c, count);
+          for (int64_t window = 0; window < in.windows; ++window) {
+            const int64_t at = window * in.channels + c;
+            Ints winner;
+            Floats gradient, x;
+            L::load(winner, winners + at, count);
+            L::load(gradient, dy + at, count);
+            L::load(x, in.top + in.place(window, 0) + c, count);
+            for (int32_t number = 1; number < 4; ++number) {
+              Floats other;
+              L::load(other, in.top + in.place(window, number) + c, count);
+              x = winner == number ? other : x;
+            }
+            gradient = winner == kNoWinner ? Floats{} : gradient;
+            sum += gradient;
+            product += gradient * (x - center);
+          }
+          L::store(sums + c, sum, count);
+          L::store(products + c, product, count);
+        });
+  }
+};
+
+/// The gradient of each value: `scale` times that of its window if it is the winner, plus `slope` x + `offset`, which
+/// is the same for all values of a channel.
+template <class Value>
+struct SpreadGradients {
+  WindowRow<Value> in;
+  const Value* dy;         ///< (windows, channels)
+  const uint8_t* winners;  ///< the same
+  const float *scale, *slope, *offset;
+  Value* dx;  ///< as `in.top`
+
+  template <int kLanes>
+  FULGUR_INLINE void run() const {
+    using L = Lanes<kLanes>;
+    using Floats = typename L::Floats;
+    using Ints = typename L::Ints;
+    each_channels<kLanes>(
+        in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          Floats a, b, d;
+          L::load(a, scale + c, count);
+          L::load(b, slope + c, count);
+          L::load(d, offset + c, count);
+          for (int64_t window = 0; window < in.windows; ++window) {
+            const int64_t at = window * in.channels + c;
+            Ints winner;
+            Floats gradient;
+            L::load(winner, winners + at, count);
+            L::load(gradient, dy + at, count);
+            gradient *= a;
+            for (int32_t number = 0; number < 4; ++number) {
+              const int64_t place = in.place(window, number) + c;
+              Floats x;
+              L::load(x, in.top + place, count);
+              x = x * b + d + (winner == number ? gradient : Floats{});
+              L::template round<Value>(x);
+              L::store(dx + place, x, count);
+            }
+          }
+        });
+  }
+};
+
+/// The gradients of pixels without a window: those of an odd last row or column.
+template <class Value>
+struct SpreadRest {
+  const Value* values;  ///< (pixels, channels)
+  int64_t pixels, channels;
+  const float *slope, *offset;
+  Value* dx;  ///< as `values`
+
+  template <int kLanes>
+  FULGUR_INLINE void run() const {
+    using L = Lanes<kLanes>;
+    each_channels<kLanes>(
+        channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          typename L::Floats b, d;
+          L::load(b, slope + c, count);
+          L::load(d, offset + c, count);
+          for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+            typename L::Floats x;
+            L::load(x, values + pixel * channels + c, count);
+            x = x * b + d;
+            L::template round<Value>(x);
+            L::store(dx + pixel * channels + c, x, count);
+          }
+        });
+  }
+};
+
+}  // namespace fulgur::nn

@@ -1,0 +1,265 @@
+#include "norm_pool_operators.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <vector>
+
+#include "norm_pool_loops.h"
+
+namespace fulgur::nn {
+namespace {
+
+using OptionalTensor = std::optional<Tensor>;
+
+// Float32 sums of more values would lose digits.
+constexpr int64_t kPixelsOfPart = 2048;
+
+struct Shape {
+  explicit Shape(const Tensor& images)
+      : samples(images.size(0)), channels(images.size(1)), height(images.size(2)), width(images.size(3)) {}
+  int64_t pixels() const { return samples * height * width; }
+  int64_t window_rows() const { return samples * (height / 2); }
+  int64_t windows() const { return width / 2; }
+  /// Of the pixel where that row of windows begins.
+  int64_t pixel_of(int64_t window_row) const {
+    return (window_row / (height / 2) * height + 2 * (window_row % (height / 2))) * width;
+  }
+
+  int64_t samples, channels, height, width;
+};
+
+template <class Value>
+WindowRow<Value> windows_of(const Value* images, const Shape& shape, int64_t window_row) {
+  return {images + shape.pixel_of(window_row) * shape.channels, shape.width * shape.channels, shape.windows(),
+          shape.channels};
+}
+
+// Splits `count` things into parts of `size`, and calls `work(part, begin, end)` for each, on several threads.
+template <class Work>
+void for_parts(int64_t count, int64_t size, const Work& work) {
+  at::parallel_for(0, (count + size - 1) / size, 1, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) work(part, part * size, std::min(count, (part + 1) * size));
+  });
+}
+
+// Calls `work` with a value of the type of the images.
+template <class Work>
+void with_type(const Tensor& images, const Work& work) {
+  if (images.scalar_type() == at::kBFloat16)
+    work(c10::BFloat16());
+  else
+    work(float());
+}
+
+template <class Value>
+const Value* read(const Tensor& tensor) {
+  return tensor.const_data_ptr<Value>();
+}
+template <class Value>
+Value* write(Tensor& tensor) {
+  return tensor.mutable_data_ptr<Value>();
+}
+
+// (C) in float32, or `otherwise` if undefined.
+std::vector<float> values_of(const OptionalTensor& tensor, int64_t channels, float otherwise) {
+  if (!tensor || !tensor->defined()) return std::vector<float>(static_cast<size_t>(channels), otherwise);
+  const Tensor values = tensor->to(at::kFloat).contiguous();
+  return {read<float>(values), read<float>(values) + channels};
+}
+
+void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor& var, Tensor& invstd) {
+  const Shape shape(images);
+  const int64_t channels = shape.channels, parts = (shape.pixels() + kPixelsOfPart - 1) / kPixelsOfPart;
+  std::vector<float> sums(static_cast<size_t>(2 * parts * channels));
+  with_type(images, [&]<class Value>(Value) {
+    const Value* const values = read<Value>(images);
+    for_parts(shape.pixels(), kPixelsOfPart, [&](int64_t part, int64_t begin, int64_t end) {
+      float* const own = sums.data() + 2 * part * channels;
+      run_on_this_processor(SumPixels<Value>{values + begin * channels, end - begin, channels, own, own + channels});
+    });
+    // Means and squares are merged in double (Chan, Golub and LeVeque 1979, equation 2.1).
+    for (int64_t c = 0; c < channels; ++c) {
+      double count = 0, average = 0, spread = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t begin = part * kPixelsOfPart;
+        const auto pixels = static_cast<double>(std::min(kPixelsOfPart, shape.pixels() - begin));
+        const double sum = sums[static_cast<size_t>(2 * part * channels + c)];
+        const double square = sums[static_cast<size_t>((2 * part + 1) * channels + c)];
+        const double distance = static_cast<double>(values[begin * channels + c]) + sum / pixels - average;
+        spread += square - sum * sum / pixels + distance * distance * count * pixels / (count + pixels);
+        count += pixels;
+        average += distance * pixels / count;
+      }
+      const double variance = spread / count;
+      write<float>(mean)[c] = static_cast<float>(average);
+      write<float>(var)[c] = static_cast<float>(variance);
+      write<float>(invstd)[c] = static_cast<float>(1 / std::sqrt(variance + eps));
+    }
+  });
+}
+
+void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
+                   const OptionalTensor& bias, Tensor& pooled, Tensor& winners) {
+  const Shape shape(images);
+  std::vector<float> scale = values_of(weight, shape.channels, 1), shift = values_of(bias, shape.channels, 0);
+  for (size_t c = 0; c < scale.size(); ++c) {
+    scale[c] *= read<float>(invstd)[c];
+    shift[c] -= read<float>(mean)[c] * scale[c];
+  }
+  with_type(images, [&]<class Value>(Value) {
+    const auto* const values = read<Value>(images);
+    auto* const out = write<Value>(pooled);
+    auto* const chosen = write<uint8_t>(winners);
+    const int64_t row = shape.windows() * shape.channels;
+    at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t y = begin; y < end; ++y)
+        run_on_this_processor(
+            PoolRow<Value>{windows_of(values, shape, y), scale.data(), shift.data(), out + y * row, chosen + y * row});
+    });
+  });
+}
+
+// Adds up float32 sums of (parts, 2, C) in double: those of gradients, and those of products.
+std::array<std::vector<double>, 2> totals_of(const std::vector<float>& sums, size_t channels) {
+  std::array<std::vector<double>, 2> totals{std::vector<double>(channels), std::vector<double>(channels)};
+  for (size_t i = 0; i < sums.size(); ++i) totals[i / channels % 2][i % channels] += sums[i];
+  return totals;
+}
+
+void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const Tensor& winners, const Tensor& mean,
+                             const Tensor& invstd, const OptionalTensor& weight, bool for_images, Tensor& dx,
+                             Tensor& dweight, Tensor& dbias) {
+  const Shape shape(images);
+  const int64_t channels = shape.channels, row = shape.windows() * channels;
+  const int64_t rows_of_part = std::max<int64_t>(1, kPixelsOfPart / shape.windows());
+  const int64_t parts = (shape.window_rows() + rows_of_part - 1) / rows_of_part;
+  with_type(images, [&]<class Value>(Value) {
+    const Value *const values = read<Value>(images), *const dy = read<Value>(gradient);
+    const auto* const chosen = read<uint8_t>(winners);
+    std::vector<float> sums(static_cast<size_t>(2 * parts * channels));
+    for_parts(shape.window_rows(), rows_of_part, [&](int64_t part, int64_t begin, int64_t end) {
+      float* const own = sums.data() + 2 * part * channels;
+      for (int64_t y = begin; y < end; ++y)
+        run_on_this_processor(SumGradients<Value>{windows_of(values, shape, y), dy + y * row, chosen + y * row,
+                                                  read<float>(mean), own, own + channels});
+    });
+    const auto [sum, product] = totals_of(sums, static_cast<size_t>(channels));
+    // With x' = (x - mean) invstd and M values: dx = weight invstd (dy - sum / M - x' invstd product / M) (Ioffe and
+    // Szegedy 2015, section 3).
+    std::vector<float> scale = values_of(weight, channels, 1), slope(scale.size()), offset(scale.size());
+    const auto count = static_cast<double>(shape.pixels());
+    for (size_t c = 0; c < scale.size(); ++c) {
+      const double deviation = read<float>(invstd)[c];
+      write<float>(dweight)[c] = static_cast<float>(product[c] * deviation);
+      write<float>(dbias)[c] = static_cast<float>(sum[c]);
+      const double factor = scale[c] * deviation, along = -factor * product[c] * deviation * deviation / count;
+      scale[c] = static_cast<float>(factor);
+      slope[c] = static_cast<float>(along);
+      offset[c] = static_cast<float>(-factor * sum[c] / count - along * read<float>(mean)[c]);
+    }
+    if (!for_images) return;
+    Value* const out = write<Value>(dx);
+    const auto rest = [&](int64_t pixel, int64_t pixels) {
+      run_on_this_processor(SpreadRest<Value>{values + pixel * channels, pixels, channels, slope.data(), offset.data(),
+                                              out + pixel * channels});
+    };
+    at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t y = begin; y < end; ++y) {
+        const int64_t pixel = shape.pixel_of(y);
+        run_on_this_processor(SpreadGradients<Value>{windows_of(values, shape, y), dy + y * row, chosen + y * row,
+                                                     scale.data(), slope.data(), offset.data(),
+                                                     out + pixel * channels});
+        if (shape.width % 2 != 0) {
+          rest(pixel + shape.width - 1, 1);
+          rest(pixel + 2 * shape.width - 1, 1);
+        }
+        const bool last = (y + 1) % (shape.height / 2) == 0;
+        if (last && shape.height % 2 != 0) rest(pixel + 2 * shape.width, shape.width);
+      }
+    });
+  });
+}
+
+Tensor statistic_of(const Tensor& images) { return at::empty({images.size(1)}, images.options().dtype(at::kFloat)); }
+
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+Three batch_statistics_on_cpu(const Tensor& images, double eps) {
+  Tensor mean = statistic_of(images), var = statistic_of(images), invstd = statistic_of(images);
+  batch_statistics_out(images, eps, mean, var, invstd);
+  return {mean, var, invstd};
+}
+
+std::tuple<Tensor, Tensor> norm_pool_on_cpu(const Tensor& images, const Tensor& mean, const Tensor& invstd,
+                                            const OptionalTensor& weight, const OptionalTensor& bias) {
+  const at::TensorOptions options = images.options().memory_format(at::MemoryFormat::ChannelsLast);
+  const std::array<int64_t, 4> sizes{images.size(0), images.size(1), images.size(2) / 2, images.size(3) / 2};
+  Tensor pooled = at::empty(sizes, options), winners = at::empty(sizes, options.dtype(at::kByte));
+  norm_pool_out(images, mean, invstd, weight, bias, pooled, winners);
+  return {pooled, winners};
+}
+
+Three norm_pool_gradients_on_cpu(const Tensor& gradient, const Tensor& images, const Tensor& winners,
+                                 const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
+                                 bool for_images) {
+  Tensor dx = for_images ? at::empty_like(images) : at::empty({0}, images.options());
+  Tensor dweight = statistic_of(images), dbias = statistic_of(images);
+  norm_pool_gradients_out(gradient, images, winners, mean, invstd, weight, for_images, dx, dweight, dbias);
+  return {dx, dweight, dbias};
+}
+
+TORCH_LIBRARY(fulgur_nn, library) {
+  library.def("batch_statistics(Tensor images, float eps) -> (Tensor mean, Tensor var, Tensor invstd)");
+  library.def(
+      "norm_pool(Tensor images, Tensor mean, Tensor invstd, Tensor? weight, Tensor? bias) -> (Tensor pooled, Tensor "
+      "winners)");
+  library.def(
+      "norm_pool_gradients(Tensor gradient, Tensor images, Tensor winners, Tensor mean, Tensor invstd, Tensor? weight, "
+      "bool for_images) -> (Tensor dx, Tensor dweight, Tensor dbias)");
+}
+
+TORCH_LIBRARY_IMPL(fulgur_nn, CPU, library) {
+  library.impl("batch_statistics", &batch_statistics_on_cpu);
+  library.impl("norm_pool", &norm_pool_on_cpu);
+  library.impl("norm_pool_gradients", &norm_pool_gradients_on_cpu);
+}
+
+template <class Function>
+c10::TypedOperatorHandle<Function> operator_of(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+}
+
+OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
+
+}  // namespace
+
+BatchStatistics batch_statistics(const Tensor& images, double eps) {
+  static const auto operation = operator_of<decltype(batch_statistics_on_cpu)>("fulgur_nn::batch_statistics");
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  auto [mean, var, invstd] = operation.call(images, eps);
+  return {mean, var, invstd};
+}
+
+std::tuple<Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics, const Tensor& weight,
+                                     const Tensor& bias) {
+  static const auto operation = operator_of<decltype(norm_pool_on_cpu)>("fulgur_nn::norm_pool");
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  return operation.call(images, statistics.mean, statistics.invstd, optional(weight), optional(bias));
+}
+
+std::array<Tensor, 3> norm_pool_gradients(const Tensor& gradient, const Tensor& images, const Tensor& winners,
+                                          const BatchStatistics& statistics, const Tensor& weight, bool for_images) {
+  static const auto operation = operator_of<decltype(norm_pool_gradients_on_cpu)>("fulgur_nn::norm_pool_gradients");
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  auto [dx, dweight, dbias] =
+      operation.call(gradient, images, winners, statistics.mean, statistics.invstd, optional(weight), for_images);
+  return {for_images ? dx : Tensor(), dweight, dbias};
+}
+
+}  // namespace fulgur::nn

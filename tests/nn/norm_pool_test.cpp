@@ -1,0 +1,206 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+
+#include "fulgur/core/text/errors.h"
+#include "fulgur/nn/batch_norm.h"
+#include "fulgur/nn/checkpoint.h"
+#include "support/expect_error.h"
+
+namespace norm_pool_test {
+
+using namespace fulgur;
+using Options = torch::nn::BatchNormOptions;
+
+namespace {
+
+constexpr auto kLast = at::MemoryFormat::ChannelsLast;
+
+Tensor images(at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
+  return (at::randn(shape) * 2 + 1).to(type).contiguous(kLast);
+}
+
+// Largest difference relative to the largest value.
+double difference(const Tensor& one, const Tensor& other) {
+  const Tensor a = one.to(at::kDouble), b = other.to(at::kDouble);
+  return (a - b).abs().max().item<double>() / std::max(1e-12, b.abs().max().item<double>());
+}
+
+struct Step {
+  Tensor pooled, image_gradient;
+};
+
+// One step of training; `x` is used by value.
+template <class Forward>
+Step step(nn::BatchNorm2d& norm, const Tensor& x, const Tensor& towards, const Forward& forward) {
+  const Tensor input = x.detach().clone(kLast).requires_grad_();
+  const Tensor pooled = forward(norm, input);
+  for (const auto& parameter : norm->parameters()) parameter.mutable_grad() = Tensor();
+  (pooled * towards).sum().backward();
+  return {pooled.detach(), input.grad()};
+}
+
+Step fused(nn::BatchNorm2d& norm, const Tensor& x, const Tensor& towards) {
+  return step(norm, x, towards, [](nn::BatchNorm2d& own, const Tensor& in) { return own->forward_max_pool_relu(in); });
+}
+Step plain(nn::BatchNorm2d& norm, const Tensor& x, const Tensor& towards) {
+  return step(norm, x, towards, [](nn::BatchNorm2d& own, const Tensor& in) {
+    return at::max_pool2d(own->forward(in), 2).relu_();
+  });
+}
+
+nn::BatchNorm2d layer(const Options& options) {
+  at::manual_seed(3);
+  nn::BatchNorm2d norm(options);
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : norm->parameters()) parameter.copy_(at::randn(parameter.sizes()));
+  return norm;
+}
+
+// float32 is compared with the three operations in double, bfloat16 with the same in bfloat16, whose rounding decides
+// which of two values is larger.
+void check_equal(const Options& options, at::IntArrayRef shape, at::ScalarType type = at::kFloat) {
+  INFO(shape << " " << type);
+  const bool half = type == at::kBFloat16;
+  const double limit = half ? 1e-2 : 2e-5;
+  nn::BatchNorm2d one = layer(options), other = layer(options);
+  if (!half) other->to(at::kDouble);
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = images(shape, type);
+    const Tensor towards = at::randn({shape[0], shape[1], shape[2] / 2, shape[3] / 2}).to(type);
+    const Step found = fused(one, x, towards), expected = half ? plain(other, x, towards) : plain(other, x.to(at::kDouble), towards);
+    CHECK(found.pooled.scalar_type() == type);
+    CHECK(found.pooled.sizes() == expected.pooled.sizes());
+    CHECK(found.pooled.is_contiguous(kLast));
+    CHECK(found.image_gradient.scalar_type() == type);
+    CHECK(difference(found.pooled, expected.pooled) < limit);
+    CHECK(difference(found.image_gradient, expected.image_gradient) < limit);
+    for (const auto& parameter : other->named_parameters()) {
+      INFO(parameter.key());
+      CHECK(difference(one->named_parameters()[parameter.key()].grad(), parameter.value().grad()) < limit);
+    }
+    for (const auto& buffer : other->named_buffers()) {
+      INFO(buffer.key());
+      CHECK(difference(one->named_buffers()[buffer.key()], buffer.value()) < (half ? 1e-5 : 3e-6));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("norm, max pool and ReLU in one equal the three operations") {
+  for (const int64_t channels : {1, 3, 4, 8, 13, 32})
+    for (const auto& [height, width] : {std::pair<int64_t, int64_t>{2, 2}, {4, 6}, {5, 4}, {4, 7}, {9, 9}, {28, 28}})
+      check_equal(channels, {6, channels, height, width});
+  check_equal(8, {1, 8, 70, 70});  // several parts of one image
+  for (const auto& [height, width] : {std::pair<int64_t, int64_t>{6, 6}, {7, 5}})
+    check_equal(11, {16, 11, height, width}, at::kBFloat16);
+}
+
+TEST_CASE("norm, max pool and ReLU in one know every option of batch norm") {
+  for (const Options& options :
+       {Options(4).eps(0.1).momentum(0.3), Options(4).momentum(std::nullopt), Options(4).affine(false),
+        Options(4).track_running_stats(false), Options(4).affine(false).track_running_stats(false)})
+    check_equal(options, {8, 4, 6, 6});
+}
+
+TEST_CASE("norm, max pool and ReLU in one choose the window's value as LibTorch does") {
+  nn::BatchNorm2d one(2), other(2);
+  const Tensor towards = at::rand({1, 2, 1, 3}) + 1;
+  SECTION("the first of equal values, and none that is not above 0") {
+    const Tensor x = at::ones({1, 2, 2, 6}).contiguous(kLast);
+    x.select(3, 0).fill_(5);
+    x.select(3, 1).fill_(5);
+    const Step found = fused(one, x, towards), expected = plain(other, x, towards);
+    CHECK(difference(found.pooled, expected.pooled) < 1e-6);
+    CHECK(difference(found.image_gradient, expected.image_gradient) < 1e-5);
+  }
+  SECTION("values that are not finite reach the result and the gradients") {
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      const Tensor x = images({1, 2, 2, 6});
+      x[0][1][1][2] = value;
+      const Step found = fused(one, x, towards), expected = plain(other, x, towards);
+      CHECK(at::equal(found.pooled.isnan(), expected.pooled.isnan()));
+      CHECK(at::equal(found.image_gradient.isnan(), expected.image_gradient.isnan()));
+      CHECK(found.pooled.select(1, 0).isfinite().all().item<bool>());
+    }
+  }
+}
+
+TEST_CASE("norm, max pool and ReLU in one have the same bits with any number of threads") {
+  const Tensor x = images({5, 12, 40, 41}), towards = at::randn({5, 12, 20, 20});
+  const int threads = at::get_num_threads();
+  std::vector<Step> steps;
+  for (const int count : {1, 2, 3}) {
+    at::set_num_threads(count);
+    nn::BatchNorm2d norm = layer(12);
+    steps.push_back(fused(norm, x, towards));
+    steps.push_back({norm->running_var.clone(), norm->weight.grad().clone()});
+  }
+  at::set_num_threads(threads);
+  for (size_t i = 2; i < steps.size(); ++i) {
+    CHECK(at::equal(steps[i].pooled, steps[i % 2].pooled));
+    CHECK(at::equal(steps[i].image_gradient, steps[i % 2].image_gradient));
+  }
+}
+
+TEST_CASE("norm, max pool and ReLU in one have gradients of gradients") {
+  const auto second = [](auto forward) {
+    nn::BatchNorm2d norm = layer(5);
+    at::manual_seed(8);
+    const Tensor x = images({4, 5, 6, 6}).requires_grad_();
+    const Tensor pooled = forward(norm, x);
+    const Tensor first = torch::autograd::grad({pooled.pow(3).sum()}, {x}, {}, true, /*create_graph=*/true)[0];
+    first.square().sum().backward();
+    return std::vector<Tensor>{first.detach(), x.grad(), norm->weight.grad(), norm->bias.grad()};
+  };
+  const auto found = second([](nn::BatchNorm2d& norm, const Tensor& x) { return norm->forward_max_pool_relu(x); });
+  const auto expected =
+      second([](nn::BatchNorm2d& norm, const Tensor& x) { return at::max_pool2d(norm->forward(x), 2).relu_(); });
+  for (size_t i = 0; i < found.size(); ++i) CHECK(difference(found[i], expected[i]) < 1e-4);
+}
+
+TEST_CASE("norm, max pool and ReLU are the three operations for other inputs, and in evaluation") {
+  const auto check_bits = [](const Options& options, const Tensor& x, bool training) {
+    nn::BatchNorm2d one = layer(options), other = layer(options);
+    for (nn::BatchNorm2d* norm : {&one, &other}) {
+      (*norm)->to(x.scalar_type());
+      (*norm)->train(training);
+    }
+    CHECK(at::equal(one->forward_max_pool_relu(x), at::max_pool2d(other->forward(x), 2).relu_()));
+    CHECK(at::equal(one->running_mean, other->running_mean));
+  };
+  check_bits(3, at::randn({4, 3, 6, 6}), true);  // channels first
+  check_bits(3, images({4, 3, 6, 6}, at::kDouble), true);
+  check_bits(3, images({4, 3, 6, 6}), false);
+}
+
+TEST_CASE("norm, max pool and ReLU in one refuse what the layers refuse") {
+  nn::BatchNorm2d norm(3);
+  CHECK_THROWS_WITH(norm->forward_max_pool_relu(images({4, 5, 6, 6})),
+                    Catch::Matchers::ContainsSubstring("3 channels in dimension 1; got [4, 5, 6, 6]"));
+  CHECK_THROWS(norm->forward_max_pool_relu(images({4, 3, 1, 6})));
+}
+
+TEST_CASE("norm, max pool and ReLU in one train under a checkpoint of activations") {
+  const Tensor x = images({4, 6, 8, 8}), towards = at::randn({4, 6, 4, 4});
+  nn::BatchNorm2d one = layer(6), other = layer(6);
+  const Step expected = fused(one, x, towards);
+  const Step found = step(other, x, towards, [](nn::BatchNorm2d& norm, const Tensor& in) {
+    return nn::checkpoint([&norm](const Tensor& own) { return norm->forward_max_pool_relu(own); }, in);
+  });
+  CHECK(at::equal(found.pooled, expected.pooled));
+  CHECK(at::equal(found.image_gradient, expected.image_gradient));
+  CHECK(at::equal(one->weight.grad(), other->weight.grad()));
+  CHECK(at::equal(one->running_var, other->running_var));
+}
+
+}  // namespace norm_pool_test
