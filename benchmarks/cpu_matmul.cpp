@@ -34,7 +34,7 @@ using fulgur::detail::OnednnMatmulScope;
 namespace {
 
 constexpr MatmulShapes kEveryShape{.least_work = 1, .least_size = 1};
-constexpr MatmulShapes kUsual;
+const MatmulShapes& kUsual = fulgur::detail::matmul_rule(fulgur::detail::this_cpu()).shapes;
 constexpr int kRounds = 9;
 
 struct Times {
@@ -113,15 +113,18 @@ const char* name_of(CpuKind::Vendor vendor) {
 void measure(const std::string& report) {
   if (const std::string why = why_no_onednn_matmul(); !why.empty()) throw std::runtime_error(why);
   const CpuKind cpu = fulgur::detail::this_cpu();
-  std::printf("%s, AVX-512: %s; cpu_matmul: auto is %s\n", name_of(cpu.vendor), cpu.avx512 ? "yes" : "no",
-              std::string(enum_text(fulgur::detail::faster_matmul(cpu))).c_str());
+  std::printf("%s, family %d, AVX-512: %s; cpu_matmul: auto is %s\n", name_of(cpu.vendor), cpu.family,
+              cpu.avx512 ? "yes" : "no", std::string(enum_text(fulgur::detail::matmul_rule(cpu).faster)).c_str());
   std::printf("           batch x     m x     n x     k        LibTorch                oneDNN             gain\n");
   auto rows = nlohmann::json::array();
   // Samples or tokens, inputs and outputs of layers.
   constexpr int64_t kLayers[][3] = {
-      {8, 32, 16},     {16, 64, 64},   {64, 64, 64},     {64, 128, 128},   {128, 128, 128},   {64, 256, 256},
-      {128, 256, 256}, {64, 784, 128}, {16, 1024, 1024}, {32, 512, 512},   {4, 512, 512},     {16, 4096, 16},
-      {4096, 64, 8},   {2048, 64, 16}, {256, 512, 512},  {1024, 384, 384}, {2048, 384, 1536}, {2048, 1536, 384}};
+      {8, 32, 16},      {16, 64, 64},     {64, 64, 64},     {64, 128, 128},   {128, 128, 128},   {64, 256, 256},
+      {128, 256, 256},  {64, 784, 128},   {16, 1024, 1024}, {32, 512, 512},   {4, 512, 512},     {16, 4096, 16},
+      {4096, 64, 8},    {2048, 64, 16},   {256, 512, 512},  {1024, 384, 384}, {2048, 384, 1536}, {2048, 1536, 384},
+      {32, 1024, 1024}, {64, 1024, 1024}, {64, 384, 1536},  {128, 512, 512},  {128, 1024, 1024}, {256, 256, 256},
+      {128, 3136, 128}, {768, 128, 128},  {768, 128, 512},  {512, 128, 512},  {128, 256, 1024},  {256, 256, 1024},
+      {8, 4096, 4096}};
   {
     const at::NoGradGuard no_grad;
     for (const auto& [m, k, n] : kLayers) {
@@ -151,6 +154,9 @@ void measure(const std::string& report) {
   if (report.empty()) return;
   std::ofstream(report) << nlohmann::json({{"vendor", name_of(cpu.vendor)},
                                            {"avx512", cpu.avx512},
+                                           {"family", cpu.family},
+                                           {"least_work", kUsual.least_work},
+                                           {"least_size", kUsual.least_size},
                                            {"rows", rows},
                                            {"small_call_s", {call.libtorch, call.onednn}},
                                            {"block_s", {block.libtorch, block.onednn}}})

@@ -26,8 +26,10 @@ namespace cpu_matmul_test {
 using namespace fulgur;
 using at::Tensor;
 using fulgur::detail::CpuKind;
+using fulgur::detail::matmul_rule;
 using fulgur::detail::MatmulShapes;
 using fulgur::detail::OnednnMatmulScope;
+using fulgur::detail::this_cpu;
 
 namespace {
 
@@ -320,13 +322,20 @@ TEST_CASE("cpu_matmul: inference mode, autocast and forward-mode gradients work 
 
 TEST_CASE("cpu_matmul: auto follows the table of processors, and keeps MKL on those that it does not know") {
   using Vendor = CpuKind::Vendor;
-  CHECK(fulgur::detail::faster_matmul({.vendor = Vendor::amd, .avx512 = true}) == CpuMatmul::onednn);
-  CHECK(fulgur::detail::faster_matmul({.vendor = Vendor::amd, .avx512 = false}) == CpuMatmul::mkl);
-  CHECK(fulgur::detail::faster_matmul({.vendor = Vendor::intel, .avx512 = true}) == CpuMatmul::mkl);
-  CHECK(fulgur::detail::faster_matmul({.vendor = Vendor::other, .avx512 = true}) == CpuMatmul::mkl);
+  const auto rule_of = [](Vendor vendor, bool avx512, int family) {
+    return matmul_rule({.vendor = vendor, .avx512 = avx512, .family = family});
+  };
+  CHECK(rule_of(Vendor::amd, true, 26).faster == CpuMatmul::onednn);
+  CHECK(rule_of(Vendor::amd, true, 26).shapes.take(1, 64, 256, 256));
+  CHECK(rule_of(Vendor::amd, true, 25).faster == CpuMatmul::onednn);
+  CHECK_FALSE(rule_of(Vendor::amd, true, 25).shapes.take(1, 64, 256, 256));  // slower on Zen 4
+  CHECK(rule_of(Vendor::amd, true, 25).shapes.take(1, 128, 512, 512));
+  CHECK(rule_of(Vendor::amd, false, 23).faster == CpuMatmul::mkl);
+  CHECK(rule_of(Vendor::intel, true, 6).faster == CpuMatmul::mkl);
+  CHECK(rule_of(Vendor::other, true, 6).faster == CpuMatmul::mkl);
   CHECK(decide_cpu_matmul(CpuMatmul::mkl) == CpuMatmul::mkl);
   if (why_no_onednn_matmul().empty()) {
-    CHECK(decide_cpu_matmul(CpuMatmul::automatic) == fulgur::detail::faster_matmul(fulgur::detail::this_cpu()));
+    CHECK(decide_cpu_matmul(CpuMatmul::automatic) == matmul_rule(this_cpu()).faster);
     CHECK(decide_cpu_matmul(CpuMatmul::onednn) == CpuMatmul::onednn);
   } else {
     CHECK(decide_cpu_matmul(CpuMatmul::automatic) == CpuMatmul::mkl);

@@ -52,9 +52,8 @@ Step fused(nn::BatchNorm2d& norm, const Tensor& x, const Tensor& towards) {
   return step(norm, x, towards, [](nn::BatchNorm2d& own, const Tensor& in) { return own->forward_max_pool_relu(in); });
 }
 Step plain(nn::BatchNorm2d& norm, const Tensor& x, const Tensor& towards) {
-  return step(norm, x, towards, [](nn::BatchNorm2d& own, const Tensor& in) {
-    return at::max_pool2d(own->forward(in), 2).relu_();
-  });
+  return step(norm, x, towards,
+              [](nn::BatchNorm2d& own, const Tensor& in) { return at::max_pool2d(own->forward(in), 2).relu_(); });
 }
 
 nn::BatchNorm2d layer(const Options& options) {
@@ -76,7 +75,8 @@ void check_equal(const Options& options, at::IntArrayRef shape, at::ScalarType t
   for (int i = 0; i < 3; ++i) {
     const Tensor x = images(shape, type);
     const Tensor towards = at::randn({shape[0], shape[1], shape[2] / 2, shape[3] / 2}).to(type);
-    const Step found = fused(one, x, towards), expected = half ? plain(other, x, towards) : plain(other, x.to(at::kDouble), towards);
+    const Step found = fused(one, x, towards),
+               expected = half ? plain(other, x, towards) : plain(other, x.to(at::kDouble), towards);
     CHECK(found.pooled.scalar_type() == type);
     CHECK(found.pooled.sizes() == expected.pooled.sizes());
     CHECK(found.pooled.is_contiguous(kLast));

@@ -1,6 +1,9 @@
 #include "fulgur/core/device/cpu_matmul.h"
 
 #include <ATen/Context.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <mutex>
@@ -20,14 +23,20 @@ using detail::MatmulShapes;
 struct MatmulRow {
   CpuKind::Vendor vendor;
   bool avx512;
-  CpuMatmul faster;
+  int first_family;
+  detail::MatmulRule rule;
 };
 
-// Rows as scripts/measure_matmul.py prints them: GFLOP/s of one thread over products of 4 million multiply-adds and
-// more. On AMD, MKL uses only AVX2. A processor without a row keeps MKL.
+// With rates as scripts/measure_matmul.py prints them: GFLOP/s of one thread over the products that oneDNN gets. On
+// AMD, MKL uses only AVX2. Zen 4 computes a vector of 512 bits in two halves, so oneDNN gains little there, and nothing
+// on small products. The first row that fits is taken.
 constexpr MatmulRow kMatmulTable[] = {
-    {CpuKind::Vendor::amd, true, CpuMatmul::onednn},  // EPYC: MKL 90 to 96, oneDNN 140 to 214
-    {CpuKind::Vendor::intel, true, CpuMatmul::mkl},   // Xeon with AMX: MKL 68 to 203, oneDNN 64 to 174
+    // EPYC, Zen 5: MKL 90 to 96, oneDNN 140 to 214
+    {CpuKind::Vendor::amd, true, 26, {CpuMatmul::onednn, {}}},
+    // EPYC, Zen 4: MKL 70 to 102, oneDNN 52 to 112
+    {CpuKind::Vendor::amd, true, 0, {CpuMatmul::onednn, {.least_work = int64_t{1} << 24, .least_size = 32}}},
+    // Xeon with AMX: MKL 68 to 203, oneDNN 64 to 174
+    {CpuKind::Vendor::intel, true, 0, {CpuMatmul::mkl, {}}},
 };
 
 // The open scopes of the process, the newest last, each with what its oneDNN computes (nullptr: nothing).
@@ -55,8 +64,6 @@ struct OpenScopes {
   void apply() { detail::onednn_shapes = scopes.empty() ? nullptr : scopes.back().second; }
 };
 
-constexpr MatmulShapes kUsualShapes;
-
 }  // namespace
 
 namespace detail {
@@ -69,14 +76,19 @@ CpuKind this_cpu() {
   if (__builtin_cpu_is("intel")) cpu.vendor = CpuKind::Vendor::intel;
   cpu.avx512 =
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (unsigned int version = 0, b = 0, c = 0, d = 0; __get_cpuid(1, &version, &b, &c, &d) != 0) {
+    const unsigned int family = version >> 8 & 0xf;
+    cpu.family = static_cast<int>(family == 0xf ? family + (version >> 20 & 0xff) : family);
+  }
 #endif
   return cpu;
 }
 
-CpuMatmul faster_matmul(const CpuKind& cpu) {
+const MatmulRule& matmul_rule(const CpuKind& cpu) {
+  static constexpr MatmulRule kUnknown;
   for (const MatmulRow& row : kMatmulTable)
-    if (row.vendor == cpu.vendor && row.avx512 == cpu.avx512) return row.faster;
-  return CpuMatmul::mkl;
+    if (row.vendor == cpu.vendor && row.avx512 == cpu.avx512 && cpu.family >= row.first_family) return row.rule;
+  return kUnknown;
 }
 
 OnednnMatmulScope::OnednnMatmulScope(const MatmulShapes& shapes) {
@@ -99,7 +111,7 @@ CpuMatmul decide_cpu_matmul(CpuMatmul wanted) {
   if (wanted == CpuMatmul::mkl) return wanted;
   const std::string obstacle = why_no_onednn_matmul();
   if (wanted == CpuMatmul::automatic)
-    return obstacle.empty() ? detail::faster_matmul(detail::this_cpu()) : CpuMatmul::mkl;
+    return obstacle.empty() ? detail::matmul_rule(detail::this_cpu()).faster : CpuMatmul::mkl;
   if (!obstacle.empty())
     throw ConfigError(cat("[trainer.cpu_matmul] onednn cannot multiply matrices here: ", obstacle,
                           ". Set trainer.cpu_matmul: mkl or auto."));
@@ -107,7 +119,8 @@ CpuMatmul decide_cpu_matmul(CpuMatmul wanted) {
 }
 
 CpuMatmulScope::CpuMatmulScope(CpuMatmul wanted) {
-  OpenScopes::instance().open(this, decide_cpu_matmul(wanted) == CpuMatmul::onednn ? &kUsualShapes : nullptr);
+  const bool onednn = decide_cpu_matmul(wanted) == CpuMatmul::onednn;
+  OpenScopes::instance().open(this, onednn ? &detail::matmul_rule(detail::this_cpu()).shapes : nullptr);
 }
 
 CpuMatmulScope::~CpuMatmulScope() { OpenScopes::instance().close(this); }
