@@ -112,6 +112,29 @@ struct Lstm final : Net {
   torch::nn::Linear last{nullptr};
 };
 
+// Each operation of a cell is one of LibTorch's: no kernel computes a whole layer.
+struct Cells final : Net {
+  static constexpr int64_t kLength = 12, kInputs = 16, kWidth = 32;
+  Cells() {
+    first = register_module("first", torch::nn::LSTMCell(kInputs, kWidth));
+    second = register_module("second", torch::nn::LSTMCell(kWidth, kWidth));
+    last = register_module("last", torch::nn::Linear(kWidth, 1));
+  }
+  Tensor loss(const Batch& batch) override {
+    std::optional<std::tuple<Tensor, Tensor>> of_first, of_second;
+    for (const Tensor& x : batch[0].unbind(1)) {
+      of_first = first(x, of_first);
+      of_second = second(std::get<0>(*of_first), of_second);
+    }
+    return at::mse_loss(last(std::get<0>(*of_second)), batch[1]);
+  }
+  Batch make_batch(int64_t samples, int64_t number) const override {
+    return {inputs({samples, kLength, kInputs}, number), inputs({samples, 1}, number + 500)};
+  }
+  torch::nn::LSTMCell first{nullptr}, second{nullptr};
+  torch::nn::Linear last{nullptr};
+};
+
 struct ConvNet final : Net {
   static constexpr int64_t kSide = 16;
   ConvNet() {
@@ -160,24 +183,25 @@ struct Dqn final : Net {
 };
 
 struct Gpt final : Net {
-  static constexpr int64_t kLength = 64, kVocabulary = 256;
-  Gpt() {
+  Gpt(int64_t classes_, int64_t tokens_, int64_t blocks, int64_t heads, int64_t channels)
+      : classes(classes_), tokens(tokens_) {
     const fulgur::GPT::Options options{
-        .vocab_size = kVocabulary, .block_size = 256, .n_layer = 6, .n_head = 6, .n_embd = 384};
+        .vocab_size = classes, .block_size = 4 * tokens, .n_layer = blocks, .n_head = heads, .n_embd = channels};
     gpt = register_module("gpt", std::make_shared<fulgur::GPT>(options));
   }
   Tensor loss(const Batch& batch) override {
     return at::cross_entropy_loss(gpt->forward(batch[0]).flatten(0, 1), batch[1].flatten());
   }
   Batch make_batch(int64_t samples, int64_t number) const override {
-    return {labels({samples, kLength}, number, kVocabulary), labels({samples, kLength}, number + 1, kVocabulary)};
+    return {labels({samples, tokens}, number, classes), labels({samples, tokens}, number + 1, classes)};
   }
+  int64_t classes, tokens;
   std::shared_ptr<fulgur::GPT> gpt;
 };
 
-template <class N>
+template <class N, int64_t... Sizes>
 std::shared_ptr<Net> make_net() {
-  return std::make_shared<N>();
+  return std::make_shared<N>(Sizes...);
 }
 template <int64_t... Widths>
 std::shared_ptr<Net> make_mlp() {
@@ -196,9 +220,11 @@ const std::vector<Kind>& kinds() {
       {"MLP 128-64-64-8", make_mlp<128, 64, 64, 8>, {1, 8, 64}, 2000},
       {"MLP 784-128-10", make_mlp<784, 128, 10>, {1, 8, 64}, 1000},
       {"LSTM of width 64, 32 steps", make_net<Lstm>, {1, 8, 64}, 200},
+      {"LSTM cells, 2 layers of width 32, 12 steps", make_net<Cells>, {1, 8, 64}, 100},
       {"conv net 16 x 16", make_net<ConvNet>, {1, 8, 64}, 400},
       {"DQN update", make_net<Dqn>, {1, 8, 64}, 1000},
-      {"GPT of 6 blocks, 64 tokens", make_net<Gpt>, {1}, 6},
+      {"GPT of 2 blocks of width 32, 16 tokens", make_net<Gpt, 64, 16, 2, 4, 32>, {1, 4, 64}, 200},
+      {"GPT of 6 blocks, 64 tokens", make_net<Gpt, 256, 64, 6, 6, 384>, {1}, 6},
   };
   return all;
 }

@@ -41,6 +41,8 @@ void add_convolution(std::vector<KernelRow>& rows, int64_t batch, int64_t in, in
                      bool of_data = false);
 void add_batch_norm(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
 void add_max_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
+/// Batch norm, max pooling and ReLU in one, as BatchNorm2d::forward_max_pool_relu computes them.
+void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
 void add_mean_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
 void add_relu(std::vector<KernelRow>& rows, const std::vector<int64_t>& shape);
 void add_gelu(std::vector<KernelRow>& rows, int64_t m, int64_t n);

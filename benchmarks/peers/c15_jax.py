@@ -11,14 +11,11 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from c15_nets import (  # noqa: E402
     BATCHES,
-    BLOCKS,
-    CHANNELS,
-    HEADS,
+    CELL_INPUTS,
+    CELL_WIDTH,
     INPUTS,
     RATE,
     SIDE,
-    TOKENS,
-    VOCABULARY,
     WIDTH,
     arguments,
     report_of,
@@ -55,6 +52,34 @@ def mlp(widths):
     return layer_shapes("net", widths), lambda p, x, y: cross_entropy(layers(p, "net", len(widths) - 1, x), y)
 
 
+def lstm_cell(gates, c):
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def cells(_):
+    shapes = linear_shapes("last", CELL_WIDTH, 1)
+    for name, inputs in (("first", CELL_INPUTS), ("second", CELL_WIDTH)):
+        shapes |= {f"{name}.weight_ih": (4 * CELL_WIDTH, inputs), f"{name}.weight_hh": (4 * CELL_WIDTH, CELL_WIDTH)}
+        shapes |= {f"{name}.bias_ih": (4 * CELL_WIDTH,), f"{name}.bias_hh": (4 * CELL_WIDTH,)}
+
+    def loss(p, x, y):
+        def cell(name, x, state):
+            gates = x @ p[f"{name}.weight_ih"].T + p[f"{name}.bias_ih"] + state[0] @ p[f"{name}.weight_hh"].T + p[f"{name}.bias_hh"]
+            return lstm_cell(gates, state[1])
+
+        def step(states, one):
+            first = cell("first", one, states[0])
+            return (first, cell("second", first[0], states[1])), None
+
+        zero = (jnp.zeros((x.shape[0], CELL_WIDTH)),) * 2
+        (_, (h, _)), _ = jax.lax.scan(step, (zero, zero), jnp.swapaxes(x, 0, 1))
+        return jnp.mean((linear(p, "last", h) - y) ** 2)
+
+    return shapes, loss
+
+
 def lstm(_):
     shapes = {
         "lstm.weight_ih_l0": (4 * WIDTH, INPUTS),
@@ -68,9 +93,7 @@ def lstm(_):
 
         def cell(state, one):
             h, c = state
-            i, f, g, o = jnp.split(one + h @ p["lstm.weight_hh_l0"].T + p["lstm.bias_hh_l0"], 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+            return lstm_cell(one + h @ p["lstm.weight_hh_l0"].T + p["lstm.bias_hh_l0"], c), None
 
         zero = jnp.zeros((x.shape[0], WIDTH))
         (h, _), _ = jax.lax.scan(cell, (zero, zero), jnp.swapaxes(given, 0, 1))
@@ -107,11 +130,11 @@ def dqn(widths):
     return shapes, loss
 
 
-def gpt(_):
-    c = CHANNELS
-    shapes = {"gpt.transformer.wte.weight": (VOCABULARY, c), "gpt.transformer.wpe.weight": (256, c)}
+def gpt(widths):
+    classes, tokens, blocks, heads, c = widths
+    shapes = {"gpt.transformer.wte.weight": (classes, c), "gpt.transformer.wpe.weight": (4 * tokens, c)}
     norms = ["gpt.transformer.ln_f"]
-    for b in range(BLOCKS):
+    for b in range(blocks):
         block = f"gpt.transformer.h.{b}"
         norms += [f"{block}.ln_1", f"{block}.ln_2"]
         for name, a, b_out in (("attn.c_attn", c, 3 * c), ("attn.c_proj", c, c), ("mlp.c_fc", c, 4 * c), ("mlp.c_proj", 4 * c, c)):
@@ -124,14 +147,14 @@ def gpt(_):
         return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p[f"{name}.weight"] + p[f"{name}.bias"]
 
     def loss(p, x, y):
-        n, mask = x.shape[0], jnp.tril(jnp.ones((TOKENS, TOKENS), bool))
-        h = p["gpt.transformer.wte.weight"][x] + p["gpt.transformer.wpe.weight"][:TOKENS]
-        for b in range(BLOCKS):
+        n, mask = x.shape[0], jnp.tril(jnp.ones((tokens, tokens), bool))
+        h = p["gpt.transformer.wte.weight"][x] + p["gpt.transformer.wpe.weight"][:tokens]
+        for b in range(blocks):
             block = f"gpt.transformer.h.{b}"
             parts = jnp.split(linear(p, f"{block}.attn.c_attn", norm(p, f"{block}.ln_1", h)), 3, axis=-1)
-            q, k, v = (part.reshape(n, TOKENS, HEADS, -1).transpose(0, 2, 1, 3) for part in parts)
-            scores = jnp.where(mask, q @ k.transpose(0, 1, 3, 2) / jnp.sqrt(c // HEADS), -jnp.inf)
-            mixed = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(n, TOKENS, c)
+            q, k, v = (part.reshape(n, tokens, heads, -1).transpose(0, 2, 1, 3) for part in parts)
+            scores = jnp.where(mask, q @ k.transpose(0, 1, 3, 2) / jnp.sqrt(c // heads), -jnp.inf)
+            mixed = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(n, tokens, c)
             h = h + linear(p, f"{block}.attn.c_proj", mixed)
             inner = jax.nn.gelu(linear(p, f"{block}.mlp.c_fc", norm(p, f"{block}.ln_2", h)), approximate=False)
             h = h + linear(p, f"{block}.mlp.c_proj", inner)
@@ -141,7 +164,7 @@ def gpt(_):
 
 
 def train(kind, widths, batches, steps, measured):
-    shapes, loss_of = {"mlp": mlp, "lstm": lstm, "conv": conv, "dqn": dqn, "gpt": gpt}[kind](widths)
+    shapes, loss_of = {"mlp": mlp, "lstm": lstm, "cells": cells, "conv": conv, "dqn": dqn, "gpt": gpt}[kind](widths)
     params = {name: jnp.asarray(weight(name, shapes[name], float(i))) for i, name in enumerate(sorted(shapes))}
     fixed = {name: params.pop(name) for name in list(params) if name.startswith("target.")}
     state = {"m": jax.tree.map(jnp.zeros_like, params), "v": jax.tree.map(jnp.zeros_like, params), "t": jnp.zeros(())}

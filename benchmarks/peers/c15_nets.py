@@ -7,16 +7,18 @@ import numpy as np
 
 BATCHES, WARMUPS, LAPS, RATE = 16, 20, 3, 1e-3
 LENGTH, INPUTS, WIDTH, SIDE = 32, 8, 64, 16  # of the LSTM; of the images
-TOKENS, VOCABULARY, BLOCKS, HEADS, CHANNELS = 64, 256, 6, 6, 384
-# Title: (kind, widths, batches, steps of a lap).
+CELL_LENGTH, CELL_INPUTS, CELL_WIDTH = 12, 16, 32
+# Title: (kind, widths, batches, steps of a lap). Those of a GPT: classes, tokens, blocks, heads, channels.
 CASES = {
     "MLP 32-16-10": ("mlp", (32, 16, 10), (1, 8, 64), 4000),
     "MLP 128-64-64-8": ("mlp", (128, 64, 64, 8), (1, 8, 64), 2000),
     "MLP 784-128-10": ("mlp", (784, 128, 10), (1, 8, 64), 1000),
     "LSTM of width 64, 32 steps": ("lstm", (), (1, 8, 64), 200),
+    "LSTM cells, 2 layers of width 32, 12 steps": ("cells", (), (1, 8, 64), 100),
     "conv net 16 x 16": ("conv", (), (1, 8, 64), 400),
     "DQN update": ("dqn", (4, 64, 64, 2), (1, 8, 64), 1000),
-    "GPT of 6 blocks, 64 tokens": ("gpt", (), (1,), 6),
+    "GPT of 2 blocks of width 32, 16 tokens": ("gpt", (64, 16, 2, 4, 32), (1, 4, 64), 200),
+    "GPT of 6 blocks, 64 tokens": ("gpt", (256, 64, 6, 6, 384), (1,), 6),
 }
 
 
@@ -45,6 +47,8 @@ def make_batch(kind, widths, samples, number):
         return inputs((samples, widths[0]), n), labels((samples,), n, widths[-1])
     if kind == "lstm":
         return inputs((samples, LENGTH, INPUTS), n), inputs((samples, 1), n + 500)
+    if kind == "cells":
+        return inputs((samples, CELL_LENGTH, CELL_INPUTS), n), inputs((samples, 1), n + 500)
     if kind == "conv":
         return inputs((samples, 1, SIDE, SIDE), n), labels((samples,), n, 10)
     if kind == "dqn":
@@ -56,7 +60,8 @@ def make_batch(kind, widths, samples, number):
             inputs((samples, 4), n + 900),
             goes_on,
         )
-    return labels((samples, TOKENS), n, VOCABULARY), labels((samples, TOKENS), n + 1, VOCABULARY)
+    classes, tokens = widths[:2]
+    return labels((samples, tokens), n, classes), labels((samples, tokens), n + 1, classes)
 
 
 def arguments(*modes):

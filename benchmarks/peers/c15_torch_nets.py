@@ -1,7 +1,7 @@
 """C15: the networks in PyTorch."""
 
 import torch
-from c15_nets import BLOCKS, CHANNELS, HEADS, INPUTS, SIDE, VOCABULARY, WIDTH, weight
+from c15_nets import CELL_INPUTS, CELL_WIDTH, INPUTS, SIDE, WIDTH, weight
 from gpt import Gpt
 from torch import nn
 from torch.nn import functional as F
@@ -38,6 +38,20 @@ class Lstm(nn.Module):
         return F.mse_loss(self.last(self.lstm(x)[0][:, -1]), y)
 
 
+class Cells(nn.Module):
+    def __init__(self, _):
+        super().__init__()
+        self.first, self.second = nn.LSTMCell(CELL_INPUTS, CELL_WIDTH), nn.LSTMCell(CELL_WIDTH, CELL_WIDTH)
+        self.last = nn.Linear(CELL_WIDTH, 1)
+
+    def forward(self, x, y):
+        first = second = None
+        for step in x.unbind(1):
+            first = self.first(step, first)
+            second = self.second(first[0], second)
+        return F.mse_loss(self.last(second[0]), y)
+
+
 class ConvNet(nn.Module):
     def __init__(self, _):
         super().__init__()
@@ -64,16 +78,17 @@ class Dqn(nn.Module):
 
 
 class GptLoss(nn.Module):
-    def __init__(self, _):
+    def __init__(self, widths):
         super().__init__()
-        self.gpt = Gpt(VOCABULARY, 256, BLOCKS, HEADS, CHANNELS)
+        classes, tokens, blocks, heads, channels = widths
+        self.gpt = Gpt(classes, 4 * tokens, blocks, heads, channels)
 
     def forward(self, x, y):
         return F.cross_entropy(self.gpt(x).flatten(0, 1), y.flatten())
 
 
 def make_net(kind, widths):
-    net = {"mlp": Mlp, "lstm": Lstm, "conv": ConvNet, "dqn": Dqn, "gpt": GptLoss}[kind](widths)
+    net = {"mlp": Mlp, "lstm": Lstm, "cells": Cells, "conv": ConvNet, "dqn": Dqn, "gpt": GptLoss}[kind](widths)
     with torch.no_grad():
         for phase, (name, value) in enumerate(sorted(net.named_parameters())):  # a tied one once
             value.copy_(torch.from_numpy(weight(name, tuple(value.shape), float(phase))))
