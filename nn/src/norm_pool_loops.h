@@ -20,12 +20,12 @@ FULGUR_INLINE void each_channels(int64_t channels, const Step& step) {
   if (c < channels) step(c, channels - c);
 }
 
-/// Sums and sums of squares of `pixels` pixels, of their distance to the first.
+/// The mean of some pixels, up to rounding, and sums and sums of squares of their distances to it.
 template <class Value>
 struct SumPixels {
   const Value* values;  ///< (pixels, channels)
   int64_t pixels, channels;
-  float *sums, *squares;  ///< (channels), written
+  float *means, *sums, *squares;  ///< (channels), written
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
@@ -33,25 +33,29 @@ struct SumPixels {
     using Floats = typename L::Floats;
     each_channels<kLanes>(
         channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          Floats first, even{}, odd{}, even_squares{}, odd_squares{};
-          L::load(first, values + c, count);
-          const auto add = [&](int64_t pixel, Floats & sum, Floats & square) __attribute__((always_inline)) {
-            Floats x;
-            L::load(x, values + pixel * channels + c, count);
-            x -= first;
-            sum += x;
-            square += x * x;
+          // Several chains of additions: each waits for its last one.
+          constexpr int64_t kChains = 4;
+          const auto each_pixel = [&](const auto& use) __attribute__((always_inline)) {
+            for (int64_t first = 0; first < pixels; first += kChains)
+              for (int64_t chain = 0; chain < kChains && first + chain < pixels; ++chain) {
+                Floats x;
+                L::load(x, values + (first + chain) * channels + c, count);
+                use(chain, x);
+              }
           };
-          int64_t pixel = 0;
-          for (; pixel + 1 < pixels; pixel += 2) {  // two chains of additions
-            add(pixel, even, even_squares);
-            add(pixel + 1, odd, odd_squares);
-          }
-          if (pixel < pixels) add(pixel, even, even_squares);
-          even += odd;
-          even_squares += odd_squares;
-          L::store(sums + c, even, count);
-          L::store(squares + c, even_squares, count);
+          Floats means_of[kChains] = {}, sums_of[kChains] = {}, squares_of[kChains] = {};
+          each_pixel([&](int64_t chain, const Floats& x) __attribute__((always_inline)) { means_of[chain] += x; });
+          Floats mean = (means_of[0] + means_of[1] + means_of[2] + means_of[3]) / static_cast<float>(pixels);
+          each_pixel([&](int64_t chain, const Floats& x) __attribute__((always_inline)) {
+            const Floats distance = x - mean;
+            sums_of[chain] += distance;
+            squares_of[chain] += distance * distance;
+          });
+          const Floats sum = sums_of[0] + sums_of[1] + sums_of[2] + sums_of[3];
+          const Floats square = squares_of[0] + squares_of[1] + squares_of[2] + squares_of[3];
+          L::store(means + c, mean, count);
+          L::store(sums + c, sum, count);
+          L::store(squares + c, square, count);
         });
   }
 };

@@ -17,8 +17,9 @@ namespace {
 
 using OptionalTensor = std::optional<Tensor>;
 
-// Float32 sums of more values would lose digits.
-constexpr int64_t kPixelsOfPart = 2048;
+// Sums are in float32 over such a part, and in double over all. For statistics, a part is read twice, so it must fit
+// into the cache.
+constexpr int64_t kWindowsOfPart = 2048, kValuesOfPart = 1 << 15;
 
 struct Shape {
   explicit Shape(const Tensor& images)
@@ -75,33 +76,34 @@ std::vector<float> values_of(const OptionalTensor& tensor, int64_t channels, flo
 
 void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor& var, Tensor& invstd) {
   const Shape shape(images);
-  const int64_t channels = shape.channels, parts = (shape.pixels() + kPixelsOfPart - 1) / kPixelsOfPart;
-  std::vector<float> sums(static_cast<size_t>(2 * parts * channels));
+  const int64_t channels = shape.channels, size = std::max<int64_t>(16, kValuesOfPart / channels);
+  const int64_t parts = (shape.pixels() + size - 1) / size;
+  std::vector<float> sums(static_cast<size_t>(3 * parts * channels));
   with_type(images, [&]<class Value>(Value) {
     const Value* const values = read<Value>(images);
-    for_parts(shape.pixels(), kPixelsOfPart, [&](int64_t part, int64_t begin, int64_t end) {
-      float* const own = sums.data() + 2 * part * channels;
-      run_on_this_processor(SumPixels<Value>{values + begin * channels, end - begin, channels, own, own + channels});
+    for_parts(shape.pixels(), size, [&](int64_t part, int64_t begin, int64_t end) {
+      float* const own = sums.data() + 3 * part * channels;
+      run_on_this_processor(
+          SumPixels<Value>{values + begin * channels, end - begin, channels, own, own + channels, own + 2 * channels});
     });
-    // Means and squares are merged in double (Chan, Golub and LeVeque 1979, equation 2.1).
-    for (int64_t c = 0; c < channels; ++c) {
-      double count = 0, average = 0, spread = 0;
-      for (int64_t part = 0; part < parts; ++part) {
-        const int64_t begin = part * kPixelsOfPart;
-        const auto pixels = static_cast<double>(std::min(kPixelsOfPart, shape.pixels() - begin));
-        const double sum = sums[static_cast<size_t>(2 * part * channels + c)];
-        const double square = sums[static_cast<size_t>((2 * part + 1) * channels + c)];
-        const double distance = static_cast<double>(values[begin * channels + c]) + sum / pixels - average;
-        spread += square - sum * sum / pixels + distance * distance * count * pixels / (count + pixels);
-        count += pixels;
-        average += distance * pixels / count;
-      }
-      const double variance = spread / count;
-      write<float>(mean)[c] = static_cast<float>(average);
-      write<float>(var)[c] = static_cast<float>(variance);
-      write<float>(invstd)[c] = static_cast<float>(1 / std::sqrt(variance + eps));
-    }
   });
+  // The parts are merged in double (Chan, Golub and LeVeque 1979, equation 2.1).
+  for (int64_t c = 0; c < channels; ++c) {
+    double count = 0, average = 0, spread = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const auto pixels = static_cast<double>(std::min(size, shape.pixels() - part * size));
+      const float* const own = sums.data() + 3 * part * channels + c;
+      const double sum = own[channels], square = own[2 * channels];
+      const double distance = own[0] + sum / pixels - average;
+      spread += square - sum * sum / pixels + distance * distance * count * pixels / (count + pixels);
+      count += pixels;
+      average += distance * pixels / count;
+    }
+    const double variance = spread / count;
+    write<float>(mean)[c] = static_cast<float>(average);
+    write<float>(var)[c] = static_cast<float>(variance);
+    write<float>(invstd)[c] = static_cast<float>(1 / std::sqrt(variance + eps));
+  }
 }
 
 void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
@@ -137,7 +139,7 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
                              Tensor& dweight, Tensor& dbias) {
   const Shape shape(images);
   const int64_t channels = shape.channels, row = shape.windows() * channels;
-  const int64_t rows_of_part = std::max<int64_t>(1, kPixelsOfPart / shape.windows());
+  const int64_t rows_of_part = std::max<int64_t>(1, kWindowsOfPart / shape.windows());
   const int64_t parts = (shape.window_rows() + rows_of_part - 1) / rows_of_part;
   with_type(images, [&]<class Value>(Value) {
     const Value *const values = read<Value>(images), *const dy = read<Value>(gradient);

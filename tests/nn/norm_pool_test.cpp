@@ -105,6 +105,20 @@ TEST_CASE("norm, max pool and ReLU in one equal the three operations") {
     check_equal(11, {16, 11, height, width}, at::kBFloat16);
 }
 
+TEST_CASE("norm, max pool and ReLU in one keep the digits of channels with little variance") {
+  // Far from 0, and with a first value that is far from the others.
+  Tensor x = (at::randn({8, 4, 64, 64}) * 1e-2 + 100).contiguous(kLast);
+  x[0][1][0][0] = 0;
+  nn::BatchNorm2d one = layer(4), other = layer(4);
+  other->to(at::kDouble);
+  const Tensor towards = at::randn({8, 4, 32, 32});
+  fused(one, x, towards);
+  plain(other, x.to(at::kDouble), towards);
+  for (int64_t c = 0; c < 4; ++c)
+    CHECK(difference(one->running_var[c] - 0.9F, other->running_var[c] - 0.9F) < 1e-2);  // 1e-5 beside 0.9
+  CHECK(difference(one->running_mean, other->running_mean) < 1e-6);
+}
+
 TEST_CASE("norm, max pool and ReLU in one know every option of batch norm") {
   for (const Options& options :
        {Options(4).eps(0.1).momentum(0.3), Options(4).momentum(std::nullopt), Options(4).affine(false),
