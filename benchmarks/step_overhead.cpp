@@ -1,7 +1,8 @@
 // C1: what the Trainer adds to a step of a hand-written loop. Linear(32, 2), batch 8, SGD, 5,000 batches made before,
 // 10 callbacks that do nothing and one logged value per step; one thread. There are two hand-written loops: over the
-// batches as they are in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and
-// the least and the median of each are printed. With `--report FILE` they are written there, for benchmarks/run.sh.
+// batches as they are in memory, and over the loader that the Trainer has too. These and the Trainer, without and with
+// captured steps, are run in turn, 7 times, and the least and the median of each are printed. With `--report FILE` they
+// are written there, for benchmarks/run.sh.
 //
 //   cmake --build build/release --target step_overhead && OMP_NUM_THREADS=1 build/release/bin/step_overhead
 #include <ATen/core/grad_mode.h>
@@ -105,7 +106,7 @@ Result hand_loop(bool over_loader) {
   return {cpu_seconds() - start, params[0].sum().item<double>()};
 }
 
-Result trainer_loop() {
+Result trainer_loop(bool captured) {
   at::manual_seed(2);
   struct Timed : Callback {
     double start = 0, seconds = 0;
@@ -116,6 +117,7 @@ Result trainer_loop() {
   fulgur::detail::ComponentAccess::find_overridden<Callback>(*timed);
   TrainerOptions options;
   options.accelerator = "cpu";
+  options.capture = captured;
   options.max_epochs = 1;
   options.enable_checkpointing = false;
   options.enable_progress_bar = false;
@@ -130,7 +132,8 @@ Result trainer_loop() {
     components.callbacks.push_back(idle);
   }
   auto net = std::make_shared<Net>();
-  Trainer(options, components).fit(net, DataSource(std::make_shared<PreparedLoader>()));
+  const FitReport report = Trainer(options, components).fit(net, DataSource(std::make_shared<PreparedLoader>()));
+  if (captured && report.not_captured) throw std::runtime_error(*report.not_captured);
   std::filesystem::remove_all(options.default_root_dir);
   return {timed->seconds, net->layer->weight.sum().item<double>()};
 }
@@ -149,22 +152,25 @@ int main(int count, char** values) {
   (void)batches();
   (void)hand_loop(false);
   (void)hand_loop(true);
-  (void)trainer_loop();
-  std::vector<double> plain, loader, trainer;
+  (void)trainer_loop(false);
+  (void)trainer_loop(true);
+  std::vector<double> plain, loader, trainer, captured;
   double weight = 0;
   for (int i = 0; i < kRepeats; ++i) {
     const Result a = hand_loop(false);
     const Result b = hand_loop(true);
-    const Result c = trainer_loop();
-    if (a.weight != b.weight || a.weight != c.weight) {
-      std::fprintf(stderr, "the loops came to different weights: %.17g, %.17g and %.17g\n", a.weight, b.weight,
-                   c.weight);
+    const Result c = trainer_loop(false);
+    const Result d = trainer_loop(true);
+    if (a.weight != b.weight || a.weight != c.weight || a.weight != d.weight) {
+      std::fprintf(stderr, "the loops came to different weights: %.17g, %.17g, %.17g and %.17g\n", a.weight, b.weight,
+                   c.weight, d.weight);
       return 1;
     }
     weight = a.weight;
     plain.push_back(a.seconds);
     loader.push_back(b.seconds);
     trainer.push_back(c.seconds);
+    captured.push_back(d.seconds);
   }
   if (count > 2) {
     const auto samples = [](const char* key, const std::vector<double>& list) {
@@ -180,6 +186,7 @@ int main(int count, char** values) {
                           {{"by_hand", samples("cpu_s", plain)},
                            {"by_hand_loader", samples("cpu_s", loader)},
                            {"trainer", samples("cpu_s", trainer)},
+                           {"captured", samples("cpu_s", captured)},
                            {"added", samples("added_s", {least(trainer) - least(plain)})},
                            {"added_loader", samples("added_s", {least(trainer) - least(loader)})}}},
                          {"weights", {{"sum", {weight}}}}});
@@ -198,6 +205,7 @@ int main(int count, char** values) {
   row("by hand, batches as are", plain);
   row("by hand, same loader", loader);
   row("Trainer", trainer);
+  row("Trainer, captured", captured);
   difference("over batches as are", trainer, plain);
   difference("over the same loader", trainer, loader);
 }

@@ -32,3 +32,9 @@ class Case:
     adversarial: bool = False  # two optimizers, without accumulation and clipping
     precisions: tuple[str, ...] = ("32-true", "64-true", "bf16-mixed")
     note: str = ""
+
+
+def slow_and_fast(name: str, **of_case) -> list[Case]:
+    """Of a training that is chaotic in 32 bits: slow in all precisions, and with the usual rate in 64 bits."""
+    note = "trained slowly in 32 bits, where ReLU and batch norm amplify roundings; a further run in 64 bits has the usual rate"
+    return [Case(name=name, lr=1e-5, note=note, **of_case), Case(name=f"{name}-fast", precisions=("64-true",), **of_case)]

@@ -68,6 +68,7 @@ def benchmark(quick: bool) -> Benchmark:
             "by_hand": "LibTorch by hand, batches as they are",
             "by_hand_loader": "LibTorch by hand, the Trainer's loader",
             "trainer": "Fulgur Trainer",
+            "captured": "Fulgur Trainer, capture",
             "added": "Fulgur Trainer adds to batches as they are",
             "added_loader": "Fulgur Trainer adds to the same loader",
         },
@@ -78,6 +79,7 @@ def benchmark(quick: bool) -> Benchmark:
         targets=[
             ours("Fulgur adds to a loop over the same loader", "added_loader"),
             ours("Fulgur adds to a loop over the batches where they lie", "added"),
+            Target.ratio("LibTorch by hand over Fulgur's whole step, capture", "by_hand_loader", "captured", "cpu_s", 2.5),
             added("Fabric", "fabric"),
             added("Lightning barebones", "barebones"),
             added("Lightning, all off but log", "off"),

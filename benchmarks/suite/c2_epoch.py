@@ -56,6 +56,14 @@ def benchmark(quick: bool) -> Benchmark:
                 terminal=True,
                 note="CSV and JSONL log, ModelCheckpoint, progress bar on a terminal, summary, one value logged in each step.",
             ),
+            peer(
+                "fulgur_captured",
+                "Fulgur Trainer, default with capture",
+                "c2_fulgur",
+                "captured",
+                terminal=True,
+                note="trainer.capture, and all that is there by default.",
+            ),
             peer("fulgur_barebones", "Fulgur Trainer, barebones", "c2_fulgur", "barebones"),
             peer(
                 "libtorch_fused",
@@ -121,6 +129,7 @@ def benchmark(quick: bool) -> Benchmark:
             over("Lightning default over Fulgur default", "lightning_default", "fulgur_default", 4.2),
             over("Lightning barebones over Fulgur barebones", "lightning_barebones", "fulgur_barebones", 3.0),
             over("PyTorch at its best over Fulgur default", "torch_best", "fulgur_default", 1.6),
+            over("PyTorch at its best over Fulgur with capture", "torch_best", "fulgur_captured", 2.0),
             over("PyTorch at its best over Fulgur barebones", "torch_best", "fulgur_barebones"),
             over("PyTorch with x[rows] over Fulgur default", "torch_indexed", "fulgur_default"),
             over("naive LibTorch over Fulgur default", "libtorch_naive", "fulgur_default", 1.35),

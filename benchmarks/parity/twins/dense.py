@@ -1,7 +1,7 @@
 """Twins of the models of fully connected layers, and of the small convolutional network."""
 
 import torch
-from case import Case
+from case import Case, slow_and_fast
 from data import bounded_images, labelled_images
 from torch import nn
 from torch.nn import functional as F
@@ -85,8 +85,8 @@ CASES = [
         loss_of=classified,
         arrays=lambda rows: labelled_images(rows, 1, 8),
     ),
-    Case(
-        name="cnn",
+    *slow_and_fast(
+        "cnn",
         title="`CnnClassifier`",
         twin_title="own module",
         model={

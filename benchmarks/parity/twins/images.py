@@ -1,7 +1,7 @@
 """Twins of the models of images: torchvision's, and CIFAR's residual network (He et al. 2016, section 4.2)."""
 
 import torchvision
-from case import Case
+from case import Case, slow_and_fast
 from data import labelled_images
 from torch import nn
 from torch.nn import functional as F
@@ -64,20 +64,16 @@ def convnext():
     return ConvNeXt(blocks, num_classes=5)
 
 
-SLOW = "trained slowly in 32 bits, where ReLU and batch norm amplify roundings; a further run in 64 bits has the usual rate"
-
-
 def resnets(name, title, twin_title, options, twin, size):
-    """Slow in all precisions, and with the usual rate in the one in which the training is not chaotic."""
-    common = {
-        "twin_title": twin_title,
-        "model": {"class_path": "ResNet", "init_args": {**options, "num_classes": 5}},
-        "twin": twin,
-        "loss_of": classified,
-        "arrays": lambda rows: labelled_images(rows, 3, size),
-    }
-    yield Case(name=name, title=title, lr=1e-5, note=SLOW, **common)
-    yield Case(name=f"{name}-fast", title=title, lr=1e-3, precisions=("64-true",), **common)
+    return slow_and_fast(
+        name,
+        title=title,
+        twin_title=twin_title,
+        model={"class_path": "ResNet", "init_args": {**options, "num_classes": 5}},
+        twin=twin,
+        loss_of=classified,
+        arrays=lambda rows: labelled_images(rows, 3, size),
+    )
 
 
 CASES = [
