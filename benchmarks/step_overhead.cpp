@@ -13,6 +13,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <map>
+#include <string>
 
 #include "cpp/bench.h"
 #include "fulgur/core/text/log.h"
@@ -144,12 +147,29 @@ double microseconds(const std::vector<double>& seconds, bool median) {
   return 1e6 * (median ? sorted[sorted.size() / 2] : sorted.front()) / static_cast<double>(kSteps);
 }
 
+// One loop alone, for a profiler.
+int repeat(const std::string& name) {
+  const std::map<std::string, std::function<Result()>> loops = {{"hand", [] { return hand_loop(true); }},
+                                                                {"trainer", [] { return trainer_loop(false); }},
+                                                                {"captured", [] { return trainer_loop(true); }}};
+  const auto found = loops.find(name);
+  if (found == loops.end()) {
+    std::fprintf(stderr, "step_overhead [hand | trainer | captured | --report FILE]\n");
+    return 2;
+  }
+  double least = found->second().seconds;
+  for (int i = 1; i < 3 * kRepeats; ++i) least = std::min(least, found->second().seconds);
+  std::printf("%s: %.2f us/step\n", name.c_str(), 1e6 * least / static_cast<double>(kSteps));
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** values) {
   bench::prepare();
   log::set_level(log::Level::error);
   (void)batches();
+  if (count == 2) return repeat(values[1]);
   (void)hand_loop(false);
   (void)hand_loop(true);
   (void)trainer_loop(false);
