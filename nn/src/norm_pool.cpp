@@ -1,8 +1,10 @@
 #include "norm_pool.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -23,6 +25,16 @@ void fold(const BatchStatistics& statistics, int64_t count, const RunningStatist
   running.var.mul_(1 - running.factor).add_(statistics.var, running.factor * unbiased);
 }
 
+// The gradient of the normalised images for that of the pooled ones; differentiable by the latter.
+Tensor spread(const Tensor& gradient, const Tensor& winners, at::IntArrayRef sizes) {
+  const auto of_place = [&](int64_t number) { return gradient * winners.eq(number); };
+  const Tensor rows = at::stack({at::stack({of_place(0), of_place(1)}, -1), at::stack({of_place(2), of_place(3)}, -1)},
+                                3);  // (N, C, h, 2, w, 2)
+  const int64_t height = 2 * winners.size(2), width = 2 * winners.size(3);
+  return at::constant_pad_nd(rows.reshape({sizes[0], sizes[1], height, width}),
+                             {0, sizes[3] - width, 0, sizes[2] - height});
+}
+
 class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
   using Context = torch::autograd::AutogradContext;
   using Tensors = torch::autograd::variable_list;
@@ -33,43 +45,52 @@ class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
     const BatchStatistics statistics = batch_statistics(images, eps);
     fold(statistics, images.numel() / images.size(1), *running);
     auto [pooled, winners] = norm_pool(images, statistics, weight.value_or(Tensor()), bias.value_or(Tensor()));
-    context->save_for_backward(
-        {images, weight.value_or(Tensor()), bias.value_or(Tensor()), winners, statistics.mean, statistics.invstd});
+    context->save_for_backward({images, weight.value_or(Tensor()), winners, statistics.mean, statistics.invstd});
     context->saved_data["eps"] = eps;
+    if (bias) context->saved_data["bias_type"] = static_cast<int64_t>(bias->scalar_type());
     return pooled;
   }
 
   static Tensors backward(Context* context, const Tensors& gradients) {
+    if (!gradients[0].defined()) return Tensors(5);
     const Tensors saved = context->get_saved_variables();
-    const Tensor &images = saved[0], &weight = saved[1], &bias = saved[2];
-    Tensors results(5);  // the last two are no tensors
-    if (!gradients[0].defined()) return results;
-    if (at::GradMode::is_enabled()) return of_operations(context, gradients[0], images, weight, bias);
-    const Tensor gradient = gradients[0].to(images.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    const Tensor &images = saved[0], &weight = saved[1], &winners = saved[2];
+    if (at::GradMode::is_enabled()) return differentiable(context, gradients[0], images, weight, winners);
+    // Hooks of saved tensors may have given them another layout.
+    const auto channels_last = [](const Tensor& tensor) { return tensor.contiguous(at::MemoryFormat::ChannelsLast); };
     auto [dx, dweight, dbias] =
-        norm_pool_gradients(gradient, images, saved[3], {saved[4], {}, saved[5]}, weight, context->needs_input_grad(0));
-    results[0] = dx;
-    if (weight.defined() && context->needs_input_grad(1)) results[1] = dweight.to(weight.scalar_type());
-    if (bias.defined() && context->needs_input_grad(2)) results[2] = dbias.to(bias.scalar_type());
-    return results;
+        norm_pool_gradients(channels_last(gradients[0].to(images.scalar_type())), channels_last(images),
+                            channels_last(winners), {saved[3], {}, saved[4]}, weight, context->needs_input_grad(0));
+    const bool for_weight = weight.defined() && context->needs_input_grad(1);
+    return {dx, for_weight ? dweight.to(weight.scalar_type()) : Tensor(), of_bias(context, dbias), Tensor(), Tensor()};
   }
 
  private:
-  // With create_graph: differentiable, unlike norm_pool_gradients.
-  static Tensors of_operations(Context* context, const Tensor& gradient, const Tensor& images, const Tensor& weight,
-                               const Tensor& bias) {
-    const Tensor pooled = at::max_pool2d(at::batch_norm(images, given(weight), given(bias), {}, {}, /*training=*/true,
-                                                        0, context->saved_data["eps"].toDouble(), false),
-                                         2)
-                              .relu();
-    const Tensors all{images, weight, bias};
-    Tensors wanted, results(5);
-    for (size_t i = 0; i < all.size(); ++i)
-      if (all[i].defined() && context->needs_input_grad(i)) wanted.push_back(all[i]);
-    const Tensors found = torch::autograd::grad({pooled}, wanted, {gradient}, /*retain_graph=*/true,
-                                                /*create_graph=*/true);
-    for (size_t i = 0, next = 0; i < all.size(); ++i)
-      if (all[i].defined() && context->needs_input_grad(i)) results[i] = found[next++];
+  static Tensor of_bias(Context* context, const Tensor& gradient) {
+    const auto type = context->saved_data.find("bias_type");
+    if (type == context->saved_data.end() || !context->needs_input_grad(2)) return {};
+    return gradient.to(static_cast<at::ScalarType>(type->second.toInt()));
+  }
+
+  // With create_graph. The inputs are aliases: hooks of the tensors themselves would run here, and once more after it.
+  static Tensors differentiable(Context* context, const Tensor& gradient, const Tensor& images, const Tensor& weight,
+                                const Tensor& winners) {
+    const Tensor input = at::alias(images), scale = weight.defined() ? at::alias(weight) : Tensor();
+    const Tensor of_normalised = spread(gradient, winners, images.sizes());
+    Tensors inputs;
+    if (context->needs_input_grad(0)) inputs.push_back(input);
+    if (scale.defined() && context->needs_input_grad(1)) inputs.push_back(scale);
+    Tensors found;
+    if (!inputs.empty()) {
+      const Tensor normalised = at::batch_norm(input, given(scale), {}, {}, {}, /*training=*/true, 0,
+                                               context->saved_data["eps"].toDouble(), /*cudnn_enabled=*/false);
+      found =
+          torch::autograd::grad({normalised}, inputs, {of_normalised}, /*retain_graph=*/true, /*create_graph=*/true);
+    }
+    Tensors results(5);
+    if (context->needs_input_grad(0)) results[0] = found.front();
+    if (scale.defined() && context->needs_input_grad(1)) results[1] = found.back();
+    results[2] = of_bias(context, of_normalised.sum({0, 2, 3}));
     return results;
   }
 };

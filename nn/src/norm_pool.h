@@ -10,7 +10,7 @@ bool takes_norm_pool(const Tensor& images, const Tensor& weight, const Tensor& b
 
 /// relu(max_pool2d(batch_norm(images), 2)) with the statistics of the batch, which are folded into `running`. It
 /// computes the same as the three operations, in one pass over the images, without their intermediate results; the
-/// gradients take two. Gradients of gradients come from the three operations.
+/// gradients take two. Gradients of gradients come from operations of LibTorch.
 Tensor norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,
                           const RunningStatistics& running, double eps);
 

@@ -43,9 +43,14 @@ struct SumPixels {
                 use(chain, x);
               }
           };
+          Floats first;  // subtracted: a mean of large values would lose digits, and one of equal values would not be
+                         // exact
+          L::load(first, values + c, count);
           Floats means_of[kChains] = {}, sums_of[kChains] = {}, squares_of[kChains] = {};
-          each_pixel([&](int64_t chain, const Floats& x) __attribute__((always_inline)) { means_of[chain] += x; });
-          Floats mean = (means_of[0] + means_of[1] + means_of[2] + means_of[3]) / static_cast<float>(pixels);
+          each_pixel([&](int64_t chain, const Floats& x)
+                         __attribute__((always_inline)) { means_of[chain] += x - first; });
+          const Floats mean =
+              first + (means_of[0] + means_of[1] + means_of[2] + means_of[3]) / static_cast<float>(pixels);
           each_pixel([&](int64_t chain, const Floats& x) __attribute__((always_inline)) {
             const Floats distance = x - mean;
             sums_of[chain] += distance;
@@ -77,9 +82,9 @@ struct WindowRow {
 template <class Value>
 struct PoolRow {
   WindowRow<Value> in;
-  const float *scale, *shift;  ///< (channels)
-  Value* out;                  ///< (windows, channels)
-  uint8_t* winners;            ///< the same
+  const float *mean, *scale, *bias;  ///< (channels)
+  Value* out;                        ///< (windows, channels)
+  uint8_t* winners;                  ///< the same
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
@@ -88,13 +93,14 @@ struct PoolRow {
     using Ints = typename L::Ints;
     each_channels<kLanes>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          Floats a, b;
-          L::load(a, scale + c, count);
-          L::load(b, shift + c, count);
+          Floats center, factor, offset;
+          L::load(center, mean + c, count);
+          L::load(factor, scale + c, count);
+          L::load(offset, bias + c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
             const auto normalised = [&](int32_t number, Floats & y) __attribute__((always_inline)) {
               L::load(y, in.top + in.place(window, number) + c, count);
-              y = y * a + b;
+              y = (y - center) * factor + offset;
               L::template round<Value>(y);
             };
             Floats most;
@@ -160,14 +166,36 @@ struct SumGradients {
   }
 };
 
-/// The gradient of each value: `scale` times that of its window if it is the winner, plus `slope` x + `offset`, which
-/// is the same for all values of a channel.
+/// What a value x gets of the gradient g of the normalised one: scale (g - (x - mean) slope - offset). Each (channels).
+struct ChannelGradients {
+  const float *mean, *slope, *offset, *scale;
+
+  template <int kLanes>
+  struct Loaded {
+    typename Lanes<kLanes>::Floats mean, slope, offset, scale;
+
+    FULGUR_INLINE Loaded(const ChannelGradients& all, int64_t c, int64_t count) {
+      Lanes<kLanes>::load(mean, all.mean + c, count);
+      Lanes<kLanes>::load(slope, all.slope + c, count);
+      Lanes<kLanes>::load(offset, all.offset + c, count);
+      Lanes<kLanes>::load(scale, all.scale + c, count);
+    }
+    // `x` becomes its gradient.
+    template <class Value>
+    FULGUR_INLINE void apply(typename Lanes<kLanes>::Floats& x, const typename Lanes<kLanes>::Floats& gradient) const {
+      x = (gradient - (x - mean) * slope - offset) * scale;
+      Lanes<kLanes>::template round<Value>(x);
+    }
+  };
+};
+
+/// The gradients of the values of a row of windows.
 template <class Value>
 struct SpreadGradients {
   WindowRow<Value> in;
   const Value* dy;         ///< (windows, channels)
   const uint8_t* winners;  ///< the same
-  const float *scale, *slope, *offset;
+  ChannelGradients of_channels;
   Value* dx;  ///< as `in.top`
 
   template <int kLanes>
@@ -177,23 +205,18 @@ struct SpreadGradients {
     using Ints = typename L::Ints;
     each_channels<kLanes>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          Floats a, b, d;
-          L::load(a, scale + c, count);
-          L::load(b, slope + c, count);
-          L::load(d, offset + c, count);
+          const ChannelGradients::Loaded<kLanes> channel(of_channels, c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
             const int64_t at = window * in.channels + c;
             Ints winner;
             Floats gradient;
             L::load(winner, winners + at, count);
             L::load(gradient, dy + at, count);
-            gradient *= a;
             for (int32_t number = 0; number < 4; ++number) {
               const int64_t place = in.place(window, number) + c;
               Floats x;
               L::load(x, in.top + place, count);
-              x = x * b + d + (winner == number ? gradient : Floats{});
-              L::template round<Value>(x);
+              channel.template apply<Value>(x, winner == number ? gradient : Floats{});
               L::store(dx + place, x, count);
             }
           }
@@ -206,7 +229,7 @@ template <class Value>
 struct SpreadRest {
   const Value* values;  ///< (pixels, channels)
   int64_t pixels, channels;
-  const float *slope, *offset;
+  ChannelGradients of_channels;
   Value* dx;  ///< as `values`
 
   template <int kLanes>
@@ -214,14 +237,11 @@ struct SpreadRest {
     using L = Lanes<kLanes>;
     each_channels<kLanes>(
         channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          typename L::Floats b, d;
-          L::load(b, slope + c, count);
-          L::load(d, offset + c, count);
+          const ChannelGradients::Loaded<kLanes> channel(of_channels, c, count);
           for (int64_t pixel = 0; pixel < pixels; ++pixel) {
             typename L::Floats x;
             L::load(x, values + pixel * channels + c, count);
-            x = x * b + d;
-            L::template round<Value>(x);
+            channel.template apply<Value>(x, typename L::Floats{});
             L::store(dx + pixel * channels + c, x, count);
           }
         });

@@ -74,7 +74,22 @@ std::vector<float> values_of(const OptionalTensor& tensor, int64_t channels, flo
   return {read<float>(values), read<float>(values) + channels};
 }
 
+void check_images(const Tensor& images) {
+  TORCH_CHECK(images.dim() == 4 && images.size(2) >= 2 && images.size(3) >= 2 &&
+                  (images.scalar_type() == at::kFloat || images.scalar_type() == at::kBFloat16),
+              "images must be float32 or bfloat16 of (N, C, H, W) with at least 2 x 2 pixels");
+  TORCH_CHECK(images.is_contiguous(at::MemoryFormat::ChannelsLast),
+              "images must be contiguous with channels innermost");
+}
+void check_pooled(const Tensor& pooled, const Tensor& images, at::ScalarType type, const char* name) {
+  TORCH_CHECK(
+      pooled.scalar_type() == type && pooled.is_contiguous(at::MemoryFormat::ChannelsLast) &&
+          pooled.sizes() == at::IntArrayRef({images.size(0), images.size(1), images.size(2) / 2, images.size(3) / 2}),
+      name, " must have half the height and width of the images, contiguous with channels innermost");
+}
+
 void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor& var, Tensor& invstd) {
+  check_images(images);
   const Shape shape(images);
   const int64_t channels = shape.channels, size = std::max<int64_t>(16, kValuesOfPart / channels);
   const int64_t parts = (shape.pixels() + size - 1) / size;
@@ -99,21 +114,20 @@ void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor
       count += pixels;
       average += distance * pixels / count;
     }
-    const double variance = spread / count;
+    const double variance = spread < 0 ? 0 : spread / count;  // by rounding; NaN stays
     write<float>(mean)[c] = static_cast<float>(average);
     write<float>(var)[c] = static_cast<float>(variance);
-    write<float>(invstd)[c] = static_cast<float>(1 / std::sqrt(variance + eps));
+    // As in LibTorch, equal values without eps are normalised to 0.
+    write<float>(invstd)[c] = variance == 0 && eps == 0 ? 0 : static_cast<float>(1 / std::sqrt(variance + eps));
   }
 }
 
 void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
                    const OptionalTensor& bias, Tensor& pooled, Tensor& winners) {
+  check_images(images);
   const Shape shape(images);
-  std::vector<float> scale = values_of(weight, shape.channels, 1), shift = values_of(bias, shape.channels, 0);
-  for (size_t c = 0; c < scale.size(); ++c) {
-    scale[c] *= read<float>(invstd)[c];
-    shift[c] -= read<float>(mean)[c] * scale[c];
-  }
+  std::vector<float> scale = values_of(weight, shape.channels, 1), offset = values_of(bias, shape.channels, 0);
+  for (size_t c = 0; c < scale.size(); ++c) scale[c] *= read<float>(invstd)[c];
   with_type(images, [&]<class Value>(Value) {
     const auto* const values = read<Value>(images);
     auto* const out = write<Value>(pooled);
@@ -121,8 +135,8 @@ void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invst
     const int64_t row = shape.windows() * shape.channels;
     at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t y = begin; y < end; ++y)
-        run_on_this_processor(
-            PoolRow<Value>{windows_of(values, shape, y), scale.data(), shift.data(), out + y * row, chosen + y * row});
+        run_on_this_processor(PoolRow<Value>{windows_of(values, shape, y), read<float>(mean), scale.data(),
+                                             offset.data(), out + y * row, chosen + y * row});
     });
   });
 }
@@ -137,6 +151,9 @@ std::array<std::vector<double>, 2> totals_of(const std::vector<float>& sums, siz
 void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const Tensor& winners, const Tensor& mean,
                              const Tensor& invstd, const OptionalTensor& weight, bool for_images, Tensor& dx,
                              Tensor& dweight, Tensor& dbias) {
+  check_images(images);
+  check_pooled(gradient, images, images.scalar_type(), "the gradient");
+  check_pooled(winners, images, at::kByte, "winners");
   const Shape shape(images);
   const int64_t channels = shape.channels, row = shape.windows() * channels;
   const int64_t rows_of_part = std::max<int64_t>(1, kWindowsOfPart / shape.windows());
@@ -152,31 +169,30 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
                                                   read<float>(mean), own, own + channels});
     });
     const auto [sum, product] = totals_of(sums, static_cast<size_t>(channels));
-    // With x' = (x - mean) invstd and M values: dx = weight invstd (dy - sum / M - x' invstd product / M) (Ioffe and
-    // Szegedy 2015, section 3).
+    // With M values: dx = weight invstd (dy - (x - mean) invstd² product / M - sum / M) (Ioffe and Szegedy 2015,
+    // section 3).
     std::vector<float> scale = values_of(weight, channels, 1), slope(scale.size()), offset(scale.size());
     const auto count = static_cast<double>(shape.pixels());
     for (size_t c = 0; c < scale.size(); ++c) {
       const double deviation = read<float>(invstd)[c];
       write<float>(dweight)[c] = static_cast<float>(product[c] * deviation);
       write<float>(dbias)[c] = static_cast<float>(sum[c]);
-      const double factor = scale[c] * deviation, along = -factor * product[c] * deviation * deviation / count;
-      scale[c] = static_cast<float>(factor);
-      slope[c] = static_cast<float>(along);
-      offset[c] = static_cast<float>(-factor * sum[c] / count - along * read<float>(mean)[c]);
+      slope[c] = static_cast<float>(product[c] * deviation * deviation / count);
+      offset[c] = static_cast<float>(sum[c] / count);
+      scale[c] = static_cast<float>(scale[c] * deviation);
     }
     if (!for_images) return;
+    const ChannelGradients of_channels{read<float>(mean), slope.data(), offset.data(), scale.data()};
     Value* const out = write<Value>(dx);
     const auto rest = [&](int64_t pixel, int64_t pixels) {
-      run_on_this_processor(SpreadRest<Value>{values + pixel * channels, pixels, channels, slope.data(), offset.data(),
-                                              out + pixel * channels});
+      run_on_this_processor(
+          SpreadRest<Value>{values + pixel * channels, pixels, channels, of_channels, out + pixel * channels});
     };
     at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t y = begin; y < end; ++y) {
         const int64_t pixel = shape.pixel_of(y);
         run_on_this_processor(SpreadGradients<Value>{windows_of(values, shape, y), dy + y * row, chosen + y * row,
-                                                     scale.data(), slope.data(), offset.data(),
-                                                     out + pixel * channels});
+                                                     of_channels, out + pixel * channels});
         if (shape.width % 2 != 0) {
           rest(pixel + shape.width - 1, 1);
           rest(pixel + 2 * shape.width - 1, 1);

@@ -19,12 +19,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The arguments of `probe` with another strategy, or with a sharding of fsdp. The optimizer's name in `more` resets its
-// options, so it comes first.
+// The arguments of `probe` with another strategy (ddp, or mesh with shard alone), or with a sharding of fsdp. The
+// optimizer's name in `more` resets its options, so it comes first.
 std::vector<Finished> fit(const fs::path& folder, int world, const std::string& strategy, const Arguments& more) {
   if (world == 1) return {trainer(probe("fit", 1, 12, more), {.folder = folder, .environment = {"OMP_NUM_THREADS=1"}})};
   Arguments arguments = probe("fit", world, 12, more + Arguments{"--trainer.strategy.check_replicas_every", "1"});
-  if (strategy != "ddp") {
+  if (strategy == "mesh") {
+    *std::ranges::find(arguments, "ddp") = "mesh";
+    arguments.insert(arguments.end(), {"--trainer.strategy.mesh.shard", std::to_string(world)});
+  } else if (strategy != "ddp") {
     *std::ranges::find(arguments, "ddp") = "fsdp";
     arguments.insert(arguments.end(), {"--trainer.strategy.sharding", strategy});
   }
@@ -95,6 +98,13 @@ TEST_CASE("fsdp: with divided parameters, the ranks compute what those with divi
   const TemporaryFolder gradients, parameters;
   CHECK(same_checkpoints(trained(gradients, world, "gradients", more + length),
                          trained(parameters, world, "parameters", more + length)));
+}
+
+TEST_CASE("fsdp: mesh with shard alone computes the same, also if the loss of one rank is not finite") {
+  const Arguments options = kAdam + Arguments{"--trainer.on_nonfinite",   "skip",    "--model.trouble",     "nan",
+                                              "--trainer.strategy.units", "[first]", "--trainer.max_steps", "30"};
+  const TemporaryFolder fsdp, mesh;
+  CHECK(same_bits(trained(fsdp, 2, "parameters", options), trained(mesh, 2, "mesh", options)));
 }
 
 TEST_CASE("fsdp: weights that are computed when they are divided are those of a module that is created whole") {

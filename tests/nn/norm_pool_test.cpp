@@ -8,11 +8,13 @@
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <any>
 #include <limits>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/checkpoint.h"
+#include "fulgur/nn/saved_tensors_hooks.h"
 #include "support/expect_error.h"
 
 namespace norm_pool_test {
@@ -180,6 +182,75 @@ TEST_CASE("norm, max pool and ReLU in one have gradients of gradients") {
   const auto expected =
       second([](nn::BatchNorm2d& norm, const Tensor& x) { return at::max_pool2d(norm->forward(x), 2).relu_(); });
   for (size_t i = 0; i < found.size(); ++i) CHECK(difference(found[i], expected[i]) < 1e-4);
+}
+
+TEST_CASE("norm, max pool and ReLU in one run hooks of tensors once, with create_graph too") {
+  const auto gradients = [](bool create_graph, auto forward) {
+    nn::BatchNorm2d norm = layer(5);
+    at::manual_seed(8);
+    const Tensor x = images({4, 5, 6, 6}).requires_grad_(), inner = x * 2;
+    int calls = 0;
+    const auto twice = [&calls](const Tensor& gradient) {
+      ++calls;
+      return gradient * 2;
+    };
+    inner.register_hook(twice);
+    norm->weight.register_hook(twice);
+    norm->bias.register_hook(twice);
+    forward(norm, inner).square().sum().backward({}, /*retain_graph=*/true, create_graph);
+    CHECK(calls == 3);
+    return std::vector<Tensor>{x.grad().detach(), norm->weight.grad().detach(), norm->bias.grad().detach()};
+  };
+  for (const bool create_graph : {false, true}) {
+    const auto found =
+        gradients(create_graph, [](nn::BatchNorm2d& norm, const Tensor& x) { return norm->forward_max_pool_relu(x); });
+    const auto expected = gradients(create_graph, [](nn::BatchNorm2d& norm, const Tensor& x) {
+      return at::max_pool2d(norm->forward(x), 2).relu_();
+    });
+    for (size_t i = 0; i < found.size(); ++i) CHECK(difference(found[i], expected[i]) < 1e-5);
+  }
+}
+
+TEST_CASE("norm, max pool and ReLU in one take saved tensors in any layout") {
+  const Tensor x = images({4, 6, 8, 9}), towards = at::randn({4, 6, 4, 4});
+  nn::BatchNorm2d one = layer(6), other = layer(6);
+  const Step expected = fused(one, x, towards);
+  const Step found = step(other, x, towards, [](nn::BatchNorm2d& norm, const Tensor& in) {
+    const nn::SavedTensorsHooks hooks(
+        [](const Tensor& tensor) -> std::any { return tensor.detach().clone(at::MemoryFormat::Contiguous); },
+        [](const std::any& packed) { return std::any_cast<Tensor>(packed); });
+    return norm->forward_max_pool_relu(in);
+  });
+  CHECK(at::equal(found.image_gradient, expected.image_gradient));
+  CHECK(at::equal(one->weight.grad(), other->weight.grad()));
+}
+
+// In double, LibTorch's statistics of equal values are exact.
+TEST_CASE("norm, max pool and ReLU in one normalise equal and tiny values as LibTorch does in double") {
+  const auto check = [](const Tensor& x, double eps) {
+    const Options options = Options(x.size(1)).eps(eps);
+    nn::BatchNorm2d one = layer(options), other = layer(options);
+    other->to(at::kDouble);
+    const Tensor towards = at::randn({x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2});
+    const Step found = fused(one, x, towards), expected = plain(other, x.to(at::kDouble), towards);
+    CAPTURE(x.flatten()[0].item<double>(), eps);
+    CHECK(difference(found.pooled, expected.pooled) < 1e-5);
+    CHECK(difference(found.image_gradient, expected.image_gradient) < 1e-4);
+    CHECK(one->running_var.ge(0).all().item<bool>());
+  };
+  for (const double value : {0.0, 0.1, 30.7, 100000.7, 1000000.3})
+    for (const double eps : {0.0, 1e-5}) check(at::full({8, 4, 32, 32}, value).contiguous(kLast), eps);
+  check(images({8, 4, 8, 8}) * 1e-20, 0);
+}
+
+TEST_CASE("norm, max pool and ReLU in one let the bias be changed before the backward") {
+  nn::BatchNorm2d norm = layer(3);
+  const Tensor pooled = norm->forward_max_pool_relu(images({4, 3, 6, 6}));
+  {
+    const at::NoGradGuard no_grad;
+    norm->bias.add_(1);
+  }
+  CHECK_NOTHROW(pooled.sum().backward());
 }
 
 TEST_CASE("norm, max pool and ReLU are the three operations for other inputs, and in evaluation") {
