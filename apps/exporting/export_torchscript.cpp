@@ -77,7 +77,15 @@ std::shared_ptr<LightningModule> model_of(const Config& config, const Checkpoint
   std::shared_ptr<LightningModule> module = spec.create();
   module->configure_model();
   module->on_load_checkpoint(content.state);
-  load_module_state(*module, content.module);
+  LoadOptions options;
+  options.convert_formats = true;
+  const LoadReport loaded = load_module_state(*module, content.module, options);
+  if (!loaded.converted.empty())
+    log::info(
+        cat("export: ", loaded.converted.size(),
+            " tensors of another precision, such as that of bf16-true, were converted to what the model is created "
+            "with; the first one is ",
+            loaded.converted.front()));
   module->eval();
   return module;
 }

@@ -198,6 +198,31 @@ for name in "mlp.ts", "shape.ts":
 )");
 }
 
+TEST_CASE("models that were trained in another precision leave as TorchScript of float32") {
+  const ScriptFolder folder;
+  write_text(folder / "c.yaml", R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1, enable_model_summary: false}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 16, num_val: 8, num_classes: 3, shape: [6], batch_size: 8}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)");
+  for (const std::string precision : {"bf16-true", "64-true"}) {
+    const std::string last =
+        folder.fit(precision, {"--model", "MlpClassifier", "--model.in_features", "6", "--model.num_classes", "3",
+                               "--trainer.precision", precision})["last_checkpoint"];
+    const Finished exported =
+        folder.good({"export", last, "--format", "torchscript", "--output", precision + ".ts", "--input", "6"});
+    CHECK(says(exported.err, "tensors of another precision"));
+    folder.good({"export", last, "--format", "pt", "--output", precision + ".pt"});
+  }
+  folder.python(R"(
+for name in "bf16-true", "64-true":
+    model, weights = torch.jit.load(name + ".ts"), torch.load(name + ".pt", weights_only=True)
+    assert weights and all(torch.equal(value, weights[key].float()) for key, value in model.state_dict().items())
+    assert model(torch.randn(2, 6)).dtype == torch.float32
+)");
+}
+
 TEST_CASE("models that use the number of samples in their shapes leave as TorchScript for any number") {
   const ScriptFolder folder;
   const auto exported = [&](const std::string& name, const Arguments& model, const std::string& shape) {

@@ -54,6 +54,13 @@ TEST_CASE("a report says why batches were not captured") {
   CHECK(batches_and_reason(few.report).first == 0);
   CHECK_THAT(batches_and_reason(few.report).second, ContainsSubstring("the fit ended first"));
   CHECK_THAT(few.told, ContainsSubstring("capture: 0 of 2 batches were captured: the fit ended first"));
+  // Windows of three batches, in epochs of two.
+  options.max_steps = 12;
+  options.max_epochs = 40;
+  options.limit_train_batches = 2;
+  options.accumulate_grad_batches = 3;
+  CHECK_THAT(batches_and_reason(fit(options, true).report).second,
+             ContainsSubstring("no window of accumulate_grad_batches batches"));
 }
 
 TEST_CASE("a captured run resumes from its checkpoint to the same weights") {

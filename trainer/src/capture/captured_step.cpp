@@ -65,8 +65,9 @@ CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<Gr
 CapturedStep::~CapturedStep() {
   const int64_t launched = run_.captured.batches;
   if (launched == 0 && !given_up_)
-    run_.captured.refused = cat("the fit ended first; steps are captured after ", kWarmUps,
-                                " eager steps, at a batch of the same shape as the previous one");
+    run_.captured.refused = waits_.empty() ? cat("the fit ended first; steps are captured after ", kWarmUps,
+                                                 " eager steps, at a batch of the same shape as the previous one")
+                                           : std::string(waits_);
   if (launched > 0 || !given_up_)
     log::info(cat("capture: ", launched, " of ", batches_, " batches were captured",
                   launched == 0 ? cat(": ", *run_.captured.refused) : ""));
@@ -637,11 +638,19 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   if (given_up_) return std::nullopt;
   if (several_shapes_ && !select_shape(batch) && now_->recorded) return std::nullopt;
   // A window that has a batch without a loss is shorter than usual, as an epoch's last window may be.
-  if (run_.window.length != run_.window.target || run_.window.losses != run_.window.done) return std::nullopt;
+  if (run_.window.length != run_.window.target || run_.window.losses != run_.window.done) {
+    waits_ =
+        "no window of accumulate_grad_batches batches, each with a loss, came after the eager steps that a capture "
+        "needs";
+    return std::nullopt;
+  }
   if (run_.captured.step_has_effects) return give_up(kEffectsInStep), std::nullopt;
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
   // may make windows longer.
-  if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
+  if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) {
+    waits_ = "with several ranks, steps of a module with buffers are captured only if windows have one batch";
+    return std::nullopt;
+  }
   if (first_of_window() && optimizer_numbers_keep_changing())
     return give_up(cat("the weight decay or the momentum of ", run_.plan.optimizers.front().optimizer->name(),
                        " changes in each step")),
@@ -661,7 +670,12 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
         (!recorded_ && !first_of_window()))
       return std::nullopt;
     if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
-    if (!may_record_shape()) return std::nullopt;
+    if (!may_record_shape()) {
+      waits_ =
+          "each batch at which steps could be captured had another shape than the one before, or more shapes came than "
+          "capture_shapes";
+      return std::nullopt;
+    }
   }
   if (!now_->kind.fits(batch)) return note_other_kind(batch), std::nullopt;
   others_ = 0;

@@ -211,6 +211,7 @@ class CapturedStep {
   bool sections_differ_ = false;              // the first step of a section has differed from the one before
   bool changes_members_ = false;              // the last recorded step does
   int64_t evaluations_ = 0, evaluations_seen_ = 0;
+  std::string_view waits_;                         // why a batch was not captured that may be the last one; a constant
   int64_t launched_before_ = 0, short_lives_ = 0;  // launches when recordings were last discarded; how often in a row
                                                    // that was soon
   /// What the last eager step before a recording has used.
