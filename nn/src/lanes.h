@@ -57,6 +57,10 @@ struct Lanes {
     lanes = __builtin_convertvector(bytes, Ints);
   }
 
+  static FULGUR_INLINE void is_nan(Ints& result, const Floats& lanes) {
+    result = lanes != lanes;  // NOLINT(misc-redundant-expression)
+  }
+
   /// Rounds to what a Value can hold: to nearest, ties to even.
   template <class Value>
   static FULGUR_INLINE void round(Floats& lanes) {
@@ -66,7 +70,9 @@ struct Lanes {
       words = (words + 0x7fffU + ((words >> 16) & 1U)) & 0xffff0000U;
       Floats rounded;
       std::memcpy(&rounded, &words, sizeof rounded);
-      lanes = lanes == lanes ? rounded : Floats{} + std::numeric_limits<float>::quiet_NaN();
+      Ints nan;
+      is_nan(nan, lanes);
+      lanes = nan ? Floats{} + std::numeric_limits<float>::quiet_NaN() : rounded;
     }
   }
 

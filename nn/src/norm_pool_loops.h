@@ -109,7 +109,9 @@ struct PoolRow {
             for (int32_t number = 1; number < 4; ++number) {
               Floats y;
               normalised(number, y);
-              const Ints larger = (y > most) | (y != y);  // NaN stays, as in LibTorch
+              Ints larger;
+              L::is_nan(larger, y);  // NaN stays, as in LibTorch
+              larger |= y > most;
               most = larger ? y : most;
               winner = larger ? Ints{} + number : winner;
             }
