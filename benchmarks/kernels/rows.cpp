@@ -445,22 +445,23 @@ void add_adamw(std::vector<KernelRow>& rows, const std::vector<std::vector<int64
   const std::vector<Tensor> parameters = tensors_of(shapes, 1), gradients = tensors_of(shapes, 1e-3),
                             first = tensors_of(shapes, 0), second = tensors_of(shapes, 0);
   const std::vector<Tensor> steps(shapes.size(), at::ones({}));
-  rows.push_back({.name = cat("AdamW of ", values_in(shapes), " values, ", shapes.size(), " tensors"),
-                  .bytes = 7 * kFloat * values_in(shapes),
-                  .flops = 16 * values_in(shapes),
-                  .work =
-                      [=] {
-                        at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8,
-                                          false, false);
-                      },
-                  .others = {}});
+  rows.push_back(
+      {.name = cat("AdamW of ", static_cast<int64_t>(values_in(shapes)), " values, ", shapes.size(), " tensors"),
+       .bytes = 7 * kFloat * values_in(shapes),
+       .flops = 16 * values_in(shapes),
+       .work =
+           [=] {
+             at::_fused_adamw_(parameters, gradients, first, second, {}, steps, 1e-4, 0.9, 0.999, 0.01, 1e-8, false,
+                               false);
+           },
+       .others = {}});
 }
 
 void add_sgd(std::vector<KernelRow>& rows, const std::vector<std::vector<int64_t>>& shapes) {
   const std::vector<Tensor> parameters = tensors_of(shapes, 1), gradients = tensors_of(shapes, 1e-3),
                             momentum = tensors_of(shapes, 0);
   rows.push_back(
-      {.name = cat("SGD of ", values_in(shapes), " values, ", shapes.size(), " tensors"),
+      {.name = cat("SGD of ", static_cast<int64_t>(values_in(shapes)), " values, ", shapes.size(), " tensors"),
        .bytes = 5 * kFloat * values_in(shapes),
        .flops = 8 * values_in(shapes),
        .work = [=] { at::_fused_sgd_(parameters, gradients, momentum, 5e-4, 0.9, 1e-4, 0, true, false, false); },

@@ -95,8 +95,11 @@ class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
   }
 };
 
-bool is_plain(const Tensor& tensor) {
-  return !tensor.defined() || (tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_floating_point());
+// LibTorch refuses parameters of another type.
+bool fits(const Tensor& parameter, const Tensor& images) {
+  return !parameter.defined() ||
+         (parameter.is_cpu() && parameter.layout() == at::kStrided &&
+          (parameter.scalar_type() == at::kFloat || parameter.scalar_type() == images.scalar_type()));
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ bool takes_norm_pool(const Tensor& images, const Tensor& weight, const Tensor& b
   const bool known = images.scalar_type() == at::kFloat || images.scalar_type() == at::kBFloat16;
   return images.is_cpu() && images.layout() == at::kStrided && known && images.dim() == 4 && images.size(0) > 0 &&
          images.size(2) >= 2 && images.size(3) >= 2 && images.is_contiguous(at::MemoryFormat::ChannelsLast) &&
-         is_plain(weight) && is_plain(bias);
+         fits(weight, images) && fits(bias, images);
 }
 
 Tensor norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,

@@ -273,6 +273,8 @@ TEST_CASE("norm, max pool and ReLU in one refuse what the layers refuse") {
   CHECK_THROWS_WITH(norm->forward_max_pool_relu(images({4, 5, 6, 6})),
                     Catch::Matchers::ContainsSubstring("3 channels in dimension 1; got [4, 5, 6, 6]"));
   CHECK_THROWS(norm->forward_max_pool_relu(images({4, 3, 1, 6})));
+  norm->to(at::kDouble);
+  CHECK_THROWS(norm->forward_max_pool_relu(images({4, 3, 6, 6})));
 }
 
 TEST_CASE("norm, max pool and ReLU in one train under a checkpoint of activations") {
