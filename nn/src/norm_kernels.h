@@ -1,8 +1,15 @@
 #pragma once
 
+#include <optional>
+
 #include "fulgur/core/state/tensor.h"
 
 namespace fulgur::nn {
+
+/// As operations of LibTorch take a tensor that may be undefined.
+inline std::optional<Tensor> given(const Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
 
 /// Running statistics and the momentum of their update; undefined if none are tracked.
 struct RunningStatistics {

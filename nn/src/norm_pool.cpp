@@ -15,8 +15,6 @@ namespace {
 
 using OptionalTensor = std::optional<Tensor>;
 
-OptionalTensor given(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
-
 void fold(const BatchStatistics& statistics, int64_t count, const RunningStatistics& running) {
   if (!running.mean.defined() || running.factor == 0) return;
   const at::NoGradGuard no_grad;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "norm_kernels.h"
 #include "norm_pool_loops.h"
 
 namespace fulgur::nn {
@@ -253,8 +254,6 @@ c10::TypedOperatorHandle<Function> operator_of(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
 }
 
-OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
-
 }  // namespace
 
 BatchStatistics batch_statistics(const Tensor& images, double eps) {
@@ -268,7 +267,7 @@ std::tuple<Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics
                                      const Tensor& bias) {
   static const auto operation = operator_of<decltype(norm_pool_on_cpu)>("fulgur_nn::norm_pool");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  return operation.call(images, statistics.mean, statistics.invstd, optional(weight), optional(bias));
+  return operation.call(images, statistics.mean, statistics.invstd, given(weight), given(bias));
 }
 
 std::array<Tensor, 3> norm_pool_gradients(const Tensor& gradient, const Tensor& images, const Tensor& winners,
@@ -276,7 +275,7 @@ std::array<Tensor, 3> norm_pool_gradients(const Tensor& gradient, const Tensor& 
   static const auto operation = operator_of<decltype(norm_pool_gradients_on_cpu)>("fulgur_nn::norm_pool_gradients");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   auto [dx, dweight, dbias] =
-      operation.call(gradient, images, winners, statistics.mean, statistics.invstd, optional(weight), for_images);
+      operation.call(gradient, images, winners, statistics.mean, statistics.invstd, given(weight), for_images);
   return {for_images ? dx : Tensor(), dweight, dbias};
 }
 

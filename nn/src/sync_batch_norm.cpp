@@ -85,7 +85,6 @@ class SyncBatchNorm : public torch::autograd::Function<SyncBatchNorm> {
 }  // namespace
 
 Tensor sync_batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, const SyncBatchNormCall& call) {
-  const auto given = [](const Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
   return SyncBatchNorm::apply(input, given(weight), given(bias), &call);
 }
 
