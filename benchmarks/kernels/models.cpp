@@ -25,12 +25,12 @@ Rows cnn() {
   add_convolution(rows, kBatch, 1, 32, 28, 1, /*of_data=*/true);
   add_batch_norm(rows, kBatch, 32, 28);
   add_max_pool(rows, kBatch, 32, 28);
-  add_norm_pool(rows, kBatch, 32, 28);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) add_norm_pool(rows, kBatch, 32, 28, type);
   add_relu(rows, {kBatch, 32, 14, 14});
   add_convolution(rows, kBatch, 32, 64, 14, 1);
   add_batch_norm(rows, kBatch, 64, 14);
   add_max_pool(rows, kBatch, 64, 14);
-  add_norm_pool(rows, kBatch, 64, 14);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) add_norm_pool(rows, kBatch, 64, 14, type);
   add_linear(rows, kBatch, 3136, 128, true);
   add_linear(rows, kBatch, 128, 10, true);
   add_cross_entropy(rows, kBatch, 10);

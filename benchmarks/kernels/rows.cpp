@@ -43,8 +43,10 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "fulgur/core/text/text.h"
+#include "fulgur/nn/batch_norm.h"
 
 namespace bench {
 namespace {
@@ -226,37 +228,25 @@ void add_max_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels,
                   .others = {{"channels first", backward(first_g, first, first_indices)}}});
 }
 
-void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size) {
-  using Three = std::tuple<Tensor, Tensor, Tensor>;
-  using OptionalTensor = std::optional<Tensor>;
-  auto& dispatcher = c10::Dispatcher::singleton();
-  const auto statistics =
-      dispatcher.findSchemaOrThrow("fulgur_nn::batch_statistics", "").typed<Three(const Tensor&, double)>();
-  const auto pool = dispatcher.findSchemaOrThrow("fulgur_nn::norm_pool", "")
-                        .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
-                                                          const OptionalTensor&, const OptionalTensor&)>();
-  const auto gradients = dispatcher.findSchemaOrThrow("fulgur_nn::norm_pool_gradients", "")
-                             .typed<Three(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                          const OptionalTensor&, bool)>();
-  const Tensor x = images(batch, channels, size), g = images(batch, channels, size / 2);
-  const Tensor w = at::ones({channels}), b = at::zeros({channels});
-  const auto [mean, var, invstd] = statistics.call(x, 1e-5);
-  const Tensor winners = std::get<1>(pool.call(x, mean, invstd, w, b));
-  const double values = product(batch, channels, size, size);
-  const std::string name = cat("batch norm, max pool and ReLU in one, ", channels, " channels, ", size, " x ", size);
+void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size, at::ScalarType type) {
+  const at::AutoGradMode with_gradients(true);
+  const Tensor x = images(batch, channels, size).to(type).requires_grad_();
+  const Tensor g = images(batch, channels, size / 2).to(type);
+  fulgur::nn::BatchNorm2d norm{fulgur::nn::BatchNormOptions(channels)};
+  const Tensor y = norm->forward_max_pool_relu(x);
+  const std::vector<Tensor> inputs{x, norm->weight, norm->bias};
+  const double values = product(batch, channels, size, size), width = static_cast<double>(x.element_size());
+  const std::string name = cat("batch norm, max pool and ReLU in one", type == at::kBFloat16 ? ", bfloat16, " : ", ",
+                               channels, " channels, ", size, " x ", size);
   rows.push_back({.name = name,
-                  .bytes = values * (2 * kFloat + (kFloat + 1) / 4),
+                  .bytes = values * (2 * width + (width + 1) / 4),
                   .flops = 7 * values,
-                  .work =
-                      [=] {
-                        const Three own = statistics.call(x, 1e-5);
-                        pool.call(x, std::get<0>(own), std::get<2>(own), w, b);
-                      },
+                  .work = [=] { norm.ptr()->forward_max_pool_relu(x); },
                   .others = {}});
   rows.push_back({.name = cat(name, ", backward"),
-                  .bytes = values * (3 * kFloat + 2 * (kFloat + 1) / 4),
+                  .bytes = values * (3 * width + 2 * (width + 1) / 4),
                   .flops = 4 * values,
-                  .work = [=, mean = mean, invstd = invstd] { gradients.call(g, x, winners, mean, invstd, w, true); },
+                  .work = [=] { torch::autograd::grad({y}, inputs, {g}, /*retain_graph=*/true); },
                   .others = {}});
 }
 

@@ -1,6 +1,8 @@
 // The rows of benchmarks/kernels.cpp.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,7 +34,7 @@ Work copy_of(double bytes);                             ///< reads half of the b
 std::vector<std::pair<double, Work>> large_products();  ///< with their FLOPs
 Work smallest_call();                                   ///< a kernel on one value
 
-// Rows of one kind, without autograd: its forward and its backward kernel are called directly.
+// Rows of one kind: its forward and its backward kernel are called directly, without autograd but in add_norm_pool.
 
 /// m rows by a layer with k inputs and n outputs; `of_data`: its input needs no gradient.
 void add_linear(std::vector<KernelRow>& rows, int64_t m, int64_t k, int64_t n, bool bias, bool of_data = false);
@@ -42,7 +44,7 @@ void add_convolution(std::vector<KernelRow>& rows, int64_t batch, int64_t in, in
 void add_batch_norm(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
 void add_max_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
 /// Batch norm, max pooling and ReLU in one, as BatchNorm2d::forward_max_pool_relu computes them.
-void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
+void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size, at::ScalarType type);
 void add_mean_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size);
 void add_relu(std::vector<KernelRow>& rows, const std::vector<int64_t>& shape);
 void add_gelu(std::vector<KernelRow>& rows, int64_t m, int64_t n);

@@ -94,9 +94,9 @@ struct PoolRow {
     each_channels<kLanes>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
           Floats center, factor, offset;
-          L::load(center, mean + c, count);
-          L::load(factor, scale + c, count);
-          L::load(offset, bias + c, count);
+          L::load_parameter(center, mean + c, count);
+          L::load_parameter(factor, scale + c, count);
+          L::load_parameter(offset, bias + c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
             const auto normalised = [&](int32_t number, Floats & y) __attribute__((always_inline)) {
               L::load(y, in.top + in.place(window, number) + c, count);
@@ -177,10 +177,10 @@ struct ChannelGradients {
     typename Lanes<kLanes>::Floats mean, slope, offset, scale;
 
     FULGUR_INLINE Loaded(const ChannelGradients& all, int64_t c, int64_t count) {
-      Lanes<kLanes>::load(mean, all.mean + c, count);
-      Lanes<kLanes>::load(slope, all.slope + c, count);
-      Lanes<kLanes>::load(offset, all.offset + c, count);
-      Lanes<kLanes>::load(scale, all.scale + c, count);
+      Lanes<kLanes>::load_parameter(mean, all.mean + c, count);
+      Lanes<kLanes>::load_parameter(slope, all.slope + c, count);
+      Lanes<kLanes>::load_parameter(offset, all.offset + c, count);
+      Lanes<kLanes>::load_parameter(scale, all.scale + c, count);
     }
     // `x` becomes its gradient.
     template <class Value>
