@@ -104,6 +104,7 @@ void train(const bench::Arguments& arguments) {
   options.accelerator = "cpu";
   options.max_epochs = arguments.number("epochs");
   if (const char* precision = std::getenv("BENCH_PRECISION")) options.precision = fulgur::Spec<fulgur::Precision>(precision);
+  options.capture = std::getenv("BENCH_CAPTURE") != nullptr;
   options.memory_format = fulgur::MemoryFormat::channels_last;
   options.default_root_dir = arguments.text("scratch");
   fulgur::TrainerComponents components;

@@ -1,6 +1,7 @@
 #include "fulgur/nn/batch_norm.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/ones.h>
@@ -96,10 +97,12 @@ Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
 }
 
 Tensor BatchNorm2dImpl::forward_max_pool_relu(const Tensor& input) {
-  if (!is_training() || is_synced() || !takes_norm_pool(input, weight, bias))
-    return at::max_pool2d(forward(input), 2).relu_();
-  const double factor = begin(input);
-  return norm_max_pool_relu(input, weight, bias, {running_mean, running_var, factor}, options.eps());
+  const bool by_batch = is_training() || !options.track_running_stats();
+  const bool known = by_batch ? is_training() && !is_synced() : !at::GradMode::is_enabled();
+  if (!known || !takes_norm_pool(input, weight, bias)) return at::max_pool2d(forward(input), 2).relu_();
+  const RunningStatistics running{running_mean, running_var, begin(input)};
+  return by_batch ? norm_max_pool_relu(input, weight, bias, running, options.eps())
+                  : evaluated_norm_max_pool_relu(input, weight, bias, running, options.eps());
 }
 
 template <class Derived>

@@ -114,4 +114,10 @@ Tensor norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tens
   return NormMaxPoolRelu::apply(images, given(weight), given(bias), &running, eps);
 }
 
+Tensor evaluated_norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,
+                                    const RunningStatistics& running, double eps) {
+  const BatchStatistics statistics{running.mean.to(at::kFloat), {}, (running.var.to(at::kFloat) + eps).rsqrt_()};
+  return std::get<0>(norm_pool(images, statistics, weight, bias));
+}
+
 }  // namespace fulgur::nn

@@ -14,4 +14,8 @@ bool takes_norm_pool(const Tensor& images, const Tensor& weight, const Tensor& b
 Tensor norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,
                           const RunningStatistics& running, double eps);
 
+/// The same with the running statistics, which stay as they are. Without gradients.
+Tensor evaluated_norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,
+                                    const RunningStatistics& running, double eps);
+
 }  // namespace fulgur::nn

@@ -253,7 +253,47 @@ TEST_CASE("norm, max pool and ReLU in one let the bias be changed before the bac
   CHECK_NOTHROW(pooled.sum().backward());
 }
 
-TEST_CASE("norm, max pool and ReLU are the three operations for other inputs, and in evaluation") {
+TEST_CASE("norm, max pool and ReLU in one evaluate with the running statistics") {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const Options& options : {Options(8), Options(13), Options(8).affine(false), Options(8).eps(0.1)}) {
+      nn::BatchNorm2d norm = layer(options);
+      const Tensor x = images({4, options.num_features(), 6, 7}, type);
+      norm->forward_max_pool_relu(x);  // moves the statistics
+      norm->eval();
+      const Tensor mean = norm->running_mean.clone(), expected = at::max_pool2d(norm->forward(x), 2).relu_();
+      const at::NoGradGuard no_grad;
+      const Tensor found = norm->forward_max_pool_relu(x);
+      CHECK(found.scalar_type() == type);
+      CHECK(found.is_contiguous(kLast));
+      CHECK(difference(found, expected) < (type == at::kFloat ? 1e-6 : 1e-2));
+      CHECK(at::equal(norm->running_mean, mean));
+      norm->to(type);
+      CHECK(difference(norm->forward_max_pool_relu(x), expected) < (type == at::kFloat ? 1e-6 : 2e-2));
+    }
+}
+
+TEST_CASE("norm, max pool and ReLU in one keep every NaN") {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const int32_t bits : {-1, 0x7fffffff, 0x7f800001, 0x7fc00000}) {
+      INFO(type << " " << bits);
+      nn::BatchNorm2d norm = layer(9);
+      {
+        const at::NoGradGuard no_grad;
+        norm->weight.view(at::kInt)[2] = bits;
+        norm->bias.view(at::kInt)[8] = bits;
+      }
+      const Tensor x = images({4, 9, 4, 4}, type).requires_grad_();
+      const Tensor pooled = norm->forward_max_pool_relu(x);
+      pooled.sum().backward();
+      for (int64_t c = 0; c < 9; ++c) {
+        INFO(c);
+        CHECK(pooled.select(1, c).isnan().all().item<bool>() == (c == 2 || c == 8));
+        CHECK(x.grad().select(1, c).isnan().all().item<bool>() == (c == 2));
+      }
+    }
+}
+
+TEST_CASE("norm, max pool and ReLU are the three operations for other inputs, and in evaluation with gradients") {
   const auto check_bits = [](const Options& options, const Tensor& x, bool training) {
     nn::BatchNorm2d one = layer(options), other = layer(options);
     for (nn::BatchNorm2d* norm : {&one, &other}) {
