@@ -36,12 +36,15 @@ struct SumPixels {
           // Several chains of additions: each waits for its last one.
           constexpr int64_t kChains = 4;
           const auto each_pixel = [&](const auto& use) __attribute__((always_inline)) {
-            for (int64_t first = 0; first < pixels; first += kChains)
-              for (int64_t chain = 0; chain < kChains && first + chain < pixels; ++chain) {
-                Floats x;
-                L::load(x, values + (first + chain) * channels + c, count);
-                use(chain, x);
-              }
+            const auto use_pixel = [&](int64_t chain, int64_t pixel) __attribute__((always_inline)) {
+              Floats x;
+              L::load(x, values + pixel * channels + c, count);
+              use(chain, x);
+            };
+            int64_t pixel = 0;
+            for (; pixel + kChains <= pixels; pixel += kChains)
+              for (int64_t chain = 0; chain < kChains; ++chain) use_pixel(chain, pixel + chain);
+            for (; pixel < pixels; ++pixel) use_pixel(0, pixel);
           };
           Floats first;  // subtracted: a mean of large values would lose digits, and one of equal values would not be
                          // exact
@@ -78,7 +81,8 @@ struct WindowRow {
   }
 };
 
-/// Normalises, and keeps the largest value of each window if it is above 0.
+/// Normalises, and keeps the largest value of each window if it is above 0. It is rounded afterwards: the largest of
+/// rounded values would be the same.
 template <class Value>
 struct PoolRow {
   WindowRow<Value> in;
@@ -101,7 +105,6 @@ struct PoolRow {
             const auto normalised = [&](int32_t number, Floats & y) __attribute__((always_inline)) {
               L::load(y, in.top + in.place(window, number) + c, count);
               y = (y - center) * factor + offset;
-              L::template round<Value>(y);
             };
             Floats most;
             Ints winner{};
@@ -118,6 +121,7 @@ struct PoolRow {
             const Ints off = most <= 0;
             most = off ? Floats{} : most;
             winner = off ? Ints{} + kNoWinner : winner;
+            L::template round<Value>(most);
             const int64_t at = window * in.channels + c;
             L::store(out + at, most, count);
             L::store(winners + at, winner, count);
@@ -168,13 +172,14 @@ struct SumGradients {
   }
 };
 
-/// What a value x gets of the gradient g of the normalised one: scale (g - (x - mean) slope - offset). Each (channels).
+/// What a value x gets of the gradient g of the normalised one: scale g - (x - mean) slope - offset. Each (channels).
 struct ChannelGradients {
   const float *mean, *slope, *offset, *scale;
 
   template <int kLanes>
   struct Loaded {
-    typename Lanes<kLanes>::Floats mean, slope, offset, scale;
+    using Floats = typename Lanes<kLanes>::Floats;
+    Floats mean, slope, offset, scale;
 
     FULGUR_INLINE Loaded(const ChannelGradients& all, int64_t c, int64_t count) {
       Lanes<kLanes>::load_parameter(mean, all.mean + c, count);
@@ -182,10 +187,10 @@ struct ChannelGradients {
       Lanes<kLanes>::load_parameter(offset, all.offset + c, count);
       Lanes<kLanes>::load_parameter(scale, all.scale + c, count);
     }
-    // `x` becomes its gradient.
+    // `x` becomes its gradient; `shifted` is scale g - offset.
     template <class Value>
-    FULGUR_INLINE void apply(typename Lanes<kLanes>::Floats& x, const typename Lanes<kLanes>::Floats& gradient) const {
-      x = (gradient - (x - mean) * slope - offset) * scale;
+    FULGUR_INLINE void apply(Floats& x, const Floats& shifted) const {
+      x = shifted - (x - mean) * slope;
       Lanes<kLanes>::template round<Value>(x);
     }
   };
@@ -214,11 +219,12 @@ struct SpreadGradients {
             Floats gradient;
             L::load(winner, winners + at, count);
             L::load(gradient, dy + at, count);
+            const Floats of_winner = channel.scale * gradient - channel.offset, of_others = -channel.offset;
             for (int32_t number = 0; number < 4; ++number) {
               const int64_t place = in.place(window, number) + c;
               Floats x;
               L::load(x, in.top + place, count);
-              channel.template apply<Value>(x, winner == number ? gradient : Floats{});
+              channel.template apply<Value>(x, winner == number ? of_winner : of_others);
               L::store(dx + place, x, count);
             }
           }
@@ -240,10 +246,11 @@ struct SpreadRest {
     each_channels<kLanes>(
         channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
           const ChannelGradients::Loaded<kLanes> channel(of_channels, c, count);
+          const typename L::Floats shifted = -channel.offset;
           for (int64_t pixel = 0; pixel < pixels; ++pixel) {
             typename L::Floats x;
             L::load(x, values + pixel * channels + c, count);
-            channel.template apply<Value>(x, typename L::Floats{});
+            channel.template apply<Value>(x, shifted);
             L::store(dx + pixel * channels + c, x, count);
           }
         });

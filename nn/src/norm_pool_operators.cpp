@@ -18,9 +18,9 @@ namespace {
 
 using OptionalTensor = std::optional<Tensor>;
 
-// Sums are in float32 over such a part, and in double over all. For statistics, a part is read twice, so it must fit
-// into the cache.
-constexpr int64_t kWindowsOfPart = 2048, kValuesOfPart = 1 << 15;
+// Sums are in float32 over such a part, and in double over all. For statistics, a part is read twice for each vector of
+// channels, so it must fit into the first cache.
+constexpr int64_t kWindowsOfPart = 2048, kBytesOfPart = 1 << 14;
 
 struct Shape {
   explicit Shape(const Tensor& images)
@@ -92,7 +92,8 @@ void check_pooled(const Tensor& pooled, const Tensor& images, at::ScalarType typ
 void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor& var, Tensor& invstd) {
   check_images(images);
   const Shape shape(images);
-  const int64_t channels = shape.channels, size = std::max<int64_t>(16, kValuesOfPart / channels);
+  const int64_t channels = shape.channels,
+                size = std::max<int64_t>(16, kBytesOfPart / (channels * static_cast<int64_t>(images.element_size())));
   const int64_t parts = (shape.pixels() + size - 1) / size;
   std::vector<float> sums(static_cast<size_t>(3 * parts * channels));
   with_type(images, [&]<class Value>(Value) {
@@ -104,18 +105,24 @@ void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor
     });
   });
   // The parts are merged in double (Chan, Golub and LeVeque 1979, equation 2.1).
-  for (int64_t c = 0; c < channels; ++c) {
-    double count = 0, average = 0, spread = 0;
-    for (int64_t part = 0; part < parts; ++part) {
-      const auto pixels = static_cast<double>(std::min(size, shape.pixels() - part * size));
-      const float* const own = sums.data() + 3 * part * channels + c;
-      const double sum = own[channels], square = own[2 * channels];
-      const double distance = own[0] + sum / pixels - average;
-      spread += square - sum * sum / pixels + distance * distance * count * pixels / (count + pixels);
-      count += pixels;
-      average += distance * pixels / count;
+  std::vector<double> averages(static_cast<size_t>(channels)), spreads(averages);
+  for (int64_t part = 0; part < parts; ++part) {
+    const auto before = static_cast<double>(part * size),
+               pixels = static_cast<double>(std::min(size, shape.pixels() - part * size));
+    const double share = pixels / (before + pixels), inverse = 1 / pixels;
+    const float *const means = sums.data() + 3 * part * channels, *const own_sums = means + channels,
+                       *const squares = own_sums + channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      const auto at = static_cast<size_t>(c);
+      const double sum = own_sums[c], distance = means[c] + sum * inverse - averages[at];
+      spreads[at] += squares[c] - sum * sum * inverse + distance * distance * before * share;
+      averages[at] += distance * share;
     }
-    const double variance = spread < 0 ? 0 : spread / count;  // by rounding; NaN stays
+  }
+  for (int64_t c = 0; c < channels; ++c) {
+    const double average = averages[static_cast<size_t>(c)], spread = spreads[static_cast<size_t>(c)];
+    const double variance =
+        spread < 0 ? 0 : spread / static_cast<double>(shape.pixels());  // below 0 by rounding; NaN stays
     write<float>(mean)[c] = static_cast<float>(average);
     write<float>(var)[c] = static_cast<float>(variance);
     // As in LibTorch, equal values without eps are normalised to 0.
@@ -178,9 +185,10 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
       const double deviation = read<float>(invstd)[c];
       write<float>(dweight)[c] = static_cast<float>(product[c] * deviation);
       write<float>(dbias)[c] = static_cast<float>(sum[c]);
-      slope[c] = static_cast<float>(product[c] * deviation * deviation / count);
-      offset[c] = static_cast<float>(sum[c] / count);
-      scale[c] = static_cast<float>(scale[c] * deviation);
+      const double factor = scale[c] * deviation;
+      slope[c] = static_cast<float>(factor * product[c] * deviation * deviation / count);
+      offset[c] = static_cast<float>(factor * sum[c] / count);
+      scale[c] = static_cast<float>(factor);
     }
     if (!for_images) return;
     const ChannelGradients of_channels{read<float>(mean), slope.data(), offset.data(), scale.data()};
