@@ -103,8 +103,7 @@ void train(const bench::Arguments& arguments) {
   fulgur::TrainerOptions options;
   options.accelerator = "cpu";
   options.max_epochs = arguments.number("epochs");
-  if (const char* precision = std::getenv("BENCH_PRECISION")) options.precision = fulgur::Spec<fulgur::Precision>(precision);
-  options.capture = std::getenv("BENCH_CAPTURE") != nullptr;
+  options.precision = fulgur::Spec<fulgur::Precision>(arguments.text("precision"));
   options.memory_format = fulgur::MemoryFormat::channels_last;
   options.default_root_dir = arguments.text("scratch");
   fulgur::TrainerComponents components;

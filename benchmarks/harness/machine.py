@@ -52,6 +52,11 @@ def _same_libtorch(build: Path):
     return "the same file contents" if same else "different builds"
 
 
+def has_instructions(flag: str) -> bool:
+    """Whether the processor has what /proc/cpuinfo calls `flag`."""
+    return flag in (_field("/proc/cpuinfo", r"^flags\s*:\s*(.*)$") or "").split()
+
+
 def describe(build: Path) -> dict[str, str]:
     """The machine, and what built the programs in `build`."""
     compiler = _field(build / "CMakeCache.txt", r"^CMAKE_CXX_COMPILER:\w+=(.*)$")

@@ -55,6 +55,7 @@ def main():
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=1,
+        precision=args.precision,
         max_epochs=args.epochs,
         logger=CSVLogger(args.scratch),
         callbacks=[stopping],

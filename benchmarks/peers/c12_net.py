@@ -58,6 +58,7 @@ def arguments():
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--goal", type=float, required=True)
     parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--precision", choices=("32-true", "bf16-mixed"), required=True)
     return parser.parse_args()
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from machine import has_instructions
 from spec import Benchmark, Check, Metric, Peer, Results, Target
 
 KINDS = {"gpt": "GPT", "conv": "conv net"}
@@ -69,9 +70,8 @@ def check(results: Results) -> list[Check]:
 
 
 def cpu_features():
-    found = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     names = {"AVX512_BF16": "avx512_bf16", "AMX": "amx_bf16"}
-    return ", ".join(f"{'has' if f' {flag}' in found else 'has no'} {name}" for name, flag in names.items())
+    return ", ".join(f"{'has' if has_instructions(flag) else 'has no'} {name}" for name, flag in names.items())
 
 
 def benchmark(quick: bool) -> Benchmark:
