@@ -51,6 +51,7 @@ class Arguments {
     if (found == values_.end()) throw std::runtime_error("--" + name + " is needed");
     return found->second;
   }
+  bool has(const std::string& name) const { return values_.contains(name); }
   int64_t number(const std::string& name) const { return std::stoll(text(name)); }
 
  private:

@@ -49,8 +49,10 @@ Tensor labels(at::IntArrayRef shape, int64_t batch, int64_t classes) {
 
 struct Net : fulgur::LightningModule {
   virtual Tensor loss(const Batch& batch) = 0;
+  virtual Tensor predict(const Batch&) { throw std::logic_error("this network is only trained"); }
   virtual Batch make_batch(int64_t samples, int64_t number) const = 0;
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override { return loss(batch); }
+  fulgur::Outputs predict_step(const Batch& batch, int64_t, int64_t) override { return {{"output", predict(batch)}}; }
   fulgur::OptimizerPlan configure_optimizers() override {
     fulgur::AdamW::Options options;
     options.lr = kRate;
@@ -88,7 +90,8 @@ struct Mlp final : Net {
   explicit Mlp(std::vector<int64_t> sizes) : widths(std::move(sizes)) {
     net = register_module("net", std::make_shared<Layers>(widths));
   }
-  Tensor loss(const Batch& batch) override { return at::cross_entropy_loss(net->forward(batch[0]), batch[1]); }
+  Tensor loss(const Batch& batch) override { return at::cross_entropy_loss(predict(batch), batch[1]); }
+  Tensor predict(const Batch& batch) override { return net->forward(batch[0]); }
   Batch make_batch(int64_t samples, int64_t number) const override {
     return {inputs({samples, widths.front()}, number), labels({samples}, number, widths.back())};
   }
@@ -213,6 +216,7 @@ struct Kind {
   std::shared_ptr<Net> (*make)();
   std::vector<int64_t> batches;
   int64_t steps;  // of a lap at batch 1
+  bool predicts = false;
 };
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
@@ -225,6 +229,7 @@ const std::vector<Kind>& kinds() {
       {"DQN update", make_net<Dqn>, {1, 8, 64}, 1000},
       {"GPT of 2 blocks of width 32, 16 tokens", make_net<Gpt, 64, 16, 2, 4, 32>, {1, 4, 64}, 200},
       {"GPT of 6 blocks, 64 tokens", make_net<Gpt, 256, 64, 6, 6, 384>, {1}, 6},
+      {"predict through MLP 32-16-10", make_mlp<32, 16, 10>, {1}, 20000, /*predicts=*/true},
   };
   return all;
 }
@@ -251,12 +256,20 @@ class Cycle final : public fulgur::Loader {
   int64_t steps_, next_ = 0;
 };
 
-// The losses of the first steps, then a stamp after each lap.
+// The losses of the first steps, or the mean squares of predictions, then a stamp after each lap.
 class Measured : public fulgur::Callback {
  public:
   explicit Measured(int64_t steps_of_lap) : steps(steps_of_lap) {}
   void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput& output, const Batch&, int64_t index) override {
     see(index, output.loss);
+  }
+  bool writes_predictions() const override { return true; }  // so that the Trainer keeps none
+  void on_predict_batch_end(fulgur::RunContext&, const fulgur::Outputs& outputs, const Batch&, int64_t index,
+                            int64_t) override {
+    see_prediction(index, outputs["output"]);
+  }
+  void see_prediction(int64_t index, const Tensor& output) {
+    see(index, index < kWarmups ? output.square().mean() : output);
   }
   void see(int64_t index, const Tensor& loss) {
     if (index < kWarmups) losses.push_back(loss.item<double>());
@@ -290,10 +303,17 @@ void train_by_hand(Net& net, const std::vector<Batch>& batches, int64_t steps, M
   }
 }
 
-void train(const bench::Arguments& arguments, const std::shared_ptr<Net>& net, const std::vector<Batch>& batches,
-           int64_t steps, const std::shared_ptr<Measured>& measured) {
+void predict_by_hand(Net& net, const std::vector<Batch>& batches, int64_t steps, Measured& measured) {
+  const c10::InferenceMode no_gradients;
+  for (int64_t i = 0; i < steps; ++i)
+    measured.see_prediction(i, net.predict(batches[static_cast<size_t>(i % kBatches)]));
+}
+
+void run(const bench::Arguments& arguments, const std::shared_ptr<Net>& net, const std::vector<Batch>& batches,
+         int64_t steps, bool predicts, const std::shared_ptr<Measured>& measured) {
   const std::string& mode = arguments.text("mode");
-  if (mode == "by_hand") return train_by_hand(*net, batches, steps, *measured);
+  if (mode == "by_hand")
+    return predicts ? predict_by_hand(*net, batches, steps, *measured) : train_by_hand(*net, batches, steps, *measured);
   fulgur::TrainerOptions options;
   options.accelerator = "cpu";
   options.num_threads = 1;
@@ -304,9 +324,12 @@ void train(const bench::Arguments& arguments, const std::shared_ptr<Net>& net, c
       false;
   fulgur::TrainerComponents components;
   components.add(measured);
-  const fulgur::FitReport report =
-      fulgur::Trainer(options, components).fit(net, fulgur::DataSource(std::make_shared<Cycle>(batches, steps)));
-  if (options.capture && report.not_captured) throw std::runtime_error(*report.not_captured);
+  fulgur::DataSource data;
+  (predicts ? data.predict : data.train).push_back(std::make_shared<Cycle>(batches, steps));
+  fulgur::Trainer trainer(options, components);
+  const std::optional<std::string> not_captured =
+      predicts ? trainer.predict(net, data).not_captured : trainer.fit(net, data).not_captured;
+  if (options.capture && not_captured) throw std::runtime_error(*not_captured);
 }
 
 }  // namespace
@@ -316,6 +339,7 @@ int main(int count, char** values) {
     fulgur::log::set_level(fulgur::log::Level::error);
     nlohmann::json report;
     for (const Kind& kind : kinds()) {
+      if (arguments.has("only") && arguments.text("only") != kind.title) continue;  // for a profiler
       for (const int64_t samples : kind.batches) {
         const auto net = kind.make();
         net->fill();
@@ -323,7 +347,7 @@ int main(int count, char** values) {
         for (int64_t i = 0; i < kBatches; ++i) batches.push_back(net->make_batch(samples, i));
         const int64_t steps = std::max<int64_t>(kind.steps / arguments.number("divide"), 2);
         const auto measured = std::make_shared<Measured>(steps);
-        train(arguments, net, batches, kWarmups + kLaps * steps, measured);
+        run(arguments, net, batches, kWarmups + kLaps * steps, kind.predicts, measured);
         const std::string name = fulgur::cat(kind.title, ", batch ", samples);
         report["cases"][name] = measured->laps.samples();
         for (auto& sample : report["cases"][name])

@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "fulgur/core/state/plain_copy.h"
 #include "host_writes.h"
 #include "operator_rules.h"
 #include "out_overload.h"
@@ -81,6 +82,15 @@ std::unique_ptr<DirectCall> increment_of(const RecordedCall& call) {
   return nullptr;
 }
 
+// Of operations on small tensors, on which LibTorch works longer to find out what to do.
+std::unique_ptr<DirectCall> without_overhead(const c10::OperatorHandle& op, const std::vector<IValue>& arguments) {
+  const std::string name = name_of(op);
+  if (name == "aten::addmm.out") return make_bias_product(op, arguments);
+  if (name != "aten::copy_") return nullptr;
+  const Tensor &to = arguments[0].toTensor(), &from = arguments[1].toTensor();
+  return is_plain_copy(to, from) ? make_plain_copy(to, from) : nullptr;
+}
+
 std::vector<Tensor> results_to_exchange(const RecordedCall& call) {
   std::unordered_set<c10::StorageImpl*> given;
   each_argument(call, [&given](const Tensor& tensor) { given.insert(storage_of(tensor)); });
@@ -125,6 +135,8 @@ Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, c
       replayed.direct = increment_of(call);
     }
     if (!options.typed_calls) replayed.direct.reset();
+    if (options.typed_calls && options.simplify && !replayed.direct)
+      replayed.direct = without_overhead(replayed.op, replayed.arguments);
     if (options.typed_calls && !replayed.direct)
       replayed.direct = make_typed_call(replayed.op, replayed.arguments, replayed.exchanged);
     lowered.calls.push_back(std::move(replayed));

@@ -26,8 +26,8 @@ struct LaneTypes {
 };
 
 /// Vectors of GCC and Clang with `kLanes` values. GCC 12 converts bytes one by one, and halves in five steps, so eight
-/// lanes are converted by shuffles: inside of each half of the vector, and then of whole words or pairs. The loops that use them take vectors by reference: how one is passed
-/// depends on the instruction set.
+/// lanes are converted by shuffles: inside of each half of the vector, and then of whole words or pairs. The loops that
+/// use them take vectors by reference: how one is passed depends on the instruction set.
 template <int kLanes>
 struct Lanes {
   using Floats = typename LaneTypes<kLanes>::Floats;

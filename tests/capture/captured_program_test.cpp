@@ -112,6 +112,28 @@ TEST_CASE("scratch memory behind a result is not compared") {
   CHECK(same_bits(loss, at::mse_loss(x, y)));
 }
 
+TEST_CASE("products of matrices with a bias have the bits of eager ones, whatever the bias and the factors are") {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16})
+    for (const int64_t rows : {1, 3, 64, 4096}) {
+      Tensor x = at::randn({rows, 5}).to(type);
+      const Tensor w = at::randn({9, 5}).to(type), columns = at::randn({9}).to(type);
+      for (const Tensor& bias : {columns, columns.unsqueeze(0), at::randn({18}).to(type).slice(0, 0, 18, 2),
+                                 at::randn({rows, 9}).to(type), at::full({9}, NAN).to(type)})
+        for (const double beta : {1.0, 0.0, 0.5})
+          for (const double alpha : {1.0, 2.0}) {
+            INFO(type << " " << bias.sizes() << " " << rows << " " << beta << " " << alpha);
+            Tensor out;
+            const auto program = CapturedProgram::record([&] { out = at::addmm(bias, x, w.t(), beta, alpha); });
+            program->prepare();
+            REQUIRE(!program->check_replay());
+            x.mul_(-1.25);
+            bias.mul_(0.5);
+            program->replay();
+            CHECK(same_bits(out, at::addmm(bias, x, w.t(), beta, alpha)));
+          }
+    }
+}
+
 TEST_CASE("two recordings that wait for their replay do not disturb each other") {
   const Tensor x = at::randn({4});
   Tensor out = at::zeros({4});

@@ -22,7 +22,8 @@ const Tensor& Outputs::operator[](std::string_view name) const {
 
 Outputs Outputs::detach() const {
   Outputs copy;
-  for (const auto& [key, value] : entries_) copy.add(key, value.defined() ? value.detach() : value);
+  for (const auto& [key, value] : entries_)
+    copy.add(key, value.defined() && value.requires_grad() ? value.detach() : value);
   return copy;
 }
 

@@ -8,6 +8,7 @@
 
 #include "capture/cannot_capture.h"
 #include "capture/place_of_operation.h"
+#include "fulgur/core/state/plain_copy.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/evaluation_names.h"
@@ -132,7 +133,7 @@ bool CapturedEvaluation::ends_pass(const Shape& shape, std::optional<int64_t> le
 bool CapturedEvaluation::place(Shape& shape, const Batch& batch) {
   if (shape.recording) {
     auto input = shape.recording->inputs.begin();
-    for (const auto& entry : batch) std::get<Tensor>((input++)->second).copy_(tensor_in(entry));
+    for (const auto& entry : batch) copy_values(std::get<Tensor>((input++)->second), tensor_in(entry));
     return true;
   }
   const auto recorded = std::ranges::count_if(shapes_, [](const auto& one) { return one->recording.has_value(); });
@@ -241,7 +242,7 @@ Outputs CapturedEvaluation::finish(Recording& recording) {
   services_.metrics.after_replay(recording.updates);
   // Callbacks and predictions may keep outputs, which the next replay overwrites.
   Outputs outputs;
-  for (const auto& [name, value] : recording.outputs) outputs.add(name, value.defined() ? value.clone() : value);
+  for (const auto& [name, value] : recording.outputs) outputs.add(name, value.defined() ? clone_values(value) : value);
   return outputs;
 }
 

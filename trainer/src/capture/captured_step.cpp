@@ -13,6 +13,7 @@
 #include "fulgur/core/contracts/component_access.h"
 #include "fulgur/core/device/memory_stats.h"
 #include "fulgur/core/state/clip.h"
+#include "fulgur/core/state/plain_copy.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "run/batch_transfer.h"
@@ -221,7 +222,7 @@ std::optional<size_t> CapturedStep::place(const Batch& batch) {
   }
   auto input = now_->inputs.begin();
   for (const auto& [name, value] : batch)
-    std::get<Tensor>((input++)->second).copy_(std::get<Tensor>(value), /*non_blocking=*/true);
+    copy_values(std::get<Tensor>((input++)->second), std::get<Tensor>(value), /*non_blocking=*/true);
   return 0;
 }
 
