@@ -186,10 +186,19 @@ def train(kind, widths, batches, steps, measured):
         measured.see(i, loss)
 
 
+def predict(_, widths, batches, steps, measured):
+    shapes = layer_shapes("net", widths)
+    params = {name: jnp.asarray(weight(name, shapes[name], float(i))) for i, name in enumerate(sorted(shapes))}
+    output_of = jax.jit(lambda p, x: layers(p, "net", len(widths) - 1, x))
+    batches = [jnp.asarray(batch[0]) for batch in batches]
+    for i in range(steps):
+        measured.see_prediction(i, output_of(params, batches[i % BATCHES]))
+
+
 def main():
     args = arguments()
     with open(args.report, "w", encoding="utf-8") as file:
-        json.dump(report_of(train, args.divide), file)
+        json.dump(report_of(train, predict, args.divide), file)
 
 
 main()

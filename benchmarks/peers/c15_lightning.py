@@ -19,6 +19,9 @@ class Trained(pl.LightningModule):
     def training_step(self, batch, _):
         return self.net(*batch)
 
+    def predict_step(self, batch, _):
+        return self.net.net(batch[0])
+
     def configure_optimizers(self):
         return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=RATE, fused=True)
 
@@ -30,6 +33,9 @@ class Stamps(pl.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.measured.see(batch_idx, outputs["loss"])
 
+    def on_predict_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+        self.measured.see_prediction(batch_idx, outputs)
+
 
 def main():
     args = arguments()
@@ -37,9 +43,8 @@ def main():
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-    def train(kind, widths, batches, steps, measured):
-        batches = tensors(batches)
-        trainer = pl.Trainer(
+    def trainer_of(measured):
+        return pl.Trainer(
             accelerator="cpu",
             devices=1,
             max_epochs=1,
@@ -50,10 +55,18 @@ def main():
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        cycle = [batches[i % BATCHES] for i in range(steps)]
-        trainer.fit(Trained(make_net(kind, widths)), DataLoader(cycle, batch_size=None))
 
-    write_report(args.report, report_of(train, args.divide))
+    def loader_of(batches, steps):
+        batches = tensors(batches)
+        return DataLoader([batches[i % BATCHES] for i in range(steps)], batch_size=None)
+
+    def train(kind, widths, batches, steps, measured):
+        trainer_of(measured).fit(Trained(make_net(kind, widths)), loader_of(batches, steps))
+
+    def predict(kind, widths, batches, steps, measured):
+        trainer_of(measured).predict(Trained(make_net(kind, widths)), loader_of(batches, steps), return_predictions=False)
+
+    write_report(args.report, report_of(train, predict, args.divide))
 
 
 main()

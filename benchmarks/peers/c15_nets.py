@@ -20,6 +20,8 @@ CASES = {
     "GPT of 2 blocks of width 32, 16 tokens": ("gpt", (64, 16, 2, 4, 32), (1, 4, 64), 200),
     "GPT of 6 blocks, 64 tokens": ("gpt", (256, 64, 6, 6, 384), (1,), 6),
 }
+# Outputs without gradients.
+PREDICTIONS = {"predict through MLP 32-16-10": ("mlp", (32, 16, 10), (1,), 20000)}
 
 
 def filled(shape, phase):
@@ -75,7 +77,7 @@ def arguments(*modes):
 
 
 class Measured:
-    """The losses of the first steps, then a stamp after each lap."""
+    """The losses of the first steps, or the mean squares of predictions, then a stamp after each lap."""
 
     def __init__(self, steps):
         from time import perf_counter, process_time
@@ -86,23 +88,34 @@ class Measured:
     def see(self, index, loss):
         if index < WARMUPS:
             self.losses.append(float(loss))
-        if index + 1 >= WARMUPS and (index + 1 - WARMUPS) % self.steps == 0:
+        if self.ends_lap(index):
             float(loss)  # where steps are asynchronous
             self.stamps.append(self.clocks())
+
+    def see_prediction(self, index, output):
+        if index < WARMUPS:
+            self.losses.append(float((output * output).mean()))
+        if self.ends_lap(index):
+            float(output[0, 0])
+            self.stamps.append(self.clocks())
+
+    def ends_lap(self, index):
+        return index + 1 >= WARMUPS and (index + 1 - WARMUPS) % self.steps == 0
 
     def samples(self):
         pairs = zip(self.stamps, self.stamps[1:])
         return [{"cpu_s": (b[0] - a[0]) / self.steps, "wall_s": (b[1] - a[1]) / self.steps} for a, b in pairs]
 
 
-def report_of(train, divide):
-    """`train(kind, widths, batches, steps, measured)` for each case."""
+def report_of(train, predict, divide):
+    """`train(kind, widths, batches, steps, measured)`, or predict, for each case."""
     report = {"cases": {}, "losses": {}}
-    for title, (kind, widths, sizes, steps) in CASES.items():
-        for samples in sizes:
-            batches = [make_batch(kind, widths, samples, number) for number in range(BATCHES)]
-            measured = Measured(max(steps // divide, 2))
-            train(kind, widths, batches, WARMUPS + LAPS * measured.steps, measured)
-            report["cases"][f"{title}, batch {samples}"] = measured.samples()
-            report["losses"][f"{title}, batch {samples}"] = measured.losses
+    for run, cases in ((train, CASES), (predict, PREDICTIONS)):
+        for title, (kind, widths, sizes, steps) in cases.items():
+            for samples in sizes:
+                batches = [make_batch(kind, widths, samples, number) for number in range(BATCHES)]
+                measured = Measured(max(steps // divide, 2))
+                run(kind, widths, batches, WARMUPS + LAPS * measured.steps, measured)
+                report["cases"][f"{title}, batch {samples}"] = measured.samples()
+                report["losses"][f"{title}, batch {samples}"] = measured.losses
     return report

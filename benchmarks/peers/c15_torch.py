@@ -23,7 +23,16 @@ def main():
             measured.see(i, loss.detach())
         torch.compiler.reset()
 
-    write_report(args.report, report_of(train, args.divide))
+    @torch.inference_mode()
+    def predict(kind, widths, batches, steps, measured):
+        batches = tensors(batches)
+        net = make_net(kind, widths).net
+        output_of = torch.compile(net) if args.mode == "compiled" else net
+        for i in range(steps):
+            measured.see_prediction(i, output_of(batches[i % BATCHES][0]))
+        torch.compiler.reset()
+
+    write_report(args.report, report_of(train, predict, args.divide))
 
 
 main()

@@ -9,9 +9,10 @@ from pathlib import Path
 from spec import Benchmark, Check, Metric, Peer, Results, Target
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "peers"))
-from c15_nets import CASES  # noqa: E402
+from c15_nets import CASES, PREDICTIONS  # noqa: E402
 
-NAMES = [f"{title}, batch {samples}" for title, (_, _, sizes, _) in CASES.items() for samples in sizes]
+NAMES = [f"{title}, batch {samples}" for title, (_, _, sizes, _) in (CASES | PREDICTIONS).items() for samples in sizes]
+PREDICT = "predict through MLP 32-16-10, batch 1"
 # Of LibTorch by hand over Fulgur with captured steps.
 AIMS = {"MLP 32-16-10, batch 8": 4, "LSTM cells, 2 layers of width 32, 12 steps, batch 8": 3, "GPT of 2 blocks of width 32, 16 tokens, batch 4": 1.8}
 # Of the losses of the first 20 steps, in float32 with other kernels.
@@ -51,13 +52,18 @@ def benchmark(quick: bool) -> Benchmark:
     def over(title, slow, name, aim=None):
         return Target.ratio(f"{name}: {title} over Fulgur, capture", slow, "fulgur_captured", "cpu_s", aim, case=name)
 
+    def microseconds(results, statistic):
+        return 1e6 * results.statistic("fulgur_captured", "cpu_s", statistic, PREDICT)
+
     targets = [over("LibTorch by hand", "by_hand", name, AIMS.get(name)) for name in NAMES]
     for row, title, aim in (("torch", "PyTorch", 10), ("compiled", "torch.compile", 10), *([("jax", "JAX", 2)] if jax else [])):
         targets.append(over(title, row, "MLP 32-16-10, batch 8", aim))
+    targets.append(Target(f"{PREDICT}: Fulgur, capture", microseconds, 3, at_least=False, unit="µs"))
+    targets += [over(title, row, PREDICT) for row, title in (("torch", "PyTorch"), ("lightning", "Lightning"), *([("jax", "JAX")] if jax else []))]
     return Benchmark(
         name="C15",
         title="Steps of small networks",
-        about="A training step with AdamW on batches that are there already, 16 in turn; the same weights and losses on all sides.",
+        about="A training step with AdamW on batches that are there already, 16 in turn; the same weights and losses on all sides. The last case predicts.",
         peers=peers,
         metrics=[
             Metric("cpu_s", "CPU µs a step", of=lambda seconds, name: 1e6 * seconds, digits=1),

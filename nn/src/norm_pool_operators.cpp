@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
@@ -10,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "fulgur/core/state/typed_operator.h"
 #include "norm_kernels.h"
 #include "norm_pool_loops.h"
 
@@ -17,6 +17,7 @@ namespace fulgur::nn {
 namespace {
 
 using OptionalTensor = std::optional<Tensor>;
+using fulgur::detail::typed_operator;
 
 // Sums are in float32 over such a part, and in double over all. For statistics, a part is read twice for each vector of
 // channels, so it must fit into the first cache.
@@ -257,15 +258,10 @@ TORCH_LIBRARY_IMPL(fulgur_nn, CPU, library) {
   library.impl("norm_pool_gradients", &norm_pool_gradients_on_cpu);
 }
 
-template <class Function>
-c10::TypedOperatorHandle<Function> operator_of(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
-
 }  // namespace
 
 BatchStatistics batch_statistics(const Tensor& images, double eps) {
-  static const auto operation = operator_of<decltype(batch_statistics_on_cpu)>("fulgur_nn::batch_statistics");
+  static const auto operation = typed_operator<decltype(batch_statistics_on_cpu)>("fulgur_nn::batch_statistics");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   auto [mean, var, invstd] = operation.call(images, eps);
   return {mean, var, invstd};
@@ -273,14 +269,14 @@ BatchStatistics batch_statistics(const Tensor& images, double eps) {
 
 std::tuple<Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics, const Tensor& weight,
                                      const Tensor& bias) {
-  static const auto operation = operator_of<decltype(norm_pool_on_cpu)>("fulgur_nn::norm_pool");
+  static const auto operation = typed_operator<decltype(norm_pool_on_cpu)>("fulgur_nn::norm_pool");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return operation.call(images, statistics.mean, statistics.invstd, given(weight), given(bias));
 }
 
 std::array<Tensor, 3> norm_pool_gradients(const Tensor& gradient, const Tensor& images, const Tensor& winners,
                                           const BatchStatistics& statistics, const Tensor& weight, bool for_images) {
-  static const auto operation = operator_of<decltype(norm_pool_gradients_on_cpu)>("fulgur_nn::norm_pool_gradients");
+  static const auto operation = typed_operator<decltype(norm_pool_gradients_on_cpu)>("fulgur_nn::norm_pool_gradients");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   auto [dx, dweight, dbias] =
       operation.call(gradient, images, winners, statistics.mean, statistics.invstd, given(weight), for_images);

@@ -1,8 +1,9 @@
 #include "momentum_operators.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+
+#include "fulgur/core/state/typed_operator.h"
 
 namespace fulgur::detail {
 namespace {
@@ -46,17 +47,12 @@ TORCH_LIBRARY_IMPL(fulgur_optim, CPU, library) {
   library.impl("sgd_with_momentum_", &sgd_on_cpu);
 }
 
-template <class Function>
-c10::TypedOperatorHandle<Function> operator_of(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
-
 }  // namespace
 
 void adam_with_beta(at::TensorList params, at::TensorList grads, at::TensorList averages, at::TensorList squares,
                     at::TensorList maximum, at::TensorList steps, const at::Tensor& lr, const at::Tensor& beta1,
                     const FusedAdamOptions& o, const std::optional<at::Tensor>& found_inf) {
-  static const auto operation = operator_of<decltype(adam_on_cpu)>("fulgur_optim::adam_with_beta_");
+  static const auto operation = typed_operator<decltype(adam_on_cpu)>("fulgur_optim::adam_with_beta_");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   operation.call(params, grads, averages, squares, maximum, steps, lr, beta1, o.beta2, o.weight_decay, o.eps, o.amsgrad,
                  o.maximize, o.decays_apart, found_inf);
@@ -65,7 +61,7 @@ void adam_with_beta(at::TensorList params, at::TensorList grads, at::TensorList 
 void sgd_with_momentum(at::TensorList params, at::TensorList grads, at::TensorList buffers, const at::Tensor& lr,
                        const at::Tensor& momentum, const FusedSgdOptions& o,
                        const std::optional<at::Tensor>& found_inf) {
-  static const auto operation = operator_of<decltype(sgd_on_cpu)>("fulgur_optim::sgd_with_momentum_");
+  static const auto operation = typed_operator<decltype(sgd_on_cpu)>("fulgur_optim::sgd_with_momentum_");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   operation.call(params, grads, buffers, lr, momentum, o.weight_decay, o.nesterov, o.maximize, found_inf);
 }

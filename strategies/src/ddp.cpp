@@ -66,10 +66,10 @@ void DDPStrategy::Options::fields(Fields& f) {
   f(start_timeout_s, "start_timeout_s",
     "Seconds for all ranks to connect, and for each exchange until the end of the first step, or, outside a fit, until "
     "the start of the evaluation.")
-      .at_least(0.001);
+      .range(0.001, kLongestTimeout);
   f(timeout_s, "timeout_s",
     "Seconds for each exchange from then on. Must exceed the longest pause of one rank (a slow batch, a save).")
-      .at_least(0.001);
+      .range(0.001, kLongestTimeout);
   f(check_replicas_every, "check_replicas_every",
     "Steps after which all ranks compare weights, bit by bit, and learning rates. They are also compared at the end of "
     "each epoch and of the fit, and in saves, except asynchronous ones from a GPU; 0: only then; -1: never.")

@@ -6,6 +6,7 @@
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
+#include "fulgur/strategies/process_group.h"
 
 namespace fulgur {
 
@@ -166,10 +167,10 @@ void MeshStrategy::Options::fields(Fields& f) {
       .one_of(cluster_environment_names());
   f(start_timeout_s, "start_timeout_s",
     "Seconds for all ranks to connect, and for each exchange until the end of the first step.")
-      .at_least(0.001);
+      .range(0.001, kLongestTimeout);
   f(timeout_s, "timeout_s",
     "Seconds for each exchange from then on. Must exceed the longest pause of one rank (a slow batch, a save).")
-      .at_least(0.001);
+      .range(0.001, kLongestTimeout);
   f(check_replicas_every, "check_replicas_every",
     "Steps after which ranks with the same stages compare weights, bit by bit; 0: only at the end of epochs and in "
     "saves; -1: never.")

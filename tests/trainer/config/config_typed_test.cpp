@@ -107,6 +107,17 @@ TEST_CASE("F40 all problems are in one report, with place, path and nearest name
   CHECK(says(message, "c.yaml:11:11: model.init_args.rate: must be greater than 0; got -1"));
 }
 
+TEST_CASE("timeouts that are longer than clocks can add are refused") {
+  for (const char* strategy : {"ddp", "fsdp", "mesh"})
+    for (const char* option : {"timeout_s", "start_timeout_s"}) {
+      const std::string place = fulgur::cat("trainer.strategy.init_args.", option);
+      const std::string message =
+          load_error(fulgur::cat("model: {class_path: ConfigModel}\ntrainer:\n  strategy: {class_path: ", strategy,
+                                 ", init_args: {", option, ": 1.0e+10}}\n"));
+      CHECK(says(message, fulgur::cat(place, ": must be at least 0.001 and at most 1")));
+    }
+}
+
 TEST_CASE("F40 a missing required option is reported at the class") {
   CHECK(says(load_error("model:\n  class_path: ConfigModel\n"),
              "c.yaml:2:15: model.init_args.classes: required option is missing: Classes to tell apart."));

@@ -9,6 +9,9 @@
 
 namespace fulgur {
 
+/// The largest limit for ranks to connect or to exchange, in seconds: clocks overflow with much larger ones.
+inline constexpr double kLongestTimeout = 1e8;
+
 /// How the processes of a run are connected.
 struct FULGUR_API ProcessGroupOptions {
   std::string backend = "gloo";  ///< gloo or nccl, for tensors on `device`; those on the host always use gloo
