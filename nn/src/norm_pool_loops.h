@@ -12,11 +12,11 @@ namespace fulgur::nn {
 /// Of one window of 2x2: which of its four values is the largest, or that none is above 0.
 constexpr int32_t kNoWinner = 4;
 
-/// Calls `step(c, count)` for channels c to c + count - 1; count is the number of lanes, but for the last channels.
-template <int kLanes, class Step>
+/// Calls `step(c, count)` for channels c to c + count - 1; count is kWidth, but for the last channels.
+template <int kWidth, class Step>
 FULGUR_INLINE void each_channels(int64_t channels, const Step& step) {
   int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) step(c, int64_t{kLanes});
+  for (; c + kWidth <= channels; c += kWidth) step(c, int64_t{kWidth});
   if (c < channels) step(c, channels - c);
 }
 
@@ -29,41 +29,47 @@ struct SumPixels {
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
-    using L = Lanes<kLanes>;
-    using Floats = typename L::Floats;
-    each_channels<kLanes>(
+    using G = Group<Value, kLanes>;
+    using Floats = typename G::Floats;
+    each_channels<G::kWidth>(
         channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
           // Several chains of additions: each waits for its last one.
-          constexpr int64_t kChains = 4;
+          constexpr int64_t kChains = 4 / G::kParts;
           const auto each_pixel = [&](const auto& use) __attribute__((always_inline)) {
             const auto use_pixel = [&](int64_t chain, int64_t pixel) __attribute__((always_inline)) {
               Floats x;
-              L::load(x, values + pixel * channels + c, count);
-              use(chain, x);
+              G::load(x, values + pixel * channels + c, count);
+              for (int part = 0; part < G::kParts; ++part) use(chain, part, x[part]);
             };
             int64_t pixel = 0;
             for (; pixel + kChains <= pixels; pixel += kChains)
               for (int64_t chain = 0; chain < kChains; ++chain) use_pixel(chain, pixel + chain);
             for (; pixel < pixels; ++pixel) use_pixel(0, pixel);
           };
+          const auto added = [](const Floats(&chains)[kChains], Floats & sum) __attribute__((always_inline)) {
+            sum = chains[0];
+            for (int64_t chain = 1; chain < kChains; ++chain)
+              for (int part = 0; part < G::kParts; ++part) sum[part] += chains[chain][part];
+          };
           Floats first;  // subtracted: a mean of large values would lose digits, and one of equal values would not be
                          // exact
-          L::load(first, values + c, count);
-          Floats means_of[kChains] = {}, sums_of[kChains] = {}, squares_of[kChains] = {};
-          each_pixel([&](int64_t chain, const Floats& x)
-                         __attribute__((always_inline)) { means_of[chain] += x - first; });
-          const Floats mean =
-              first + (means_of[0] + means_of[1] + means_of[2] + means_of[3]) / static_cast<float>(pixels);
-          each_pixel([&](int64_t chain, const Floats& x) __attribute__((always_inline)) {
-            const Floats distance = x - mean;
-            sums_of[chain] += distance;
-            squares_of[chain] += distance * distance;
+          G::load(first, values + c, count);
+          Floats means_of[kChains] = {}, sums_of[kChains] = {}, squares_of[kChains] = {}, mean, sum, square;
+          each_pixel([&](int64_t chain, int part, const auto& x)
+                         __attribute__((always_inline)) { means_of[chain][part] += x - first[part]; });
+          added(means_of, mean);
+          for (int part = 0; part < G::kParts; ++part)
+            mean[part] = first[part] + mean[part] / static_cast<float>(pixels);
+          each_pixel([&](int64_t chain, int part, const auto& x) __attribute__((always_inline)) {
+            const auto distance = x - mean[part];
+            sums_of[chain][part] += distance;
+            squares_of[chain][part] += distance * distance;
           });
-          const Floats sum = sums_of[0] + sums_of[1] + sums_of[2] + sums_of[3];
-          const Floats square = squares_of[0] + squares_of[1] + squares_of[2] + squares_of[3];
-          L::store(means + c, mean, count);
-          L::store(sums + c, sum, count);
-          L::store(squares + c, square, count);
+          added(sums_of, sum);
+          added(squares_of, square);
+          G::store_sums(means + c, mean, count);
+          G::store_sums(sums + c, sum, count);
+          G::store_sums(squares + c, square, count);
         });
   }
 };
@@ -92,39 +98,43 @@ struct PoolRow {
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
-    using L = Lanes<kLanes>;
-    using Floats = typename L::Floats;
-    using Ints = typename L::Ints;
-    each_channels<kLanes>(
+    using G = Group<Value, kLanes>;
+    using Ints = typename Lanes<kLanes>::Ints;
+    using OneFloats = typename Lanes<kLanes>::Floats;
+    each_channels<G::kWidth>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          Floats center, factor, offset;
-          L::load_parameter(center, mean + c, count);
-          L::load_parameter(factor, scale + c, count);
-          L::load_parameter(offset, bias + c, count);
+          typename G::Floats center, factor, offset;
+          load_parameters<Value, kLanes>(center, mean + c, count);
+          load_parameters<Value, kLanes>(factor, scale + c, count);
+          load_parameters<Value, kLanes>(offset, bias + c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
-            const auto normalised = [&](int32_t number, Floats & y) __attribute__((always_inline)) {
-              L::load(y, in.top + in.place(window, number) + c, count);
-              y = (y - center) * factor + offset;
-            };
-            Floats most;
-            Ints winner{};
-            normalised(0, most);
-            for (int32_t number = 1; number < 4; ++number) {
-              Floats y;
-              normalised(number, y);
-              Ints larger;
-              L::is_nan(larger, y);  // NaN stays, as in LibTorch
-              larger |= y > most;
-              most = larger ? y : most;
-              winner = larger ? Ints{} + number : winner;
+            typename G::Floats most;
+            typename G::Ints winner = {};
+            for (int32_t number = 0; number < 4; ++number) {
+              typename G::Floats x;
+              G::load(x, in.top + in.place(window, number) + c, count);
+              for (int part = 0; part < G::kParts; ++part) {
+                const OneFloats y = (x[part] - center[part]) * factor[part] + offset[part];
+                if (number == 0) {
+                  most[part] = y;
+                  continue;
+                }
+                Ints larger;
+                Lanes<kLanes>::is_nan(larger, y);  // NaN stays, as in LibTorch
+                larger |= y > most[part];
+                most[part] = larger ? y : most[part];
+                winner[part] = larger ? Ints{} + number : winner[part];
+              }
             }
-            const Ints off = most <= 0;
-            most = off ? Floats{} : most;
-            winner = off ? Ints{} + kNoWinner : winner;
-            L::template round<Value>(most);
+            for (int part = 0; part < G::kParts; ++part) {
+              const Ints off = most[part] <= 0;
+              most[part] = off ? OneFloats{} : most[part];
+              winner[part] = off ? Ints{} + kNoWinner : winner[part];
+              G::round(most[part]);
+            }
             const int64_t at = window * in.channels + c;
-            L::store(out + at, most, count);
-            L::store(winners + at, winner, count);
+            G::store(out + at, most, count);
+            G::store(winners + at, winner, count);
           }
         });
   }
@@ -141,33 +151,34 @@ struct SumGradients {
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
-    using L = Lanes<kLanes>;
-    using Floats = typename L::Floats;
-    using Ints = typename L::Ints;
-    each_channels<kLanes>(
+    using G = Group<Value, kLanes>;
+    using OneFloats = typename Lanes<kLanes>::Floats;
+    each_channels<G::kWidth>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          Floats center, sum, product;
-          L::load(center, mean + c, count);
-          L::load(sum, sums + c, count);
-          L::load(product, products + c, count);
+          typename G::Floats center, sum, product;
+          G::load_sums(center, mean + c, count);
+          G::load_sums(sum, sums + c, count);
+          G::load_sums(product, products + c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
             const int64_t at = window * in.channels + c;
-            Ints winner;
-            Floats gradient, x;
-            L::load(winner, winners + at, count);
-            L::load(gradient, dy + at, count);
-            L::load(x, in.top + in.place(window, 0) + c, count);
+            typename G::Ints winner;
+            typename G::Floats gradient, x;
+            G::load(winner, winners + at, count);
+            G::load(gradient, dy + at, count);
+            G::load(x, in.top + in.place(window, 0) + c, count);
             for (int32_t number = 1; number < 4; ++number) {
-              Floats other;
-              L::load(other, in.top + in.place(window, number) + c, count);
-              x = winner == number ? other : x;
+              typename G::Floats other;
+              G::load(other, in.top + in.place(window, number) + c, count);
+              for (int part = 0; part < G::kParts; ++part) x[part] = winner[part] == number ? other[part] : x[part];
             }
-            gradient = winner == kNoWinner ? Floats{} : gradient;
-            sum += gradient;
-            product += gradient * (x - center);
+            for (int part = 0; part < G::kParts; ++part) {
+              const OneFloats g = winner[part] == kNoWinner ? OneFloats{} : gradient[part];
+              sum[part] += g;
+              product[part] += g * (x[part] - center[part]);
+            }
           }
-          L::store(sums + c, sum, count);
-          L::store(products + c, product, count);
+          G::store_sums(sums + c, sum, count);
+          G::store_sums(products + c, product, count);
         });
   }
 };
@@ -176,22 +187,22 @@ struct SumGradients {
 struct ChannelGradients {
   const float *mean, *slope, *offset, *scale;
 
-  template <int kLanes>
+  template <class Value, int kLanes>
   struct Loaded {
-    using Floats = typename Lanes<kLanes>::Floats;
-    Floats mean, slope, offset, scale;
+    using G = Group<Value, kLanes>;
+    typename G::Floats mean, slope, offset, scale;
 
     FULGUR_INLINE Loaded(const ChannelGradients& all, int64_t c, int64_t count) {
-      Lanes<kLanes>::load_parameter(mean, all.mean + c, count);
-      Lanes<kLanes>::load_parameter(slope, all.slope + c, count);
-      Lanes<kLanes>::load_parameter(offset, all.offset + c, count);
-      Lanes<kLanes>::load_parameter(scale, all.scale + c, count);
+      load_parameters<Value, kLanes>(mean, all.mean + c, count);
+      load_parameters<Value, kLanes>(slope, all.slope + c, count);
+      load_parameters<Value, kLanes>(offset, all.offset + c, count);
+      load_parameters<Value, kLanes>(scale, all.scale + c, count);
     }
     // `x` becomes its gradient; `shifted` is scale g - offset.
-    template <class Value>
-    FULGUR_INLINE void apply(Floats& x, const Floats& shifted) const {
-      x = shifted - (x - mean) * slope;
-      Lanes<kLanes>::template round<Value>(x);
+    FULGUR_INLINE void apply(int part, typename Lanes<kLanes>::Floats& x,
+                             const typename Lanes<kLanes>::Floats& shifted) const {
+      x = shifted - (x - mean[part]) * slope[part];
+      G::round(x);
     }
   };
 };
@@ -207,25 +218,27 @@ struct SpreadGradients {
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
-    using L = Lanes<kLanes>;
-    using Floats = typename L::Floats;
-    using Ints = typename L::Ints;
-    each_channels<kLanes>(
+    using G = Group<Value, kLanes>;
+    each_channels<G::kWidth>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          const ChannelGradients::Loaded<kLanes> channel(of_channels, c, count);
+          const ChannelGradients::Loaded<Value, kLanes> channel(of_channels, c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
             const int64_t at = window * in.channels + c;
-            Ints winner;
-            Floats gradient;
-            L::load(winner, winners + at, count);
-            L::load(gradient, dy + at, count);
-            const Floats of_winner = channel.scale * gradient - channel.offset, of_others = -channel.offset;
+            typename G::Ints winner;
+            typename G::Floats gradient, of_winner, of_others;
+            G::load(winner, winners + at, count);
+            G::load(gradient, dy + at, count);
+            for (int part = 0; part < G::kParts; ++part) {
+              of_winner[part] = channel.scale[part] * gradient[part] - channel.offset[part];
+              of_others[part] = -channel.offset[part];
+            }
             for (int32_t number = 0; number < 4; ++number) {
               const int64_t place = in.place(window, number) + c;
-              Floats x;
-              L::load(x, in.top + place, count);
-              channel.template apply<Value>(x, winner == number ? of_winner : of_others);
-              L::store(dx + place, x, count);
+              typename G::Floats x;
+              G::load(x, in.top + place, count);
+              for (int part = 0; part < G::kParts; ++part)
+                channel.apply(part, x[part], winner[part] == number ? of_winner[part] : of_others[part]);
+              G::store(dx + place, x, count);
             }
           }
         });
@@ -242,16 +255,15 @@ struct SpreadRest {
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
-    using L = Lanes<kLanes>;
-    each_channels<kLanes>(
+    using G = Group<Value, kLanes>;
+    each_channels<G::kWidth>(
         channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
-          const ChannelGradients::Loaded<kLanes> channel(of_channels, c, count);
-          const typename L::Floats shifted = -channel.offset;
+          const ChannelGradients::Loaded<Value, kLanes> channel(of_channels, c, count);
           for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-            typename L::Floats x;
-            L::load(x, values + pixel * channels + c, count);
-            channel.template apply<Value>(x, shifted);
-            L::store(dx + pixel * channels + c, x, count);
+            typename G::Floats x;
+            G::load(x, values + pixel * channels + c, count);
+            for (int part = 0; part < G::kParts; ++part) channel.apply(part, x[part], -channel.offset[part]);
+            G::store(dx + pixel * channels + c, x, count);
           }
         });
   }
