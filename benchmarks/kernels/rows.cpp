@@ -22,6 +22,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
 #include <ATen/ops/maximum.h>
@@ -232,22 +233,31 @@ void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels
   const at::AutoGradMode with_gradients(true);
   const Tensor x = images(batch, channels, size).to(type).requires_grad_();
   const Tensor g = images(batch, channels, size / 2).to(type);
-  fulgur::nn::BatchNorm2d norm{fulgur::nn::BatchNormOptions(channels)};
-  const Tensor y = norm->forward_max_pool_relu(x);
-  const std::vector<Tensor> inputs{x, norm->weight, norm->bias};
+  using Norm = fulgur::nn::BatchNorm2d;
+  const auto in_one = [](Norm norm, const Tensor& input) { return norm->forward_max_pool_relu(input); };
+  const auto plain = [](Norm norm, const Tensor& input) { return at::max_pool2d(norm->forward(input), 2).relu_(); };
+  const auto forward_of = [=](const auto& function) {
+    return [=, norm = Norm(fulgur::nn::BatchNormOptions(channels))] { function(norm, x); };
+  };
+  // Of a layer of its own: forwards change running statistics, which LibTorch saves for the backward.
+  const auto backward_of = [=](const auto& function) {
+    Norm norm{fulgur::nn::BatchNormOptions(channels)};
+    const std::vector<Tensor> inputs{x, norm->weight, norm->bias};
+    return [=, y = function(norm, x)] { torch::autograd::grad({y}, inputs, {g}, /*retain_graph=*/true); };
+  };
   const double values = product(batch, channels, size, size), width = static_cast<double>(x.element_size());
   const std::string name = cat("batch norm, max pool and ReLU in one", type == at::kBFloat16 ? ", bfloat16, " : ", ",
                                channels, " channels, ", size, " x ", size);
   rows.push_back({.name = name,
                   .bytes = values * (2 * width + (width + 1) / 4),
                   .flops = 7 * values,
-                  .work = [=] { norm.ptr()->forward_max_pool_relu(x); },
-                  .others = {}});
+                  .work = forward_of(in_one),
+                  .others = {{"three operations", forward_of(plain)}}});
   rows.push_back({.name = cat(name, ", backward"),
                   .bytes = values * (3 * width + 2 * (width + 1) / 4),
                   .flops = 4 * values,
-                  .work = [=] { torch::autograd::grad({y}, inputs, {g}, /*retain_graph=*/true); },
-                  .others = {}});
+                  .work = backward_of(in_one),
+                  .others = {{"three operations", backward_of(plain)}}});
 }
 
 void add_mean_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels, int64_t size) {

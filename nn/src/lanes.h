@@ -93,7 +93,8 @@ struct Lanes {
 
   static FULGUR_INLINE void widen(Words& lanes, const Halves& halves) {
     if constexpr (kLanes == 8) {
-      const WordHalves parts = __builtin_shufflevector(halves, Halves{}, 0, 8, 1, 8, 2, 8, 3, 8, 4, 8, 5, 8, 6, 8, 7, 8);
+      const WordHalves parts =
+          __builtin_shufflevector(halves, Halves{}, 0, 8, 1, 8, 2, 8, 3, 8, 4, 8, 5, 8, 6, 8, 7, 8);
       reinterpret(lanes, parts);
     } else {
       lanes = __builtin_convertvector(halves, Words);

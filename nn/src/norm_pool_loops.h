@@ -46,7 +46,7 @@ struct SumPixels {
               for (int64_t chain = 0; chain < kChains; ++chain) use_pixel(chain, pixel + chain);
             for (; pixel < pixels; ++pixel) use_pixel(0, pixel);
           };
-          const auto added = [](const Floats(&chains)[kChains], Floats & sum) __attribute__((always_inline)) {
+          const auto added = [](const Floats(&chains)[kChains], Floats& sum) __attribute__((always_inline)) {
             sum = chains[0];
             for (int64_t chain = 1; chain < kChains; ++chain)
               for (int part = 0; part < G::kParts; ++part) sum[part] += chains[chain][part];

@@ -94,7 +94,7 @@ void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor
   check_images(images);
   const Shape shape(images);
   const int64_t channels = shape.channels,
-                size = std::max<int64_t>(16, kBytesOfPart / (channels * static_cast<int64_t>(images.element_size())));
+                size = std::max<int64_t>(16, kBytesOfPart / (channels * images.element_size()));
   const int64_t parts = (shape.pixels() + size - 1) / size;
   std::vector<float> sums(static_cast<size_t>(3 * parts * channels));
   with_type(images, [&]<class Value>(Value) {
