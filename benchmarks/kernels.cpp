@@ -99,9 +99,10 @@ void measure(const std::string& report, const std::string& only) {
 int main(int count, char** values) {
   try {
     std::string report, only;
-    for (int i = 1; i + 1 < count; i += 2) {
+    for (int i = 1; i < count; i += 2) {
       const std::string name = values[i];
-      if (name != "--report" && name != "--model") throw std::runtime_error("kernels [--report FILE] [--model NAME]");
+      if ((name != "--report" && name != "--model") || i + 1 == count)
+        throw std::runtime_error("kernels [--report FILE] [--model NAME]");
       (name == "--report" ? report : only) = values[i + 1];
     }
     bench::prepare();

@@ -99,7 +99,9 @@ Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
 Tensor BatchNorm2dImpl::forward_max_pool_relu(const Tensor& input) {
   const bool by_batch = is_training() || !options.track_running_stats();
   const bool known = by_batch ? is_training() && !is_synced() : !at::GradMode::is_enabled();
-  if (!known || !takes_norm_pool(input, weight, bias)) return at::max_pool2d(forward(input), 2).relu_();
+  if (!known || !takes_norm_pool(input, weight, bias) ||
+      (!by_batch && !takes_running_statistics(input, {running_mean, running_var})))
+    return at::max_pool2d(forward(input), 2).relu_();
   const RunningStatistics running{running_mean, running_var, begin(input)};
   return by_batch ? norm_max_pool_relu(input, weight, bias, running, options.eps())
                   : evaluated_norm_max_pool_relu(input, weight, bias, running, options.eps());

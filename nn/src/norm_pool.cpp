@@ -5,6 +5,7 @@
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -93,10 +94,11 @@ class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
   }
 };
 
-// LibTorch refuses parameters of another type.
+// LibTorch refuses parameters of another type or size.
 bool fits(const Tensor& parameter, const Tensor& images) {
   return !parameter.defined() ||
-         (parameter.is_cpu() && parameter.layout() == at::kStrided &&
+         (parameter.is_cpu() && parameter.layout() == at::kStrided && parameter.dim() == 1 &&
+          parameter.size(0) == images.size(1) &&
           (parameter.scalar_type() == at::kFloat || parameter.scalar_type() == images.scalar_type()));
 }
 
@@ -104,9 +106,14 @@ bool fits(const Tensor& parameter, const Tensor& images) {
 
 bool takes_norm_pool(const Tensor& images, const Tensor& weight, const Tensor& bias) {
   const bool known = images.scalar_type() == at::kFloat || images.scalar_type() == at::kBFloat16;
-  return images.is_cpu() && images.layout() == at::kStrided && known && images.dim() == 4 && images.size(0) > 0 &&
-         images.size(2) >= 2 && images.size(3) >= 2 && images.is_contiguous(at::MemoryFormat::ChannelsLast) &&
-         fits(weight, images) && fits(bias, images);
+  const bool is_traced = c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);
+  return !is_traced && images.is_cpu() && images.layout() == at::kStrided && known && images.dim() == 4 &&
+         images.size(0) > 0 && images.size(2) >= 2 && images.size(3) >= 2 &&
+         images.is_contiguous(at::MemoryFormat::ChannelsLast) && fits(weight, images) && fits(bias, images);
+}
+
+bool takes_running_statistics(const Tensor& images, const RunningStatistics& running) {
+  return fits(running.mean, images) && fits(running.var, images);
 }
 
 Tensor norm_max_pool_relu(const Tensor& images, const Tensor& weight, const Tensor& bias,

@@ -183,17 +183,19 @@ struct SumGradients {
   }
 };
 
-/// What a value x gets of the gradient g of the normalised one: scale g - (x - mean) slope - offset. Each (channels).
+/// What a value x gets of the gradient g of the normalised one: scale g - (x - mean) invstd slope - offset. Each
+/// (channels). With invstd apart, slope has the size of gradients, and neither overflows nor loses digits.
 struct ChannelGradients {
-  const float *mean, *slope, *offset, *scale;
+  const float *mean, *invstd, *slope, *offset, *scale;
 
   template <class Value, int kLanes>
   struct Loaded {
     using G = Group<Value, kLanes>;
-    typename G::Floats mean, slope, offset, scale;
+    typename G::Floats mean, invstd, slope, offset, scale;
 
     FULGUR_INLINE Loaded(const ChannelGradients& all, int64_t c, int64_t count) {
       load_parameters<Value, kLanes>(mean, all.mean + c, count);
+      load_parameters<Value, kLanes>(invstd, all.invstd + c, count);
       load_parameters<Value, kLanes>(slope, all.slope + c, count);
       load_parameters<Value, kLanes>(offset, all.offset + c, count);
       load_parameters<Value, kLanes>(scale, all.scale + c, count);
@@ -201,7 +203,7 @@ struct ChannelGradients {
     // `x` becomes its gradient; `shifted` is scale g - offset.
     FULGUR_INLINE void apply(int part, typename Lanes<kLanes>::Floats& x,
                              const typename Lanes<kLanes>::Floats& shifted) const {
-      x = shifted - (x - mean[part]) * slope[part];
+      x = shifted - (x - mean[part]) * invstd[part] * slope[part];
       G::round(x);
     }
   };

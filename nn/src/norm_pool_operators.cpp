@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -69,11 +70,18 @@ Value* write(Tensor& tensor) {
   return tensor.mutable_data_ptr<Value>();
 }
 
-// (C) in float32, or `otherwise` if undefined.
-std::vector<float> values_of(const OptionalTensor& tensor, int64_t channels, float otherwise) {
-  if (!tensor || !tensor->defined()) return std::vector<float>(static_cast<size_t>(channels), otherwise);
-  const Tensor values = tensor->to(at::kFloat).contiguous();
+// (C) in float32.
+std::vector<float> values_of(const Tensor& tensor, int64_t channels) {
+  TORCH_CHECK(tensor.dim() == 1 && tensor.size(0) == channels,
+              "weights and statistics must have one value for each of ", channels, " channels, but the shape is ",
+              tensor.sizes());
+  const Tensor values = tensor.to(at::kFloat).contiguous();
   return {read<float>(values), read<float>(values) + channels};
+}
+// The same, or `otherwise` if undefined.
+std::vector<float> values_of(const OptionalTensor& tensor, int64_t channels, float otherwise) {
+  if (tensor && tensor->defined()) return values_of(*tensor, channels);
+  return std::vector<float>(static_cast<size_t>(channels), otherwise);
 }
 
 void check_images(const Tensor& images) {
@@ -135,8 +143,10 @@ void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invst
                    const OptionalTensor& bias, Tensor& pooled, Tensor& winners) {
   check_images(images);
   const Shape shape(images);
-  std::vector<float> scale = values_of(weight, shape.channels, 1), offset = values_of(bias, shape.channels, 0);
-  for (size_t c = 0; c < scale.size(); ++c) scale[c] *= read<float>(invstd)[c];
+  std::vector<float> scale = values_of(weight, shape.channels, 1);
+  const std::vector<float> offset = values_of(bias, shape.channels, 0), center = values_of(mean, shape.channels),
+                           deviation = values_of(invstd, shape.channels);
+  for (size_t c = 0; c < scale.size(); ++c) scale[c] *= deviation[c];
   with_type(images, [&]<class Value>(Value) {
     const auto* const values = read<Value>(images);
     auto* const out = write<Value>(pooled);
@@ -144,8 +154,8 @@ void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invst
     const int64_t row = shape.windows() * shape.channels;
     at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t y = begin; y < end; ++y)
-        run_on_this_processor(PoolRow<Value>{windows_of(values, shape, y), read<float>(mean), scale.data(),
-                                             offset.data(), out + y * row, chosen + y * row});
+        run_on_this_processor(PoolRow<Value>{windows_of(values, shape, y), center.data(), scale.data(), offset.data(),
+                                             out + y * row, chosen + y * row});
     });
   });
 }
@@ -165,6 +175,7 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
   check_pooled(winners, images, at::kByte, "winners");
   const Shape shape(images);
   const int64_t channels = shape.channels, row = shape.windows() * channels;
+  const std::vector<float> center = values_of(mean, channels), deviations = values_of(invstd, channels);
   const int64_t rows_of_part = std::max<int64_t>(1, kWindowsOfPart / shape.windows());
   const int64_t parts = (shape.window_rows() + rows_of_part - 1) / rows_of_part;
   with_type(images, [&]<class Value>(Value) {
@@ -175,7 +186,7 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
       float* const own = sums.data() + 2 * part * channels;
       for (int64_t y = begin; y < end; ++y)
         run_on_this_processor(SumGradients<Value>{windows_of(values, shape, y), dy + y * row, chosen + y * row,
-                                                  read<float>(mean), own, own + channels});
+                                                  center.data(), own, own + channels});
     });
     const auto [sum, product] = totals_of(sums, static_cast<size_t>(channels));
     // With M values: dx = weight invstd (dy - (x - mean) invstd² product / M - sum / M) (Ioffe and Szegedy 2015,
@@ -183,16 +194,16 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
     std::vector<float> scale = values_of(weight, channels, 1), slope(scale.size()), offset(scale.size());
     const auto count = static_cast<double>(shape.pixels());
     for (size_t c = 0; c < scale.size(); ++c) {
-      const double deviation = read<float>(invstd)[c];
+      const double deviation = deviations[c];
       write<float>(dweight)[c] = static_cast<float>(product[c] * deviation);
       write<float>(dbias)[c] = static_cast<float>(sum[c]);
       const double factor = scale[c] * deviation;
-      slope[c] = static_cast<float>(factor * product[c] * deviation * deviation / count);
+      slope[c] = static_cast<float>(factor * product[c] * deviation / count);
       offset[c] = static_cast<float>(factor * sum[c] / count);
       scale[c] = static_cast<float>(factor);
     }
     if (!for_images) return;
-    const ChannelGradients of_channels{read<float>(mean), slope.data(), offset.data(), scale.data()};
+    const ChannelGradients of_channels{center.data(), deviations.data(), slope.data(), offset.data(), scale.data()};
     Value* const out = write<Value>(dx);
     const auto rest = [&](int64_t pixel, int64_t pixels) {
       run_on_this_processor(
@@ -250,6 +261,13 @@ TORCH_LIBRARY(fulgur_nn, library) {
   library.def(
       "norm_pool_gradients(Tensor gradient, Tensor images, Tensor winners, Tensor mean, Tensor invstd, Tensor? weight, "
       "bool for_images) -> (Tensor dx, Tensor dweight, Tensor dbias)");
+}
+
+// The gradients are those of NormMaxPoolRelu, which calls the operations below autograd. Calls from above would cut the
+// graph without a word.
+TORCH_LIBRARY_IMPL(fulgur_nn, Autograd, library) {
+  for (const char* name : {"batch_statistics", "norm_pool", "norm_pool_gradients"})
+    library.impl(name, torch::autograd::autogradNotImplementedFallback());
 }
 
 TORCH_LIBRARY_IMPL(fulgur_nn, CPU, library) {

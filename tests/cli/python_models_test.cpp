@@ -245,6 +245,11 @@ TEST_CASE("models that use the number of samples in their shapes leave as TorchS
                    "takes only batches"));
   CHECK_FALSE(
       says(exported("cnn", {"--model", "CnnClassifier", "--model.num_classes", "3"}, "[1, 28, 28]").err, "takes only"));
+  // Of operations that every LibTorch has, not Fulgur's own.
+  folder.python(R"(
+for name, shape in ("vit", (5, 3, 8, 8)), ("cnn", (5, 1, 28, 28)):
+    assert torch.jit.load(name + ".ts")(torch.randn(shape)).shape == (5, 3)
+)");
 }
 
 namespace {

@@ -5,6 +5,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include "fulgur/core/state/outputs.h"
+
 namespace plain_copy_test {
 
 using namespace fulgur;
@@ -32,7 +34,8 @@ TEST_CASE("values are copied between tensors of any dtype and layout as copy_ do
   check(square.clone(), other[0], false);  // of several rows
   check(at::zeros({4, 4}, at::kDouble), other, false);
   check(square.clone(), other._neg_view(), false);
-  check(at::zeros({200, 200}), at::randn({200, 200}), false);  // by several threads
+  check(square.clone(), at::_efficientzerotensor({4, 4}), false);  // without memory
+  check(at::zeros({200, 200}), at::randn({200, 200}), false);      // by several threads
   Tensor whole = at::arange(8);
   check(whole.narrow(0, 0, 4), whole.narrow(0, 4, 4), false);  // one memory
 }
@@ -56,6 +59,23 @@ TEST_CASE("values are cloned as clone does, and autograd sees no copy of values"
   copy_values(inside, x);
   CHECK(at::equal(inside, x));
   CHECK(clone_values(x).is_inference());
+}
+
+TEST_CASE("detached outputs are other tensors with the same values") {
+  const Tensor x = at::randn({2, 3}), learned = at::randn({3}).requires_grad_();
+  const Outputs outputs{{"x", x}, {"twice", learned * 2}, {"none", Tensor()}};
+  const Outputs detached = outputs.detach();
+  CHECK_FALSE(detached["none"].defined());
+  for (const char* name : {"x", "twice"}) {
+    CHECK_FALSE(detached[name].requires_grad());
+    CHECK(detached[name].is_alias_of(outputs[name]));
+    CHECK_FALSE(detached[name].is_same(outputs[name]));
+  }
+  detached["x"].unsqueeze_(0).requires_grad_();
+  CHECK(x.dim() == 2);
+  CHECK_FALSE(x.requires_grad());
+  x.fill_(3);
+  CHECK(detached["x"].eq(3).all().item<bool>());
 }
 
 }  // namespace plain_copy_test

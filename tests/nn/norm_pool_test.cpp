@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -238,7 +239,49 @@ TEST_CASE("norm, max pool and ReLU in one normalise equal and tiny values as Lib
   };
   for (const double value : {0.0, 0.1, 30.7, 100000.7, 1000000.3})
     for (const double eps : {0.0, 1e-5}) check(at::full({8, 4, 32, 32}, value).contiguous(kLast), eps);
-  check(images({8, 4, 8, 8}) * 1e-20, 0);
+  for (const double scale : {1e-20, 1e-19, 1e-18, 1e16}) check(images({8, 4, 8, 8}) * scale, 0);
+}
+
+TEST_CASE("norm, max pool and ReLU in one take statistics of any layout, and refuse other sizes and types") {
+  nn::BatchNorm2d norm = layer(64);
+  norm->eval();
+  const Tensor both = at::rand({64, 2}) + 0.5, x = images({4, 64, 6, 6});
+  const at::NoGradGuard no_grad;
+  norm->running_mean = both.select(1, 0);
+  norm->running_var = both.select(1, 1);
+  const auto plain_pool = [&] { return at::max_pool2d(norm->forward(x), 2).relu_(); };
+  CHECK(difference(norm->forward_max_pool_relu(x), plain_pool()) < 1e-6);
+  norm->running_mean = at::ones({1}).expand({64});
+  CHECK(difference(norm->forward_max_pool_relu(x), plain_pool()) < 1e-6);
+  for (const Tensor& other : {at::zeros({3}), at::zeros({64}, at::kDouble)}) {
+    norm->running_mean = other;
+    CHECK_THROWS(norm->forward_max_pool_relu(x));
+  }
+  norm->running_mean = at::zeros({64});
+  norm->train();
+  norm->bias = at::zeros({3});
+  CHECK_THROWS(norm->forward_max_pool_relu(x));
+}
+
+TEST_CASE(
+    "norm, max pool and ReLU are three operations while they are traced, and one that is called has no gradient") {
+  nn::BatchNorm2d norm = layer(8);
+  const Tensor x = images({4, 8, 6, 6});
+  norm->forward_max_pool_relu(x);  // moves the statistics
+  norm->eval();
+  {
+    const at::NoGradGuard no_grad;
+    const Tensor expected = at::max_pool2d(norm->forward(x), 2).relu_(), one = norm->forward_max_pool_relu(x);
+    const c10::impl::IncludeDispatchKeyGuard traced(c10::DispatchKey::Tracer);
+    CHECK(at::equal(norm->forward_max_pool_relu(x), expected));
+    CHECK_FALSE(at::equal(one, expected));  // by rounding: the comparison above sees which one it is
+  }
+  using Pooled = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                                            const std::optional<Tensor>&);
+  const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("fulgur_nn::norm_pool", "").typed<Pooled>();
+  const Tensor learned = x.detach().clone(kLast).requires_grad_();
+  const auto pooled = operation.call(learned, at::zeros({8}), at::ones({8}), {}, {});
+  CHECK_THROWS_WITH(std::get<0>(pooled).sum().backward(), Catch::Matchers::ContainsSubstring("norm_pool"));
 }
 
 TEST_CASE("norm, max pool and ReLU in one let the bias be changed before the backward") {

@@ -23,7 +23,7 @@ const Tensor& Outputs::operator[](std::string_view name) const {
 Outputs Outputs::detach() const {
   Outputs copy;
   for (const auto& [key, value] : entries_)
-    copy.add(key, value.defined() && value.requires_grad() ? value.detach() : value);
+    copy.add(key, value.defined() ? value.tensor_data() : value);  // detach() without the dispatcher
   return copy;
 }
 

@@ -12,8 +12,8 @@ namespace {
 
 bool is_plain(const Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         tensor.numel() < at::internal::GRAIN_SIZE && !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() &&
-         !tensor.has_names();
+         tensor.numel() < at::internal::GRAIN_SIZE && !tensor.is_conj() && !tensor.is_neg() &&
+         !tensor._is_zerotensor() && !tensor.is_quantized() && !tensor.has_names();
 }
 
 void copy_bytes(const Tensor& to, const Tensor& from) {
