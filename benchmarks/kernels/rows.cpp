@@ -239,7 +239,7 @@ void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels
   const auto forward_of = [=](const auto& function) {
     return [=, norm = Norm(fulgur::nn::BatchNormOptions(channels))] { function(norm, x); };
   };
-  // Of a layer of its own: forwards change running statistics, which LibTorch saves for the backward.
+  // With a separate layer: forwards change running statistics, which LibTorch saves for the backward.
   const auto backward_of = [=](const auto& function) {
     Norm norm{fulgur::nn::BatchNormOptions(channels)};
     const std::vector<Tensor> inputs{x, norm->weight, norm->bias};
