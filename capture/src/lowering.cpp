@@ -134,11 +134,12 @@ Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, c
     } else if (options.simplify) {
       replayed.direct = increment_of(call);
     }
-    if (!options.typed_calls) replayed.direct.reset();
-    if (options.typed_calls && options.simplify && !replayed.direct)
-      replayed.direct = without_overhead(replayed.op, replayed.arguments);
-    if (options.typed_calls && !replayed.direct)
-      replayed.direct = make_typed_call(replayed.op, replayed.arguments, replayed.exchanged);
+    if (!options.typed_calls) {
+      replayed.direct.reset();
+    } else {
+      if (options.simplify && !replayed.direct) replayed.direct = without_overhead(replayed.op, replayed.arguments);
+      if (!replayed.direct) replayed.direct = make_typed_call(replayed.op, replayed.arguments, replayed.exchanged);
+    }
     lowered.calls.push_back(std::move(replayed));
   }
   return lowered;

@@ -5,8 +5,8 @@
 namespace fulgur::nn {
 
 /// Whether `norm_max_pool_relu` takes these tensors: on the CPU, float32 or bfloat16 with the channels innermost, at
-/// least 2 x 2 pixels. `weight` and `bias` may be undefined. Not while a
-/// step is traced, as for TorchScript: its program must consist of operations that every LibTorch has.
+/// least 2 x 2 pixels. `weight` and `bias` may be undefined. Not while a step is traced, as for TorchScript: its
+/// program must consist of operations that every LibTorch has.
 bool takes_norm_pool(const Tensor& images, const Tensor& weight, const Tensor& bias);
 /// Whether `evaluated_norm_max_pool_relu` takes these, too.
 bool takes_running_statistics(const Tensor& images, const RunningStatistics& running);
