@@ -84,6 +84,7 @@ Plan capture_config(const Plan& plan, const fs::path& where, const char* device,
   config["trainer"]["accelerator"] = device;
   config["trainer"]["devices"] = ranks;
   config["trainer"]["capture"] = captures;
+  config["trainer"]["capture_min_eval_batches"] = 2;
   config["trainer"]["callbacks"][0]["class_path"] = "DifferentialEvents";
   return config;
 }

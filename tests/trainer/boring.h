@@ -104,7 +104,7 @@ inline std::shared_ptr<IterableLoader> regression_stream(int64_t samples) {
                                           IterableLoaderOptions{.batch_size = 4});
 }
 
-/// Options for tests: quiet, one epoch, its own folder.
+/// Options for tests: quiet, one epoch, its own folder; if steps are captured, those of short evaluations too.
 inline TrainerOptions quiet(const TemporaryFolder& folder) {
   TrainerOptions options;
   options.accelerator = "cpu";
@@ -114,6 +114,7 @@ inline TrainerOptions quiet(const TemporaryFolder& folder) {
   options.max_epochs = 1;
   options.num_sanity_val_steps = 0;
   options.log_every_n_steps = 1;
+  options.capture_min_eval_batches = 2;
   return options;
 }
 

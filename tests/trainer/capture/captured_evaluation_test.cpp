@@ -369,4 +369,46 @@ TEST_CASE("passes that are too short are not captured, and the report says so") 
   CHECK_THAT(captured.not_captured.value_or(""), ContainsSubstring("no loader has had two batches of the same shape"));
 }
 
+TEST_CASE("loaders with fewer batches than capture_min_eval_batches run eagerly, and the report says so") {
+  const TemporaryFolder folder;
+  const auto captured = [&](int64_t least, const std::optional<int64_t>& limit = {}) {
+    return trainer_of(folder, true, {},
+                      [&](TrainerOptions& options) {
+                        options.capture_min_eval_batches = least;
+                        if (limit) options.limit_test_batches = *limit;
+                      })
+        .test(made<Evaluated>(), regression_data(8, 30, 3));
+  };
+  CHECK(captured(10).captured_batches == 9);
+  const EvalReport eager = captured(11), limited = captured(10, 9);
+  CHECK(eager.captured_batches == 0);
+  CHECK_THAT(eager.not_captured.value_or(""), ContainsSubstring("a loader has 10 batches in a pass") &&
+                                                  ContainsSubstring("capture_min_eval_batches (11)"));
+  CHECK(limited.captured_batches == 0);
+  // One loader of two is long enough.
+  TrainerOptions options = quiet(folder);
+  options.capture = true;
+  options.capture_min_eval_batches = 10;
+  const auto loader = [](int64_t samples) {
+    return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples, 3)),
+                                        DataLoaderOptions{.batch_size = 3});
+  };
+  DataSource data;
+  data.predict = {loader(27), loader(30)};
+  const PredictReport both = Trainer(options).predict(made<Evaluated>(), data);
+  CHECK(both.captured_batches == 9);
+  CHECK_FALSE(both.not_captured);
+}
+
+TEST_CASE("a stream is captured in its first pass, and later only if it has had enough batches") {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.capture = true;
+  options.capture_min_eval_batches = GENERATE(5, 6);
+  options.max_epochs = 3;
+  const DataSource data(regression_stream(8), {regression_stream(20)});
+  const FitReport report = Trainer(options).fit(made<Evaluated>(), data);
+  CHECK(report.captured_validation_batches == (options.capture_min_eval_batches == 5 ? 12 : 4));
+}
+
 }  // namespace captured_evaluation_test

@@ -70,6 +70,7 @@ CapturedEvaluation::~CapturedEvaluation() = default;
 
 void CapturedEvaluation::begin_pass() {
   ++pass_;
+  short_text_.reset();
   // Their weights with adapters are other tensors in each pass, which the module does not have as parameters.
   if (!run_.lora_layers.empty()) start_over();
 }
@@ -78,8 +79,23 @@ void CapturedEvaluation::end_pass() {
   if (given_up_) return;
   CapturedCounts& counts = run_.captured_evaluation;
   counts.refused = std::nullopt;
-  if (counts.batches == 0)
+  if (counts.batches == 0 && short_text_)
+    counts.refused = short_text_;
+  else if (counts.batches == 0)
     counts.refused = "no loader has had two batches of the same shape in a pass, and the first of a shape runs eagerly";
+}
+
+void CapturedEvaluation::begin_loader(std::optional<int64_t> batches) {
+  const auto loader = static_cast<size_t>(run_.position.loader_idx);
+  if (loader >= counts_.size()) counts_.resize(loader + 1);
+  const int64_t last = std::exchange(counts_[loader], 0);
+  if (!batches && last > 0) batches = last;
+  const int64_t least = run_.options.capture_min_eval_batches;
+  is_short_ = batches && *batches < least;
+  if (!is_short_ || given_up_) return;
+  short_text_ = cat("a loader has ", *batches, *batches == 1 ? " batch" : " batches",
+                    " in a pass, and evaluations are captured from trainer.capture_min_eval_batches (", least, ") on");
+  if (!std::exchange(reported_short_, true)) log::info(cat("capture: ", step_name_, " runs eagerly: ", *short_text_));
 }
 
 void CapturedEvaluation::start_over() {
@@ -112,7 +128,8 @@ CapturedEvaluation::Shape* CapturedEvaluation::shape_of(const Batch& batch) {
 
 std::optional<Outputs> CapturedEvaluation::step(const Batch& batch, std::optional<int64_t> left, const Body& body) {
   run_.captured_evaluation.effects_done = 0;
-  if (given_up_) return std::nullopt;
+  ++counts_[static_cast<size_t>(run_.position.loader_idx)];
+  if (given_up_ || is_short_) return std::nullopt;
   Shape* const shape = shape_of(batch);
   if (!shape) return std::nullopt;
   if (std::exchange(shape->pass, pass_) != pass_) {

@@ -21,7 +21,8 @@ namespace fulgur::detail {
 /// something else with it, such as logging pictures. The next one is recorded or, if there is a recording of an earlier
 /// pass, compared with it; hooks between passes may have changed what steps read, and then it is recorded again. Within
 /// a pass, recordings are compared like those of training. In passes 1, 10, 100, … the last batch is compared, too,
-/// since a pass may be short.
+/// since a pass may be short. Loaders with fewer than `capture_min_eval_batches` batches run eagerly; if a loader does
+/// not know its length, its last pass counts.
 class CapturedEvaluation final : public EvaluationSteps {
  public:
   CapturedEvaluation(RunState& run, Services& services, RunningStage stage);
@@ -29,6 +30,7 @@ class CapturedEvaluation final : public EvaluationSteps {
 
   void begin_pass() override;
   void end_pass() override;
+  void begin_loader(std::optional<int64_t> batches) override;
   std::optional<Outputs> step(const Batch& batch, std::optional<int64_t> left, const Body& body) override;
 
  private:
@@ -60,12 +62,15 @@ class CapturedEvaluation final : public EvaluationSteps {
   const char* const step_name_;
   std::unique_ptr<GraphCapture> graph_;
   std::vector<std::unique_ptr<Shape>> shapes_;
+  std::vector<int64_t> counts_;  // of batches, by loader, in its last pass
+  bool is_short_ = false;        // the present loader has too few batches
+  std::optional<std::string> short_text_;
   std::optional<CaptureGuards> guards_;  // since the first recording
   WatchedMembers members_;
   int64_t member_changes_ = 0;  // that call for comparisons
   int64_t discards_ = 0;        // of logged values, then
   int64_t pass_ = 0;
-  bool given_up_ = false, reported_ = false, reported_shapes_ = false;
+  bool given_up_ = false, reported_ = false, reported_shapes_ = false, reported_short_ = false;
 };
 
 /// The captured steps of an evaluation, if the run asks for them on the CPU; else nullptr. They say once why steps

@@ -279,6 +279,10 @@ void TrainerOptions::fields(Fields& f) {
     "With capture on the CPU: the number of shapes of batches that have their own recording (in an evaluation, also "
     "for each loader); batches of further shapes run eagerly. On a GPU there is one.")
       .at_least(1);
+  f(capture_min_eval_batches, "capture_min_eval_batches",
+    "With capture on the CPU: a loader of an evaluation with fewer batches in a pass runs eagerly, because recordings "
+    "are compared with eager steps in each pass, which takes longer than what such a pass gains.")
+      .at_least(2);
   f(float32_matmul_precision, "float32_matmul_precision",
     "Precision of float32 matrix products: highest; high (TF32 on CUDA); medium (bfloat16 internally, if the device "
     "supports it); null: the process's setting.")

@@ -171,6 +171,7 @@ struct FULGUR_API TrainerOptions {
   std::optional<bool> benchmark;
   bool capture = false;
   int64_t capture_shapes = 8;
+  int64_t capture_min_eval_batches = 200;
   std::optional<std::string> float32_matmul_precision;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   AllocatorOptions allocator;
