@@ -13,6 +13,20 @@ if(FULGUR_PRECOMPILED_HEADERS)
   endforeach()
 endif()
 
+# at::parallel_for uses one thread in code that is compiled without OpenMP. Sources that call it are compiled with
+# FULGUR_OPENMP_OPTIONS and without precompiled headers; programs and libraries that contain them are linked with
+# fulgur_openmp, the library that LibTorch itself uses. clang's code would need another library, and TSan does not see how
+# GCC's library orders threads, so with them such code keeps to one thread.
+add_library(fulgur_openmp INTERFACE)
+set(FULGUR_OPENMP_OPTIONS)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT FULGUR_SANITIZE MATCHES "thread")
+  file(GLOB _openmp "${FULGUR_TORCH_ROOT}/lib/libgomp*.so*")
+  list(APPEND _openmp gomp)  # a LibTorch that uses the system's
+  list(GET _openmp 0 _openmp)
+  target_link_libraries(fulgur_openmp INTERFACE "${_openmp}")
+  set(FULGUR_OPENMP_OPTIONS -fopenmp)
+endif()
+
 # fulgur_use_pch(target [tensor|module|none]): `module` by default. For targets of a project that contains this one it does
 # what fulgur_use_pch(target) of the installed package does: their compiler options may be others.
 function(fulgur_use_pch target)

@@ -44,10 +44,17 @@ WindowRow<Value> windows_of(const Value* images, const Shape& shape, int64_t win
           shape.channels};
 }
 
+// Calls `work(begin, end)` on several threads, if each gets as many values as LibTorch's elementwise operations need.
+template <class Work>
+void in_parallel(int64_t count, int64_t values_of_each, const Work& work) {
+  constexpr int64_t kLeastValues = 32768;
+  at::parallel_for(0, count, std::max<int64_t>(1, kLeastValues / values_of_each), work);
+}
+
 // Splits `count` things into parts of `size`, and calls `work(part, begin, end)` for each, on several threads.
 template <class Work>
-void for_parts(int64_t count, int64_t size, const Work& work) {
-  at::parallel_for(0, (count + size - 1) / size, 1, [&](int64_t first, int64_t last) {
+void for_parts(int64_t count, int64_t size, int64_t values_of_each, const Work& work) {
+  in_parallel((count + size - 1) / size, size * values_of_each, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) work(part, part * size, std::min(count, (part + 1) * size));
   });
 }
@@ -107,7 +114,7 @@ void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor
   std::vector<float> sums(static_cast<size_t>(3 * parts * channels));
   with_type(images, [&]<class Value>(Value) {
     const Value* const values = read<Value>(images);
-    for_parts(shape.pixels(), size, [&](int64_t part, int64_t begin, int64_t end) {
+    for_parts(shape.pixels(), size, channels, [&](int64_t part, int64_t begin, int64_t end) {
       float* const own = sums.data() + 3 * part * channels;
       run_on_this_processor(
           SumPixels<Value>{values + begin * channels, end - begin, channels, own, own + channels, own + 2 * channels});
@@ -152,7 +159,7 @@ void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invst
     auto* const out = write<Value>(pooled);
     auto* const chosen = write<uint8_t>(winners);
     const int64_t row = shape.windows() * shape.channels;
-    at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
+    in_parallel(shape.window_rows(), 4 * row, [&](int64_t begin, int64_t end) {
       for (int64_t y = begin; y < end; ++y)
         run_on_this_processor(PoolRow<Value>{windows_of(values, shape, y), center.data(), scale.data(), offset.data(),
                                              out + y * row, chosen + y * row});
@@ -182,7 +189,7 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
     const Value *const values = read<Value>(images), *const dy = read<Value>(gradient);
     const auto* const chosen = read<uint8_t>(winners);
     std::vector<float> sums(static_cast<size_t>(2 * parts * channels));
-    for_parts(shape.window_rows(), rows_of_part, [&](int64_t part, int64_t begin, int64_t end) {
+    for_parts(shape.window_rows(), rows_of_part, 4 * row, [&](int64_t part, int64_t begin, int64_t end) {
       float* const own = sums.data() + 2 * part * channels;
       for (int64_t y = begin; y < end; ++y)
         run_on_this_processor(SumGradients<Value>{windows_of(values, shape, y), dy + y * row, chosen + y * row,
@@ -209,7 +216,7 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
       run_on_this_processor(
           SpreadRest<Value>{values + pixel * channels, pixels, channels, of_channels, out + pixel * channels});
     };
-    at::parallel_for(0, shape.window_rows(), 1, [&](int64_t begin, int64_t end) {
+    in_parallel(shape.window_rows(), 4 * row, [&](int64_t begin, int64_t end) {
       for (int64_t y = begin; y < end; ++y) {
         const int64_t pixel = shape.pixel_of(y);
         run_on_this_processor(SpreadGradients<Value>{windows_of(values, shape, y), dy + y * row, chosen + y * row,
