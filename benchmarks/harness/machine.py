@@ -52,6 +52,11 @@ def _same_libtorch(build: Path):
     return "the same file contents" if same else "different builds"
 
 
+def cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def has_instructions(flag: str) -> bool:
     """Whether the processor has what /proc/cpuinfo calls `flag`."""
     return flag in (_field("/proc/cpuinfo", r"^flags\s*:\s*(.*)$") or "").split()
@@ -67,7 +72,7 @@ def describe(build: Path) -> dict[str, str]:
     number = _field("/proc/cpuinfo", r"^model\s*:\s*(.*)$")
     return {
         "CPU": f"{model} (family {family}, model {number})" if family else model,
-        "cores": str(len(os.sched_getaffinity(0))),
+        "cores": str(cpus()),
         "memory": f"{kib / 2**20:.0f} GiB",
         "system": f"{system}, Linux {platform.release()}",
         "compiler": (_output(compiler, "--version").splitlines() or ["?"])[0],

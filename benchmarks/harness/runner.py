@@ -19,8 +19,9 @@ from spec import Benchmark, Peer, Results
 MALLOC = "glibc.malloc.trim_threshold=1073741824:glibc.malloc.mmap_threshold=33554432"
 
 
-def _environment():
-    env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLIBC_TUNABLES=MALLOC, TERM="xterm", COLUMNS="120")
+def _environment(threads: int):
+    count = str(threads)
+    env = dict(os.environ, OMP_NUM_THREADS=count, MKL_NUM_THREADS=count, GLIBC_TUNABLES=MALLOC, TERM="xterm", COLUMNS="120")
     env.pop("NO_COLOR", None)
     return env
 
@@ -64,7 +65,7 @@ def measure(peer: Peer, places: dict[str, str], work: Path) -> dict:
     report, log = scratch / "report.json", scratch / "log"
     filled = {**places, "scratch": str(scratch), "report": str(report)}
     command = [part.format(**filled) for part in peer.command]
-    env = _environment()
+    env = _environment(peer.threads)
     env["BENCH_REPORT"] = str(report)
     env["BENCH_START_NS"] = str(time.monotonic_ns())
     try:

@@ -16,6 +16,7 @@ class Peer:
     note: str = ""
     terminal: bool = False  # stderr and stdout are a terminal, as a user has it
     row: str = ""  # of the tables, where several processes share one; default: its name
+    threads: int = 1  # in OMP_NUM_THREADS and MKL_NUM_THREADS
 
     def __post_init__(self):
         self.row = self.row or self.name

@@ -9,7 +9,7 @@ import torch
 
 def prepare():
     """The conditions of every measurement."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_flush_denormal(True)
 
 

@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-from machine import has_instructions
+from machine import cpus, has_instructions
 from spec import Benchmark, Check, Metric, Peer, Results, Target
 
 DATA = Path("/usr/share/datasets/fashion-mnist")
@@ -65,6 +65,7 @@ def benchmark(quick: bool) -> Benchmark:
     seeds, samples, goal = (1, 6000, 0.7) if quick else (5, 60000, 0.9)
     common = ["--inputs", "{inputs}", "--scratch", "{scratch}", "--report", "{report}", "--goal", str(goal)]
     common += ["--epochs", str(MAX_EPOCHS)]
+    threads = min(2, cpus())
     precisions = {"": "32-true"}
     if has_instructions("avx512_bf16") or has_instructions("amx_bf16"):  # slow without them
         precisions["_bf16"] = "bf16-mixed"
@@ -95,6 +96,7 @@ def benchmark(quick: bool) -> Benchmark:
             note if precision == "32-true" else "",
             terminal=row != "torch",
             row=row + suffix,
+            threads=threads,
         )
         for seed in range(seeds)
         for suffix, precision in precisions.items()
@@ -112,7 +114,7 @@ def benchmark(quick: bool) -> Benchmark:
     return Benchmark(
         name="C12",
         title="Time to accuracy",
-        about=f"Fashion-MNIST, {samples} samples, two convolutions with BatchNorm and a hidden layer of 128, batch 128, AdamW, one thread; "
+        about=f"Fashion-MNIST, {samples} samples, two convolutions with BatchNorm and a hidden layer of 128, batch 128, AdamW, threads: {threads}; "
         f"from the start of the process to the end of the first epoch with {100 * goal:g} % of the test images right. Seeds: {seeds}, "
         "each with weights and orders that all peers have.",
         peers=peers,
