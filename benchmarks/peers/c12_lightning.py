@@ -4,7 +4,7 @@ import warnings
 
 import lightning.pytorch as pl
 import torch
-from c12_net import BATCH, COMPARED_LOSSES, EVAL_BATCH, RATE, Inputs, arguments, channels_last, report_of
+from c12_net import BATCH, COMPARED_LOSSES, EVAL_BATCH, RATE, Inputs, arguments, channels_last, report_of, since_start
 from common import prepare, write_report
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
@@ -29,7 +29,7 @@ class GivenOrder(Sampler):
 class Classifier(pl.LightningModule):
     def __init__(self, net):
         super().__init__()
-        self.net, self.first = net, []
+        self.net, self.first, self.ends = net, [], []
 
     def training_step(self, batch, _):
         loss = F.cross_entropy(self.net(channels_last(batch[0])), batch[1])
@@ -40,6 +40,9 @@ class Classifier(pl.LightningModule):
 
     def validation_step(self, batch, _):
         self.log("val_acc", (self.net(channels_last(batch[0])).argmax(1) == batch[1]).float().mean(), prog_bar=True)
+
+    def on_train_epoch_end(self):
+        self.ends.append(since_start())
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=RATE)
@@ -67,7 +70,7 @@ def main():
         DataLoader(TensorDataset(inputs.test_x, inputs.test_y), batch_size=EVAL_BATCH),
     )
     accuracy = round(trainer.callback_metrics["val_acc"].item(), 6)
-    write_report(args.report, report_of(trainer.current_epoch, accuracy, args.goal, module.first))
+    write_report(args.report, report_of(module.ends, accuracy, args.goal, module.first))
 
 
 main()

@@ -323,10 +323,17 @@ TEST_CASE("the run folder has config, metrics and checkpoints; logger false leav
   for (const char* name : {"config.yaml", "metrics.csv", "metrics.jsonl", "checkpoints/last.ckpt/model.safetensors"})
     CHECK(fs::exists(report.run_dir / name));
   CHECK(report.run_dir == folder / "fulgur_logs/version_0");
-  options.logger.enabled = false;
+  options.logger = Spec<Logger>("JsonlLogger");
   fit(options, regression_data(), &report);
-  CHECK(report.run_dir == folder / "fulgur_logs/version_1");
   CHECK_FALSE(fs::exists(report.run_dir / "metrics.csv"));
+  CHECK(fs::exists(report.run_dir / "metrics.jsonl"));
+  options.logger = false;
+  fit(options, regression_data(), &report);
+  CHECK(report.run_dir == folder / "fulgur_logs/version_2");
+  CHECK_FALSE(fs::exists(report.run_dir / "metrics.jsonl"));
+  // A text is not a choice: it would be `true`.
+  STATIC_CHECK_FALSE(std::is_assignable_v<LoggerChoice&, const char*>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<DeterministicChoice&, const char*>);
   // Without checkpoints too, there is what a repetition and --resume need, and nothing else.
   options.enable_checkpointing = false;
   fit(options, regression_data(), &report);

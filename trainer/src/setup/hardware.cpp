@@ -128,6 +128,7 @@ void choose_cpu_work(RunState& run, const StateTree* resumed, Hardware& hardware
   else
     hardware.threads = run.device().is_cuda() ? cpus : threads_for_work(forward_work(run), cpus);
   set_threads(hardware.threads);
+  if (!run.device().is_cuda()) hardware.spin_limit = SpinLimit::of_run(hardware.threads);
 
   CpuMatmul matmul = run.options.cpu_matmul;
   if (matmul == CpuMatmul::automatic && before.matmul) {

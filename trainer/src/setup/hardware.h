@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "fulgur/core/device/cpu_matmul.h"
+#include "fulgur/core/system/spin_limit.h"
 #include "run/run_state.h"
 #include "setup/devices.h"
 
@@ -17,6 +18,7 @@ struct Hardware {
   int64_t threads = 1;
   CpuMatmul matmul = CpuMatmul::mkl;                      ///< decided
   std::unique_ptr<CpuMatmulScope> matmul_scope = {};      ///< until the end of the run
+  std::unique_ptr<SpinLimit> spin_limit = {};             ///< likewise, if the CPU computes with several threads
   std::unique_ptr<c10::DeviceGuard> current_device = {};  ///< the strategy's, until the end of the run
 };
 

@@ -422,6 +422,7 @@ void RunSetup::finish(RunStatus status) noexcept {
   for (const auto& [replica, context] : run_.replicas) ComponentAccess::set_run(*replica, nullptr);
   if (hardware_) hardware_->current_device.reset();
   if (hardware_) hardware_->matmul_scope.reset();
+  if (hardware_) hardware_->spin_limit.reset();
   if (resume_) resume_->lock.reset();
   if (discards_folder_ && run_.fn == TrainerFn::fit) remove_unused_folder(run_.run_dir);
 }

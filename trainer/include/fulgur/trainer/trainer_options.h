@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -56,6 +57,12 @@ constexpr auto enum_names(MemoryFormat) {
 struct FULGUR_API LoggerChoice {
   bool enabled = true;
   std::vector<Spec<Logger>> loggers;  ///< CsvLogger and JsonlLogger if enabled and empty
+  LoggerChoice() = default;
+  /// Not from a pointer, such as a text.
+  template <std::same_as<bool> B>
+  LoggerChoice(B on) : enabled(on) {}
+  LoggerChoice(Spec<Logger> logger) { loggers.push_back(std::move(logger)); }
+  LoggerChoice(std::vector<Spec<Logger>> list) : loggers(std::move(list)) {}
 };
 
 template <>
@@ -99,7 +106,9 @@ struct FULGUR_API DeterministicChoice {
   bool enabled = false;
   bool warn_only = false;  ///< an operation without a deterministic form warns instead of throwing
   DeterministicChoice() = default;
-  DeterministicChoice(bool on, bool only_warn = false) : enabled(on), warn_only(only_warn) {}
+  /// Not from a pointer, such as a text.
+  template <std::same_as<bool> B>
+  DeterministicChoice(B on, bool only_warn = false) : enabled(on), warn_only(only_warn) {}
 };
 
 template <>

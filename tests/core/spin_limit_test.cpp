@@ -1,0 +1,134 @@
+// Threads of OpenMP that wait for each other while other processes use the CPUs.
+#include "fulgur/core/system/spin_limit.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/ones.h>
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fulgur/core/system/cpu_waits.h"
+#include "fulgur/core/system/parked_threads.h"
+#include "fulgur/core/text/log.h"
+#include "support/busy_threads.h"
+
+namespace spin_limit_test {
+
+using namespace std::chrono_literals;
+using fulgur::detail::CpuWaits;
+using fulgur::detail::ParkedThreads;
+using fulgur::detail::SpinLimit;
+using fulgur::detail::SpinRule;
+using fulgur::test::BusyThreads;
+
+TEST_CASE("spinning is limited while CPUs are taken, and after a second in which they are free it is not") {
+  SpinRule rule;
+  CHECK_FALSE(rule.limits(0));
+  CHECK_FALSE(rule.limits(0.5));
+  CHECK_FALSE(rule.limits(0));  // a single quarter says nothing
+  CHECK_FALSE(rule.limits(0.5));
+  CHECK(rule.limits(0.1));
+  for (int i = 0; i < 3; ++i) CHECK(rule.limits(0));
+  CHECK(rule.limits(0.05));  // free quarters count in a row
+  for (int i = 0; i < 3; ++i) CHECK(rule.limits(0.02));
+  CHECK_FALSE(rule.limits(0.02));
+}
+
+TEST_CASE("spinning is tried again after 4 s, 8 s, … 64 s, and 4 s after a minute without limits") {
+  SpinRule rule;
+  const auto quarters_limited = [&] {
+    int64_t count = 0;
+    while (!rule.limits(0.5)) {
+    }
+    do ++count;
+    while (rule.limits(0.5));
+    return count;
+  };
+  for (const int64_t seconds : {4, 8, 16, 32, 64, 64}) CHECK(quarters_limited() == 4 * seconds);
+  for (int i = 0; i < 300; ++i) CHECK_FALSE(rule.limits(0));
+  CHECK(quarters_limited() == 16);
+}
+
+TEST_CASE("threads that share CPUs wait for them, and a thread that sleeps does not") {
+  CpuWaits waits;
+  REQUIRE(waits.largest_share());
+  {
+    const BusyThreads busy(4 * std::thread::hardware_concurrency());
+    waits.largest_share();
+    std::this_thread::sleep_for(300ms);
+    // Of four threads on a CPU, each waits for three quarters of the time.
+    CHECK(waits.largest_share().value_or(0) > 0.4);
+  }
+  waits.largest_share();
+  std::this_thread::sleep_for(300ms);
+  CHECK(waits.largest_share() == 0);
+}
+
+TEST_CASE("threads that wait for an operation spin, but hardly beside parked threads") {
+  if (!ParkedThreads::are_possible(2)) SKIP("another OpenMP than GCC's, or too many CPUs");
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) SKIP("the environment decides how threads wait");
+  const auto seconds = [](clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  const at::Tensor x = at::ones({1 << 17});
+  at::Tensor sum = at::ones({1 << 17});
+  // CPU time of the other thread, which waits for the next operation.
+  const auto spun = [&] {
+    at::add_out(sum, x, x);
+    const double all = seconds(CLOCK_PROCESS_CPUTIME_ID), own = seconds(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; i < 10; ++i) {
+      at::add_out(sum, x, x);
+      std::this_thread::sleep_for(20ms);
+    }
+    return seconds(CLOCK_PROCESS_CPUTIME_ID) - all - (seconds(CLOCK_THREAD_CPUTIME_ID) - own);
+  };
+  const double free = spun();
+  double limited = 0;
+  {
+    const ParkedThreads parked(2);
+    limited = spun();
+  }
+  const double free_again = spun();
+  at::set_num_threads(threads);
+  CAPTURE(free, limited, free_again);
+  CHECK(limited < free / 3);
+  CHECK(limited < free_again / 3);
+}
+
+TEST_CASE("a run with several threads limits spinning while others use the CPUs, and says so once") {
+  if (!ParkedThreads::are_possible(2)) SKIP("another OpenMP than GCC's, or too many CPUs");
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) {
+    CHECK_FALSE(SpinLimit::of_run(2));
+    return;
+  }
+  CHECK_FALSE(SpinLimit::of_run(1));
+  std::atomic<int> said = 0;
+  fulgur::log::set_sink(
+      [](fulgur::log::Level, const std::string& line, void* user) {
+        if (line.find("threads: other processes use the CPUs") != std::string::npos)
+          ++*static_cast<std::atomic<int>*>(user);
+      },
+      &said);
+  {
+    const auto limit = SpinLimit::of_run(2);
+    REQUIRE(limit);
+    const BusyThreads busy(4 * std::thread::hardware_concurrency());
+    for (int i = 0; i < 300 && said == 0; ++i) std::this_thread::sleep_for(100ms);
+    std::this_thread::sleep_for(600ms);
+  }
+  fulgur::log::set_sink({}, nullptr);
+  CHECK(said == 1);
+}
+
+}  // namespace spin_limit_test
