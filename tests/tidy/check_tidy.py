@@ -40,7 +40,8 @@ def read(path):
 
 
 def clang_flags(command):
-    """The flags that clang understands and that matter without generating code. A precompiled header is included as text."""
+    """The flags that clang understands and that matter without generating code. A precompiled header is included as text;
+    clang does not have GCC's omp.h."""
     flags = []
     words = iter(shlex.split(command)[1:])
     for word in words:
@@ -52,7 +53,7 @@ def clang_flags(command):
             flags += [part for name in INCLUDE.findall(read(header)) for part in ("-include", name)]
         elif word in ("-isystem", "-idirafter"):
             flags += [word, next(words)]
-        elif not re.match(r"-W|-O|--param|-fpch|-fno-omit|-fsanitize|.*/cc$|.*c\+\+$", word):
+        elif not re.match(r"-W|-O|--param|-fpch|-fopenmp|-fno-omit|-fsanitize|.*/cc$|.*c\+\+$", word):
             flags.append(word)
     return flags + ["-Wall", "-Wextra"]
 
