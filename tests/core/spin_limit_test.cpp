@@ -5,19 +5,16 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/ones.h>
 
-#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "fulgur/core/system/cpu_waits.h"
 #include "fulgur/core/system/parked_threads.h"
-#include "fulgur/core/text/log.h"
 #include "support/busy_threads.h"
+#include "support/counted_lines.h"
 
 namespace spin_limit_test {
 
@@ -27,6 +24,7 @@ using fulgur::detail::ParkedThreads;
 using fulgur::detail::SpinLimit;
 using fulgur::detail::SpinRule;
 using fulgur::test::BusyThreads;
+using fulgur::test::CountedLines;
 
 TEST_CASE("spinning is limited while CPUs are taken, and after a second in which they are free it is not") {
   SpinRule rule;
@@ -113,22 +111,15 @@ TEST_CASE("a run with several threads limits spinning while others use the CPUs,
     return;
   }
   CHECK_FALSE(SpinLimit::of_run(1));
-  std::atomic<int> said = 0;
-  fulgur::log::set_sink(
-      [](fulgur::log::Level, const std::string& line, void* user) {
-        if (line.find("threads: other processes use the CPUs") != std::string::npos)
-          ++*static_cast<std::atomic<int>*>(user);
-      },
-      &said);
+  const CountedLines messages("threads: other processes use the CPUs");
   {
     const auto limit = SpinLimit::of_run(2);
     REQUIRE(limit);
     const BusyThreads busy(4 * std::thread::hardware_concurrency());
-    for (int i = 0; i < 300 && said == 0; ++i) std::this_thread::sleep_for(100ms);
+    for (int i = 0; i < 300 && messages.count() == 0; ++i) std::this_thread::sleep_for(100ms);
     std::this_thread::sleep_for(600ms);
   }
-  fulgur::log::set_sink({}, nullptr);
-  CHECK(said == 1);
+  CHECK(messages.count() == 1);
 }
 
 }  // namespace spin_limit_test

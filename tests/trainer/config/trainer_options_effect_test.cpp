@@ -7,11 +7,17 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <set>
+#include <thread>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/system/parked_threads.h"
+#include "support/busy_threads.h"
+#include "support/counted_lines.h"
 #include "support/shown_lines.h"
 
 namespace trainer_options_effect_test {
@@ -275,6 +281,31 @@ TEST_CASE("num_threads sets LibTorch's threads") {
   options.num_threads = Auto<int64_t>(1);
   Trainer(options).fit(module, regression_data());
   CHECK(module->seen == 1);
+}
+
+TEST_CASE("with several threads, a run sees that others use the CPUs; with one it need not") {
+  if (!fulgur::detail::ParkedThreads::are_possible(2)) SKIP("another OpenMP than GCC's, or too many CPUs");
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) SKIP("the environment decides how threads wait");
+  // Until the message comes, or for a while.
+  struct Waiting : SelfPlanned {
+    explicit Waiting(std::chrono::seconds longest) : limit(longest) {}
+    void on_train_start() override {
+      const BusyThreads busy(4 * std::thread::hardware_concurrency());
+      const auto end = std::chrono::steady_clock::now() + limit;
+      while (messages.count() == 0 && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const std::chrono::seconds limit;
+    CountedLines messages{"threads: other processes use the CPUs"};
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  for (const int64_t threads : {2, 1}) {
+    options.num_threads = Auto<int64_t>(threads);
+    const auto module = std::make_shared<Waiting>(std::chrono::seconds(threads == 2 ? 60 : 2));
+    Trainer(options).fit(module, regression_data());
+    CHECK(module->messages.count() == (threads == 2 ? 1 : 0));
+  }
 }
 
 TEST_CASE("precision 64-true trains in double") {
