@@ -23,6 +23,7 @@
 #include "slow_networks/bucket_size.h"
 #include "slow_networks/local_sgd.h"
 #include "slow_networks/power_sgd.h"
+#include "trainer_keys.h"
 
 namespace fulgur {
 namespace {
@@ -40,6 +41,7 @@ std::vector<Tensor> own_buffers(const LightningModule& module) {
 }  // namespace
 
 void DDPStrategy::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_trainer_key;
   f(process_group_backend, "process_group_backend",
     "Backend for gradients. auto: nccl for GPUs, gloo for the CPU. If set explicitly, even a single process forms a "
     "group.")

@@ -21,10 +21,12 @@
 #include "sharding/parameter_shards.h"
 #include "sharding/sharded_capture.h"
 #include "sharding/unit_reducer.h"
+#include "trainer_keys.h"
 
 namespace fulgur {
 
 void FSDPStrategy::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_trainer_key;
   f(sharding, "sharding",
     "What each rank has only a part of. optimizer: the states of the optimizers (ZeRO, stage 1); gradients: they and "
     "the averaged gradients (stage 2); parameters: they and the parameters (stage 3); "

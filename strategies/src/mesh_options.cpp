@@ -7,6 +7,7 @@
 #include "fulgur/core/text/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/process_group.h"
+#include "trainer_keys.h"
 
 namespace fulgur {
 
@@ -126,7 +127,7 @@ void MeshStrategy::Options::fields(Fields& f) {
   f.hint_for_unknown = [](std::string_view key) -> std::optional<std::string> {
     for (const std::string_view axis : {"data", "shard", "tensor", "pipeline"})
       if (key == axis) return cat("write `mesh: {", axis, ": N}`");
-    return std::nullopt;
+    return detail::hint_for_trainer_key(key);
   };
   f(mesh, "mesh",
     "Sizes of the axes; their product is the number of ranks. Ranks of tensor are next to each other, then those of "

@@ -12,6 +12,7 @@
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/parallel_apply.h"
+#include "trainer_keys.h"
 
 namespace fulgur {
 namespace {
@@ -210,6 +211,7 @@ constexpr const char* kMicroBatches =
 }  // namespace
 
 void ModelParallelStrategy::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_trainer_key;
   f(placement, "placement",
     "Submodules (nn::Placed members) and the device of each: {encoder: 0, decoder: cuda:1}. Empty: the module places "
     "them in configure_model().");
@@ -225,6 +227,7 @@ ModelParallelStrategy::ModelParallelStrategy(Options options)
 }
 
 void HybridStrategy::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_trainer_key;
   f(placement, "placement",
     "Submodules (nn::Placed members) and the devices of each, over which it is data-parallel: {encoder: [0..3], "
     "decoder: [4..7]}.")

@@ -131,6 +131,9 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
   CHECK(says(load_error("trainer: {resume_from_checkpoint: x}"), "ckpt_path"));
   CHECK(says(load_error("lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val_loss}}"),
              "write `lr_scheduler_monitor` at the top"));
+  for (const char* strategy : {"ddp", "fsdp", "mesh", "model_parallel", "hybrid"})
+    CHECK(says(load_error(cat("trainer: {strategy: {class_path: ", strategy, ", init_args: {sync_batchnorm: true}}}")),
+               "sync_batchnorm: unknown key; it is an option of the Trainer: trainer.sync_batchnorm"));
   for (const char* key : {"num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
                           "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {
     INFO(key);
