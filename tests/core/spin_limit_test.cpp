@@ -111,7 +111,7 @@ TEST_CASE("a run with several threads limits spinning while others use the CPUs,
     return;
   }
   CHECK_FALSE(SpinLimit::of_run(1));
-  const CountedLines messages("threads: other processes use the CPUs");
+  const CountedLines messages("threads: the CPUs are shared");
   {
     const auto limit = SpinLimit::of_run(2);
     REQUIRE(limit);

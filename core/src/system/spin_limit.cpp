@@ -67,7 +67,7 @@ void SpinLimit::watch() {
       return;  // the run continues as it is
     }
     if (!std::exchange(reported, true))
-      log::info("threads: other processes use the CPUs, so threads that wait for each other sleep meanwhile");
+      log::info("threads: the CPUs are shared with other work, so threads that wait for each other sleep meanwhile");
   }
 }
 

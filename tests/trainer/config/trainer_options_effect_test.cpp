@@ -296,7 +296,7 @@ TEST_CASE("with several threads, a run sees that others use the CPUs; with one i
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const std::chrono::seconds limit;
-    CountedLines messages{"threads: other processes use the CPUs"};
+    CountedLines messages{"threads: the CPUs are shared"};
   };
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
