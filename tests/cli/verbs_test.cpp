@@ -1,4 +1,5 @@
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "process.h"
@@ -91,6 +92,31 @@ TEST_CASE("one config serves fit, validate, test and predict") {
   INFO(again.err);
   REQUIRE(again.exit_code == 0);
   CHECK(Json::parse(read_text(folder / "again.json"))["metrics"] == fitted["metrics"]);
+}
+
+TEST_CASE("a run computes with as many threads as OpenMP gives it") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 2, enable_progress_bar: false}
+model: {class_path: MlpClassifier, init_args: {in_features: 784, num_classes: 10, hidden: [1024]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 512, num_val: 256, num_classes: 10, shape: [784], batch_size: 128}}
+optimizer: {class_path: SGD, init_args: {lr: 0.01}}
+)");
+  // oneDNN leaves out what the threads that are refused would have computed.
+  const auto loss = [&](const std::string& variable, const std::string& threads) {
+    const Finished done = trainer({"fit", "--config", "c.yaml", "--report", "r.json", "--trainer.cpu_matmul", "auto"},
+                                  {.folder = folder.path(), .environment = {variable}});
+    CAPTURE(variable, done.err);
+    REQUIRE(done.exit_code == 0);
+    CHECK(says(done.err, "threads: " + threads + " "));
+    CHECK(says(done.err, "[trainer.few_threads]") == (threads == "1"));
+    return Json::parse(read_text(folder / "r.json"))["metrics"]["val_loss"].get<double>();
+  };
+  const double expected = loss("OMP_DYNAMIC=false", "2");
+  CHECK(std::abs(loss("OMP_THREAD_LIMIT=1", "1") - expected) < 1e-3);
+  CHECK(std::abs(loss("OMP_DYNAMIC=true", "2") - expected) < 1e-6);
+  CHECK(std::abs(loss("OMP_MAX_ACTIVE_LEVELS=0", "2") - expected) < 1e-6);
 }
 
 TEST_CASE("a link gives the model what the data knows") {

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/ones.h>
+#include <sys/resource.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
@@ -13,6 +14,9 @@
 
 #include "fulgur/core/system/cpu_waits.h"
 #include "fulgur/core/system/parked_threads.h"
+#include "fulgur/core/system/usable_cpus.h"
+#include "fulgur/core/text/errors.h"
+#include "support/busy_processes.h"
 #include "support/busy_threads.h"
 #include "support/counted_lines.h"
 
@@ -23,6 +27,7 @@ using fulgur::detail::CpuWaits;
 using fulgur::detail::ParkedThreads;
 using fulgur::detail::SpinLimit;
 using fulgur::detail::SpinRule;
+using fulgur::test::BusyProcesses;
 using fulgur::test::BusyThreads;
 using fulgur::test::CountedLines;
 
@@ -69,6 +74,52 @@ TEST_CASE("threads that share CPUs wait for them, and a thread that sleeps does 
   CHECK(waits.largest_share() == 0);
 }
 
+TEST_CASE("CPUs that other processes use are told from those of this one") {
+  CpuWaits waits;
+  REQUIRE(waits.used_by_others());
+  const auto used = [&] {
+    waits.used_by_others();
+    std::this_thread::sleep_for(1s);
+    return waits.used_by_others().value_or(-1);
+  };
+  const auto cpus = static_cast<double>(fulgur::usable_cpus());
+  double own = 0, others = 0;
+  {
+    const BusyThreads busy(4 * std::thread::hardware_concurrency());
+    own = used();
+  }
+  {
+    const BusyProcesses busy(4 * std::thread::hardware_concurrency());
+    others = used();
+  }
+  CAPTURE(own, others, cpus);
+  // Beside tests that run meanwhile.
+  CHECK(others > 0.8 * cpus);
+  CHECK(own < 0.9 * others);
+}
+
+TEST_CASE("a run that the system refuses further threads has no parked ones") {
+  if (!ParkedThreads::are_possible(2)) SKIP("another OpenMP than GCC's, or too many CPUs");
+  if (::geteuid() != 0) SKIP("needs another user, for the limit of processes");
+  // 1: this thread alone; 2: the one that starts the team, but not the rest; then more.
+  for (const rlim_t threads : {1, 2, 3, 4, 5}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const rlimit limit{.rlim_cur = threads, .rlim_max = threads};
+      if (::setuid(23456) != 0 || ::setrlimit(RLIMIT_NPROC, &limit) != 0) ::_exit(1);
+      try {
+        const ParkedThreads parked(2);
+      } catch (const fulgur::Error&) {
+      }
+      ::_exit(0);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CAPTURE(threads);
+    CHECK(status == 0);
+  }
+}
+
 TEST_CASE("threads that wait for an operation spin, but hardly beside parked threads") {
   if (!ParkedThreads::are_possible(2)) SKIP("another OpenMP than GCC's, or too many CPUs");
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) SKIP("the environment decides how threads wait");
@@ -111,11 +162,12 @@ TEST_CASE("a run with several threads limits spinning while others use the CPUs,
     return;
   }
   CHECK_FALSE(SpinLimit::of_run(1));
-  const CountedLines messages("threads: the CPUs are shared");
+  const CountedLines messages("threads: other processes use the CPUs");
   {
     const auto limit = SpinLimit::of_run(2);
     REQUIRE(limit);
-    const BusyThreads busy(4 * std::thread::hardware_concurrency());
+    const BusyThreads own(2);
+    const BusyProcesses others(2 * std::thread::hardware_concurrency());
     for (int i = 0; i < 300 && messages.count() == 0; ++i) std::this_thread::sleep_for(100ms);
     std::this_thread::sleep_for(600ms);
   }

@@ -406,6 +406,7 @@ TEST_CASE("a stream is captured in its first pass, and later only if it has had 
   options.capture = true;
   options.capture_min_eval_batches = GENERATE(5, 6);
   options.max_epochs = 3;
+  if (GENERATE(false, true)) options.limit_val_batches = 100;
   const DataSource data(regression_stream(8), {regression_stream(20)});
   const FitReport report = Trainer(options).fit(made<Evaluated>(), data);
   CHECK(report.captured_validation_batches == (options.capture_min_eval_batches == 5 ? 12 : 4));

@@ -16,6 +16,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/system/parked_threads.h"
+#include "support/busy_processes.h"
 #include "support/busy_threads.h"
 #include "support/counted_lines.h"
 #include "support/shown_lines.h"
@@ -290,13 +291,14 @@ TEST_CASE("with several threads, a run sees that others use the CPUs; with one i
   struct Waiting : SelfPlanned {
     explicit Waiting(std::chrono::seconds longest) : limit(longest) {}
     void on_train_start() override {
-      const BusyThreads busy(4 * std::thread::hardware_concurrency());
+      const BusyThreads own(2);
+      const BusyProcesses others(2 * std::thread::hardware_concurrency());
       const auto end = std::chrono::steady_clock::now() + limit;
       while (messages.count() == 0 && std::chrono::steady_clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     const std::chrono::seconds limit;
-    CountedLines messages{"threads: the CPUs are shared"};
+    CountedLines messages{"threads: other processes use the CPUs"};
   };
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);

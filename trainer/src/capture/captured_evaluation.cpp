@@ -85,11 +85,13 @@ void CapturedEvaluation::end_pass() {
     counts.refused = "no loader has had two batches of the same shape in a pass, and the first of a shape runs eagerly";
 }
 
-void CapturedEvaluation::begin_loader(std::optional<int64_t> batches) {
+void CapturedEvaluation::begin_loader(std::optional<int64_t> limit, bool is_exact) {
   const auto loader = static_cast<size_t>(run_.position.loader_idx);
   if (loader >= counts_.size()) counts_.resize(loader + 1);
   const int64_t last = std::exchange(counts_[loader], 0);
-  if (!batches && last > 0) batches = last;
+  // Of a stream, the last pass says how many there are.
+  std::optional<int64_t> batches = limit;
+  if (!is_exact && last > 0) batches = std::min(limit.value_or(last), last);
   const int64_t least = run_.options.capture_min_eval_batches;
   is_short_ = batches && *batches < least;
   if (!is_short_ || given_up_) return;

@@ -30,7 +30,7 @@ class CapturedEvaluation final : public EvaluationSteps {
 
   void begin_pass() override;
   void end_pass() override;
-  void begin_loader(std::optional<int64_t> batches) override;
+  void begin_loader(std::optional<int64_t> limit, bool is_exact) override;
   std::optional<Outputs> step(const Batch& batch, std::optional<int64_t> left, const Body& body) override;
 
  private:

@@ -295,7 +295,7 @@ class EvaluationPass {
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
     const bool is_exact = run_.stages[stage_].batches[index].has_value();
     const Rounds rounds(run_, services_, limit, is_exact, abandons_);
-    if (captured_) captured_->begin_loader(limit);
+    if (captured_) captured_->begin_loader(limit, loader.size().has_value());
     bool more = true;
     for (int64_t i = 0;; ++i) {
       run_.position.reading = i;

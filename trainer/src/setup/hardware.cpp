@@ -52,8 +52,10 @@ double forward_work(const RunState& run) {
   for (const auto& module : run.model->modules())
     has_places |= dynamic_cast<const torch::nn::EmbeddingImpl*>(module.get()) != nullptr;
   int64_t batch = 1;
+  // The few, large batches of a fit's validations do not decide for its training.
   for (const auto& [stage, loaders] : run.stages)
-    for (const auto& loader : loaders.loaders) batch = std::max(batch, loader->batch_size());
+    if (run.fn != TrainerFn::fit || stage == RunningStage::train)
+      for (const auto& loader : loaders.loaders) batch = std::max(batch, loader->batch_size());
   return static_cast<double>(batch) * weights * (has_places ? kPlaces : 1);
 }
 
@@ -83,8 +85,7 @@ CpuDecisions cpu_decisions_in(const StateTree* checkpoint) {
 
 Hardware choose_hardware(RunState& run) {
   Hardware hardware;
-  hardware.threads = decide_threads(run.options.num_threads);
-  set_threads(hardware.threads);
+  hardware.threads = set_threads(decide_threads(run.options.num_threads));
   decide_cpu_matmul(run.options.cpu_matmul);  // refuses what this CPU cannot do before anything is loaded
   auto precision = run.components.precision ? run.components.precision : run.options.precision.create();
   run.strategy = run.components.strategy ? run.components.strategy : run.options.strategy.create();
@@ -127,7 +128,7 @@ void choose_cpu_work(RunState& run, const StateTree* resumed, Hardware& hardware
     hardware.threads = *before.threads;  // another number would change the last bits
   else
     hardware.threads = run.device().is_cuda() ? cpus : threads_for_work(forward_work(run), cpus);
-  set_threads(hardware.threads);
+  hardware.threads = set_threads(hardware.threads);
   if (!run.device().is_cuda()) hardware.spin_limit = SpinLimit::of_run(hardware.threads);
 
   CpuMatmul matmul = run.options.cpu_matmul;

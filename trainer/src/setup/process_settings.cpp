@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "fulgur/core/system/granted_threads.h"
 #include "fulgur/core/system/usable_cpus.h"
+#include "fulgur/core/text/log.h"
+#include "fulgur/core/text/text.h"
 
 namespace fulgur::detail {
 
@@ -24,8 +27,14 @@ int64_t threads_for_work(double multiply_adds, int64_t cpus) {
   return static_cast<int64_t>(std::clamp(multiply_adds / kWorkOfThread, 1.0, static_cast<double>(cpus)));
 }
 
-void set_threads(int64_t count) {
-  if (at::get_num_threads() != static_cast<int>(count)) at::set_num_threads(static_cast<int>(count));
+int64_t set_threads(int64_t count) {
+  const int granted = granted_threads(static_cast<int>(count));
+  if (granted < count)
+    log::warn("trainer.few_threads",
+              cat("num_threads is ", count, ", but OpenMP gives ", granted, granted == 1 ? " thread" : " threads",
+                  ": OMP_THREAD_LIMIT is smaller. The run computes with ", granted));
+  if (at::get_num_threads() != granted) at::set_num_threads(granted);
+  return granted;
 }
 
 namespace {

@@ -19,8 +19,8 @@ int64_t decide_threads(const Auto<int64_t>& num_threads);
 /// longer than they compute, most of all if other processes use their CPUs.
 int64_t threads_for_work(double multiply_adds, int64_t cpus);
 
-/// Sets LibTorch's thread count.
-void set_threads(int64_t count);
+/// Sets LibTorch's thread count, and returns it: less than `count`, with a warning, if OpenMP does not give so many.
+int64_t set_threads(int64_t count);
 
 /// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: process-wide
 /// settings, restored on destruction.

@@ -62,7 +62,8 @@ struct FULGUR_API LoggerChoice {
   template <std::same_as<bool> B>
   LoggerChoice(B on) : enabled(on) {}
   LoggerChoice(Spec<Logger> logger) { loggers.push_back(std::move(logger)); }
-  LoggerChoice(std::vector<Spec<Logger>> list) : loggers(std::move(list)) {}
+  /// None if the list is empty.
+  LoggerChoice(std::vector<Spec<Logger>> list) : enabled(!list.empty()), loggers(std::move(list)) {}
 };
 
 template <>

@@ -16,7 +16,7 @@ class FULGUR_API ParkedThreads {
  public:
   /// Whether this build uses GCC's OpenMP, and `threads` threads that compute need at most 32 more.
   static bool are_possible(int64_t threads);
-  /// Beside `threads` threads that compute. Throws an Error if the system provides no thread.
+  /// Beside `threads` threads that compute. Throws an Error if the system does not provide so many.
   explicit ParkedThreads(int64_t threads);
   ~ParkedThreads();
   ParkedThreads(const ParkedThreads&) = delete;

@@ -13,10 +13,10 @@ namespace fulgur::detail {
 /// Decides, for each quarter of a second, whether threads that wait for each other may spin.
 class FULGUR_API SpinRule {
  public:
-  /// `share`: of the quarter before, by CpuWaits. Spinning is limited after two quarters in a row in which other
-  /// threads took the CPUs. It is allowed again after a second in which they were free, or for a trial, since threads
-  /// that sleep wait for CPUs a little, too: after 4 s, and later after twice as long each time, at most 64 s, until a
-  /// minute has passed without a limit.
+  /// `share`: of the quarter before, by CpuWaits; 0 if no other process used the CPUs. Spinning is limited after two
+  /// quarters in a row in which other threads took the CPUs. It is allowed again after a second in which they were
+  /// free, or for a trial, since threads that sleep wait for CPUs a little, too: after 4 s, and later after twice as
+  /// long each time, at most 64 s, until a minute has passed without a limit.
   bool limits(double share);
 
  private:
