@@ -24,9 +24,9 @@ MLP = "model: {class_path: MlpClassifier, init_args: {in_features: 784, num_clas
 CNN = "model: {class_path: CnnClassifier, init_args: {num_classes: 10}}"
 # Title: (model, shape of a sample, batch, steps).
 CASES = {
-    "MLP 784-128-10, batch 64": (MLP % "[128]", "[784]", 64, 1000),
-    "MLP 784-1024-1024-10, batch 128": (MLP % "[1024, 1024]", "[784]", 128, 60),
-    "CnnClassifier, 28 x 28, batch 128": (CNN, "[1, 28, 28]", 128, 20),
+    "MLP 784-128-10, batch 64": (MLP % "[128]", "[784]", 64, 4000),
+    "MLP 784-1024-1024-10, batch 128": (MLP % "[1024, 1024]", "[784]", 128, 200),
+    "CnnClassifier, 28 x 28, batch 128": (CNN, "[1, 28, 28]", 128, 60),
 }
 CONFIG = """
 seed_everything: 1
