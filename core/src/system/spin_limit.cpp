@@ -31,7 +31,11 @@ bool SpinRule::limits(double share) {
 std::unique_ptr<SpinLimit> SpinLimit::of_run(int64_t threads) {
   const bool is_chosen = std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
   if (threads <= 1 || is_chosen || !ParkedThreads::are_possible(threads)) return nullptr;
-  return std::unique_ptr<SpinLimit>(new SpinLimit(threads));
+  try {
+    return std::unique_ptr<SpinLimit>(new SpinLimit(threads));
+  } catch (const Error&) {
+    return nullptr;  // the system refuses a thread: the run computes without this
+  }
 }
 
 SpinLimit::SpinLimit(int64_t threads) : threads_(threads) {

@@ -31,7 +31,7 @@ class FULGUR_API SpinRule {
 class FULGUR_API SpinLimit {
  public:
   /// For a run that computes with `threads` threads. nullptr if there is nothing to limit: one thread, a user's choice
-  /// in OMP_WAIT_POLICY or GOMP_SPINCOUNT, or another OpenMP than GCC's.
+  /// in OMP_WAIT_POLICY or GOMP_SPINCOUNT, or another OpenMP than GCC's; or if the system provides no thread.
   static std::unique_ptr<SpinLimit> of_run(int64_t threads);
   ~SpinLimit();
   SpinLimit(const SpinLimit&) = delete;
