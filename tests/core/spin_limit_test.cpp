@@ -9,7 +9,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <thread>
 
 #include "fulgur/core/system/cpu_waits.h"
@@ -19,6 +18,7 @@
 #include "support/busy_processes.h"
 #include "support/busy_threads.h"
 #include "support/counted_lines.h"
+#include "support/cpu_time.h"
 
 namespace spin_limit_test {
 
@@ -30,6 +30,7 @@ using fulgur::detail::SpinRule;
 using fulgur::test::BusyProcesses;
 using fulgur::test::BusyThreads;
 using fulgur::test::CountedLines;
+using fulgur::test::CpuTime;
 
 TEST_CASE("spinning is limited while CPUs are taken, and after a second in which they are free it is not") {
   SpinRule rule;
@@ -74,7 +75,7 @@ TEST_CASE("threads that share CPUs wait for them, and a thread that sleeps does 
   CHECK(waits.largest_share() == 0);
 }
 
-TEST_CASE("CPUs that other processes use are told from those of this one") {
+TEST_CASE("CPUs that other processes use are not counted as those of this one") {
   CpuWaits waits;
   REQUIRE(waits.used_by_others());
   const auto used = [&] {
@@ -123,11 +124,6 @@ TEST_CASE("a run that the system refuses further threads has no parked ones") {
 TEST_CASE("threads that wait for an operation spin, but hardly beside parked threads") {
   if (!ParkedThreads::are_possible(2)) SKIP("another OpenMP than GCC's, or too many CPUs");
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) SKIP("the environment decides how threads wait");
-  const auto seconds = [](clockid_t clock) {
-    timespec now{};
-    clock_gettime(clock, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-  };
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
   const at::Tensor x = at::ones({1 << 17});
@@ -135,12 +131,12 @@ TEST_CASE("threads that wait for an operation spin, but hardly beside parked thr
   // CPU time of the other thread, which waits for the next operation.
   const auto spun = [&] {
     at::add_out(sum, x, x);
-    const double all = seconds(CLOCK_PROCESS_CPUTIME_ID), own = seconds(CLOCK_THREAD_CPUTIME_ID);
+    const CpuTime time;
     for (int i = 0; i < 10; ++i) {
       at::add_out(sum, x, x);
       std::this_thread::sleep_for(20ms);
     }
-    return seconds(CLOCK_PROCESS_CPUTIME_ID) - all - (seconds(CLOCK_THREAD_CPUTIME_ID) - own);
+    return time.of_others();
   };
   const double free = spun();
   double limited = 0;

@@ -10,13 +10,13 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <any>
-#include <ctime>
 #include <limits>
 
 #include "fulgur/core/text/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/checkpoint.h"
 #include "fulgur/nn/saved_tensors_hooks.h"
+#include "support/cpu_time.h"
 #include "support/expect_error.h"
 
 namespace norm_pool_test {
@@ -170,21 +170,15 @@ TEST_CASE("norm, max pool and ReLU in one have the same bits with any number of 
 
 #if !defined(__clang__) && !defined(__SANITIZE_THREAD__)  // docs/kernels.md
 TEST_CASE("norm, max pool and ReLU in one share large images among threads") {
-  const auto seconds = [](clockid_t clock) {
-    timespec now{};
-    clock_gettime(clock, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-  };
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
   const Tensor x = images({8, 16, 64, 64});
   nn::BatchNorm2d norm = layer(16);
   const at::NoGradGuard no_grad;
   norm->forward_max_pool_relu(x);
-  const double own = seconds(CLOCK_THREAD_CPUTIME_ID), all = seconds(CLOCK_PROCESS_CPUTIME_ID);
+  const test::CpuTime time;
   for (int i = 0; i < 200; ++i) norm->forward_max_pool_relu(x);
-  const double of_own = seconds(CLOCK_THREAD_CPUTIME_ID) - own,
-               of_others = seconds(CLOCK_PROCESS_CPUTIME_ID) - all - of_own;
+  const double of_own = time.of_own(), of_others = time.of_others();
   at::set_num_threads(threads);
   CAPTURE(of_own, of_others);
   CHECK(of_others > of_own / 5);

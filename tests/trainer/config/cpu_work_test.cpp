@@ -267,6 +267,12 @@ TEST_CASE("num_threads: auto gives small models one thread, large ones all CPUs;
   CHECK(threads_of_fit(regression_data()) == 1);
   // 58 weights for two million samples in a batch.
   CHECK(threads_of_fit(regression_data(2'000'000, 0, 2'000'000)) == std::min<int64_t>(3, usable_cpus()));
+  // The few batches of a validation do not decide for the training.
+  TensorDataModule::Sets sets;
+  sets.train = regression(40);
+  sets.val = regression(2'000'000);
+  CHECK(threads_of_fit(std::make_shared<TensorDataModule>(
+            std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = 2'000'000, .shuffle = true})) == 1);
   ::setenv("OMP_NUM_THREADS", "2", 1);
   CHECK(threads_of_fit(regression_data()) == 2);
 }

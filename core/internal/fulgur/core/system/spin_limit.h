@@ -27,7 +27,7 @@ class FULGUR_API SpinRule {
 };
 
 /// Keeps threads of OpenMP from spinning while other processes use the CPUs, in which a spinning thread takes the time
-/// from the one that it waits for. Watches the process by a thread of its own until it is destroyed.
+/// from the one that it waits for. Its own thread watches the process until this is destroyed.
 class FULGUR_API SpinLimit {
  public:
   /// For a run that computes with `threads` threads. nullptr if there is nothing to limit: one thread, a user's choice
