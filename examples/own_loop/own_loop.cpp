@@ -45,7 +45,7 @@ int main(int argc, char** argv) try {
   options.devices = ranks;
   if (ranks > 1) {
     options.accelerator = "cpu";
-    options.strategy = fulgur::Spec<fulgur::Strategy>("ddp");
+    options.strategy = "ddp";
   }
   fulgur::Fabric fabric(options);
   if (const auto exit_code = fabric.launch(argc, argv)) return *exit_code;

@@ -282,12 +282,13 @@ TEST_CASE("allocator.keep_freed_memory: recreated tensors cost no page faults") 
 #ifdef __SANITIZE_ADDRESS__
   SKIP("AddressSanitizer has an allocator without these settings");
 #endif
-  // Takes 16 MiB in each step and lets go of them.
+  // Takes memory in each step and lets go of it.
   struct Large : SelfPlanned {
+    int64_t values = 4 << 20;
     std::vector<int64_t> faults;
     StepOutput training_step(const Batch& b, int64_t i) override {
       const int64_t before = process_usage().minor_faults;
-      const Tensor large = at::ones({4 << 20});
+      const Tensor large = at::ones({values});
       // The heap needs some steps until there is room for all that a step takes at once.
       if (i >= 15) faults.push_back(process_usage().minor_faults - before);
       StepOutput output = SelfPlanned::training_step(b, i);
@@ -295,7 +296,7 @@ TEST_CASE("allocator.keep_freed_memory: recreated tensors cost no page faults") 
       return output;
     }
   };
-  const auto faults_per_step = [](bool keep) {
+  const auto faults_per_step = [](bool keep, int64_t values = 4 << 20) {
     // As at process start, but without glibc raising them automatically.
     ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
     ::mallopt(M_TRIM_THRESHOLD, 128 << 10);
@@ -303,6 +304,7 @@ TEST_CASE("allocator.keep_freed_memory: recreated tensors cost no page faults") 
     TrainerOptions options = quiet(folder);
     options.allocator.keep_freed_memory = keep;
     auto module = std::make_shared<Large>();
+    module->values = values;
     Trainer(options).fit(module, regression_data(120, 0));
     // The middle one: the heap may grow once more.
     std::sort(module->faults.begin(), module->faults.end());
@@ -320,6 +322,10 @@ TEST_CASE("allocator.keep_freed_memory: recreated tensors cost no page faults") 
     ::unsetenv(name);
   }
   CHECK(faults_per_step(true) < 100);
+  // glibc maps blocks of more than 32 MiB each time.
+  constexpr int64_t kLarge = 10 << 20;
+  CHECK(faults_per_step(false, kLarge) > 5000);
+  CHECK(faults_per_step(true, kLarge) < 100);
 }
 
 TEST_CASE(

@@ -195,13 +195,18 @@ TEST_CASE("fast_dev_run runs n batches of each loop and leaves no file") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 50;
-  options.fast_dev_run.batches = 2;
+  options.fast_dev_run = 2;
   FitReport report;
-  const auto module = fit(options, regression_data(), &report);
+  auto module = fit(options, regression_data(), &report);
   CHECK(module->train == 2);
   CHECK(module->val == 2);
   CHECK(report.run_dir.empty());
+  options.fast_dev_run = true;
+  module = fit(options, regression_data(), &report);
+  CHECK(module->train == 1);
   CHECK(fs::is_empty(folder.path()));
+  // A text would be `true`.
+  STATIC_CHECK_FALSE(std::is_assignable_v<FastDevRun&, const char*>);
 }
 
 TEST_CASE("log_every_n_steps decides how many rows there are, 0 turns step rows off") {
@@ -364,8 +369,18 @@ TEST_CASE("the run folder has config, metrics and checkpoints; logger false leav
   fit(options, regression_data(), &report);
   CHECK(report.run_dir == folder / "fulgur_logs/version_2");
   CHECK_FALSE(fs::exists(report.run_dir / "metrics.jsonl"));
+  options.logger = "CSVLogger";
+  fit(options, regression_data(), &report);
+  CHECK(fs::exists(report.run_dir / "metrics.csv"));
+  CHECK_FALSE(fs::exists(report.run_dir / "metrics.jsonl"));
+  options.logger = {"CSVLogger", Spec<Logger>("JsonlLogger")};
+  fit(options, regression_data(), &report);
+  CHECK(fs::exists(report.run_dir / "metrics.csv"));
+  CHECK(fs::exists(report.run_dir / "metrics.jsonl"));
+  options.logger = std::vector<Spec<Logger>>();
+  fit(options, regression_data(), &report);
+  CHECK_FALSE(fs::exists(report.run_dir / "metrics.csv"));
   // A text is not a choice: it would be `true`.
-  STATIC_CHECK_FALSE(std::is_assignable_v<LoggerChoice&, const char*>);
   STATIC_CHECK_FALSE(std::is_assignable_v<DeterministicChoice&, const char*>);
   // Without checkpoints too, there is what a repetition and --resume need, and nothing else.
   options.enable_checkpointing = false;

@@ -7,6 +7,7 @@
 #include <regex>
 #include <string_view>
 
+#include "fulgur/core/system/large_blocks.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -48,6 +49,7 @@ void set_allocator(const AllocatorOptions& options, const std::string& accelerat
     ::mallopt(M_MMAP_THRESHOLD, options.keep_freed_memory ? kLargestKeptBlock : kSmallestReturnedBlock);
     if (options.keep_freed_memory) ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
   }
+  keep_large_blocks(options.keep_freed_memory);
   if (options.cuda.empty()) return;
   if (accelerator != "cuda")
     return log::warn("trainer.allocator_cuda",

@@ -9,9 +9,10 @@ namespace fulgur {
 
 /// How tensor memory is allocated and kept (`trainer.allocator:`). Settings last for the process.
 struct FULGUR_API AllocatorOptions {
-  /// glibc keeps freed memory up to 1 GiB, including blocks of up to 32 MiB, instead of returning pages and faulting
-  /// them in again for the next tensor. `GLIBC_TUNABLES` and `MALLOC_*_THRESHOLD_` in the environment take precedence.
-  /// This leaves less memory for other processes, but does not raise this one's peak.
+  /// Freed memory is kept for the next tensor, instead of returning pages to the kernel and faulting them in again:
+  /// glibc keeps up to 1 GiB of blocks of up to 32 MiB, unless `GLIBC_TUNABLES` or `MALLOC_*_THRESHOLD_` in the
+  /// environment say otherwise, and Fulgur up to 1 GiB of larger ones, unless the program has set another allocator for
+  /// the CPU. This leaves less memory for other processes, but does not raise this one's peak.
   bool keep_freed_memory = true;
   /// Settings of CUDA's allocator in the syntax of `PYTORCH_CUDA_ALLOC_CONF`, which they replace, such as
   /// `expandable_segments:True,max_split_size_mb:128`. If empty, nothing is changed.

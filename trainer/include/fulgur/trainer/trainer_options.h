@@ -3,6 +3,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -58,12 +59,14 @@ struct FULGUR_API LoggerChoice {
   bool enabled = true;
   std::vector<Spec<Logger>> loggers;  ///< CsvLogger and JsonlLogger if enabled and empty
   LoggerChoice() = default;
-  /// Not from a pointer, such as a text.
+  /// Not from a pointer.
   template <std::same_as<bool> B>
   LoggerChoice(B on) : enabled(on) {}
   LoggerChoice(Spec<Logger> logger) { loggers.push_back(std::move(logger)); }
+  LoggerChoice(const char* class_path) : LoggerChoice(Spec<Logger>(class_path)) {}
   /// None if the list is empty.
   LoggerChoice(std::vector<Spec<Logger>> list) : enabled(!list.empty()), loggers(std::move(list)) {}
+  LoggerChoice(std::initializer_list<Spec<Logger>> list) : LoggerChoice(std::vector<Spec<Logger>>(list)) {}
 };
 
 template <>
@@ -76,6 +79,12 @@ struct FULGUR_API FieldTraits<LoggerChoice> {
 /// `fast_dev_run: true` (one batch), `false`, or a number of batches.
 struct FULGUR_API FastDevRun {
   int64_t batches = 0;  ///< 0 if off
+  FastDevRun() = default;
+  /// One batch if true. Not from a pointer, such as a text.
+  template <std::same_as<bool> B>
+  FastDevRun(B on) : batches(on ? 1 : 0) {}
+  FastDevRun(int n) : batches(n) {}
+  FastDevRun(int64_t n) : batches(n) {}
 };
 
 template <>

@@ -231,7 +231,9 @@ template <class Base>
 class Spec : public ComponentSpec {
  public:
   Spec() : ComponentSpec(Base::kRegistryKind) {}
-  explicit Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
+  /// The class of that name, with its default options: `options.strategy = "ddp"`.
+  Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
+  Spec(const char* class_path) : Spec(std::string(class_path)) {}
   /// The class T, which is registered as `class_path`, with options: `Spec<Optimizer>::of<AdamW>("AdamW", {.lr =
   /// 0.01})`. Throws a ConfigError if that class is unknown or has other options.
   template <class T>
