@@ -295,10 +295,10 @@ TEST_CASE(
     CHECK_FALSE(at::equal(one, expected));  // by rounding: the comparison above sees which one it is
   }
   using Pooled = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&,
-                                            const std::optional<Tensor>&);
+                                            const std::optional<Tensor>&, bool);
   const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("fulgur_nn::norm_pool", "").typed<Pooled>();
   const Tensor learned = x.detach().clone(kLast).requires_grad_();
-  const auto pooled = operation.call(learned, at::zeros({8}), at::ones({8}), {}, {});
+  const auto pooled = operation.call(learned, at::zeros({8}), at::ones({8}), {}, {}, true);
   CHECK_THROWS_WITH(std::get<0>(pooled).sum().backward(), Catch::Matchers::ContainsSubstring("norm_pool"));
 }
 
