@@ -369,11 +369,11 @@ TEST_CASE("the run folder has config, metrics and checkpoints; logger false leav
   fit(options, regression_data(), &report);
   CHECK(report.run_dir == folder / "fulgur_logs/version_2");
   CHECK_FALSE(fs::exists(report.run_dir / "metrics.jsonl"));
-  options.logger = "CSVLogger";
+  options.logger = "CsvLogger";
   fit(options, regression_data(), &report);
   CHECK(fs::exists(report.run_dir / "metrics.csv"));
   CHECK_FALSE(fs::exists(report.run_dir / "metrics.jsonl"));
-  options.logger = {"CSVLogger", Spec<Logger>("JsonlLogger")};
+  options.logger = {"CsvLogger", Spec<Logger>("JsonlLogger")};
   fit(options, regression_data(), &report);
   CHECK(fs::exists(report.run_dir / "metrics.csv"));
   CHECK(fs::exists(report.run_dir / "metrics.jsonl"));
