@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "cpp/bench.h"
+#include "fulgur/core/system/large_blocks.h"
 #include "kernels/rows.h"
 
 namespace {
@@ -66,8 +67,9 @@ class Limits {
 void measure(const std::string& report, const std::string& only) {
   const Limits limits;
   auto rows = nlohmann::json::array();
-  std::string model;
+  std::string names;
   for (const bench::KernelModel& of : bench::kernel_models()) {
+    names += (names.empty() ? "" : ", ") + of.name;
     if (!only.empty() && of.name.find(only) == std::string::npos) continue;
     std::printf("\n%-52s %10s %9s %9s  %s\n", of.name.c_str(), "µs", "MB", "MFLOP", "of the limit");
     for (const KernelRow& row : of.rows()) {
@@ -90,6 +92,7 @@ void measure(const std::string& report, const std::string& only) {
                       {"others", others}});
     }
   }
+  if (rows.empty()) throw std::runtime_error("no model has '" + only + "' in its name; the models are " + names);
   if (report.empty()) return;
   std::ofstream(report) << nlohmann::json({{"limits", limits.report()}, {"rows", rows}}).dump() << '\n';
 }
@@ -108,8 +111,9 @@ int main(int count, char** values) {
     bench::prepare();
     const at::NoGradGuard no_grad;
     // As in a run of the Trainer (allocator.keep_freed_memory).
-    ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    if (::mallopt(M_MMAP_THRESHOLD, 32 << 20) != 1 || ::mallopt(M_TRIM_THRESHOLD, 1 << 30) != 1)
+      throw std::runtime_error("malloc has refused its settings");
+    fulgur::detail::keep_large_blocks(true);
     measure(report, only);
     return 0;
   } catch (const std::exception& error) {

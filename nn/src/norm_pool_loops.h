@@ -9,8 +9,8 @@
 /// the work on some channels is in the innermost loop, so that sums stay in registers.
 namespace fulgur::nn {
 
-/// In place of the winner of a window of 2x2 in which no value is above 0: the bits of a NaN that no computation results
-/// in, with a lower half of 0 for bfloat16.
+/// In place of the winner of a window of 2x2 in which no value is above 0: the bits of a NaN that no computation
+/// results in, with a lower half of 0 for bfloat16.
 constexpr uint32_t kNoWinner = 0xff810000U;
 
 /// Calls `step(c, count)` for channels c to c + count - 1; count is kWidth, but for the last channels.

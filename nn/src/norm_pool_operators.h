@@ -17,8 +17,8 @@ struct BatchStatistics {
 BatchStatistics batch_statistics(const Tensor& images, double eps);
 
 /// Of each window of 2x2 of the normalised images the largest value, or 0 if it is below, (N, C, H / 2, W / 2), and
-/// the value of `images` that it comes from, or a NaN if it is 0: with it, `norm_pool_gradients` need not read the images
-/// for its sums. It is left out (0) unless `for_gradients`. `weight` and `bias` (C) may be undefined.
+/// the value of `images` that it comes from, or a NaN if it is 0: with it, `norm_pool_gradients` need not read the
+/// images for its sums. It is left out (0) unless `for_gradients`. `weight` and `bias` (C) may be undefined.
 std::tuple<Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics, const Tensor& weight,
                                      const Tensor& bias, bool for_gradients);
 

@@ -10,10 +10,10 @@ namespace fulgur::detail {
 /// ones for each use, and the kernel clears all their pages each time.
 constexpr size_t kLargestHeapTensor = (size_t{32} << 20) - 4096;
 
-/// Whether the memory of CPU tensors above kLargestHeapTensor is kept when it is freed, up to 1 GiB, for the next tensor
-/// of about the same size. Kept memory does not raise what such tensors take at their peak. The setting is that of the
-/// process. If the program has set another allocator for the CPU, that one stays in use. Call it while no other thread
-/// allocates tensors.
+/// Whether the memory of CPU tensors above kLargestHeapTensor is kept when it is freed, up to 1 GiB, for the next
+/// tensor of about the same size. Kept memory does not raise what such tensors take at their peak. The setting is that
+/// of the process. If the program has set another allocator for the CPU, that one stays in use. Call it while no other
+/// thread allocates tensors.
 FULGUR_API void keep_large_blocks(bool keep);
 
 }  // namespace fulgur::detail
