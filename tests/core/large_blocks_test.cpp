@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <fstream>
@@ -119,19 +120,24 @@ TEST_CASE("kept blocks are freed if memory is short") {
   CHECK(resident_bytes() - before < 100 * kMiB);
 }
 
-TEST_CASE("threads may allocate and free large tensors at the same time") {
+TEST_CASE("threads may allocate and free large tensors at the same time: no two have the same memory") {
   const Keeping keeping;
+  std::atomic<int> overwritten = 0;
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i)
-    threads.emplace_back([i] {
+  for (uint8_t own = 0; own < 4; ++own)
+    threads.emplace_back([own, &overwritten] {
       Tensor kept;
       for (int round = 0; round < 200; ++round) {
-        Tensor tensor = bytes((40 + (i + round) % 5) * kMiB);
-        tensor.mutable_data_ptr<uint8_t>()[0] = static_cast<uint8_t>(i);
+        const Tensor tensor = bytes((40 + (own + round) % 5) * kMiB);
+        auto* const mark = tensor.mutable_data_ptr<uint8_t>();
+        *mark = own;
         if (round % 3 == 0) kept = tensor;
+        std::this_thread::yield();
+        overwritten += *mark != own || *kept.const_data_ptr<uint8_t>() != own ? 1 : 0;
       }
     });
   for (std::thread& thread : threads) thread.join();
+  CHECK(overwritten == 0);
 }
 
 }  // namespace large_blocks_test
