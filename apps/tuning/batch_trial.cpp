@@ -38,11 +38,10 @@ bool accumulates(const Spec<Callback>& callback) {
 // The average is memory of a whole run, whichever steps it follows; here it exists from the first step on.
 Spec<Callback> averaging_of_trial(const WeightAveraging::Options& of_run) {
   Spec<Callback> averaging("WeightAveraging");
-  *options_of<WeightAveraging>(averaging, "WeightAveraging") = {
-      .every = Interval{.value = 1, .unit = Interval::Unit::steps},
-      .use_buffers = of_run.use_buffers,
-      .update_bn = false,
-      .copy_at_end = false};
+  *options_of<WeightAveraging>(averaging, "WeightAveraging") = {.every = Interval{1, Interval::Unit::steps},
+                                                                .use_buffers = of_run.use_buffers,
+                                                                .update_bn = false,
+                                                                .copy_at_end = false};
   return averaging;
 }
 

@@ -249,12 +249,12 @@ void add_norm_pool(std::vector<KernelRow>& rows, int64_t batch, int64_t channels
   const std::string name = cat("batch norm, max pool and ReLU in one", type == at::kBFloat16 ? ", bfloat16, " : ", ",
                                channels, " channels, ", size, " x ", size);
   rows.push_back({.name = name,
-                  .bytes = values * width * 2.5,
+                  .bytes = values * (2 * width + (2 * width + 1) / 4),
                   .flops = 7 * values,
                   .work = forward_of(in_one),
                   .others = {{"three operations", forward_of(plain)}}});
   rows.push_back({.name = cat(name, ", backward"),
-                  .bytes = values * width * 3,
+                  .bytes = values * (2 * width + (3 * width + 2) / 4),
                   .flops = 4 * values,
                   .work = backward_of(in_one),
                   .others = {{"three operations", backward_of(plain)}}});

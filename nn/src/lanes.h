@@ -18,15 +18,27 @@ struct LaneTypes {
   typedef float Floats __attribute__((vector_size(4 * kLanes)));
   typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
   typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  // As long as Words, with smaller or larger values.
+  typedef uint8_t WordBytes __attribute__((vector_size(4 * kLanes)));
+  typedef uint16_t WordHalves __attribute__((vector_size(4 * kLanes)));
+  typedef uint64_t WordPairs __attribute__((vector_size(4 * kLanes)));
 };
 
 /// Vectors of GCC and Clang with `kLanes` values. The loops that use them take vectors by reference: how one is passed
-/// depends on the instruction set.
+/// depends on the instruction set. GCC 12 converts bytes one by one, and halves in five steps, so eight lanes are
+/// converted by shuffles: inside of each half of the vector, and then of whole words or pairs.
 template <int kLanes>
 struct Lanes {
   using Floats = typename LaneTypes<kLanes>::Floats;
   using Ints = typename LaneTypes<kLanes>::Ints;
   using Words = typename LaneTypes<kLanes>::Words;
+  using Halves = typename LaneTypes<kLanes>::Halves;
+  using Bytes = typename LaneTypes<kLanes>::Bytes;
+  using WordBytes = typename LaneTypes<kLanes>::WordBytes;
+  using WordHalves = typename LaneTypes<kLanes>::WordHalves;
+  using WordPairs = typename LaneTypes<kLanes>::WordPairs;
 
   /// The same bits as another type.
   template <class To, class From>
@@ -46,6 +58,61 @@ struct Lanes {
   static FULGUR_INLINE void copy_out(Value* values, const Vector& vector, int64_t count) {
     constexpr int64_t kAll = sizeof(Vector) / sizeof(Value);
     std::memcpy(values, &vector, count == kAll ? sizeof(Vector) : static_cast<size_t>(count) * sizeof(Value));
+  }
+
+  static FULGUR_INLINE void widen(Ints& lanes, const uint8_t* bytes, int64_t count) {
+    if constexpr (kLanes == 8) {
+      uint64_t all = 0;
+      std::memcpy(&all, bytes, static_cast<size_t>(count));
+      const WordPairs copies = WordPairs{} + all;
+      Words words;
+      reinterpret(words, copies);
+      words = __builtin_shufflevector(words, words, 0, 0, 0, 0, 1, 1, 1, 1);
+      words = (words >> Words{0, 8, 16, 24, 0, 8, 16, 24}) & 0xffU;
+      reinterpret(lanes, words);
+    } else {
+      Bytes all;
+      copy_in(all, bytes, count);
+      lanes = __builtin_convertvector(all, Ints);
+    }
+  }
+  static FULGUR_INLINE void narrow(uint8_t* bytes, const Ints& lanes, int64_t count) {
+    if constexpr (kLanes == 8) {
+      WordBytes parts;
+      reinterpret(parts, lanes);
+      parts = __builtin_shufflevector(parts, parts, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 16, 20, 24, 28,
+                                      16, 20, 24, 28, 16, 20, 24, 28, 16, 20, 24, 28);
+      Words words;
+      reinterpret(words, parts);
+      words = __builtin_shufflevector(words, words, 0, 4, 0, 4, 0, 4, 0, 4);
+      std::memcpy(bytes, &words, static_cast<size_t>(count));
+    } else {
+      copy_out(bytes, __builtin_convertvector(lanes, Bytes), count);
+    }
+  }
+
+  static FULGUR_INLINE void widen(Words& lanes, const Halves& halves) {
+    if constexpr (kLanes == 8) {
+      const WordHalves parts =
+          __builtin_shufflevector(halves, Halves{}, 0, 8, 1, 8, 2, 8, 3, 8, 4, 8, 5, 8, 6, 8, 7, 8);
+      reinterpret(lanes, parts);
+    } else {
+      lanes = __builtin_convertvector(halves, Words);
+    }
+  }
+  /// The lower halves.
+  static FULGUR_INLINE void narrow(Halves& halves, const Words& lanes) {
+    if constexpr (kLanes == 8) {
+      WordHalves parts;
+      reinterpret(parts, lanes);
+      parts = __builtin_shufflevector(parts, parts, 0, 2, 4, 6, 0, 2, 4, 6, 8, 10, 12, 14, 8, 10, 12, 14);
+      WordPairs pairs;
+      reinterpret(pairs, parts);
+      pairs = __builtin_shufflevector(pairs, pairs, 0, 2, 0, 2);
+      std::memcpy(&halves, &pairs, sizeof halves);
+    } else {
+      halves = __builtin_convertvector(lanes, Halves);
+    }
   }
 
   static FULGUR_INLINE void is_nan(Ints& result, const Floats& lanes) {
@@ -71,12 +138,19 @@ struct Group<float, kLanes> {
   using L = Lanes<kLanes>;
   static constexpr int kParts = 1, kWidth = kLanes;
   using Floats = Vectors<typename L::Floats, kParts>;
+  using Ints = Vectors<typename L::Ints, kParts>;
 
   static FULGUR_INLINE void load(Floats& group, const float* values, int64_t count) {
     L::copy_in(group[0], values, count);
   }
   static FULGUR_INLINE void store(float* values, const Floats& group, int64_t count) {
     L::copy_out(values, group[0], count);
+  }
+  static FULGUR_INLINE void load(Ints& group, const uint8_t* values, int64_t count) {
+    L::widen(group[0], values, count);
+  }
+  static FULGUR_INLINE void store(uint8_t* values, const Ints& group, int64_t count) {
+    L::narrow(values, group[0], count);
   }
   /// Values of float32 for the channels.
   static FULGUR_INLINE void load_sums(Floats& group, const float* values, int64_t count) { load(group, values, count); }
@@ -96,6 +170,7 @@ struct Group<c10::BFloat16, kLanes> {
   using Words = typename L::Words;
   static constexpr int kParts = 2, kWidth = 2 * kLanes;
   using Floats = Vectors<typename L::Floats, kParts>;
+  using Ints = Vectors<typename L::Ints, kParts>;
 
   static FULGUR_INLINE void load(Floats& group, const c10::BFloat16* values, int64_t count) {
     Words words;
@@ -110,6 +185,23 @@ struct Group<c10::BFloat16, kLanes> {
     L::reinterpret(even, group[0]);
     L::reinterpret(odd, group[1]);
     L::copy_out(values, (even >> 16) | odd, count);
+  }
+  static FULGUR_INLINE void load(Ints& group, const uint8_t* values, int64_t count) {
+    typename L::Halves halves;
+    L::copy_in(halves, values, count);
+    Words words;
+    L::widen(words, halves);
+    const Words even = words & 0xffU, odd = words >> 8;
+    L::reinterpret(group[0], even);
+    L::reinterpret(group[1], odd);
+  }
+  static FULGUR_INLINE void store(uint8_t* values, const Ints& group, int64_t count) {
+    Words even, odd;
+    L::reinterpret(even, group[0]);
+    L::reinterpret(odd, group[1]);
+    typename L::Halves halves;
+    L::narrow(halves, even | (odd << 8));
+    L::copy_out(values, halves, count);
   }
   static FULGUR_INLINE void load_sums(Floats& group, const float* values, int64_t count) {
     typename L::Floats first, second;

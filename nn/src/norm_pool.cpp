@@ -4,6 +4,7 @@
 #include <ATen/ops/alias.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -24,14 +25,13 @@ void fold(const BatchStatistics& statistics, int64_t count, const RunningStatist
 }
 
 // The gradient of the normalised images for that of the pooled ones; differentiable by the latter.
-Tensor spread(const Tensor& gradient, const Tensor& winners, const Tensor& images) {
-  const int64_t n = images.size(0), c = images.size(1), h = winners.size(2), w = winners.size(3);
-  const Tensor windows = images.detach().slice(2, 0, 2 * h).slice(3, 0, 2 * w).reshape({n, c, h, 2, w, 2});
-  const Tensor equal = windows.permute({0, 1, 2, 4, 3, 5}).reshape({n, c, h, w, 4}).eq(winners.unsqueeze(-1));
-  const Tensor won = equal.logical_and(equal.cumsum(-1).eq(1));  // of equal values the first
-  const Tensor spread = (gradient.unsqueeze(-1) * won).reshape({n, c, h, w, 2, 2}).permute({0, 1, 2, 4, 3, 5});
-  return at::constant_pad_nd(spread.reshape({n, c, 2 * h, 2 * w}),
-                             {0, images.size(3) - 2 * w, 0, images.size(2) - 2 * h});
+Tensor spread(const Tensor& gradient, const Tensor& winners, at::IntArrayRef sizes) {
+  const auto of_place = [&](int64_t number) { return gradient * winners.eq(number); };
+  const Tensor rows = at::stack({at::stack({of_place(0), of_place(1)}, -1), at::stack({of_place(2), of_place(3)}, -1)},
+                                3);  // (N, C, h, 2, w, 2)
+  const int64_t height = 2 * winners.size(2), width = 2 * winners.size(3);
+  return at::constant_pad_nd(rows.reshape({sizes[0], sizes[1], height, width}),
+                             {0, sizes[3] - width, 0, sizes[2] - height});
 }
 
 class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
@@ -43,8 +43,10 @@ class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
                         const OptionalTensor& bias, const RunningStatistics* running, double eps) {
     const BatchStatistics statistics = batch_statistics(images, eps);
     fold(statistics, images.numel() / images.size(1), *running);
-    auto [pooled, winners] = norm_pool(images, statistics, weight.value_or(Tensor()), bias.value_or(Tensor()), true);
-    context->save_for_backward({images, weight.value_or(Tensor()), winners, statistics.mean, statistics.invstd});
+    auto [pooled, winners, winning] = norm_pool(images, statistics, weight.value_or(Tensor()), bias.value_or(Tensor()),
+                                                /*for_gradients=*/true);
+    context->save_for_backward(
+        {images, weight.value_or(Tensor()), winners, winning, statistics.mean, statistics.invstd});
     context->saved_data["eps"] = eps;
     if (bias) context->saved_data["bias_type"] = static_cast<int64_t>(bias->scalar_type());
     return pooled;
@@ -57,9 +59,9 @@ class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
     if (at::GradMode::is_enabled()) return differentiable(context, gradients[0], images, weight, winners);
     // Hooks of saved tensors may have given them another layout.
     const auto channels_last = [](const Tensor& tensor) { return tensor.contiguous(at::MemoryFormat::ChannelsLast); };
-    auto [dx, dweight, dbias] =
-        norm_pool_gradients(channels_last(gradients[0].to(images.scalar_type())), channels_last(images),
-                            channels_last(winners), {saved[3], {}, saved[4]}, weight, context->needs_input_grad(0));
+    auto [dx, dweight, dbias] = norm_pool_gradients(
+        channels_last(gradients[0].to(images.scalar_type())), channels_last(images), channels_last(winners),
+        channels_last(saved[3]), {saved[4], {}, saved[5]}, weight, context->needs_input_grad(0));
     const bool for_weight = weight.defined() && context->needs_input_grad(1);
     return {dx, for_weight ? dweight.to(weight.scalar_type()) : Tensor(), of_bias(context, dbias), Tensor(), Tensor()};
   }
@@ -75,7 +77,7 @@ class NormMaxPoolRelu : public torch::autograd::Function<NormMaxPoolRelu> {
   static Tensors differentiable(Context* context, const Tensor& gradient, const Tensor& images, const Tensor& weight,
                                 const Tensor& winners) {
     const Tensor input = at::alias(images), scale = weight.defined() ? at::alias(weight) : Tensor();
-    const Tensor of_normalised = spread(gradient, winners, images);
+    const Tensor of_normalised = spread(gradient, winners, images.sizes());
     Tensors inputs;
     if (context->needs_input_grad(0)) inputs.push_back(input);
     if (scale.defined() && context->needs_input_grad(1)) inputs.push_back(scale);

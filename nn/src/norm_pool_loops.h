@@ -9,9 +9,8 @@
 /// the work on some channels is in the innermost loop, so that sums stay in registers.
 namespace fulgur::nn {
 
-/// In place of the winner of a window of 2x2 in which no value is above 0: the bits of a NaN that no computation
-/// results in, with a lower half of 0 for bfloat16.
-constexpr uint32_t kNoWinner = 0xff810000U;
+/// Of one window of 2x2: which of its four values is the largest, or that none is above 0.
+constexpr int32_t kNoWinner = 4;
 
 /// Calls `step(c, count)` for channels c to c + count - 1; count is kWidth, but for the last channels.
 template <int kWidth, class Step>
@@ -95,15 +94,14 @@ struct PoolRow {
   WindowRow<Value> in;
   const float *mean, *scale, *bias;  ///< (channels)
   Value* out;                        ///< (windows, channels)
-  Value* winners;                    ///< the same: the values of the image that they come from, if kKeepsWinners
+  uint8_t* winners;                  ///< the same, if kKeepsWinners
+  Value* winning;                    ///< their values in the image
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
     using G = Group<Value, kLanes>;
     using Ints = typename Lanes<kLanes>::Ints;
     using OneFloats = typename Lanes<kLanes>::Floats;
-    OneFloats none;
-    Lanes<kLanes>::reinterpret(none, typename Lanes<kLanes>::Words{} + kNoWinner);
     each_channels<G::kWidth>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
           typename G::Floats center, factor, offset;
@@ -111,7 +109,8 @@ struct PoolRow {
           load_parameters<Value, kLanes>(factor, scale + c, count);
           load_parameters<Value, kLanes>(offset, bias + c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
-            typename G::Floats most, winner;
+            typename G::Floats most, won;
+            typename G::Ints winner = {};
             for (int32_t number = 0; number < 4; ++number) {
               typename G::Floats x;
               G::load(x, in.top + in.place(window, number) + c, count);
@@ -119,25 +118,29 @@ struct PoolRow {
                 const OneFloats y = (x[part] - center[part]) * factor[part] + offset[part];
                 if (number == 0) {
                   most[part] = y;
-                  winner[part] = x[part];
+                  won[part] = x[part];
                   continue;
                 }
                 Ints larger;
                 Lanes<kLanes>::is_nan(larger, y);  // NaN stays, as in LibTorch
                 larger |= y > most[part];
                 most[part] = larger ? y : most[part];
-                winner[part] = larger ? x[part] : winner[part];
+                winner[part] = larger ? Ints{} + number : winner[part];
+                won[part] = larger ? x[part] : won[part];
               }
             }
             for (int part = 0; part < G::kParts; ++part) {
               const Ints off = most[part] <= 0;
               most[part] = off ? OneFloats{} : most[part];
-              winner[part] = off ? none : winner[part];
+              winner[part] = off ? Ints{} + kNoWinner : winner[part];
               G::round(most[part]);
             }
             const int64_t at = window * in.channels + c;
             G::store(out + at, most, count);
-            if constexpr (kKeepsWinners) G::store(winners + at, winner, count);
+            if constexpr (kKeepsWinners) {
+              G::store(winners + at, winner, count);
+              G::store(winning + at, won, count);
+            }
           }
         });
   }
@@ -146,7 +149,9 @@ struct PoolRow {
 /// Adds up the gradients of windows, and their products with what they reach.
 template <class Value>
 struct SumGradients {
-  const Value *dy, *winners;  ///< (windows, channels)
+  const Value* dy;         ///< (windows, channels)
+  const uint8_t* winners;  ///< the same
+  const Value* winning;    ///< the same
   int64_t windows, channels;
   const float* mean;
   float *sums, *products;  ///< (channels), added to
@@ -163,17 +168,15 @@ struct SumGradients {
           G::load_sums(product, products + c, count);
           for (int64_t window = 0; window < windows; ++window) {
             const int64_t at = window * channels + c;
-            typename G::Floats winner, gradient;
+            typename G::Ints winner;
+            typename G::Floats gradient, x;
             G::load(winner, winners + at, count);
             G::load(gradient, dy + at, count);
+            G::load(x, winning + at, count);
             for (int part = 0; part < G::kParts; ++part) {
-              typename Lanes<kLanes>::Words bits;
-              Lanes<kLanes>::reinterpret(bits, winner[part]);
-              const auto none = bits == kNoWinner;
-              const OneFloats g = none ? OneFloats{} : gradient[part];
-              const OneFloats distance = none ? OneFloats{} : winner[part] - center[part];
+              const OneFloats g = winner[part] == kNoWinner ? OneFloats{} : gradient[part];
               sum[part] += g;
-              product[part] += g * distance;
+              product[part] += g * (x[part] - center[part]);
             }
           }
           G::store_sums(sums + c, sum, count);
@@ -212,20 +215,21 @@ struct ChannelGradients {
 template <class Value>
 struct SpreadGradients {
   WindowRow<Value> in;
-  const Value *dy, *winners;  ///< (windows, channels)
+  const Value* dy;         ///< (windows, channels)
+  const uint8_t* winners;  ///< the same
   ChannelGradients of_channels;
   Value* dx;  ///< as `in.top`
 
   template <int kLanes>
   FULGUR_INLINE void run() const {
     using G = Group<Value, kLanes>;
-    using OneFloats = typename Lanes<kLanes>::Floats;
     each_channels<G::kWidth>(
         in.channels, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
           const ChannelGradients::Loaded<Value, kLanes> channel(of_channels, c, count);
           for (int64_t window = 0; window < in.windows; ++window) {
             const int64_t at = window * in.channels + c;
-            typename G::Floats winner, gradient, of_winner, of_others;
+            typename G::Ints winner;
+            typename G::Floats gradient, of_winner, of_others;
             G::load(winner, winners + at, count);
             G::load(gradient, dy + at, count);
             for (int part = 0; part < G::kParts; ++part) {
@@ -236,12 +240,8 @@ struct SpreadGradients {
               const int64_t place = in.place(window, number) + c;
               typename G::Floats x;
               G::load(x, in.top + place, count);
-              for (int part = 0; part < G::kParts; ++part) {
-                const auto won = x[part] == winner[part];
-                const OneFloats shifted = won ? of_winner[part] : of_others[part];
-                of_winner[part] = won ? of_others[part] : of_winner[part];  // of equal values, the first one has won
-                channel.apply(part, x[part], shifted);
-              }
+              for (int part = 0; part < G::kParts; ++part)
+                channel.apply(part, x[part], winner[part] == number ? of_winner[part] : of_others[part]);
               G::store(dx + place, x, count);
             }
           }

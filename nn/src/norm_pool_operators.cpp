@@ -148,7 +148,7 @@ void batch_statistics_out(const Tensor& images, double eps, Tensor& mean, Tensor
 
 template <bool kKeepsWinners>
 void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
-                   const OptionalTensor& bias, Tensor& pooled, Tensor& winners) {
+                   const OptionalTensor& bias, Tensor& pooled, Tensor& winners, Tensor& winning) {
   check_images(images);
   const Shape shape(images);
   std::vector<float> scale = values_of(weight, shape.channels, 1);
@@ -158,13 +158,15 @@ void norm_pool_out(const Tensor& images, const Tensor& mean, const Tensor& invst
   with_type(images, [&]<class Value>(Value) {
     const auto* const values = read<Value>(images);
     auto* const out = write<Value>(pooled);
-    auto* const chosen = kKeepsWinners ? write<Value>(winners) : nullptr;
+    auto* const chosen = write<uint8_t>(winners);
+    auto* const won = write<Value>(winning);
     const int64_t row = shape.windows() * shape.channels;
     in_parallel(shape.window_rows(), 4 * row, [&](int64_t begin, int64_t end) {
-      for (int64_t y = begin; y < end; ++y)
+      for (int64_t y = begin; y < end; ++y) {
+        const int64_t kept = kKeepsWinners ? y * row : 0;
         run_on_this_processor(PoolRow<Value, kKeepsWinners>{windows_of(values, shape, y), center.data(), scale.data(),
-                                                            offset.data(), out + y * row,
-                                                            kKeepsWinners ? chosen + y * row : nullptr});
+                                                            offset.data(), out + y * row, chosen + kept, won + kept});
+      }
     });
   });
 }
@@ -176,12 +178,13 @@ std::array<std::vector<double>, 2> totals_of(const std::vector<float>& sums, siz
   return totals;
 }
 
-void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const Tensor& winners, const Tensor& mean,
-                             const Tensor& invstd, const OptionalTensor& weight, bool for_images, Tensor& dx,
-                             Tensor& dweight, Tensor& dbias) {
+void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const Tensor& winners, const Tensor& winning,
+                             const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight, bool for_images,
+                             Tensor& dx, Tensor& dweight, Tensor& dbias) {
   check_images(images);
   check_pooled(gradient, images, images.scalar_type(), "the gradient");
-  check_pooled(winners, images, images.scalar_type(), "winners");
+  check_pooled(winners, images, at::kByte, "winners");
+  check_pooled(winning, images, images.scalar_type(), "the values of winners");
   const Shape shape(images);
   const int64_t channels = shape.channels, row = shape.windows() * channels;
   const std::vector<float> center = values_of(mean, channels), deviations = values_of(invstd, channels);
@@ -189,12 +192,14 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
   const int64_t parts = (shape.window_rows() + rows_of_part - 1) / rows_of_part;
   with_type(images, [&]<class Value>(Value) {
     const Value *const values = read<Value>(images), *const dy = read<Value>(gradient);
-    const Value* const chosen = read<Value>(winners);
+    const auto* const chosen = read<uint8_t>(winners);
     std::vector<float> sums(static_cast<size_t>(2 * parts * channels));
+    const Value* const won = read<Value>(winning);
     for_parts(shape.window_rows(), rows_of_part, 2 * row, [&](int64_t part, int64_t begin, int64_t end) {
       float* const own = sums.data() + 2 * part * channels;
-      run_on_this_processor(SumGradients<Value>{dy + begin * row, chosen + begin * row, (end - begin) * shape.windows(),
-                                                channels, center.data(), own, own + channels});
+      run_on_this_processor(SumGradients<Value>{dy + begin * row, chosen + begin * row, won + begin * row,
+                                                (end - begin) * shape.windows(), channels, center.data(), own,
+                                                own + channels});
     });
     const auto [sum, product] = totals_of(sums, static_cast<size_t>(channels));
     // With M values: dx = weight invstd (dy - (x - mean) invstd² product / M - sum / M) (Ioffe and Szegedy 2015,
@@ -243,26 +248,27 @@ Three batch_statistics_on_cpu(const Tensor& images, double eps) {
   return {mean, var, invstd};
 }
 
-std::tuple<Tensor, Tensor> norm_pool_on_cpu(const Tensor& images, const Tensor& mean, const Tensor& invstd,
-                                            const OptionalTensor& weight, const OptionalTensor& bias,
-                                            bool for_gradients) {
+Three norm_pool_on_cpu(const Tensor& images, const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
+                       const OptionalTensor& bias, bool for_gradients) {
   const at::TensorOptions options = images.options().memory_format(at::MemoryFormat::ChannelsLast);
   const std::array<int64_t, 4> sizes{images.size(0), images.size(1), images.size(2) / 2, images.size(3) / 2};
   Tensor pooled = at::empty(sizes, options);
-  Tensor winners = for_gradients ? at::empty(sizes, options) : at::empty({0}, images.options());
-  if (for_gradients)
-    norm_pool_out<true>(images, mean, invstd, weight, bias, pooled, winners);
-  else
-    norm_pool_out<false>(images, mean, invstd, weight, bias, pooled, winners);
-  return {pooled, winners};
+  if (for_gradients) {
+    Tensor winners = at::empty(sizes, options.dtype(at::kByte)), winning = at::empty(sizes, options);
+    norm_pool_out<true>(images, mean, invstd, weight, bias, pooled, winners, winning);
+    return {pooled, winners, winning};
+  }
+  Tensor winners = at::empty({0}, images.options().dtype(at::kByte)), winning = at::empty({0}, images.options());
+  norm_pool_out<false>(images, mean, invstd, weight, bias, pooled, winners, winning);
+  return {pooled, winners, winning};
 }
 
 Three norm_pool_gradients_on_cpu(const Tensor& gradient, const Tensor& images, const Tensor& winners,
-                                 const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
-                                 bool for_images) {
+                                 const Tensor& winning, const Tensor& mean, const Tensor& invstd,
+                                 const OptionalTensor& weight, bool for_images) {
   Tensor dx = for_images ? at::empty_like(images) : at::empty({0}, images.options());
   Tensor dweight = statistic_of(images), dbias = statistic_of(images);
-  norm_pool_gradients_out(gradient, images, winners, mean, invstd, weight, for_images, dx, dweight, dbias);
+  norm_pool_gradients_out(gradient, images, winners, winning, mean, invstd, weight, for_images, dx, dweight, dbias);
   return {dx, dweight, dbias};
 }
 
@@ -270,10 +276,10 @@ TORCH_LIBRARY(fulgur_nn, library) {
   library.def("batch_statistics(Tensor images, float eps) -> (Tensor mean, Tensor var, Tensor invstd)");
   library.def(
       "norm_pool(Tensor images, Tensor mean, Tensor invstd, Tensor? weight, Tensor? bias, bool for_gradients) -> "
-      "(Tensor pooled, Tensor winners)");
+      "(Tensor pooled, Tensor winners, Tensor winning)");
   library.def(
-      "norm_pool_gradients(Tensor gradient, Tensor images, Tensor winners, Tensor mean, Tensor invstd, Tensor? weight, "
-      "bool for_images) -> (Tensor dx, Tensor dweight, Tensor dbias)");
+      "norm_pool_gradients(Tensor gradient, Tensor images, Tensor winners, Tensor winning, Tensor mean, Tensor invstd, "
+      "Tensor? weight, bool for_images) -> (Tensor dx, Tensor dweight, Tensor dbias)");
 }
 
 // The gradients are those of NormMaxPoolRelu, which calls the operations below autograd. Calls from above would cut the
@@ -298,19 +304,20 @@ BatchStatistics batch_statistics(const Tensor& images, double eps) {
   return {mean, var, invstd};
 }
 
-std::tuple<Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics, const Tensor& weight,
-                                     const Tensor& bias, bool for_gradients) {
+std::tuple<Tensor, Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics,
+                                             const Tensor& weight, const Tensor& bias, bool for_gradients) {
   static const auto operation = typed_operator<decltype(norm_pool_on_cpu)>("fulgur_nn::norm_pool");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return operation.call(images, statistics.mean, statistics.invstd, given(weight), given(bias), for_gradients);
 }
 
 std::array<Tensor, 3> norm_pool_gradients(const Tensor& gradient, const Tensor& images, const Tensor& winners,
-                                          const BatchStatistics& statistics, const Tensor& weight, bool for_images) {
+                                          const Tensor& winning, const BatchStatistics& statistics,
+                                          const Tensor& weight, bool for_images) {
   static const auto operation = typed_operator<decltype(norm_pool_gradients_on_cpu)>("fulgur_nn::norm_pool_gradients");
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   auto [dx, dweight, dbias] =
-      operation.call(gradient, images, winners, statistics.mean, statistics.invstd, given(weight), for_images);
+      operation.call(gradient, images, winners, winning, statistics.mean, statistics.invstd, given(weight), for_images);
   return {for_images ? dx : Tensor(), dweight, dbias};
 }
 

@@ -17,14 +17,16 @@ struct BatchStatistics {
 BatchStatistics batch_statistics(const Tensor& images, double eps);
 
 /// Of each window of 2x2 of the normalised images the largest value, or 0 if it is below, (N, C, H / 2, W / 2), and
-/// the value of `images` that it comes from, or a NaN if it is 0: with it, `norm_pool_gradients` need not read the
-/// images for its sums. It is left out (0) unless `for_gradients`. `weight` and `bias` (C) may be undefined.
-std::tuple<Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics, const Tensor& weight,
-                                     const Tensor& bias, bool for_gradients);
+/// for `norm_pool_gradients`, which of its four values this is (uint8; 4 if none), and that value of `images`: with it,
+/// the sums of the backward need not read the images. The last two are empty unless `for_gradients`. `weight` and
+/// `bias` (C) may be undefined.
+std::tuple<Tensor, Tensor, Tensor> norm_pool(const Tensor& images, const BatchStatistics& statistics,
+                                             const Tensor& weight, const Tensor& bias, bool for_gradients);
 
 /// The gradients of images, weight and bias for the gradient of the pooled ones. That of the images is undefined if
 /// it is not wanted; the other two are float32.
 std::array<Tensor, 3> norm_pool_gradients(const Tensor& gradient, const Tensor& images, const Tensor& winners,
-                                          const BatchStatistics& statistics, const Tensor& weight, bool for_images);
+                                          const Tensor& winning, const BatchStatistics& statistics,
+                                          const Tensor& weight, bool for_images);
 
 }  // namespace fulgur::nn

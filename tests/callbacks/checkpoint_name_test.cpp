@@ -55,7 +55,7 @@ TEST_CASE("triggers of ModelCheckpoint exclude each other, and top-k needs a mon
   ranked.save_top_k = 3;
   CHECK_THROWS_WITH(ModelCheckpoint(ranked), ContainsSubstring("needs a monitor"));
   ModelCheckpoint::Options timed;
-  timed.train_time_interval = Interval{.value = 3, .unit = Interval::Unit::epochs};
+  timed.train_time_interval = Interval{3, Interval::Unit::epochs};
   CHECK_THROWS_WITH(ModelCheckpoint(timed), ContainsSubstring("must be a time"));
 }
 

@@ -32,7 +32,7 @@ Names checkpoints(const fs::path& run_dir) {
 
 ModelCheckpoint::Options every(double value, Interval::Unit unit) {
   ModelCheckpoint::Options options;
-  options.every = Interval{.value = value, .unit = unit};
+  options.every = Interval{value, unit};
   options.save_top_k = -1;
   options.filename = "{step}";
   return options;
@@ -163,7 +163,7 @@ TEST_CASE("ModelCheckpoint every: a monitored validation metric is fresh") {
   const std::vector<double> scores{5, 6, 7, 8};
   CHECK(train(options, std::make_shared<Scored>(scores)).names ==
         Names{"step=5-score=5.ckpt", "step=10-score=6.ckpt", "step=15-score=7.ckpt", "step=20-score=8.ckpt"});
-  options.every = Interval{.value = 6, .unit = Interval::Unit::steps};
+  options.every = Interval{6, Interval::Unit::steps};
   const LogLines log;
   CHECK(train(options, std::make_shared<Scored>(scores)).names ==
         Names{"step=10-score=6.ckpt", "step=15-score=7.ckpt", "step=20-score=8.ckpt"});
@@ -187,7 +187,7 @@ TEST_CASE("ModelCheckpoint: a metric in filename that was never logged is a warn
 
 TEST_CASE("ModelCheckpoint: triggers exclude each other, and the error names those that are set") {
   ModelCheckpoint::Options options;
-  options.every = Interval{.value = 8, .unit = Interval::Unit::steps};
+  options.every = Interval{8, Interval::Unit::steps};
   const auto message = [&] { return message_of<ConfigError>([&] { ModelCheckpoint made(options); }); };
   options.every_n_epochs = 2;
   CHECK_THAT(message(), ContainsSubstring("every_n_epochs and every exclude"));
@@ -195,7 +195,7 @@ TEST_CASE("ModelCheckpoint: triggers exclude each other, and the error names tho
   options.every_n_train_steps = 2;
   CHECK_THAT(message(), ContainsSubstring("every_n_train_steps and every exclude"));
   options.every.reset();
-  options.train_time_interval = Interval{.value = 8, .unit = Interval::Unit::seconds};
+  options.train_time_interval = Interval{8, Interval::Unit::seconds};
   CHECK_THAT(message(), ContainsSubstring("every_n_train_steps and train_time_interval exclude"));
   options.every_n_train_steps.reset();
   options.train_time_interval->unit = Interval::Unit::steps;

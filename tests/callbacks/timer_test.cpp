@@ -17,7 +17,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-Interval seconds(double value) { return {.value = value, .unit = Interval::Unit::seconds}; }
+Interval seconds(double value) { return {value, Interval::Unit::seconds}; }
 
 struct Slow : SelfPlanned {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
@@ -121,7 +121,9 @@ TEST_CASE("Timer: a run that fails leaves no stage open, and duration is a time"
   REQUIRE(timer->end_time_s());
   const double elapsed = timer->time_elapsed_s();
   CHECK(timer->time_elapsed_s() == elapsed);
-  CHECK_THAT(message_of<ConfigError>([] { Timer({.duration = Interval{.value = 3, .unit = Interval::Unit::epochs}}); }),
+  CHECK_THAT(message_of<ConfigError>([] {
+               Timer({.duration = Interval{3, Interval::Unit::epochs}});
+             }),
              ContainsSubstring("duration must be a time such as 90min; got '3ep'"));
 }
 

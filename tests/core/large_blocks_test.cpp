@@ -4,12 +4,17 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -35,6 +40,12 @@ int64_t resident_bytes() {
   int64_t size = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> size >> resident;
   return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+int64_t virtual_bytes() {
+  int64_t size = 0;
+  std::ifstream("/proc/self/statm") >> size;
+  return size * ::sysconf(_SC_PAGESIZE);
 }
 
 // Where a tensor of that size lay.
@@ -127,6 +138,77 @@ TEST_CASE("kept blocks are freed if memory is short") {
   CHECK(resident_bytes() - before > 190 * kMiB);
   CHECK_THROWS_AS(bytes(int64_t{1} << 50), c10::Error);
   CHECK(resident_bytes() - before < 100 * kMiB);
+}
+
+TEST_CASE("kept blocks are freed for small tensors, too, if memory is short") {
+  skip_with_address_sanitizer();
+  const Keeping keeping;
+  bytes(200 * kMiB);
+  // In a child, whose address space is limited to 50 MiB more than it has.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlimit limit{};
+    limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(virtual_bytes() + 50 * kMiB);
+    ::setrlimit(RLIMIT_AS, &limit);
+    std::vector<Tensor> tensors;
+    try {
+      for (int i = 0; i < 10; ++i) tensors.push_back(bytes(20 * kMiB));
+    } catch (const c10::Error&) {
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = -1;
+  CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("a child of a fork can allocate large tensors, whatever other threads do") {
+  const Keeping keeping;
+  std::atomic<bool> ends = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      while (!ends) bytes(40 * kMiB);
+    });
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // ends a child that hangs
+      ::_exit(bytes(64 * kMiB).defined() ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_CASE("profilers see what tensors have, not what is kept") {
+  struct Watch final : c10::MemoryReportingInfoBase {
+    int64_t now = 0, peak = 0;
+    void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+      now += size;
+      peak = std::max(peak, now);
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+  };
+  const Keeping keeping;
+  {
+    std::vector<Tensor> tensors;
+    for (int i = 0; i < 3; ++i) tensors.push_back(bytes(300 * kMiB));
+  }
+  const auto watch = std::make_shared<Watch>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, watch);
+  {
+    const Tensor one = bytes(280 * kMiB);  // in a block of 300
+    CHECK(watch->now == 280 * kMiB);
+    const Tensor two = bytes(90 * kMiB);  // for which kept blocks are freed
+    CHECK(watch->now == 370 * kMiB);
+  }
+  CHECK(watch->now == 0);
+  CHECK(watch->peak == 370 * kMiB);
 }
 
 TEST_CASE("threads may allocate and free large tensors at the same time: no two have the same memory") {

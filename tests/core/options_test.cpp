@@ -261,7 +261,7 @@ TEST_CASE("intervals") {
     CHECK(Interval::parse(text)->text() == text);
   }
   CHECK(Interval::parse("90min")->value == 5400);
-  CHECK(Interval{.value = 1e-9, .unit = Interval::Unit::seconds}.text() == "0.000000001s");
+  CHECK(Interval{1e-9, Interval::Unit::seconds}.text() == "0.000000001s");
   for (const char* text : {"", "10", "ep", "-1ep", "1.5st", "2dur", "1 h", "010s", "1d", "1e3st", "1.2.3s"}) {
     INFO(text);
     CHECK_FALSE(Interval::parse(text));

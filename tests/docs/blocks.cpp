@@ -37,6 +37,9 @@ namespace after {
 namespace coming_from_lightning {
 #include "coming_from_lightning.side_by_side.1.inc"
 #include "coming_from_lightning.side_by_side.2.inc"
+void trainer_arguments() {
+#include "coming_from_lightning.trainer_arguments.1.inc"
+}
 }  // namespace coming_from_lightning
 
 namespace adapters {

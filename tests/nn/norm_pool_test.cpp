@@ -242,6 +242,32 @@ TEST_CASE("norm, max pool and ReLU in one take saved tensors in any layout") {
   CHECK(at::equal(one->weight.grad(), other->weight.grad()));
 }
 
+TEST_CASE("norm, max pool and ReLU in one take saved tensors that hooks have rounded, all of them or large ones") {
+  const Tensor x = images({4, 6, 8, 9}), towards = at::randn({4, 6, 4, 4});
+  nn::BatchNorm2d one = layer(6);
+  const Step expected = fused(one, x, towards);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kDouble})
+    for (const int64_t least : {int64_t{0}, x.numel()}) {
+      CAPTURE(type, least);
+      nn::BatchNorm2d other = layer(6);
+      const Step found = step(other, x, towards, [&](nn::BatchNorm2d& norm, const Tensor& in) {
+        const nn::SavedTensorsHooks hooks(
+            [=](const Tensor& tensor) -> std::any {
+              const bool rounds = tensor.is_floating_point() && tensor.numel() >= least;
+              return rounds ? tensor.detach().to(type) : tensor.detach();
+            },
+            [](const std::any& packed) {
+              const Tensor& tensor = std::any_cast<const Tensor&>(packed);
+              return tensor.is_floating_point() ? tensor.to(at::kFloat) : tensor;
+            });
+        return norm->forward_max_pool_relu(in);
+      });
+      CHECK(difference(found.image_gradient, expected.image_gradient) < 2e-2);
+      CHECK(difference(other->weight.grad(), one->weight.grad()) < 2e-2);
+      CHECK(difference(other->bias.grad(), one->bias.grad()) < 1e-5);
+    }
+}
+
 // In double, LibTorch's statistics of equal values are exact.
 TEST_CASE("norm, max pool and ReLU in one normalise equal and tiny values as LibTorch does in double") {
   const auto check = [](const Tensor& x, double eps) {
@@ -294,8 +320,8 @@ TEST_CASE(
     CHECK(at::equal(norm->forward_max_pool_relu(x), expected));
     CHECK_FALSE(at::equal(one, expected));  // by rounding: the comparison above sees which one it is
   }
-  using Pooled = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&,
-                                            const std::optional<Tensor>&, bool);
+  using Pooled = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                    const std::optional<Tensor>&, const std::optional<Tensor>&, bool);
   const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("fulgur_nn::norm_pool", "").typed<Pooled>();
   const Tensor learned = x.detach().clone(kLast).requires_grad_();
   const auto pooled = operation.call(learned, at::zeros({8}), at::ones({8}), {}, {}, true);

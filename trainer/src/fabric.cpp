@@ -11,6 +11,7 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/contracts/module.h"
+#include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/state/let_go.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/state/state_bytes.h"
@@ -90,7 +91,9 @@ bool FabricLoader::advance() {
 }
 
 struct Fabric::Impl {
-  explicit Impl(const FabricOptions& from) : options(trainer_options(from)) {}
+  explicit Impl(const FabricOptions& from) : options(trainer_options(from)) {
+    detail::check_options(options, "trainer");
+  }
 
   TrainerOptions options;
   std::shared_ptr<Strategy> strategy;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "checkpointing/resume.h"
+#include "fulgur/core/options/checked_options.h"
 #include "fulgur/core/state/rng.h"
 #include "fulgur/core/text/log.h"
 #include "loops/evaluation_loop.h"
@@ -79,6 +80,7 @@ ExitCode exit_code_of(std::optional<int> signal, bool saved) {
 }  // namespace
 
 Trainer::Trainer(TrainerOptions options, TrainerComponents components) : impl_(std::make_shared<Impl>()) {
+  detail::check_options(options, "trainer");
   impl_->options = std::move(options);
   impl_->components = std::move(components);
 }

@@ -28,8 +28,7 @@ ConfigError wrong_averaging(const std::string& what) { return ConfigError(cat("[
 
 Interval every_of(const WeightAveraging::Options& options) {
   if (options.every) return *options.every;
-  return options.kind == AveragingKind::ema ? Interval{.value = 1, .unit = Interval::Unit::steps}
-                                            : Interval{.value = 1, .unit = Interval::Unit::epochs};
+  return options.kind == AveragingKind::ema ? Interval{1, Interval::Unit::steps} : Interval{1, Interval::Unit::epochs};
 }
 
 double measured_position(const Interval& interval, const char* option, RunContext& run) {
@@ -79,8 +78,7 @@ WeightAveraging::WeightAveraging(Options options)
       average_(std::make_unique<detail::WeightAverage>(options_.use_buffers)),
       updates_(std::make_unique<detail::UpdateCount>()) {
   check_kind();
-  if (options_.kind == AveragingKind::swa && !options_.start)
-    options_.start = Interval{.value = 0.8, .unit = Interval::Unit::run};
+  if (options_.kind == AveragingKind::swa && !options_.start) options_.start = Interval{0.8, Interval::Unit::run};
 }
 
 WeightAveraging::~WeightAveraging() = default;

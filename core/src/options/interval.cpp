@@ -62,6 +62,14 @@ std::string Interval::text() const {
   return cat(number_text(value / factor), named->name);
 }
 
+Interval::Interval(const char* text) {
+  const std::optional<Interval> parsed = parse(text);
+  if (!parsed)
+    throw ConfigError(cat("'", text, "' is not an interval. Write a number and a unit: ", join(all_units()),
+                          ", as in 90min or 500st."));
+  *this = *parsed;
+}
+
 std::optional<Interval> Interval::parse(std::string_view text) {
   for (const UnitName& unit : kUnits) {
     if (!text.ends_with(unit.name)) continue;

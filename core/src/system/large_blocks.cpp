@@ -2,6 +2,8 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -9,8 +11,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include "fulgur/core/system/huge_pages.h"
 
 namespace fulgur::detail {
 namespace {
@@ -30,25 +30,21 @@ class LargeBlocks final : public c10::Allocator {
     std::vector<Block> dropped;
     {
       const std::lock_guard lock(mutex_);
-      if (on != keeps_) peak_ = in_use_;
       keeps_ = on;
+      peak_ = in_use_;
       if (!on) dropped = std::exchange(kept_, {});
     }
-    for (const Block& block : dropped) free(block);
+    free(dropped);
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes <= kLargestHeapTensor) return inner_->allocate(bytes);
+    if (bytes <= kLargestHeapTensor) return allocate_fresh(bytes);
     if (void* const memory = take(bytes)) return of(memory);
     c10::DataPtr fresh = allocate_fresh(bytes);
-    void* const memory = fresh.get();
-    {
-      const std::lock_guard lock(mutex_);
-      if (!keeps_) return fresh;
-      use({memory, bytes});
-    }
-    advise_huge_pages(memory, bytes);
-    fresh.release_context();
+    const std::lock_guard lock(mutex_);
+    if (!keeps_) return fresh;
+    void* const memory = fresh.release_context();
+    use({memory, bytes});
     return of(memory);
   }
 
@@ -61,18 +57,20 @@ class LargeBlocks final : public c10::Allocator {
     size_t bytes;
   };
 
-  LargeBlocks() : inner_(c10::GetDefaultCPUAllocator()) {}
+  LargeBlocks() : inner_(c10::GetDefaultCPUAllocator()) {
+    // The child of a fork must not find the mutex locked by a thread that it does not have.
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] { instance().mutex_.unlock(); });
+  }
 
   static c10::DataPtr of(void* memory) { return {memory, memory, &release, c10::Device(c10::kCPU)}; }
 
   // Also of small blocks, for raw_deallocate.
   static void release(void* memory) { instance().give_back(memory); }
 
-  // What LibTorch's profiler knows of memory comes from the inner allocator, which does not see that kept blocks are
-  // free; so they are reported here.
-  void free(const Block& block) const {
-    c10::profiledCPUMemoryReporter().New(block.memory, block.bytes);
-    inner_->raw_deallocate(block.memory);
+  // LibTorch's profilers see a kept block as free: it is reported when it is kept and when it is taken again.
+  static void free(const std::vector<Block>& blocks) {
+    for (const Block& block : blocks) c10::free_cpu(block.memory);
   }
 
   // A kept block that is at most an eighth too large, the smallest of them, or nullptr. Without one, kept blocks are
@@ -96,8 +94,8 @@ class LargeBlocks final : public c10::Allocator {
         while (!kept_.empty() && kept_bytes() + in_use_ + bytes > most) drop_oldest(dropped);
       }
     }
-    for (const Block& block : dropped) free(block);
-    if (found.memory != nullptr) c10::profiledCPUMemoryReporter().New(found.memory, found.bytes);
+    free(dropped);
+    if (found.memory != nullptr) c10::profiledCPUMemoryReporter().New(found.memory, bytes);
     return found.memory;
   }
 
@@ -112,7 +110,7 @@ class LargeBlocks final : public c10::Allocator {
         dropped = std::exchange(kept_, {});
       }
       if (dropped.empty()) throw;
-      for (const Block& block : dropped) free(block);
+      free(dropped);
     }
     return inner_->allocate(bytes);
   }
@@ -120,7 +118,7 @@ class LargeBlocks final : public c10::Allocator {
   void give_back(void* memory) {
     std::vector<Block> dropped;
     const bool is_kept = put_back(memory, dropped);
-    for (const Block& block : dropped) free(block);
+    free(dropped);
     if (!is_kept) inner_->raw_deallocate(memory);
   }
 

@@ -204,7 +204,7 @@ TEST_CASE("a save that waits for a validation is not lost by a resume before it"
 TEST_CASE("train_time_interval saves when the time has passed") {
   TemporaryFolder folder;
   ModelCheckpoint::Options options;
-  options.train_time_interval = Interval{.value = 1e-9, .unit = Interval::Unit::seconds};
+  options.train_time_interval = Interval{1e-9, Interval::Unit::seconds};
   options.save_top_k = -1;
   const Trained run = train(options, {1, 1}, quiet(folder));
   CHECK(run.files == std::set<std::string>{"epoch=0-step=1.ckpt", "epoch=0-step=2.ckpt", "epoch=1-step=3.ckpt",

@@ -266,9 +266,7 @@ TEST_CASE("a stop and a signal in an epoch's last batch leave the validation bef
     };
     return hooks;
   };
-  const auto rare = [](TrainerOptions& options) {
-    options.val_check_interval = Interval{.value = 35, .unit = Interval::Unit::steps};
-  };
+  const auto rare = [](TrainerOptions& options) { options.val_check_interval = Interval{35, Interval::Unit::steps}; };
   const TemporaryFolder folder, quiet_folder;
   fit(quiet_folder, {.change = with(stopping(false), rare)});
   CHECK(fit(folder, {.change = with(stopping(true), rare)}).stop_reason == "signal 15");
@@ -483,7 +481,7 @@ TEST_CASE("a resume from a copied checkpoint that trains nothing leaves a checkp
 
 TEST_CASE("a save that is due at an epoch's end is made by the process that ends the epoch") {
   ModelCheckpoint::Options saving;
-  saving.every = Interval{.value = 1, .unit = Interval::Unit::epochs};
+  saving.every = Interval{1, Interval::Unit::epochs};
   saving.save_top_k = -1;
   saving.monitor = "val_loss";
   const auto signalling = [] {

@@ -16,6 +16,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/system/parked_threads.h"
+#include "fulgur/trainer/fabric.h"
 #include "support/busy_processes.h"
 #include "support/busy_threads.h"
 #include "support/counted_lines.h"
@@ -511,6 +512,47 @@ TEST_CASE("a fit without optimizer, without data, with two optimizers is refused
   CHECK_THROWS_WITH(Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data()),
                     ContainsSubstring("both"));
   CHECK(Trainer(quiet(folder), components).fit(std::make_shared<BoringModule>(), regression_data()).global_step == 10);
+}
+
+TEST_CASE("options that are set in C++ are checked when a Trainer or a Fabric is made, as those of a config are") {
+  const auto refused = [](const char* option, const auto& set) {
+    CAPTURE(option);
+    TrainerOptions options;
+    set(options);
+    CHECK_THAT(message_of<ConfigError>([&] { Trainer{options}; }), ContainsSubstring(cat("trainer.", option)));
+  };
+  refused("accumulate_grad_batches", [](TrainerOptions& o) { o.accumulate_grad_batches = 0; });
+  refused("check_val_every_n_epoch", [](TrainerOptions& o) { o.check_val_every_n_epoch = 0; });
+  refused("num_threads", [](TrainerOptions& o) { o.num_threads = -3; });
+  refused("max_epochs", [](TrainerOptions& o) { o.max_epochs = -5; });
+  refused("limit_train_batches", [](TrainerOptions& o) { o.limit_train_batches = 1.5; });
+  refused("limit_val_batches", [](TrainerOptions& o) { o.limit_val_batches = -0.5; });
+  refused("gradient_clip_val", [](TrainerOptions& o) { o.gradient_clip_val = -1.0; });
+  refused("float32_matmul_precision", [](TrainerOptions& o) { o.float32_matmul_precision = "hi"; });
+  refused("max_steps", [](TrainerOptions& o) { o.max_steps = -7; });
+  refused("fast_dev_run", [](TrainerOptions& o) { o.fast_dev_run = -2; });
+  refused("logger", [](TrainerOptions& o) { o.logger = "NoLogger"; });
+  refused("strategy", [](TrainerOptions& o) { o.strategy = "none"; });
+  CHECK_THAT(message_of<ConfigError>([] { Fabric({.num_nodes = 0}); }), ContainsSubstring("trainer.num_nodes"));
+  CHECK_NOTHROW(Trainer(TrainerOptions()));
+}
+
+TEST_CASE("options take texts in C++, and no null pointer") {
+  TrainerOptions options;
+  options.max_time = "10min";
+  CHECK(options.max_time->value == 600);
+  options.val_check_interval = "500st";
+  CHECK(options.val_check_interval.interval->unit == Interval::Unit::steps);
+  CHECK_THAT(message_of<ConfigError>([&] { options.max_time = "00:00:10:00"; }), ContainsSubstring("90min"));
+  options.strategy = "ddp";
+  CHECK(options.strategy.class_path() == "ddp");
+  options.logger = std::string("CsvLogger");
+  CHECK(options.logger.loggers.at(0).class_path() == "CsvLogger");
+  options.fast_dev_run = size_t{3};
+  CHECK(options.fast_dev_run.batches == 3);
+  STATIC_CHECK_FALSE(std::is_assignable_v<LoggerChoice&, std::nullptr_t>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<Spec<Strategy>&, std::nullptr_t>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<FastDevRun&, char>);
 }
 
 }  // namespace trainer_options_effect_test

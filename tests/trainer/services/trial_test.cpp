@@ -78,7 +78,7 @@ TEST_CASE("trial: the batch size is the one that is tried, not the one that the 
   const TemporaryFolder folder;
   const auto grows = [] {
     BatchSizeScheduler::Options options;
-    options.every = Interval{.value = 1, .unit = Interval::Unit::epochs};
+    options.every = Interval{1, Interval::Unit::epochs};
     options.max = 8;
     return std::make_shared<Bringing>(CallbackList{std::make_shared<BatchSizeScheduler>(options)});
   };

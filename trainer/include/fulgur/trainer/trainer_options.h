@@ -1,6 +1,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
@@ -64,6 +65,8 @@ struct FULGUR_API LoggerChoice {
   LoggerChoice(B on) : enabled(on) {}
   LoggerChoice(Spec<Logger> logger) { loggers.push_back(std::move(logger)); }
   LoggerChoice(const char* class_path) : LoggerChoice(Spec<Logger>(class_path)) {}
+  LoggerChoice(std::string class_path) : LoggerChoice(Spec<Logger>(std::move(class_path))) {}
+  LoggerChoice(std::nullptr_t) = delete;
   /// None if the list is empty.
   LoggerChoice(std::vector<Spec<Logger>> list) : enabled(!list.empty()), loggers(std::move(list)) {}
   LoggerChoice(std::initializer_list<Spec<Logger>> list) : LoggerChoice(std::vector<Spec<Logger>>(list)) {}
@@ -81,10 +84,8 @@ struct FULGUR_API FastDevRun {
   int64_t batches = 0;  ///< 0 if off
   FastDevRun() = default;
   /// One batch if true. Not from a pointer, such as a text.
-  template <std::same_as<bool> B>
-  FastDevRun(B on) : batches(on ? 1 : 0) {}
-  FastDevRun(int n) : batches(n) {}
-  FastDevRun(int64_t n) : batches(n) {}
+  template <std::integral N>
+  requires(!std::same_as<N, char>) FastDevRun(N n) : batches(static_cast<int64_t>(n)) {}
 };
 
 template <>
@@ -137,6 +138,7 @@ struct FULGUR_API ValCheckInterval {
   ValCheckInterval(int64_t n) : batches(n) {}
   ValCheckInterval(double fraction) : batches(fraction) {}
   ValCheckInterval(Interval every) : interval(every) {}
+  ValCheckInterval(const char* text) : ValCheckInterval(Interval(text)) {}
   /// True if validation runs once, at the end of each epoch.
   bool at_epoch_end() const { return !interval && !batches.count && batches.fraction == 1.0; }
 };

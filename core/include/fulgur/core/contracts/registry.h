@@ -1,6 +1,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -234,6 +235,7 @@ class Spec : public ComponentSpec {
   /// The class of that name, with its default options: `options.strategy = "ddp"`.
   Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
   Spec(const char* class_path) : Spec(std::string(class_path)) {}
+  Spec(std::nullptr_t) = delete;
   /// The class T, which is registered as `class_path`, with options: `Spec<Optimizer>::of<AdamW>("AdamW", {.lr =
   /// 0.01})`. Throws a ConfigError if that class is unknown or has other options.
   template <class T>

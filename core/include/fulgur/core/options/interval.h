@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,6 +37,12 @@ struct FULGUR_API Interval {
   };  ///< ep, st, sa, tok, s|min|h, dur (fraction of the run)
   double value = 0;
   Unit unit = Unit::steps;
+
+  Interval() = default;
+  Interval(double number, Unit of) : value(number), unit(of) {}
+  /// `options.max_time = "10min"`. Throws a ConfigError if the text is not an interval.
+  Interval(const char* text);
+  Interval(std::nullptr_t) = delete;
   std::string text() const;
   /// Nullopt if `text` is not an interval.
   static std::optional<Interval> parse(std::string_view text);
@@ -51,6 +58,7 @@ struct FULGUR_API Length {
   Length(int64_t n) : count(n) {}
   Length(int n) : count(n) {}
   Length(Interval length) : interval(length) {}
+  Length(const char* text) : Length(Interval(text)) {}
 };
 
 }  // namespace fulgur
