@@ -112,11 +112,12 @@ TEST_CASE("stop_after: bad values, and a fit without checkpoints") {
   CHECK(read("{stop_after: 500st}").stop_after->value == 500);
   CHECK_THROWS_WITH(read("{stop_after: 3min}"), ContainsSubstring("the unit must be one of ep, st"));
   TrainerOptions options = quiet(folder);
-  for (const Interval& bad : {Interval{0, kEpochs}, Interval{1.5, kEpochs}, Interval{3, Interval::Unit::seconds}}) {
-    options.stop_after = bad;
-    CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<OneCycle>(), regression_data()),
-                      ContainsSubstring("whole number of epochs or steps"));
-  }
+  const auto refused = [&](const Interval& length, const char* why) {
+    options.stop_after = length;
+    CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<OneCycle>(), regression_data()), ContainsSubstring(why));
+  };
+  for (const double epochs : {0.0, 1.5}) refused(Interval(epochs, kEpochs), "whole number of epochs or steps");
+  refused("3s", "the unit must be one of ep, st");
   options.stop_after = Interval{1, kEpochs};
   options.enable_checkpointing = false;
   CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<OneCycle>(), regression_data()),

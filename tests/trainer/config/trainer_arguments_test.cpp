@@ -110,7 +110,7 @@ TEST_CASE("max_time ends a fit, over all parts of a resumed one") {
   CHECK(again->train == 0);
   CHECK(second.stop_reason == "max_time");
   options.max_time = Interval{3, Interval::Unit::epochs};
-  CHECK_THROWS_WITH(fit(options), ContainsSubstring("the limit must be a time"));
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("the unit must be one of s, min, h"));
   CHECK_THROWS_WITH(from_yaml("{max_time: 3ep}"), ContainsSubstring("the unit must be one of s, min, h"));
   CHECK_THROWS_WITH(from_yaml("{max_time: 90}"), ContainsSubstring("write the unit too: 90s"));
   CHECK_THROWS_WITH(from_yaml("{max_time: '00:12:00:00'}"), ContainsSubstring("write a duration with its unit"));

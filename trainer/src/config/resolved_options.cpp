@@ -70,8 +70,6 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn, in
 }
 
 void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
-  require(!max_time || max_time->unit == Interval::Unit::seconds,
-          "[trainer.max_time] the limit must be a time in s, min or h; got ", max_time ? max_time->text() : "", ".");
   require(!min_epochs || !epoch_limit || *min_epochs <= *epoch_limit,
           "[trainer.min_epochs] must not be above max_epochs; got ", min_epochs.value_or(0), " and ",
           epoch_limit.value_or(0), ".");
