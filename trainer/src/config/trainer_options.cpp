@@ -176,9 +176,8 @@ ConfigNode FieldTraits<ValCheckInterval>::write(const ValCheckInterval& value) {
 void AllocatorOptions::fields(Fields& f) {
   f(keep_freed_memory, "keep_freed_memory",
     "malloc keeps up to 1 GiB of memory freed by CPU tensors, and Fulgur up to 1 GiB in blocks above 32 MiB, instead "
-    "of "
-    "returning pages to the system and faulting them in again. false: blocks of at least 1 MiB are returned at once, "
-    "which takes time in each step. malloc's own environment variables take precedence for what malloc keeps.");
+    "of returning pages to the system and faulting them in again. false: blocks of at least 1 MiB are returned at "
+    "once, which takes time in each step. malloc's own environment variables take precedence for what malloc keeps.");
   f(cuda, "cuda",
     "Settings of the CUDA allocator, in the syntax of PYTORCH_CUDA_ALLOC_CONF, which they replace: "
     "expandable_segments:True,max_split_size_mb:128.");
