@@ -69,7 +69,11 @@ void CapturedProgram::Parts::call(ReplayCall& one) {
 
 void CapturedProgram::Parts::run() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (ReplayCall& one : lowered.calls) call(one);
+  for (ReplayCall& one : lowered.calls) {
+    call(one);
+    for (c10::StorageImpl* const storage : one.released)
+      storage->set_data_ptr_noswap(at::DataPtr(nullptr, c10::Device(c10::kCPU)));
+  }
 }
 
 // Nothing is exchanged: the exchanges get what those of the recorded step got.
@@ -161,7 +165,7 @@ void CapturedProgram::prepare() {
                     p.raw.refusals.front().text(), "."));
   p.keep_results();
   p.lowered = detail::lower(p.raw.calls, p.uses, p.options);
-  p.memory = detail::plan_memory(p.raw.calls, p.uses, p.lowered, p.options.plan_memory);
+  p.memory = detail::plan_memory(p.raw.calls.size(), p.lowered, p.options.plan_memory);
   p.prepared = true;
 }
 
@@ -218,7 +222,7 @@ CaptureSummary CapturedProgram::summary() const {
     ++(call.direct ? summary.typed : summary.boxed);
     if (!call.exchanged.empty()) ++summary.exchanged;
   }
-  summary.constants = static_cast<int64_t>(p.lowered.constants.size());
+  summary.constants = p.lowered.constant_calls;
   summary.planned_bytes = p.memory.planned_bytes;
   summary.separate_bytes = p.memory.separate_bytes;
   summary.peak_live_bytes = p.memory.peak_live_bytes;

@@ -9,16 +9,12 @@
 #include "host_writes.h"
 #include "operator_rules.h"
 #include "out_overload.h"
+#include "reused_memory.h"
 
 namespace fulgur::detail {
 namespace {
 
 using c10::IValue;
-
-bool is_whole_memory(const Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() && tensor.storage_offset() == 0 &&
-         tensor.nbytes() == tensor.storage().nbytes();
-}
 
 // What a call makes.
 struct Made {
@@ -51,8 +47,8 @@ bool never_changes(const RecordedCall& call, const StorageUses& uses) {
 }
 
 // `zeros` becomes zero_, `clone` becomes copy_.
-bool simplify_maker(const RecordedCall& call, const std::vector<Tensor>& outputs, ReplayCall& replayed) {
-  const std::string_view name = call.op.operator_name().name;
+bool simplify_maker(const std::vector<Tensor>& outputs, ReplayCall& replayed) {
+  const std::string_view name = replayed.op.operator_name().name;
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   if (outputs.size() != 1) return false;
   if (name == "aten::zeros" || name == "aten::zeros_like" || name == "aten::new_zeros") {
@@ -64,14 +60,14 @@ bool simplify_maker(const RecordedCall& call, const std::vector<Tensor>& outputs
   }
   if (name == "aten::clone" || name == "aten::_to_copy") {
     replayed.op = dispatcher.findSchemaOrThrow("aten::copy_", "");
-    replayed.arguments = {outputs[0], call.arguments[0].toTensor(), false};
+    replayed.arguments = {outputs[0], replayed.arguments[0].toTensor(), false};
     return true;
   }
   return false;
 }
 
 // A counter that grows by a number of the host.
-std::unique_ptr<DirectCall> increment_of(const RecordedCall& call) {
+std::unique_ptr<DirectCall> increment_of(const ReplayCall& call) {
   if (name_of(call.op) != "aten::add_.Tensor") return nullptr;
   const Tensor &to = call.arguments[0].toTensor(), &by = call.arguments[1].toTensor();
   if (to.dim() != 0 || to.scalar_type() != at::kFloat || by.dim() != 0 || !is_wrapped_number(by) ||
@@ -111,28 +107,33 @@ std::vector<Tensor> results_to_exchange(const RecordedCall& call) {
 
 Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, const RecordOptions& options) {
   Lowered lowered;
+  lowered.made = made_memories(uses);
+  ReusedMemory reused(lowered.made);
   for (size_t k = 0; k < calls.size(); ++k) {
     const RecordedCall& call = calls[k];
     if (call.kind == CallKind::view || call.kind == CallKind::allocate) continue;
-    ReplayCall replayed{call.op, call.arguments, {}, nullptr, k};
+    ReplayCall replayed{call.op, {}, {}, nullptr, k, {}};
+    for (const IValue& argument : call.arguments) replayed.arguments.push_back(reused.placed(argument));
     if (call.kind == CallKind::makes) {
       if (never_changes(call, uses)) {
-        lowered.constants.push_back(k);
+        ++lowered.constant_calls;
+        each_result(call, [&](const Tensor& tensor) { lowered.constants.insert(storage_of(tensor)); });
         continue;
       }
       const Made made = made_by(call);
-      const bool simplified = options.simplify && !made.has_others && simplify_maker(call, made.outputs, replayed);
+      const bool simplified = options.simplify && !made.has_others && simplify_maker(made.outputs, replayed);
       if (!simplified) {
         const auto overload = made.has_others ? std::nullopt : out_overload(call.op);
         if (overload && out_gives_same_bits(call, *overload, made.outputs)) {
           replayed.op = *overload;
-          for (const Tensor& output : made.outputs) replayed.arguments.emplace_back(output);
+          if (options.plan_memory) reused.try_reuse(call, k, *overload, made.outputs, lowered.constants);
+          for (const Tensor& output : made.outputs) replayed.arguments.emplace_back(reused.placed(output));
         } else {
           replayed.exchanged = results_to_exchange(call);
         }
       }
     } else if (options.simplify) {
-      replayed.direct = increment_of(call);
+      replayed.direct = increment_of(replayed);
     }
     if (!options.typed_calls) {
       replayed.direct.reset();
@@ -142,6 +143,7 @@ Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, c
     }
     lowered.calls.push_back(std::move(replayed));
   }
+  reused.free_replaced();
   return lowered;
 }
 

@@ -46,33 +46,40 @@ int64_t peak_of(const std::vector<Block>& blocks, size_t calls) {
   return peak;
 }
 
+void free_after_last_use(const std::unordered_set<c10::StorageImpl*>& exchanged, Lowered& lowered) {
+  for (c10::StorageImpl* const storage : exchanged) {
+    const MadeMemory& made = lowered.made.at(storage);
+    if (made.is_shared) continue;
+    const auto later = std::ranges::upper_bound(lowered.calls, made.last, {}, &ReplayCall::recorded);
+    std::prev(later)->released.push_back(storage);
+  }
+}
+
 void release_share(void* share) { delete static_cast<std::shared_ptr<c10::DataPtr>*>(share); }
 
 }  // namespace
 
-MemoryPlan plan_memory(const std::vector<RecordedCall>& calls, const StorageUses& uses, const Lowered& lowered,
-                       bool move) {
-  std::unordered_set<c10::StorageImpl*> separate;
-  for (const size_t k : lowered.constants)
-    each_result(calls[k], [&separate](const Tensor& tensor) { separate.insert(storage_of(tensor)); });
+MemoryPlan plan_memory(size_t calls, Lowered& lowered, bool move) {
+  std::unordered_set<c10::StorageImpl*> exchanged;
   for (const ReplayCall& call : lowered.calls)
     for (const Tensor& tensor : call.exchanged)
-      if (tensor.defined()) separate.insert(storage_of(tensor));
+      if (tensor.defined()) exchanged.insert(storage_of(tensor));
+  if (move) free_after_last_use(exchanged, lowered);
 
   std::vector<Block> blocks;
-  for (const auto& [storage, use] : uses)
-    if (use.is_made && storage->nbytes() > 0)
-      blocks.push_back({storage, 0, rounded(storage->nbytes()), use.first, use.last, use.number});
+  for (const auto& [storage, made] : lowered.made)
+    if (made.size > 0) blocks.push_back({storage, 0, rounded(made.size), made.first, made.last, made.number});
   // Large ones first; the numbers make the plan the same in each process.
   std::ranges::sort(blocks, [](const Block& one, const Block& other) {
     return one.size != other.size ? one.size > other.size : one.number < other.number;
   });
   MemoryPlan plan;
-  plan.peak_live_bytes = peak_of(blocks, calls.size());
+  plan.peak_live_bytes = peak_of(blocks, calls);
   std::vector<Block> placed;
   size_t end = 0;
   for (Block& block : blocks) {
-    if (!move || uses.at(block.storage).is_shared() || separate.contains(block.storage)) {
+    if (!move || lowered.made.at(block.storage).is_shared || exchanged.contains(block.storage) ||
+        lowered.constants.contains(block.storage)) {
       plan.separate_bytes += static_cast<int64_t>(block.size);
       continue;
     }

@@ -83,6 +83,13 @@ bool may_be_composite(const c10::OperatorHandle& op) {
           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional));
 }
 
+std::optional<ReusableArgument> reusable_argument(const c10::OperatorHandle& op) {
+  const std::string name = name_of(op);
+  if (name == "fulgur_nn::norm_pool_gradients") return ReusableArgument{.argument = 1, .result = 0};
+  if (name == "aten::threshold_backward") return ReusableArgument{.argument = 0, .result = 0};
+  return std::nullopt;
+}
+
 std::optional<std::string> why_refused(const RecordedCall& call) {
   if (reads_values(call)) return "it reads a tensor's values on the host, or the shape of its result depends on them";
   if (changes_memory(call.op)) return "it changes the memory of its argument";

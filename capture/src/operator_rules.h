@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,12 @@ bool reads_metadata(const c10::OperatorHandle& op);
 /// Whether the kernel for CPU consists of calls of other operations: always, or in general, so that it must be tried.
 bool always_composite(const c10::OperatorHandle& op);
 bool may_be_composite(const c10::OperatorHandle& op);
+/// A result each of whose values is computed from the value at its place in an argument, which the kernel reads first:
+/// both can have the same memory if the argument is not used later.
+struct ReusableArgument {
+  size_t argument, result;
+};
+std::optional<ReusableArgument> reusable_argument(const c10::OperatorHandle& op);
 /// Why the call cannot be replayed.
 std::optional<std::string> why_refused(const RecordedCall& call);
 

@@ -67,7 +67,7 @@ std::optional<c10::OperatorHandle> out_overload(const c10::OperatorHandle& op) {
 }
 
 bool out_gives_same_bits(const RecordedCall& call, const c10::OperatorHandle& overload,
-                         const std::vector<Tensor>& outputs) {
+                         const std::vector<Tensor>& outputs, const std::optional<ReusableArgument>& reused) {
   SavedState before;
   for (const c10::IValue& value : call.arguments)
     if (value.isGenerator()) return false;
@@ -85,10 +85,12 @@ bool out_gives_same_bits(const RecordedCall& call, const c10::OperatorHandle& ov
     before.restore();
     std::vector<Tensor> given;
     std::vector<const void*> memory;
-    for (const Tensor& output : outputs) {
-      Tensor fresh = at::empty_strided(output.sizes(), output.strides(), output.options());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Tensor fresh = at::empty_strided(outputs[i].sizes(), outputs[i].strides(), outputs[i].options());
       // Values that a kernel would notice if it read them.
       if (fresh.nbytes() > 0) std::memset(fresh.mutable_data_ptr(), 0xA5, fresh.storage().nbytes());
+      if (reused && reused->result == i)
+        into[reused->argument] = fresh.copy_(call.arguments[reused->argument].toTensor());
       memory.push_back(fresh.const_data_ptr());
       into.emplace_back(fresh);
       given.push_back(std::move(fresh));

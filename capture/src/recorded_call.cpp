@@ -40,6 +40,11 @@ c10::StorageImpl* storage_of(const Tensor& tensor) {
 
 bool is_wrapped_number(const Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
 
+bool is_whole_memory(const Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && tensor.storage_offset() == 0 &&
+         tensor.nbytes() == tensor.storage().nbytes();
+}
+
 bool is_borrowed(const c10::StorageImpl& storage) {
   return storage.nbytes() > 0 && storage.device().is_cpu() && storage.data() && !storage.data_ptr().get_context();
 }

@@ -33,6 +33,8 @@ c10::IValue frozen(const c10::IValue& value);
 /// nullptr for a tensor without storage.
 c10::StorageImpl* storage_of(const Tensor& tensor);
 bool is_wrapped_number(const Tensor& tensor);
+/// Whether the tensor uses all bytes of its storage, each once.
+bool is_whole_memory(const Tensor& tensor);
 /// Whether something else owns the memory, as for from_blob without a deleter.
 bool is_borrowed(const c10::StorageImpl& storage);
 

@@ -241,28 +241,71 @@ void norm_pool_gradients_out(const Tensor& gradient, const Tensor& images, const
 Tensor statistic_of(const Tensor& images) { return at::empty({images.size(1)}, images.options().dtype(at::kFloat)); }
 
 using Three = std::tuple<Tensor, Tensor, Tensor>;
+using ThreeGiven = std::tuple<Tensor&, Tensor&, Tensor&>;
 
+void check_statistic(const Tensor& statistic, const Tensor& images) {
+  TORCH_CHECK(statistic.scalar_type() == at::kFloat && statistic.is_contiguous() &&
+                  statistic.sizes() == at::IntArrayRef({images.size(1)}),
+              "results must be float32 with a value for each channel");
+}
+void check_empty(const Tensor& tensor) {
+  TORCH_CHECK(tensor.numel() == 0, "a result that is not computed must be empty");
+}
+
+ThreeGiven batch_statistics_out_on_cpu(const Tensor& images, double eps, Tensor& mean, Tensor& var, Tensor& invstd) {
+  for (const Tensor* const statistic : {&mean, &var, &invstd}) check_statistic(*statistic, images);
+  batch_statistics_out(images, eps, mean, var, invstd);
+  return {mean, var, invstd};
+}
 Three batch_statistics_on_cpu(const Tensor& images, double eps) {
   Tensor mean = statistic_of(images), var = statistic_of(images), invstd = statistic_of(images);
   batch_statistics_out(images, eps, mean, var, invstd);
   return {mean, var, invstd};
 }
 
+ThreeGiven norm_pool_out_on_cpu(const Tensor& images, const Tensor& mean, const Tensor& invstd,
+                                const OptionalTensor& weight, const OptionalTensor& bias, bool for_gradients,
+                                Tensor& pooled, Tensor& winners, Tensor& winning) {
+  check_pooled(pooled, images, images.scalar_type(), "the result");
+  if (for_gradients) {
+    check_pooled(winners, images, at::kByte, "winners");
+    check_pooled(winning, images, images.scalar_type(), "the values of winners");
+    norm_pool_out<true>(images, mean, invstd, weight, bias, pooled, winners, winning);
+  } else {
+    check_empty(winners);
+    check_empty(winning);
+    norm_pool_out<false>(images, mean, invstd, weight, bias, pooled, winners, winning);
+  }
+  return {pooled, winners, winning};
+}
 Three norm_pool_on_cpu(const Tensor& images, const Tensor& mean, const Tensor& invstd, const OptionalTensor& weight,
                        const OptionalTensor& bias, bool for_gradients) {
   const at::TensorOptions options = images.options().memory_format(at::MemoryFormat::ChannelsLast);
   const std::array<int64_t, 4> sizes{images.size(0), images.size(1), images.size(2) / 2, images.size(3) / 2};
   Tensor pooled = at::empty(sizes, options);
-  if (for_gradients) {
-    Tensor winners = at::empty(sizes, options.dtype(at::kByte)), winning = at::empty(sizes, options);
-    norm_pool_out<true>(images, mean, invstd, weight, bias, pooled, winners, winning);
-    return {pooled, winners, winning};
-  }
-  Tensor winners = at::empty({0}, images.options().dtype(at::kByte)), winning = at::empty({0}, images.options());
-  norm_pool_out<false>(images, mean, invstd, weight, bias, pooled, winners, winning);
-  return {pooled, winners, winning};
+  Tensor winners = for_gradients ? at::empty(sizes, options.dtype(at::kByte))
+                                 : at::empty({0}, images.options().dtype(at::kByte)),
+         winning = for_gradients ? at::empty(sizes, options) : at::empty({0}, images.options());
+  return norm_pool_out_on_cpu(images, mean, invstd, weight, bias, for_gradients, pooled, winners, winning);
 }
 
+// `dx` may have the memory of the images.
+ThreeGiven norm_pool_gradients_out_on_cpu(const Tensor& gradient, const Tensor& images, const Tensor& winners,
+                                          const Tensor& winning, const Tensor& mean, const Tensor& invstd,
+                                          const OptionalTensor& weight, bool for_images, Tensor& dx, Tensor& dweight,
+                                          Tensor& dbias) {
+  if (for_images) {
+    TORCH_CHECK(dx.scalar_type() == images.scalar_type() && dx.sizes() == images.sizes() &&
+                    dx.is_contiguous(at::MemoryFormat::ChannelsLast),
+                "the gradient of the images must be as the images");
+  } else {
+    check_empty(dx);
+  }
+  check_statistic(dweight, images);
+  check_statistic(dbias, images);
+  norm_pool_gradients_out(gradient, images, winners, winning, mean, invstd, weight, for_images, dx, dweight, dbias);
+  return {dx, dweight, dbias};
+}
 Three norm_pool_gradients_on_cpu(const Tensor& gradient, const Tensor& images, const Tensor& winners,
                                  const Tensor& winning, const Tensor& mean, const Tensor& invstd,
                                  const OptionalTensor& weight, bool for_images) {
@@ -275,24 +318,38 @@ Three norm_pool_gradients_on_cpu(const Tensor& gradient, const Tensor& images, c
 TORCH_LIBRARY(fulgur_nn, library) {
   library.def("batch_statistics(Tensor images, float eps) -> (Tensor mean, Tensor var, Tensor invstd)");
   library.def(
+      "batch_statistics.out(Tensor images, float eps, *, Tensor(a!) mean, Tensor(b!) var, Tensor(c!) invstd) -> "
+      "(Tensor(a!), Tensor(b!), Tensor(c!))");
+  library.def(
       "norm_pool(Tensor images, Tensor mean, Tensor invstd, Tensor? weight, Tensor? bias, bool for_gradients) -> "
       "(Tensor pooled, Tensor winners, Tensor winning)");
   library.def(
+      "norm_pool.out(Tensor images, Tensor mean, Tensor invstd, Tensor? weight, Tensor? bias, bool for_gradients, *, "
+      "Tensor(a!) pooled, Tensor(b!) winners, Tensor(c!) winning) -> (Tensor(a!), Tensor(b!), Tensor(c!))");
+  library.def(
       "norm_pool_gradients(Tensor gradient, Tensor images, Tensor winners, Tensor winning, Tensor mean, Tensor invstd, "
       "Tensor? weight, bool for_images) -> (Tensor dx, Tensor dweight, Tensor dbias)");
+  library.def(
+      "norm_pool_gradients.out(Tensor gradient, Tensor images, Tensor winners, Tensor winning, Tensor mean, "
+      "Tensor invstd, Tensor? weight, bool for_images, *, Tensor(a!) dx, Tensor(b!) dweight, Tensor(c!) dbias) -> "
+      "(Tensor(a!), Tensor(b!), Tensor(c!))");
 }
 
 // The gradients are those of NormMaxPoolRelu, which calls the operations below autograd. Calls from above would cut the
 // graph without a word.
 TORCH_LIBRARY_IMPL(fulgur_nn, Autograd, library) {
-  for (const char* name : {"batch_statistics", "norm_pool", "norm_pool_gradients"})
+  for (const char* name : {"batch_statistics", "batch_statistics.out", "norm_pool", "norm_pool.out",
+                           "norm_pool_gradients", "norm_pool_gradients.out"})
     library.impl(name, torch::autograd::autogradNotImplementedFallback());
 }
 
 TORCH_LIBRARY_IMPL(fulgur_nn, CPU, library) {
   library.impl("batch_statistics", &batch_statistics_on_cpu);
+  library.impl("batch_statistics.out", &batch_statistics_out_on_cpu);
   library.impl("norm_pool", &norm_pool_on_cpu);
+  library.impl("norm_pool.out", &norm_pool_out_on_cpu);
   library.impl("norm_pool_gradients", &norm_pool_gradients_on_cpu);
+  library.impl("norm_pool_gradients.out", &norm_pool_gradients_out_on_cpu);
 }
 
 }  // namespace

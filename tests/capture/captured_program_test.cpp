@@ -1,5 +1,8 @@
 #include <ATen/Functions.h>
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "capture/twin.h"
@@ -57,6 +60,98 @@ TEST_CASE("a recorded step is undone: tensors, gradients in memory and generator
   program->forget_state();
   CHECK_THROWS_AS(program->undo(), fulgur::Error);
   CHECK_THROWS_AS(program->check_replay(), fulgur::Error);
+}
+
+// The bytes that results of `step` share in a replay, whose values are those of an eager step.
+int64_t planned_bytes(Tensor& x, const std::function<Tensor(const Tensor&)>& step) {
+  Tensor out = at::zeros({1000});
+  const auto program = CapturedProgram::record([&] { out.copy_(step(x)); });
+  program->prepare();
+  CHECK(!program->check_replay());
+  for (int i = 0; i < 2; ++i) {
+    x.copy_(at::randn({1000}));
+    program->replay();
+    CHECK(same_bits(out, step(x)));
+  }
+  return program->summary().planned_bytes;
+}
+
+TEST_CASE("a result is written over an argument that is not used later") {
+  constexpr int64_t kOne = (1000 * 4 + 63) / 64 * 64;
+  Tensor x = at::randn({1000}), elsewhere;
+  const Tensor given = at::randn({1000});
+  const auto gradient = [&](const Tensor& dy) { return at::threshold_backward(dy, given, 0); };
+  CHECK(planned_bytes(x, [&](const Tensor& v) { return gradient(v * 2); }) == kOne);
+  // A chain, and a view of the result.
+  CHECK(planned_bytes(x, [&](const Tensor& v) {
+          return gradient(gradient(v * 2)).view({10, 100}).view({1000});
+        }) == kOne);
+
+  // The argument is used later, also by a view of it; the step uses it twice; it is no result, or a constant.
+  CHECK(planned_bytes(x, [&](const Tensor& v) {
+          const Tensor dy = v * 2, got = gradient(dy);
+          return got.add_(dy);
+        }) == 2 * kOne);
+  CHECK(planned_bytes(x, [&](const Tensor& v) {
+          const Tensor dy = v * 2, view = dy.view({10, 100}), got = gradient(dy);
+          return got.add_(view.view({1000}));
+        }) == 2 * kOne);
+  CHECK(planned_bytes(x, [&](const Tensor& v) {
+          const Tensor dy = v * 2;
+          return at::threshold_backward(dy, dy, 0);
+        }) == 2 * kOne);
+  CHECK(planned_bytes(x, [&](const Tensor& v) { return gradient(v); }) == kOne);
+  CHECK(planned_bytes(x, [&](const Tensor& v) { return gradient(at::ones({1000})).add_(v); }) == kOne);
+
+  // Something refers to the argument after the step, or it has other strides or another size.
+  CHECK(planned_bytes(x, [&](const Tensor& v) { return gradient(elsewhere = v * 2); }) == kOne);
+  CHECK(same_bits(elsewhere, x * 2));
+  CHECK(planned_bytes(x, [&](const Tensor& v) {
+          const Tensor dy = (v * 2).view({100, 10}).t(), of = given.view({10, 100});
+          return at::threshold_backward(dy, of, 0).t().reshape({1000});
+        }) >= kOne);
+  CHECK(planned_bytes(x, [&](const Tensor& v) {
+          return at::threshold_backward(at::cat({v, v}).slice(0, 0, 1000), given, 0);
+        }) >= 2 * kOne);
+}
+
+// Bytes that are allocated and freed on the CPU while it exists.
+class CountedMemory final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void* /*memory*/, int64_t change, size_t /*allocated*/, size_t /*reserved*/,
+                         c10::Device /*device*/) override {
+    (change > 0 ? allocated : freed) += std::abs(change);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t allocated = 0, freed = 0;
+};
+
+TEST_CASE("results whose memory is exchanged are freed after their last use in a replay") {
+  constexpr int64_t kResult = 8 * 4 * 32 * 32 * 4;
+  const Tensor x = at::randn({8, 3, 32, 32}), weight = at::randn({4, 3, 3, 3});
+  Tensor sum, kept;
+  auto program = CapturedProgram::record([&] {
+    const Tensor first = at::conv2d(x, weight, {}, 1, 1);
+    kept = at::conv2d(x * 2, weight, {}, 1, 1);
+    sum = first.sum() + kept.view({-1}).sum();
+  });
+  program->prepare();
+  CHECK(!program->check_replay());
+  CHECK(program->summary().exchanged == 2);
+  x.mul_(-0.5);
+  program->replay();
+  const Tensor other = at::conv2d(x * 2, weight, {}, 1, 1);
+  CHECK(same_bits(kept, other));
+  CHECK(same_bits(sum, at::conv2d(x, weight, {}, 1, 1).sum() + other.sum()));
+  program->forget_state();
+
+  const auto counted = std::make_shared<CountedMemory>();
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counted);
+    program.reset();
+  }
+  CHECK(counted->freed < kResult);
+  kept = Tensor();
 }
 
 TEST_CASE("a program that is destroyed leaves its results valid") {
