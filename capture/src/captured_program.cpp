@@ -69,11 +69,7 @@ void CapturedProgram::Parts::call(ReplayCall& one) {
 
 void CapturedProgram::Parts::run() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (ReplayCall& one : lowered.calls) {
-    call(one);
-    for (c10::StorageImpl* const storage : one.released)
-      storage->set_data_ptr_noswap(at::DataPtr(nullptr, c10::Device(c10::kCPU)));
-  }
+  for (ReplayCall& one : lowered.calls) call(one);
 }
 
 // Nothing is exchanged: the exchanges get what those of the recorded step got.

@@ -112,7 +112,7 @@ Lowered lower(const std::vector<RecordedCall>& calls, const StorageUses& uses, c
   for (size_t k = 0; k < calls.size(); ++k) {
     const RecordedCall& call = calls[k];
     if (call.kind == CallKind::view || call.kind == CallKind::allocate) continue;
-    ReplayCall replayed{call.op, {}, {}, nullptr, k, {}};
+    ReplayCall replayed{call.op, {}, {}, nullptr, k};
     for (const IValue& argument : call.arguments) replayed.arguments.push_back(reused.placed(argument));
     if (call.kind == CallKind::makes) {
       if (never_changes(call, uses)) {

@@ -17,9 +17,8 @@ struct ReplayCall {
   std::vector<c10::IValue> arguments;
   std::vector<Tensor>
       exchanged;  ///< tensors of the program that take the memory of the results; empty if they need nothing
-  std::unique_ptr<DirectCall> direct;       ///< if present, called instead of `op`
-  size_t recorded = 0;                      ///< the index of the recorded call
-  std::vector<c10::StorageImpl*> released;  ///< exchanged results that no later call uses: their memory is freed
+  std::unique_ptr<DirectCall> direct;  ///< if present, called instead of `op`
+  size_t recorded = 0;                 ///< the index of the recorded call
 };
 
 struct Lowered {

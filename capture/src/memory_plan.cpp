@@ -46,15 +46,6 @@ int64_t peak_of(const std::vector<Block>& blocks, size_t calls) {
   return peak;
 }
 
-void free_after_last_use(const std::unordered_set<c10::StorageImpl*>& exchanged, Lowered& lowered) {
-  for (c10::StorageImpl* const storage : exchanged) {
-    const MadeMemory& made = lowered.made.at(storage);
-    if (made.is_shared) continue;
-    const auto later = std::ranges::upper_bound(lowered.calls, made.last, {}, &ReplayCall::recorded);
-    std::prev(later)->released.push_back(storage);
-  }
-}
-
 void release_share(void* share) { delete static_cast<std::shared_ptr<c10::DataPtr>*>(share); }
 
 }  // namespace
@@ -64,7 +55,6 @@ MemoryPlan plan_memory(size_t calls, Lowered& lowered, bool move) {
   for (const ReplayCall& call : lowered.calls)
     for (const Tensor& tensor : call.exchanged)
       if (tensor.defined()) exchanged.insert(storage_of(tensor));
-  if (move) free_after_last_use(exchanged, lowered);
 
   std::vector<Block> blocks;
   for (const auto& [storage, made] : lowered.made)

@@ -13,9 +13,8 @@ struct MemoryPlan {
 
 /// Puts the intermediate results into one block of memory, in which those that are not alive at the same time overlap.
 /// Constants, exchanged results, and storages to which something outside the recording refers keep their memory. Each
-/// moved storage keeps the block alive. Values are not moved. Exchanged results are noted to be freed after their last
-/// use: the next call that allocates as much gets memory that is in the cache. `calls` were recorded; nothing changes
-/// unless `move`.
+/// moved storage keeps the block alive. Values are not moved. Nothing is moved unless
+/// `move`; `calls` were recorded.
 MemoryPlan plan_memory(size_t calls, Lowered& lowered, bool move);
 
 }  // namespace fulgur::detail

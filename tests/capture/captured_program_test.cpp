@@ -1,8 +1,5 @@
 #include <ATen/Functions.h>
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "capture/twin.h"
@@ -113,45 +110,6 @@ TEST_CASE("a result is written over an argument that is not used later") {
   CHECK(planned_bytes(x, [&](const Tensor& v) {
           return at::threshold_backward(at::cat({v, v}).slice(0, 0, 1000), given, 0);
         }) >= 2 * kOne);
-}
-
-// Bytes that are allocated and freed on the CPU while it exists.
-class CountedMemory final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void* /*memory*/, int64_t change, size_t /*allocated*/, size_t /*reserved*/,
-                         c10::Device /*device*/) override {
-    (change > 0 ? allocated : freed) += std::abs(change);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t allocated = 0, freed = 0;
-};
-
-TEST_CASE("results whose memory is exchanged are freed after their last use in a replay") {
-  constexpr int64_t kResult = 8 * 4 * 32 * 32 * 4;
-  const Tensor x = at::randn({8, 3, 32, 32}), weight = at::randn({4, 3, 3, 3});
-  Tensor sum, kept;
-  auto program = CapturedProgram::record([&] {
-    const Tensor first = at::conv2d(x, weight, {}, 1, 1);
-    kept = at::conv2d(x * 2, weight, {}, 1, 1);
-    sum = first.sum() + kept.view({-1}).sum();
-  });
-  program->prepare();
-  CHECK(!program->check_replay());
-  CHECK(program->summary().exchanged == 2);
-  x.mul_(-0.5);
-  program->replay();
-  const Tensor other = at::conv2d(x * 2, weight, {}, 1, 1);
-  CHECK(same_bits(kept, other));
-  CHECK(same_bits(sum, at::conv2d(x, weight, {}, 1, 1).sum() + other.sum()));
-  program->forget_state();
-
-  const auto counted = std::make_shared<CountedMemory>();
-  {
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counted);
-    program.reset();
-  }
-  CHECK(counted->freed < kResult);
-  kept = Tensor();
 }
 
 TEST_CASE("a program that is destroyed leaves its results valid") {
