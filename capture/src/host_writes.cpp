@@ -83,6 +83,12 @@ void HostWrites::after(const RecordedCall& call) {
   each_result(call, [this](const Tensor& tensor) { look(storage_of(tensor)); });
 }
 
+void HostWrites::forget(c10::StorageImpl* storage) {
+  seen_.erase(storage);
+  without_values_.erase(storage);
+  constants_.erase(storage);
+}
+
 std::vector<c10::StorageImpl*> HostWrites::changed_since() const {
   std::vector<c10::StorageImpl*> found;
   for (const auto& [storage, sum] : seen_)

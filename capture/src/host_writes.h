@@ -30,6 +30,8 @@ class HostWrites {
   std::vector<Tensor> reads_without_values(const RecordedCall& call) const;
   /// Notes the values after an operation.
   void after(const RecordedCall& call);
+  /// What is known of memory that an operation has used inside.
+  void forget(c10::StorageImpl* storage);
   /// The storages whose memory has changed since the last operation that used them, or since the beginning. Borrowed
   /// memory, which may be gone by now, is left out.
   std::vector<c10::StorageImpl*> changed_since() const;

@@ -10,6 +10,7 @@
 #include "operator_rules.h"
 #include "out_overload.h"
 #include "reused_memory.h"
+#include "transposed_copy.h"
 
 namespace fulgur::detail {
 namespace {
@@ -78,13 +79,13 @@ std::unique_ptr<DirectCall> increment_of(const ReplayCall& call) {
   return nullptr;
 }
 
-// Of operations on small tensors, on which LibTorch works longer to find out what to do.
+// Of operations on small tensors, on which LibTorch works longer to find out what to do, and of copies.
 std::unique_ptr<DirectCall> without_overhead(const c10::OperatorHandle& op, const std::vector<IValue>& arguments) {
   const std::string name = name_of(op);
   if (name == "aten::addmm.out") return make_bias_product(op, arguments);
   if (name != "aten::copy_") return nullptr;
   const Tensor &to = arguments[0].toTensor(), &from = arguments[1].toTensor();
-  return is_plain_copy(to, from) ? make_plain_copy(to, from) : nullptr;
+  return is_plain_copy(to, from) ? make_plain_copy(to, from) : make_transposed_copy(to, from);
 }
 
 std::vector<Tensor> results_to_exchange(const RecordedCall& call) {

@@ -82,6 +82,7 @@ class Recorder {
     if (open && result.calls.size() > calls_before && result.refusals.size() == refusals_before &&
         do_all(calls_before, call))
       return host_.after(call);
+    forget_scratch(calls_before, call);
     result.calls.erase(result.calls.begin() + static_cast<std::ptrdiff_t>(calls_before), result.calls.end());
     result.refusals.resize(refusals_before);
     if (const auto reason = why_refused(call)) refuse(name_of(op), *reason);
@@ -188,6 +189,18 @@ class Recorder {
     });
     each_written(call, [&](const Tensor& tensor) { all = all && made.contains(storage_of(tensor)); });
     return all;
+  }
+
+  // Memory that the calls from `first` on have made inside of `call`, which the kernel may write itself.
+  void forget_scratch(size_t first, const RecordedCall& call) {
+    std::unordered_set<c10::StorageImpl*> known;
+    each_argument(call, [&known](const Tensor& tensor) { known.insert(storage_of(tensor)); });
+    each_result(call, [&known](const Tensor& tensor) { known.insert(storage_of(tensor)); });
+    for (size_t k = first; k < result.calls.size(); ++k)
+      each_result(result.calls[k], [&](const Tensor& tensor) {
+        c10::StorageImpl* const storage = storage_of(tensor);
+        if (!known.contains(storage) && !result.before.has(storage)) host_.forget(storage);
+      });
   }
 
   // An `out` that the kernel has enlarged has its final shape from now on, so that a replay does not enlarge it.

@@ -187,6 +187,47 @@ TEST_CASE("products of matrices with a bias have the bits of eager ones, whateve
     }
 }
 
+// A captured copy of `from` into a tensor with the strides of `like` has its values.
+void check_copy(const Tensor& from, const Tensor& like) {
+  INFO(from.sizes() << " " << from.strides() << " " << like.strides() << " " << from.scalar_type());
+  Tensor to = at::empty_like(like);
+  const auto program = CapturedProgram::record([&] { to.copy_(from); });
+  program->prepare();
+  CHECK(!program->check_replay());
+  for (int i = 0; i < 2; ++i) {
+    from.copy_(at::randint(-100, 100, from.sizes()));
+    to.zero_();
+    program->replay();
+    CHECK(at::equal(to, from));
+  }
+}
+
+TEST_CASE("copies into another order of dimensions have the values of eager ones") {
+  const auto last = at::MemoryFormat::ChannelsLast;
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat, at::kInt, at::kShort, at::kDouble, at::kByte}) {
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{128, 64, 7, 7},
+                                              {3, 40, 11, 13},
+                                              {2, 8, 64, 64},
+                                              {1, 100, 9, 9},
+                                              {5, 64, 1, 40},
+                                              {4, 7, 33, 33},
+                                              {700, 16, 3, 3},
+                                              {9, 33, 1, 17},
+                                              {2, 2048, 1, 2}}) {
+      const Tensor plain = at::zeros(shape, type), images = plain.contiguous(last);
+      check_copy(images, plain);
+      check_copy(plain, images);
+      check_copy(plain.transpose(0, 1).contiguous().transpose(0, 1), images);
+      check_copy(plain.permute({2, 0, 3, 1}).contiguous().permute({1, 3, 0, 2}), plain);
+    }
+    const Tensor matrix = at::zeros({65, 130}, type), transposed = at::zeros({130, 65}, type).t();
+    check_copy(matrix, transposed);
+    check_copy(transposed, matrix);
+    check_copy(at::zeros({130, 70}, type).slice(1, 0, 65).t(), matrix);
+    check_copy(at::zeros({65, 1}, type).expand({65, 130}).clone(), transposed);
+  }
+}
+
 TEST_CASE("two recordings that wait for their replay do not disturb each other") {
   const Tensor x = at::randn({4});
   Tensor out = at::zeros({4});
