@@ -50,9 +50,6 @@ class Classifier : public fulgur::LightningModule {
     log("train_loss", loss, {.prog_bar = true});
     return loss;
   }
-  void on_train_batch_end(const fulgur::StepOutput& output, const fulgur::Batch&, int64_t) override {
-    if (first_losses.size() < kComparedLosses) first_losses.push_back(output.loss.item<double>());
-  }
   fulgur::Outputs validation_step(const fulgur::Batch& batch, int64_t, int64_t) override {
     log("val_acc", forward(batch[0]).argmax(1).eq(batch[1]).to(at::kFloat).mean(), {.prog_bar = true});
     return {};
@@ -62,8 +59,6 @@ class Classifier : public fulgur::LightningModule {
     options.lr = kRate;
     return std::make_shared<fulgur::AdamW>(options);
   }
-
-  std::vector<double> first_losses;
 
  private:
   torch::nn::Conv2d conv0_{convolution(1, 32)}, conv1_{convolution(32, 64)};
@@ -76,7 +71,11 @@ double since_start() {
   return bench::wall_seconds() - began;
 }
 
-struct EpochEnds : fulgur::Callback {
+struct Watch : fulgur::Callback {
+  void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput& output, const fulgur::Batch&,
+                          int64_t) override {
+    if (first_losses.size() < kComparedLosses) first_losses.push_back(output.loss.item<double>());
+  }
   void on_train_epoch_end(fulgur::RunContext&) override { ends.push_back(since_start()); }
   // As in peers/c12_net.py.
   double three_epochs() const {
@@ -86,7 +85,7 @@ struct EpochEnds : fulgur::Callback {
     std::ranges::sort(later);
     return ends.front() + later[(later.size() - 1) / 2] + later[later.size() / 2];
   }
-  std::vector<double> ends;
+  std::vector<double> first_losses, ends;
 };
 
 struct Inputs {
@@ -134,8 +133,8 @@ void train(const bench::Arguments& arguments) {
                                                                              .patience = arguments.number("epochs"),
                                                                              .mode = fulgur::MonitorMode::max,
                                                                              .stopping_threshold = goal - 1e-6}));
-  const auto ends = std::make_shared<EpochEnds>();
-  components.add(ends);
+  const auto watch = std::make_shared<Watch>();
+  components.add(watch);
   const fulgur::DataSource data(
       inputs.loader("train",
                     {.batch_size = kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.start.at("order"))}),
@@ -146,13 +145,13 @@ void train(const bench::Arguments& arguments) {
   for (const auto& [name, value] : report.metrics)
     if (name == "val_acc") accuracy = value;
   const nlohmann::json sample = {{"wall_s", since_start()},
-                                 {"three_epochs_s", ends->three_epochs()},
+                                 {"three_epochs_s", watch->three_epochs()},
                                  {"cpu_s", bench::cpu_seconds()},
                                  {"epochs", report.epochs}};
   bench::write_report(arguments, {{"samples", {sample}},
                                   {"reached", accuracy >= goal - 1e-6},
                                   {"accuracy", accuracy},
-                                  {"first_losses", module->first_losses}});
+                                  {"first_losses", watch->first_losses}});
 }
 
 }  // namespace
