@@ -2,12 +2,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -453,6 +455,45 @@ TEST_CASE("norm, max pool and ReLU in one are captured, and write the gradient o
       // Now the peak is in the forward: images and what is kept of them.
       CHECK(peak_of_captured(shape, type, false) - peak_of_captured(shape, type, true) > bytes / 2);
     }
+}
+
+TEST_CASE("norm, max pool and ReLU in one are captured in evaluations") {
+  nn::BatchNorm2d norm = layer(5);
+  norm->eval();
+  Tensor x = images({3, 5, 9, 7}), out;
+  const at::NoGradGuard no_grad;
+  const auto program = CapturedProgram::record([&] { out = norm->forward_max_pool_relu(x * 2); });
+  program->prepare();
+  CHECK(!program->check_replay());
+  x.copy_(images({3, 5, 9, 7}));
+  program->replay();
+  CHECK(at::equal(out, norm->forward_max_pool_relu(x * 2)));
+  CHECK_THAT(program->listing(), Catch::Matchers::ContainsSubstring("as fulgur_nn::norm_pool.out"));
+}
+
+TEST_CASE("norm, max pool and ReLU in one refuse results of another shape, type or layout") {
+  const Tensor x = images({2, 4, 6, 6}), mean = at::zeros({4}), pooled = images({2, 4, 3, 3});
+  const Tensor bytes = pooled.to(at::kByte), narrow = at::zeros({3}), contiguous = at::zeros({2, 4, 3, 3});
+  const auto call = [](const char* name, std::vector<c10::IValue> arguments) {
+    c10::Dispatcher::singleton().findSchemaOrThrow(name, "out").callBoxed(&arguments);
+  };
+  using Values = std::vector<c10::IValue>;
+  const at::NoGradGuard no_grad;
+  const c10::IValue none;
+  CHECK_NOTHROW(call("fulgur_nn::batch_statistics", Values{x, 1e-5, mean.clone(), mean.clone(), mean.clone()}));
+  CHECK_THROWS(call("fulgur_nn::batch_statistics", Values{x, 1e-5, mean.clone(), narrow, mean.clone()}));
+  CHECK_NOTHROW(call("fulgur_nn::norm_pool", Values{x, mean, mean, none, none, true, pooled, bytes, pooled.clone()}));
+  CHECK_THROWS(call("fulgur_nn::norm_pool", Values{x, mean, mean, none, none, true, contiguous, bytes, pooled}));
+  CHECK_THROWS(call("fulgur_nn::norm_pool", Values{x, mean, mean, none, none, true, pooled, pooled.clone(), pooled}));
+  CHECK_THROWS(call("fulgur_nn::norm_pool", Values{x, mean, mean, none, none, false, pooled, bytes, pooled.clone()}));
+  const auto gradients = [&](bool for_images, const Tensor& dx, const Tensor& dweight) {
+    call("fulgur_nn::norm_pool_gradients",
+         Values{pooled, x, bytes, pooled, mean, mean, none, for_images, dx, dweight, mean.clone()});
+  };
+  CHECK_NOTHROW(gradients(true, at::empty_like(x), mean.clone()));
+  CHECK_THROWS(gradients(true, at::zeros({2, 4, 6, 6}), mean.clone()));
+  CHECK_THROWS(gradients(true, at::empty_like(x), narrow));
+  CHECK_THROWS(gradients(false, at::empty_like(x), mean.clone()));
 }
 
 TEST_CASE("norm, max pool and ReLU in one train under a checkpoint of activations") {
