@@ -55,6 +55,13 @@ void LBFGS::on_attached() {
                             "' is ", c10::toString(group.params[i].scalar_type()), " on ",
                             group.params[i].device().str(), ", '", group.names[0], "' ",
                             c10::toString(first.scalar_type()), " on ", first.device().str(), "."));
+  // LibTorch's class looks at each parameter and gradient as one row.
+  for (size_t i = 0; i < group.params.size(); ++i)
+    if (!group.params[i].is_contiguous())
+      throw ConfigError(cat("[optim.LBFGS] all parameters must be contiguous; '", group.names[i], "' of shape ",
+                            shape_text(group.params[i].sizes()),
+                            " has its dimensions in another order in memory. Leave out trainer.memory_format: "
+                            "channels_last, or use another optimizer."));
   torch::optim::LBFGSOptions torch_options(options_.lr);
   torch_options.max_iter(options_.max_iter).max_eval(options_.max_eval).tolerance_grad(options_.tolerance_grad);
   torch_options.tolerance_change(options_.tolerance_change)

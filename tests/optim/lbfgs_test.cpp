@@ -105,6 +105,9 @@ TEST_CASE("LBFGS takes one group of one dtype, the rate of a schedule, and no st
   const Tensor single = at::ones({1}).requires_grad_();
   CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {valley.x, single}, .names = {"x", "s"}}}),
                     ContainsSubstring("'s' is Float"));
+  const Tensor last = at::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+  CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {single, last}, .names = {"s", "c"}}}),
+                    ContainsSubstring("'c' of shape [2, 3, 4, 4]") && ContainsSubstring("channels_last"));
   optimizer.attach(valley.groups());
   CHECK_THROWS_AS(optimizer.step(), Error);
   optimizer.groups()[0].lr = 0;
