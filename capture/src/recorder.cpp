@@ -66,7 +66,8 @@ class Recorder {
     for (size_t i = 0; i < arguments; ++i) call.arguments.push_back(frozen((*stack)[stack->size() - arguments + i]));
     save_state(call);
     find_host_writes(call);
-    const size_t calls_before = result.calls.size(), refusals_before = result.refusals.size();
+    const size_t calls_before = result.calls.size(), refusals_before = result.refusals.size(),
+                 made_before = made_.size();
     const bool open = options_.open_composites && may_be_composite(op) && all_plain(call);
     if (open) {
       ++opened_;
@@ -77,12 +78,12 @@ class Recorder {
     }
     for (size_t i = 0; i < results; ++i) call.results.push_back(frozen((*stack)[stack->size() - results + i]));
     each_result(call, [this](const Tensor& tensor) {
-      if (tensor.has_storage()) made_.try_emplace(storage_of(tensor), tensor.storage());
+      if (tensor.has_storage()) made_.try_emplace(storage_of(tensor), Made{tensor.storage(), made_.size()});
     });
     if (open && result.calls.size() > calls_before && result.refusals.size() == refusals_before &&
         do_all(calls_before, call))
       return host_.after(call);
-    forget_scratch(calls_before, call);
+    forget_scratch(calls_before, made_before, call);
     result.calls.erase(result.calls.begin() + static_cast<std::ptrdiff_t>(calls_before), result.calls.end());
     result.refusals.resize(refusals_before);
     if (const auto reason = why_refused(call)) refuse(name_of(op), *reason);
@@ -191,15 +192,19 @@ class Recorder {
     return all;
   }
 
-  // Memory that the calls from `first` on have made inside of `call`, which the kernel may write itself.
-  void forget_scratch(size_t first, const RecordedCall& call) {
+  // Memory that the calls from `first` on have made inside of `call`, which the kernel may write itself. There were
+  // `made_before` results before.
+  void forget_scratch(size_t first, size_t made_before, const RecordedCall& call) {
     std::unordered_set<c10::StorageImpl*> known;
     each_argument(call, [&known](const Tensor& tensor) { known.insert(storage_of(tensor)); });
     each_result(call, [&known](const Tensor& tensor) { known.insert(storage_of(tensor)); });
     for (size_t k = first; k < result.calls.size(); ++k)
       each_result(result.calls[k], [&](const Tensor& tensor) {
         c10::StorageImpl* const storage = storage_of(tensor);
-        if (!known.contains(storage) && !result.before.has(storage)) host_.forget(storage);
+        const auto made = made_.find(storage);
+        if (made != made_.end() && made->second.number >= made_before && !known.contains(storage) &&
+            !result.before.has(storage))
+          host_.forget(storage);
       });
   }
 
@@ -237,7 +242,11 @@ class Recorder {
   std::unordered_map<const c10::StorageImpl*, std::string> names_;  // of the state
   int opened_ = 0;                                                  // composite operations whose calls are being seen
   // Held, since a storage that is freed inside the step could be followed by another one at its address.
-  std::unordered_map<c10::StorageImpl*, c10::Storage> made_;
+  struct Made {
+    c10::Storage storage;
+    size_t number;  // of those that were there before
+  };
+  std::unordered_map<c10::StorageImpl*, Made> made_;
 };
 
 void record_call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {

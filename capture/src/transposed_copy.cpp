@@ -83,7 +83,11 @@ void transpose_block(Value* to, int64_t to_row, const Value* from, int64_t from_
   }
 }
 
-// Rows `begin` to `end` of the result.
+// Values of a cache line.
+template <class Value>
+constexpr int64_t kTile = 64 / sizeof(Value);
+
+// Rows `begin` to `end` of the result. In a tile, a cache line of both tensors is used as a whole.
 template <class Vector, int kSide, class Value>
 void transpose(Value* to, const Value* from, const Matrices& shape, int64_t begin, int64_t end) {
   const auto one_by_one = [&](int64_t first_row, int64_t last_row, int64_t first_column, int64_t last_column) {
@@ -91,15 +95,14 @@ void transpose(Value* to, const Value* from, const Matrices& shape, int64_t begi
       for (int64_t column = first_column; column < last_column; ++column)
         to[row * shape.columns + column] = from[column * shape.rows + row];
   };
-  const int64_t columns = shape.columns / kSide * kSide;
-  int64_t row = begin;
-  for (; row + kSide <= end; row += kSide) {
-    for (int64_t column = 0; column < columns; column += kSide)
-      transpose_block<Vector, kSide>(to + row * shape.columns + column, shape.columns, from + column * shape.rows + row,
-                                     shape.rows);
-    one_by_one(row, row + kSide, columns, shape.columns);
-  }
-  one_by_one(row, end, 0, shape.columns);
+  const int64_t rows = begin + (end - begin) / kSide * kSide, columns = shape.columns / kSide * kSide;
+  for (int64_t tile = 0; tile < columns; tile += kTile<Value>)
+    for (int64_t row = begin; row < rows; row += kSide)
+      for (int64_t column = tile; column < std::min(columns, tile + kTile<Value>); column += kSide)
+        transpose_block<Vector, kSide>(to + row * shape.columns + column, shape.columns,
+                                       from + column * shape.rows + row, shape.rows);
+  one_by_one(begin, rows, columns, shape.columns);
+  one_by_one(rows, end, 0, shape.columns);
 }
 
 class TransposedCopy final : public DirectCall {
@@ -113,19 +116,19 @@ class TransposedCopy final : public DirectCall {
   }
 
  private:
-  // Threads share the rows of all results, in blocks.
+  // Threads share the rows of all results, in tiles.
   template <class Vector, int kSide, class Value>
   void copy() {
     auto* const to = static_cast<Value*>(to_.mutable_data_ptr());
     const auto* const from = static_cast<const Value*>(from_.const_data_ptr());
-    const int64_t blocks = (shape_.rows + kSide - 1) / kSide, size = shape_.rows * shape_.columns;
-    const int64_t grain = std::max<int64_t>(1, kValuesOfThread / (kSide * shape_.columns));
-    at::parallel_for(0, shape_.count * blocks, grain, [&](int64_t first, int64_t last) {
-      while (first < last) {
-        const int64_t matrix = first / blocks, block = first % blocks, next = std::min(last, (matrix + 1) * blocks);
-        transpose<Vector, kSide>(to + matrix * size, from + matrix * size, shape_, block * kSide,
-                                 std::min(shape_.rows, (block + next - first) * kSide));
-        first = next;
+    const int64_t tiles = (shape_.rows + kTile<Value> - 1) / kTile<Value>, size = shape_.rows * shape_.columns;
+    const int64_t grain =
+        std::max<int64_t>(1, kValuesOfThread / (std::min(kTile<Value>, shape_.rows) * shape_.columns));
+    at::parallel_for(0, shape_.count * tiles, grain, [&](int64_t first, int64_t last) {
+      for (; first < last; ++first) {
+        const int64_t matrix = first / tiles, row = first % tiles * kTile<Value>;
+        transpose<Vector, kSide>(to + matrix * size, from + matrix * size, shape_, row,
+                                 std::min(shape_.rows, row + kTile<Value>));
       }
     });
   }

@@ -1,7 +1,11 @@
 // Code of the host that fills tensors: by data_ptr(), an accessor or from_blob.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/from_blob.h>
+#include <torch/library.h>
+
+#include <algorithm>
 
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <stdexcept>
@@ -214,6 +218,39 @@ TEST_CASE("a step that is broken off or refused is undone to the bit: state that
   capture->undo_step();
   is_undone();
   CHECK(at::equal(own_before, own.get_state()));
+}
+
+// Of an operation that fills memory of its own, and looks at a tensor that is no argument.
+Tensor looked_at;
+Tensor plus_one(const Tensor& x) {
+  if (looked_at.defined()) looked_at.view({-1});
+  Tensor ones = at::empty(x.sizes(), x.options());
+  std::fill_n(ones.data_ptr<float>(), ones.numel(), 1.F);
+  return x + ones;
+}
+TORCH_LIBRARY(fulgur_host_writes_test, library) { library.def("plus_one(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL(fulgur_host_writes_test, CompositeExplicitAutograd, library) { library.impl("plus_one", &plus_one); }
+
+TEST_CASE("an operation may fill scratch memory, but what it looks at is still compared") {
+  const auto plus = c10::Dispatcher::singleton()
+                        .findSchemaOrThrow("fulgur_host_writes_test::plus_one", "")
+                        .typed<Tensor(const Tensor&)>();
+  Tensor out = at::zeros({8});
+  const Tensor x = at::ones({8});
+  CHECK(refusal_of([&] { out.copy_(plus.call(x)); }).empty());
+  CHECK(refusal_of([&] { out.copy_(at::ones({70, 80}).t().contiguous().sum()); }).empty());
+  for (const bool looks : {false, true}) {
+    INFO(looks);
+    CHECK_THAT(refusal_of([&] {
+                 Tensor filled = at::empty({8});
+                 looked_at = looks ? filled : Tensor();
+                 const Tensor y = plus.call(x);
+                 std::fill_n(filled.data_ptr<float>(), 8, 2.F);
+                 out.copy_(y * filled);
+               }),
+               ContainsSubstring("host code: it writes the memory of a tensor of shape [8] itself"));
+  }
+  looked_at = Tensor();
 }
 
 }  // namespace host_writes_test

@@ -17,9 +17,11 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <thread>
 #include <tuple>
 
+#include "fulgur/capture/captured_program.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/saved_tensors_hooks.h"
@@ -615,6 +617,44 @@ TEST_CASE("hooks of saved tensors pack and unpack what operations save") {
   CHECK(unpacked > 0);
   // sin's cosine was taken of twice the value.
   CHECK(at::allclose(w.grad(), 3 * at::cos(at::ones({4}) * 6) + at::exp(at::ones({4}))));
+}
+
+TEST_CASE("steps with checkpoints are captured on the CPU, unless the function draws random numbers") {
+  for (const double dropout : {0., 0.5}) {
+    INFO(dropout);
+    at::manual_seed(2);
+    Block block(dropout);
+    Tensor x = at::randn({4, kWidth});
+    for (const Tensor& parameter : block.parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
+    const auto step = [&] {
+      nn::checkpoint([&block](const Tensor& own) { return block.forward(own); }, x).square().sum().backward();
+    };
+    step();
+    const auto program = CapturedProgram::record(step);
+    REQUIRE(program->refusals().empty());
+    program->prepare();
+    const auto difference = program->check_replay();
+    CHECK(difference.has_value() == (dropout > 0));
+    if (difference) {
+      CHECK_THAT(*difference, Catch::Matchers::ContainsSubstring("random numbers"));
+      continue;
+    }
+    const auto gradients = [&] {
+      std::vector<Tensor> found;
+      for (const Tensor& parameter : block.parameters()) {
+        found.push_back(parameter.grad().clone());
+        parameter.grad().zero_();
+      }
+      return found;
+    };
+    gradients();
+    x.copy_(at::randn({4, kWidth}));
+    program->replay();
+    const std::vector<Tensor> replayed = gradients();
+    step();
+    const std::vector<Tensor> eager = gradients();
+    for (size_t i = 0; i < eager.size(); ++i) CHECK(at::equal(replayed[i], eager[i]));
+  }
 }
 
 }  // namespace checkpoint_test
