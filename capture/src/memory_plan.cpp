@@ -50,7 +50,7 @@ void release_share(void* share) { delete static_cast<std::shared_ptr<c10::DataPt
 
 }  // namespace
 
-MemoryPlan plan_memory(size_t calls, Lowered& lowered, bool move) {
+MemoryPlan plan_memory(size_t calls, const Lowered& lowered, bool move) {
   std::unordered_set<c10::StorageImpl*> exchanged;
   for (const ReplayCall& call : lowered.calls)
     for (const Tensor& tensor : call.exchanged)

@@ -14,6 +14,6 @@ struct MemoryPlan {
 /// Puts the intermediate results into one block of memory, in which those that are not alive at the same time overlap.
 /// Constants, exchanged results, and storages to which something outside the recording refers keep their memory. Each
 /// moved storage keeps the block alive. Values are not moved. Without `move`, all keep theirs. `calls` were recorded.
-MemoryPlan plan_memory(size_t calls, Lowered& lowered, bool move);
+MemoryPlan plan_memory(size_t calls, const Lowered& lowered, bool move);
 
 }  // namespace fulgur::detail

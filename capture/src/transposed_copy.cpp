@@ -1,6 +1,7 @@
 #include "transposed_copy.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorIterator.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +12,6 @@
 
 namespace fulgur::detail {
 namespace {
-
-constexpr int64_t kValuesOfThread = 32768;  // as for elementwise operations of LibTorch
 
 typedef uint16_t Halves __attribute__((vector_size(16)));
 typedef uint32_t Words __attribute__((vector_size(16)));
@@ -123,7 +122,7 @@ class TransposedCopy final : public DirectCall {
     const auto* const from = static_cast<const Value*>(from_.const_data_ptr());
     const int64_t tiles = (shape_.rows + kTile<Value> - 1) / kTile<Value>, size = shape_.rows * shape_.columns;
     const int64_t grain =
-        std::max<int64_t>(1, kValuesOfThread / (std::min(kTile<Value>, shape_.rows) * shape_.columns));
+        std::max<int64_t>(1, at::internal::GRAIN_SIZE / (std::min(kTile<Value>, shape_.rows) * shape_.columns));
     at::parallel_for(0, shape_.count * tiles, grain, [&](int64_t first, int64_t last) {
       for (; first < last; ++first) {
         const int64_t matrix = first / tiles, row = first % tiles * kTile<Value>;

@@ -220,7 +220,7 @@ TEST_CASE("a step that is broken off or refused is undone to the bit: state that
   CHECK(at::equal(own_before, own.get_state()));
 }
 
-// Of an operation that fills memory of its own, and looks at a tensor that is no argument.
+// An operation that fills scratch memory, and looks at a tensor that is no argument.
 Tensor looked_at;
 Tensor plus_one(const Tensor& x) {
   if (looked_at.defined()) looked_at.view({-1});
