@@ -11,6 +11,7 @@
 #include "fulgur/core/text/log.h"
 #include "loops/evaluation_loop.h"
 #include "process/signals.h"
+#include "setup/allocator.h"
 #include "setup/run_fit.h"
 #include "setup/run_setup.h"
 
@@ -128,6 +129,7 @@ Trainer Trainer::from_config(const Config& config, TrainerComponents components)
 void Trainer::prepare_process() const {
   log::silence(impl_->components.silence);
   detail::set_threads(detail::decide_threads(impl_->options.num_threads));
+  detail::set_kept_memory(impl_->options.allocator);
   if (impl_->components.seed) seed_everything(*impl_->components.seed);
 }
 

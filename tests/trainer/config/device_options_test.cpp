@@ -328,6 +328,29 @@ TEST_CASE("allocator.keep_freed_memory: recreated tensors cost no page faults") 
   CHECK(faults_per_step(true, kLarge) < 100);
 }
 
+TEST_CASE("allocator.keep_freed_memory: it holds from Trainer::prepare_process on, while the module is created") {
+#ifdef __SANITIZE_ADDRESS__
+  SKIP("AddressSanitizer has an allocator without these settings");
+#endif
+  ::unsetenv("GLIBC_TUNABLES");
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  const auto maps = [&](bool keep) {
+    options.allocator.keep_freed_memory = keep;
+    Trainer(options).prepare_process();
+    ::malloc_trim(0);
+    const size_t before = ::mallinfo2().hblks;
+    // More than fit into what other tests have left in the heap. They are not touched.
+    std::vector<Tensor> tensors(64);
+    for (Tensor& tensor : tensors) tensor = at::empty({4 << 20}, at::kByte);
+    return ::mallinfo2().hblks > before;
+  };
+  // Blocks that malloc maps return to the kernel when they are freed.
+  CHECK(maps(false));
+  CHECK_FALSE(maps(true));
+  CHECK(maps(false));
+}
+
 TEST_CASE(
     "allocator.cuda: LibTorch gets the settings, what it refuses is an error, without CUDA they are warned about "
     "once") {

@@ -43,13 +43,17 @@ void check_allocator(const AllocatorOptions& options) {
   if (!options.cuda.empty() && !std::regex_match(options.cuda, pairs)) refuse(options.cuda, "");
 }
 
-void set_allocator(const AllocatorOptions& options, const std::string& accelerator) {
+void set_kept_memory(const AllocatorOptions& options) {
   if (!environment_decides()) {
     // Any value ends glibc's adaptation, by which it keeps ever larger blocks.
     ::mallopt(M_MMAP_THRESHOLD, options.keep_freed_memory ? kLargestKeptBlock : kSmallestReturnedBlock);
     if (options.keep_freed_memory) ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
   }
   keep_large_blocks(options.keep_freed_memory);
+}
+
+void set_allocator(const AllocatorOptions& options, const std::string& accelerator) {
+  set_kept_memory(options);
   if (options.cuda.empty()) return;
   if (accelerator != "cuda")
     return log::warn("trainer.allocator_cuda",

@@ -10,7 +10,11 @@ namespace fulgur::detail {
 /// and values.
 void check_allocator(const AllocatorOptions& options);
 
-/// Applies the options for the rest of the process. Call before the first tensor is created on the device. Throws a
+/// Sets what malloc and Fulgur keep, for the rest of the process. The creation of a module needs it, too: what it frees
+/// would stay in the heap, as holes that later blocks only fit by chance.
+void set_kept_memory(const AllocatorOptions& options);
+
+/// Applies all options for the rest of the process. Call before the first tensor is created on the device. Throws a
 /// ConfigError for settings that LibTorch rejects; warns once if CUDA's settings are given in a run without CUDA.
 void set_allocator(const AllocatorOptions& options, const std::string& accelerator);
 

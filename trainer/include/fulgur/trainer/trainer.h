@@ -36,8 +36,8 @@ class FULGUR_API Trainer {
   static Trainer from_config(const Config& config, TrainerComponents components = {});
 
   /// Applies the options that affect the whole process and on which the construction of a model depends: the seed of
-  /// LibTorch's generators, the number of threads, and silenced warnings. A run sets seed and threads itself, but the
-  /// model's initial weights are drawn before it.
+  /// LibTorch's generators, the number of threads, which freed memory is kept, and silenced warnings. A run sets all
+  /// but the warnings itself, but the model's initial weights are drawn before it.
   void prepare_process() const;
 
   /// Trains. A signal ends it cleanly: the report then has its exit code. Any other failure is thrown, and `last_fit()`
