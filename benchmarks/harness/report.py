@@ -78,8 +78,8 @@ def _table(header, rows):
     return lines + ["| " + " | ".join(row) + " |" for row in rows] + [""]
 
 
-def _aim(target):
-    if target["aim"] is None:
+def _aim(target, is_quick):
+    if target["aim"] is None or is_quick:
         return "", ""
     sign = "≥" if target["at_least"] else "≤"
     return f"{sign} {target['aim']:g} {target['unit']}", "yes" if target["reached"] else "**no**"
@@ -93,12 +93,13 @@ def _section(name, data):
         data["about"],
         "",
         f"{conditions['date']}, commit {conditions['commit']}, load average {conditions['load_before']} before and "
-        f"{conditions['load_after']} after, {conditions['rounds']} rounds.",
+        f"{conditions['load_after']} after, {conditions['rounds']} rounds."
+        + (" **`--quick`: little work, the figures mean nothing, and no aim is judged.**" if conditions["quick"] else ""),
         "",
     ]
     rows = []
     for target in data["targets"]:
-        aim, reached = _aim(target)
+        aim, reached = _aim(target, conditions["quick"])
         rows.append(
             [
                 target["title"],
@@ -133,7 +134,8 @@ def write_markdown(path: Path, machine: dict, benchmarks: dict):
         "# Results of `benchmarks/run.sh`",
         "",
         "Peers run in turn, each as a separate process; the best and the median over all rounds. CPU time is that of the process, "
-        "which does not count what else the machine does; a ratio is of CPU times unless it says otherwise.",
+        "which does not count what else the machine does. A ratio is of CPU times, and a peer has one thread, unless the benchmark says "
+        "otherwise.",
         "",
     ]
     lines += _table(["machine", ""], [[key, value] for key, value in machine.items()])

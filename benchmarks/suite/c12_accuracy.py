@@ -108,7 +108,7 @@ def benchmark(quick: bool) -> Benchmark:
         fastest = suffix == list(precisions)[-1]
         aim = AIM if fastest else 1.0 if slow == "lightning" else None
         target = Target.ratio(
-            f"{title} over Fulgur, {precisions[suffix]}, three epochs", slow + suffix, "fulgur" + suffix, "three_epochs_s", aim
+            f"{title} over Fulgur, {precisions[suffix]}, wall time of three epochs", slow + suffix, "fulgur" + suffix, "three_epochs_s", aim
         )
         target.judged = "median"
         return target

@@ -504,6 +504,26 @@ TEST_CASE("a run that is interrupted again and again leaves no checkpoint for ea
   CHECK(names(folder) == names(quiet_folder));
 }
 
+TEST_CASE(
+    "a checkpoint whose path the user gave stays, in this run and in those that resume it; last and links do not") {
+  ModelCheckpoint::Options saving;
+  saving.monitor = "val_loss";
+  const TemporaryFolder folder;
+  const fs::path checkpoints = folder / "fulgur_logs/version_0/checkpoints";
+  const auto newest = [&] { return *link_target(checkpoints / "last.ckpt"); };
+  const auto ended_at = [&](int64_t batch, const CheckpointChoice& from) {
+    CHECK(fit(folder, {.from = from, .ends_at = batch, .saving = saving}).exit_code == ExitCode::preempted);
+    return newest();
+  };
+  const fs::path first = ended_at(3, {}), second = ended_at(10, (checkpoints / "last.ckpt").string()),
+                 third = ended_at(17, second.string()), fourth = ended_at(24, "last");
+  CHECK_FALSE(fs::exists(first));
+  CHECK(fit(folder, {.from = "auto", .saving = saving}).epochs == 6);
+  CHECK(fs::exists(second));
+  CHECK_FALSE(fs::exists(third));
+  CHECK_FALSE(fs::exists(fourth));
+}
+
 TEST_CASE("loaders are created at a resume as they were for the run that was interrupted") {
   // Each epoch's data is another one, by the epoch in which the loader is created.
   struct Changing : SelfPlanned {

@@ -381,8 +381,6 @@ TEST_CASE("the run folder has config, metrics and checkpoints; logger false leav
   options.logger = std::vector<Spec<Logger>>();
   fit(options, regression_data(), &report);
   CHECK_FALSE(fs::exists(report.run_dir / "metrics.csv"));
-  // A text is not a choice: it would be `true`.
-  STATIC_CHECK_FALSE(std::is_assignable_v<DeterministicChoice&, const char*>);
   // Without checkpoints too, there is what a repetition and --resume need, and nothing else.
   options.enable_checkpointing = false;
   fit(options, regression_data(), &report);
@@ -550,6 +548,32 @@ TEST_CASE("options take texts in C++, and no null pointer") {
   CHECK(options.logger.loggers.at(0).class_path() == "CsvLogger");
   options.fast_dev_run = size_t{3};
   CHECK(options.fast_dev_run.batches == 3);
+  options.devices = {0, 3};
+  CHECK(options.devices.indices == std::vector<int64_t>{0, 3});
+  CHECK_FALSE(options.devices.count);
+  options.devices = {2};
+  CHECK(options.devices.indices == std::vector<int64_t>{2});
+  options.devices = "3,";
+  CHECK(options.devices.indices == std::vector<int64_t>{3});
+  options.devices = 2;
+  CHECK(options.devices.count == 2);
+  CHECK(options.devices.indices.empty());
+  options.devices = "auto";
+  CHECK(options.devices.is_auto());
+  CHECK_THAT(message_of<ConfigError>([&] { options.devices = "two"; }),
+             ContainsSubstring("[trainer.devices]") && ContainsSubstring("two"));
+  CHECK_THAT(message_of<ConfigError>([&] { options.devices = "0,0"; }), ContainsSubstring("only once"));
+  options.deterministic = "warn";
+  CHECK(options.deterministic.warn_only);
+  options.deterministic = "false";
+  CHECK_FALSE(options.deterministic.enabled);
+  CHECK_THAT(message_of<ConfigError>([&] { options.deterministic = "warm"; }),
+             ContainsSubstring("[trainer.deterministic]") && ContainsSubstring("warm"));
+  STATIC_CHECK_FALSE(std::is_assignable_v<DeviceChoice&, std::nullptr_t>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<DeterministicChoice&, std::nullptr_t>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<DeterministicChoice&, void*>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<ValCheckInterval&, std::nullptr_t>);
+  STATIC_CHECK_FALSE(std::is_assignable_v<Length&, std::nullptr_t>);
   STATIC_CHECK_FALSE(std::is_assignable_v<LoggerChoice&, std::nullptr_t>);
   STATIC_CHECK_FALSE(std::is_assignable_v<Spec<Strategy>&, std::nullptr_t>);
   STATIC_CHECK_FALSE(std::is_assignable_v<FastDevRun&, char>);

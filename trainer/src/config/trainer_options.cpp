@@ -78,6 +78,16 @@ std::optional<std::vector<int64_t>> device_indices(std::string_view text) {
   return indices;
 }
 
+/// The value that the option has with this text in a config.
+template <class T>
+T from_text(const char* text, const char* option) {
+  T value;
+  Problems problems;
+  FieldTraits<T>::read(ConfigNode::scalar(text), value, problems, option);
+  if (!problems.empty()) throw ConfigError(cat("[", option, "] ", problems.items().front().message));
+  return value;
+}
+
 }  // namespace
 
 TypeInfo FieldTraits<DeviceChoice>::type() {
@@ -94,6 +104,8 @@ TypeInfo FieldTraits<DeviceChoice>::type() {
                      .name = "indices as text, such as \"0,3\" or \"3,\"",
                      .pattern = "^ *[0-9]+ *(, *[0-9]+ *)*,? *$"}}};
 }
+
+DeviceChoice::DeviceChoice(const char* text) : DeviceChoice(from_text<DeviceChoice>(text, "trainer.devices")) {}
 
 bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value, Problems& problems,
                                      const std::string& path) {
@@ -134,6 +146,9 @@ ConfigNode FieldTraits<DeviceChoice>::write(const DeviceChoice& value) {
 TypeInfo FieldTraits<DeterministicChoice>::type() {
   return {.kind = TypeInfo::Kind::any_of, .name = "bool or warn", .parts = {FieldTraits<bool>::type(), choice("warn")}};
 }
+
+DeterministicChoice::DeterministicChoice(const char* text)
+    : DeterministicChoice(from_text<DeterministicChoice>(text, "trainer.deterministic")) {}
 
 bool FieldTraits<DeterministicChoice>::read(const ConfigNode& node, DeterministicChoice& value, Problems& problems,
                                             const std::string& path) {

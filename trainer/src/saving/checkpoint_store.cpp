@@ -263,7 +263,7 @@ void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const Ch
   saves_ = kept_.take_over(path, state, names, saves_);
   released_ = true;
   if (!own) return;
-  kept_.resumed_from(path);
+  kept_.resumed_from(path, checkpoint.is_named);
   saved_ = place();
   resumed_path_ = path;
   first_own_ticket_ = next_ticket_;

@@ -62,6 +62,7 @@ struct ResumedCheckpoint {
   std::filesystem::path path;
   bool same_run = false;    ///< the run continues in the run folder that the checkpoint belongs to
   bool unfinished = false;  ///< that run was not marked as finished there; on rank 0
+  bool is_named = false;    ///< the user gave its own path: it must stay
 };
 
 /// The checkpoints of a run: writes those that are requested (in the background unless `async_checkpoint` is off),

@@ -10,6 +10,9 @@ namespace fulgur::detail {
 namespace fs = std::filesystem;
 namespace {
 
+// Keeps what `ckpt_path` names, also in checkpoints.
+constexpr std::string_view kUser = "ckpt_path";
+
 // The checkpoints in a folder; none if it cannot be read.
 std::vector<CheckpointSummary> checkpoints_in(const fs::path& folder) {
   try {
@@ -158,8 +161,9 @@ int64_t KeptCheckpoints::take_over(const fs::path& checkpoint, const StateTree& 
   return saves;
 }
 
-void KeptCheckpoints::resumed_from(const fs::path& path) {
-  keepers_[path];
+void KeptCheckpoints::resumed_from(const fs::path& path, bool is_named) {
+  auto& owners = keepers_[path];
+  if (is_named) owners.emplace(kUser);
   last_ = path;
 }
 

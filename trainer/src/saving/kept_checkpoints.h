@@ -48,8 +48,8 @@ class KeptCheckpoints {
   /// counter of `checkpoint`.
   int64_t take_over(const std::filesystem::path& checkpoint, const StateTree& state,
                     const std::vector<std::filesystem::path>& requested, int64_t saves);
-  /// The run has resumed from this checkpoint, which is now `last`.
-  void resumed_from(const std::filesystem::path& path);
+  /// The run has resumed from this checkpoint, which is now `last`. If the user has named it, the run never removes it.
+  void resumed_from(const std::filesystem::path& path, bool is_named);
 
  private:
   /// The callback whose ranking `best` follows.

@@ -73,6 +73,7 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
     auto resolved = resolve_checkpoint(*choice, run.options, run.components, [&](const fs::path& run_dir) {
       if (searches) plan.lock.emplace(run_dir);
     });
+    plan.is_named = resolved.path == *choice && !was_searched(run, *choice);
     plan.checkpoint = std::move(resolved.path);
     plan.content = std::move(resolved.content);
     if (searches) report_search(run, resolved, plan);
@@ -81,14 +82,19 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
   plan.checkpoint_run_dir = run_folder_of(*plan.checkpoint);
   if (choice) choose_run(run, *choice, plan);
   // A link is followed once, so that the report names the checkpoint itself.
-  if (auto target = link_target(*plan.checkpoint)) plan.checkpoint = std::move(target);
+  if (auto target = link_target(*plan.checkpoint)) {
+    plan.checkpoint = std::move(target);
+    plan.is_named = false;
+  }
 }
 
 }  // namespace
 
 Restoring ResumePlan::restoring(RunState& run, Services& services) {
-  resumed = {
-      .path = *checkpoint, .same_run = run_dir && !begins_again && !run.run_dir.empty(), .unfinished = unfinished};
+  resumed = {.path = *checkpoint,
+             .same_run = run_dir && !begins_again && !run.run_dir.empty(),
+             .unfinished = unfinished,
+             .is_named = is_named};
   return {.run = run, .services = services, .content = *content, .load = run.load, .checkpoint = &resumed};
 }
 
@@ -112,6 +118,7 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
     };
     follow(plan.checkpoint);
     follow(plan.checkpoint_run_dir);
+    plan.is_named = !run.collectives().broadcast_text(plan.is_named ? "named" : "", 0).empty();
   }
   if (run.fn != TrainerFn::fit || !run.load.loads_loops()) plan.checkpoint_run_dir.reset();
   // Lock before reading, since an active run there may remove the checkpoint.

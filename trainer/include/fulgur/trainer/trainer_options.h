@@ -102,6 +102,11 @@ struct FULGUR_API DeviceChoice {
   DeviceChoice() = default;
   DeviceChoice(int number) : count(number) {}
   DeviceChoice(std::vector<int64_t> list) : indices(std::move(list)) {}
+  /// `options.devices = {0, 3}`: indices.
+  DeviceChoice(std::initializer_list<int64_t> list) : indices(list) {}
+  /// As in a config. Throws a ConfigError if the text is not a choice.
+  DeviceChoice(const char* text);
+  DeviceChoice(std::nullptr_t) = delete;
   bool is_auto() const { return !count && indices.empty(); }
 };
 
@@ -117,9 +122,12 @@ struct FULGUR_API DeterministicChoice {
   bool enabled = false;
   bool warn_only = false;  ///< an operation without a deterministic form warns instead of throwing
   DeterministicChoice() = default;
-  /// Not from a pointer, such as a text.
+  /// Not from another pointer than a text.
   template <std::same_as<bool> B>
   DeterministicChoice(B on, bool only_warn = false) : enabled(on), warn_only(only_warn) {}
+  /// `options.deterministic = "warn"`, as in a config. Throws a ConfigError if the text is not a choice.
+  DeterministicChoice(const char* text);
+  DeterministicChoice(std::nullptr_t) = delete;
 };
 
 template <>
@@ -139,6 +147,7 @@ struct FULGUR_API ValCheckInterval {
   ValCheckInterval(double fraction) : batches(fraction) {}
   ValCheckInterval(Interval every) : interval(every) {}
   ValCheckInterval(const char* text) : ValCheckInterval(Interval(text)) {}
+  ValCheckInterval(std::nullptr_t) = delete;
   /// True if validation runs once, at the end of each epoch.
   bool at_epoch_end() const { return !interval && !batches.count && batches.fraction == 1.0; }
 };

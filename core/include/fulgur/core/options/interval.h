@@ -59,6 +59,7 @@ struct FULGUR_API Length {
   Length(int n) : count(n) {}
   Length(Interval length) : interval(length) {}
   Length(const char* text) : Length(Interval(text)) {}
+  Length(std::nullptr_t) = delete;
 };
 
 }  // namespace fulgur
