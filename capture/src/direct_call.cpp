@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "fulgur/core/state/plain_copy.h"
 #include "fulgur/core/text/errors.h"
 
 namespace fulgur::detail {
@@ -110,7 +111,7 @@ std::unique_ptr<DirectCall> make_bias_product(const c10::OperatorHandle& op,
                &out = arguments[5].toTensor();
   const bool fits = bias.dim() == 1 && bias.is_contiguous() && bias.scalar_type() == out.scalar_type() &&
                     out.dim() == 2 && out.is_contiguous() && out.size(1) == bias.size(0) && out.size(0) > 0 &&
-                    out.size(1) > 0 && out.numel() < at::internal::GRAIN_SIZE && !bias.is_neg() && !bias.is_conj();
+                    out.size(1) > 0 && out.numel() < at::internal::GRAIN_SIZE && holds_its_values(bias);
   if (!fits || arguments[3].toScalar().toComplexDouble() != 1. || out.is_alias_of(bias) || out.is_alias_of(a) ||
       out.is_alias_of(b))
     return nullptr;

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "fulgur/core/state/plain_copy.h"
 #include "operator_rules.h"
 #include "out_overload.h"
 
@@ -12,7 +13,7 @@ using c10::IValue;
 
 bool are_alike(const Tensor& one, const Tensor& other) {
   return one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() && one.strides() == other.strides() &&
-         !one.is_conj() && !one.is_neg() && !other.is_conj() && !other.is_neg();
+         holds_its_values(one) && holds_its_values(other);
 }
 
 }  // namespace

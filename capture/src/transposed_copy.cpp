@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/state/plain_copy.h"
+
 namespace fulgur::detail {
 namespace {
 
@@ -137,7 +139,7 @@ class TransposedCopy final : public DirectCall {
 };
 
 bool is_usable(const Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() &&
+  return tensor.is_non_overlapping_and_dense() && holds_its_values(tensor) &&
          (tensor.element_size() == 2 || tensor.element_size() == 4);
 }
 

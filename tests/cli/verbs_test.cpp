@@ -39,6 +39,9 @@ TEST_CASE("describe lists what a data module provides for links") {
   CHECK(says(shown("LabelledTextDataModule"), "max_length"));
   CHECK(says(shown("ImageFolderDataModule"), "Provides for link, as data.NAME: num_classes, classes"));
   CHECK_FALSE(says(shown("MlpClassifier"), "Provides for link"));
+  CHECK(says(shown("trainer"), "allocator.keep_freed_memory"));
+  CHECK(says(shown("config"), "load.weights_only"));
+  CHECK_FALSE(says(shown("config"), "trainer.max_epochs"));
 }
 
 TEST_CASE("one config serves fit, validate, test and predict") {

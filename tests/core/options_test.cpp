@@ -165,6 +165,7 @@ TEST_CASE("F40 wrong kinds and null are refused") {
 TEST_CASE("F40 an unknown key names the nearest one") {
   CHECK(says(read("cuont", "1"), "cuont: unknown key; did you mean 'count'?"));
   CHECK(says(read("<<", "1"), "merge keys are not supported"));
+  CHECK(says(read("depth", "1"), "depth: unknown key; it is an option of inner: write `inner: {depth: …}`"));
   Sample value;
   Fields fields;
   value.fields(fields);

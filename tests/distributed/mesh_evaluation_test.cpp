@@ -183,8 +183,7 @@ TEST_CASE("mesh evaluations: a run that only evaluates divides the parameters, t
   CHECK(evaluated({}) == evaluated(kUnits + Arguments{"--trainer.strategy.units", "[first, last]"}));
 }
 
-// Not run by default: on a busy machine, the peak depends on how far ranks are apart.
-TEST_CASE("mesh evaluations: no rank has memory for all parameters", "[.quiet]") {
+TEST_CASE("mesh evaluations: no rank has memory for all parameters") {
   const Arguments axes =
       GENERATE(Arguments{"--trainer.strategy.mesh.pipeline", "4"},
                Arguments{"--trainer.strategy.mesh.pipeline", "2", "--trainer.strategy.mesh.tensor", "2"});

@@ -140,6 +140,14 @@ std::string unknown_key(const std::string& key, const std::vector<std::string>& 
   return cat("unknown key", as_sentence(hint), "`describe ", class_name, "` lists the options of this class");
 }
 
+// For a key that an option of these has, which is a map: where to write it.
+std::optional<std::string> place_in_map(const std::vector<Field>& fields, const std::string& key) {
+  for (const Field& field : fields)
+    if (field.type.object && field.type.object()->find(key))
+      return cat("it is an option of ", field.name, ": write `", field.name, ": {", key, ": …}`");
+  return std::nullopt;
+}
+
 /// One type of several: the conditions on a list stand in parentheses, so that they are not taken for those of the
 /// rest.
 std::string alternative_text(const TypeInfo& part) {
@@ -219,6 +227,7 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
     if (!field) {
       const Location& where = value.key_where.source.empty() ? value.where : value.key_where;
       std::optional<std::string> hint = hint_for_unknown ? hint_for_unknown(key) : std::nullopt;
+      if (!hint) hint = place_in_map(fields_, key);
       if (key == "<<")
         hint = "merge keys are not supported; write the keys out, or give the shared part in a separate --config file";
       // `{max_epochs:3}`

@@ -12,8 +12,8 @@ namespace {
 
 bool is_plain(const Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         tensor.numel() < at::internal::GRAIN_SIZE && !tensor.is_conj() && !tensor.is_neg() &&
-         !tensor._is_zerotensor() && !tensor.is_quantized() && !tensor.has_names();
+         tensor.numel() < at::internal::GRAIN_SIZE && holds_its_values(tensor) && !tensor.is_quantized() &&
+         !tensor.has_names();
 }
 
 void copy_bytes(const Tensor& to, const Tensor& from) {
@@ -21,6 +21,10 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
 }
 
 }  // namespace
+
+bool holds_its_values(const Tensor& tensor) {
+  return !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
+}
 
 bool is_plain_copy(const Tensor& to, const Tensor& from) {
   return to.scalar_type() == from.scalar_type() && is_plain(to) && is_plain(from) && to.sizes() == from.sizes() &&

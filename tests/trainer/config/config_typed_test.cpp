@@ -134,6 +134,9 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
   for (const char* strategy : {"ddp", "fsdp", "mesh", "model_parallel", "hybrid"})
     CHECK(says(load_error(cat("trainer: {strategy: {class_path: ", strategy, ", init_args: {sync_batchnorm: true}}}")),
                "sync_batchnorm: unknown key; it is an option of the Trainer: trainer.sync_batchnorm"));
+  CHECK(says(load_error("trainer: {keep_freed_memory: false}"),
+             "trainer.keep_freed_memory: unknown key; it is an option of allocator: write `allocator: "
+             "{keep_freed_memory: …}`"));
   for (const char* key : {"num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
                           "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {
     INFO(key);

@@ -42,7 +42,7 @@ ConfigNode FieldTraits<SeedChoice>::write(const SeedChoice& value) {
 void Config::fields(Fields& f) {
   f(seed_everything, "seed_everything",
     "Seed of all random numbers; true: a random seed, which is printed and saved; false: none.");
-  f(trainer, "trainer", "How the run is executed.");
+  f(trainer, "trainer", "How the run is executed; `describe trainer` shows its keys.");
   f(model, "model", "The network and its training step.").nullable();
   f(data, "data", "The data of the run.").nullable();
   f(optimizer, "optimizer", "Optimizer for modules that do not configure one.");

@@ -33,18 +33,18 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
-void add_rows(std::vector<TextRow>& rows, const Fields& fields, const std::string& prefix, bool also_nested) {
+void add_rows(std::vector<TextRow>& rows, const Fields& fields, const std::string& prefix, std::string_view not_in) {
   for (const Field& field : fields.all()) {
     rows.push_back({prefix + field.name, type_text(field.type), default_text(field), field.doc});
-    if (also_nested && field.type.object)
-      add_rows(rows, *field.type.object(), cat(prefix, field.name, "."), also_nested);
+    if (field.type.object && field.name != not_in)
+      add_rows(rows, *field.type.object(), cat(prefix, field.name, "."), not_in);
   }
 }
 
-/// Name, type, default and doc of each option, one per line, and `also_nested` those of the options that are maps.
-std::string table_of(const Fields& fields, bool also_nested = false) {
+/// Name, type, default and doc of each option, one per line, and those of the options that are maps, but of `not_in`.
+std::string table_of(const Fields& fields, std::string_view not_in = {}) {
   std::vector<TextRow> rows{{"option", "type", "default", "meaning"}};
-  add_rows(rows, fields, "", also_nested);
+  add_rows(rows, fields, "", not_in);
   std::vector<int64_t> widths = column_widths(rows);
   constexpr int64_t kWidest = 44;
   for (size_t i = 1; i < widths.size(); ++i) widths[i] = std::min(widths[i], kWidest);
@@ -85,7 +85,7 @@ std::string describe(const std::string& name) {
     const OptionFields made(info->make_options());
     if (!out.empty()) out += "\n";
     out += cat(info->name, " (", kind, ")\n  ", info->doc, "\n\n");
-    out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields, /*also_nested=*/true);
+    out += made.fields.all().empty() ? "  It has no options.\n" : table_of(made.fields);
     if (!info->exports.empty()) out += cat("\n  Provides for link, as data.NAME: ", info->exports, "\n");
     out += common_table(registry, made.fields);
   }
@@ -119,7 +119,8 @@ std::optional<ConfigNode> detail::default_options(std::string_view class_path) {
 }
 
 std::string describe_component(const std::string& name) {
-  if (name == "config") return "The top keys of a config\n\n" + table_of(*FieldTraits<Config>::type().object());
+  if (name == "config")
+    return "The top keys of a config\n\n" + table_of(*FieldTraits<Config>::type().object(), "trainer");
   if (name == "trainer") return "The keys under trainer\n\n" + table_of(*FieldTraits<TrainerOptions>::type().object());
   return describe(name);
 }

@@ -4,6 +4,10 @@
 
 namespace fulgur::detail {
 
+/// Whether the memory of the tensor holds its values: a mark can say that they are its conjugates or negatives, or
+/// zeros without memory.
+FULGUR_API bool holds_its_values(const Tensor& tensor);
+
 /// Whether `to.copy_(from)` is a copy of bytes that LibTorch would make on one thread: few values on the CPU, both
 /// contiguous, of one dtype and shape, in memory of their own.
 FULGUR_API bool is_plain_copy(const Tensor& to, const Tensor& from);
