@@ -65,8 +65,7 @@ bool newest_run_is_the_base_of(const Config& start) {
   if (!newest) return false;
   // `last` and `best` are in the newest run, unless that is the one which started from them.
   if (is_word(start.ckpt_path)) return !start_of_run(*newest);
-  std::error_code error;
-  return fs::equivalent(fs::path(*start.ckpt_path).parent_path().parent_path(), *newest, error);
+  return is_checkpoint_of(*start.ckpt_path, *newest);
 }
 
 // The saved config of a resumed run describes how it started.

@@ -65,6 +65,15 @@ ConfigSources without_resume(ConfigSources sources) {
   return sources;
 }
 
+// Adapters learn what is added to the weights of a trained model.
+void warn_of_untrained_base(const Config& config, const fulgur::LightningModule& module) {
+  const bool starts_afresh = !config.ckpt_path || config.ckpt_path == "auto";
+  if (config.adapters && starts_afresh && !config.pretrained.path && !module.has_trained_weights())
+    log::warn("cli.untrained_base",
+              "the config has adapters, and the weights that they adapt, which are not trained, are newly initialized. "
+              "Give the weights of a trained model with pretrained.path or --ckpt_path");
+}
+
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
@@ -92,11 +101,11 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   if (config.profile_steps == 0)
     if (const ExitCode code = run_finders(config, place && place->world_size > 1); code != ExitCode::ok) return code;
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit, place.has_value());
+  if (first_rank) warn_of_untrained_base(config, *run.module);
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
   save_report(command, report_json("fit", report));
-  // A run that had already finished has no metrics.
   if (!report.metrics.empty()) print(metrics_table("Fit metric", {report.metrics}));
   return report.exit_code;
 }

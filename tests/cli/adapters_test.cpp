@@ -64,6 +64,7 @@ bool is_near(double a, double b) { return std::abs(a - b) < 1e-5; }
 TEST_CASE("a fit with adapters says so; export merges them, and tests agree however they are loaded") {
   const Adapted run;
   CHECK(says(run.shown, "adapters: 2 layers, rank 2, alpha 4.0; 49 of 113 parameters are trained"));
+  CHECK(says(run.shown, "[cli.untrained_base]"));
   // WeightAveraging replaces the weights in tests of a config that lists it, with and without separate adapters.
   const double adapted = run.test_loss({"-c", "c.yaml", "--ckpt_path", run.checkpoint, "--trainer.callbacks", "[]"});
   CHECK_FALSE(is_near(adapted, run.test_loss({"-c", "base.yaml", "--trainer.callbacks", "[]"})));
@@ -81,6 +82,9 @@ TEST_CASE("a fit with adapters says so; export merges them, and tests agree howe
   const double imported =
       run.test_loss({"-c", "base.yaml", "--ckpt_path", "averaged.ckpt", "--trainer.callbacks", "[]"});
   CHECK(is_near(averaged, imported));
+  const Finished resumed = run({"fit", "-c", "c.yaml", "--resume", "--trainer.max_epochs", "2"});
+  CHECK(resumed.exit_code == 0);
+  CHECK_FALSE(says(resumed.err, "untrained_base"));
 }
 
 TEST_CASE("export --only_adapters writes what adapters.path reads") {

@@ -154,6 +154,18 @@ TEST_CASE("images that need eval_transforms, and names of torchvision's transfor
       run({"fit", "--data.transforms", "[{class_path: Normalize, init_args: {mean: 0.5, std: 0.5}}]"});
   INFO(normalised.err);
   CHECK(says(normalised.err, "[images.not_normalized]"));
+  const auto normalize = [](const char* mean) {
+    return std::string("[{class_path: Normalize, init_args: {mean: ") + mean + ", std: 0.5}}]";
+  };
+  const Finished only_evaluated =
+      run({"fit", "--data.transforms", "[ToFloat]", "--data.eval_transforms", normalize("0.5")});
+  CHECK(says(only_evaluated.err, "but training images are not"));
+  const Finished differently =
+      run({"fit", "--data.transforms", normalize("0.4"), "--data.eval_transforms", normalize("0.5")});
+  CHECK(says(differently.err, "with different numbers"));
+  const Finished alike =
+      run({"fit", "--data.transforms", normalize("0.5"), "--data.eval_transforms", normalize("0.5")});
+  CHECK_FALSE(says(alike.err, "not_normalized"));
 }
 
 TEST_CASE("a checkpoint predicts rows of another table without the table that it was trained on") {

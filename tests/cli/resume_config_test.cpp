@@ -259,6 +259,65 @@ TEST_CASE(
   CHECK(trainer({"fit", "-c", "c.yaml", "-c", "fine.yaml"}, {.folder = folder.path()}).exit_code == 2);
 }
 
+TEST_CASE("a path of a checkpoint means the same with a final slash, from another folder and by links") {
+  const Stopped base;
+  const fs::path run = base.folder / "fulgur_logs/version_0", checkpoints = run / "checkpoints";
+  const std::string name = fulgur::link_target(checkpoints / "last.ckpt")->filename().string();
+  fs::create_directory_symlink(checkpoints, base.folder / "all");
+  fs::create_directory_symlink(checkpoints / name, base.folder / "one");
+  const std::string config = (base.folder / "c.yaml").string(), root = base.folder.path().string();
+  const auto fit = [&](const fs::path& from, const std::string& path, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"fit", "-c", config, "--trainer.default_root_dir", root, "--ckpt_path", path};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished end = trainer(arguments, {.folder = from});
+    INFO(path << "\n" << end.err);
+    CHECK(end.exit_code == 0);
+    return end.err;
+  };
+  const std::string in_run = "fulgur_logs/version_0/checkpoints/" + name;
+  const std::vector<std::pair<fs::path, std::string>> forms{{base.folder.path(), in_run},
+                                                            {base.folder.path(), in_run + "/"},
+                                                            {base.folder.path(), (checkpoints / name).string() + "/"},
+                                                            {run, "checkpoints/" + name},
+                                                            {checkpoints, name},
+                                                            {base.folder.path(), "all/" + name},
+                                                            {base.folder.path(), "one"}};
+  int version = 0;
+  // Another run begins with its weights, and the run of the checkpoint is not the one to resume.
+  for (const auto& [from, path] : forms) {
+    write_text(base.folder / "fine.yaml", "ckpt_path: " + path + "\nload: {weights_only: true}\n");
+    const Finished end = trainer({"fit", "-c", config, "-c", (base.folder / "fine.yaml").string(), "--resume",
+                                  "--trainer.default_root_dir", root, "--trainer.max_steps", "2"},
+                                 {.folder = from});
+    INFO(path << "\n" << end.err);
+    CHECK(end.exit_code == 0);
+    CHECK(says(end.err, "there is no run to resume; this one starts from ckpt_path"));
+    CHECK(says(end.err, "version_" + std::to_string(++version)));
+    fs::remove_all(base.folder / "fulgur_logs" / ("version_" + std::to_string(version--)));
+  }
+  // The run continues in its folder, and keeps the checkpoint.
+  int steps = 12;
+  for (const auto& [from, path] : forms) {
+    CHECK(says(fit(from, path, {"--trainer.max_steps", std::to_string(++steps)}), "fulgur_logs/version_0"));
+    CHECK(fs::exists(checkpoints / name));
+  }
+  CHECK_FALSE(fs::exists(base.folder / "fulgur_logs/version_1"));
+}
+
+TEST_CASE("a checkpoint whose path was given stays, also if nothing was saved before the run continues") {
+  const Stopped base;
+  const fs::path checkpoints = base.folder / "fulgur_logs/version_0/checkpoints";
+  const std::string name = fulgur::link_target(checkpoints / "last.ckpt")->filename().string();
+  const auto fit = [&](const std::string& path, const char* steps) {
+    return trainer({"fit", "-c", "c.yaml", "--ckpt_path", path, "--trainer.max_steps", steps},
+                   {.folder = base.folder.path()})
+        .exit_code;
+  };
+  REQUIRE(fit((checkpoints / name).string(), "12") == 0);  // there is nothing to train
+  REQUIRE(fit("last", "14") == 0);
+  CHECK(fs::exists(checkpoints / name));
+}
+
 TEST_CASE("fast_dev_run tries the loops from the start with a checkpoint's weights") {
   const Stopped run;
   const Finished end = trainer({"fit", "-c", "c.yaml", "--ckpt_path", "last", "--trainer.fast_dev_run", "2"},

@@ -279,6 +279,11 @@ link: {model.init_args.vocab_size: data.vocab_size}
   CHECK(predict("b", {"--data.batch_size", "1"}) == lines);
   CHECK(predict("c", {"--trainer.accelerator", "cpu", "--trainer.strategy", "ddp", "--trainer.devices", "2"}) == lines);
   CHECK(predict("d", {"--model.generate.seed", "4"}) != lines);
+  const Finished none = trainer({"predict", "-c", "p.yaml", "--model.generate.max_new_tokens", "0", "--ckpt_path",
+                                 "run/fulgur_logs/version_0/checkpoints/last.ckpt"},
+                                {.folder = texts.path()});
+  CHECK(none.exit_code == 0);
+  CHECK(says(none.err, "[models.generates_nothing]"));
   // The tokenizer must be that of the checkpoint.
   REQUIRE(texts({"--train", "bpe", "--vocab_size", "300", "--input", "corpus.txt", "--output", "u"}).exit_code == 0);
   const Finished other = trainer({"predict", "-c", "p.yaml", "--data.tokenizer", "u", "--ckpt_path",

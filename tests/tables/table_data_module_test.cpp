@@ -212,6 +212,21 @@ TEST_CASE("numbers that are classes in large numbers are warned about") {
   CHECK(warnings(60, 50, "km").empty());
 }
 
+TEST_CASE("categories that the training part does not have are warned about if most rows of a file have them") {
+  const auto warnings = [](const std::string& rows) {
+    Table table("a,city,y\n1,Oslo,1\n2,Bergen,2\n3,Oslo,3\n4,Bergen,4\n");
+    table.options.split = {.val_fraction = 0, .test_fraction = 0};
+    write_text(table.folder / "p.csv", "a,city\n" + rows);
+    table.options.predict_paths = {table.folder / "p.csv"};
+    return fulgur::test::shown_lines([&] { (void)rows_of(*table.made(), RunningStage::predict); });
+  };
+  CHECK_THAT(warnings("1,oslo\n2,bergen\n3,Oslo\n"),
+             ContainsSubstring("column 'city'") && ContainsSubstring("2 of 3 rows") &&
+                 ContainsSubstring("known are Bergen, Oslo") && ContainsSubstring("tables.unknown_categories"));
+  CHECK(warnings("1,oslo\n2,Bergen\n3,Oslo\n").empty());
+  CHECK(warnings("1,Trondheim\n").empty());
+}
+
 TEST_CASE("a column of numbers that becomes a category by a few texts is warned about") {
   const auto warnings = [](int rows, const std::set<int>& texts, const auto& change) {
     std::string table = "a,b,y\n";

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "fulgur/core/options/yaml_writer.h"
 #include "fulgur/core/text/errors.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -39,10 +40,29 @@ StageTransforms stage_transforms(const std::vector<Spec<ImageTransform>>& on_wor
   return transforms;
 }
 
-bool normalizes(const std::vector<Spec<ImageTransform>>& on_workers,
-                const std::vector<Spec<ImageTransform>>& on_device) {
-  const auto is_normalize = [](const Spec<ImageTransform>& spec) { return spec.class_path() == "Normalize"; };
-  return std::ranges::any_of(on_workers, is_normalize) || std::ranges::any_of(on_device, is_normalize);
+// How the images are normalised: the options of each Normalize, in YAML.
+std::vector<std::string> normalizations(const std::vector<Spec<ImageTransform>>& on_workers,
+                                        const std::vector<Spec<ImageTransform>>& on_device) {
+  std::vector<std::string> found;
+  for (const auto* const transforms : {&on_workers, &on_device})
+    for (const Spec<ImageTransform>& one : *transforms)
+      if (one.class_path() == "Normalize") found.push_back(to_yaml(one.write()));
+  return found;
+}
+
+void warn_if_normalized_differently(const ImageBatchOptions& options) {
+  const auto training = normalizations(options.transforms, options.device_transforms),
+             evaluation = normalizations(options.eval_transforms, options.eval_device_transforms);
+  if (training == evaluation) return;
+  std::string what = "training images and those of validation, test and predict are normalised with different numbers";
+  if (evaluation.empty())
+    what = "training images are normalised, but those of validation, test and predict are not";
+  else if (training.empty())
+    what = "images of validation, test and predict are normalised, but training images are not";
+  log::warn("images.not_normalized",
+            cat(what,
+                ": transforms are only for training. Write the same Normalize in data.init_args.transforms and in "
+                "data.init_args.eval_transforms"));
 }
 
 std::vector<RunningStage> stages_of(TrainerFn fn) {
@@ -205,11 +225,7 @@ ImageDataModule::~ImageDataModule() = default;
 void ImageDataModule::setup(TrainerFn fn) {
   impl_->find_classes();
   const ImageBatchOptions& options = impl_->options;
-  if (normalizes(options.transforms, options.device_transforms) &&
-      !normalizes(options.eval_transforms, options.eval_device_transforms))
-    log::warn("images.not_normalized",
-              "training images are normalised, but those of validation, test and predict are not: transforms are only "
-              "for training. Repeat Normalize in data.init_args.eval_transforms");
+  warn_if_normalized_differently(options);
   for (const RunningStage stage : stages_of(fn))
     if (!impl_->datasets.contains(stage)) impl_->datasets[stage] = impl_->make_dataset(stage);
 }

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "fulgur/core/options/checked_options.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/nn/checkpoint.h"
 #include "option_bounds.h"
@@ -287,6 +288,10 @@ Outputs GPT::predict_step(const Batch& batch, int64_t, int64_t) {
     if (batch.contains("index")) prompts.indices = batch["index"];
     return {{"generated", fulgur::generate(*this, prompts, options_.generate)}};
   }
+  if (options_.generate != GenerateOptions())
+    log::warn("models.generates_nothing",
+              "options of generate are set, but max_new_tokens is 0: the most probable next token of each place is "
+              "predicted, and no text. Set model.init_args.generate.max_new_tokens");
   const auto [probability, prediction] = forward(batch[0]).softmax(2).max(2);
   return {{"prediction", prediction}, {"probability", probability}};
 }

@@ -1,11 +1,14 @@
 #include "columns/row_encoder.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/sum.h>
 
 #include <cmath>
 
 #include "columns/read_cell.h"
 #include "fulgur/core/text/errors.h"
+#include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
 namespace fulgur::tables {
@@ -87,7 +90,25 @@ Batch RowEncoder::encode_all(const std::vector<std::filesystem::path>& paths, in
     throw DataError(cat("[data.TableDataModule] the files must not change while they are read; '",
                         escape_controls(paths.front().string()), "' had ", count, " rows before, and has ", row,
                         " now."));
+  warn_of_unknown(batch[1], paths.front());
   return batch;
+}
+
+// A value that is written in another way than in the training file would go unnoticed.
+void RowEncoder::warn_of_unknown(const Tensor& categories, const std::filesystem::path& file) const {
+  const int64_t rows = categories.size(0);
+  constexpr int64_t kFewest = 2;
+  const Tensor unknown = categories.eq(0).sum(0);
+  for (int64_t i = 0; i < categories.size(1); ++i) {
+    const auto count = unknown[i].item<int64_t>();
+    if (count < kFewest || 2 * count <= rows) continue;
+    const CategoryFeature& category = schema_.categories[static_cast<size_t>(i)];
+    log::warn("tables.unknown_categories",
+              cat("column '", escape_controls(category.name), "' of '", escape_controls(file.string()), "' has ", count,
+                  " of ", counted(rows, "row"),
+                  " with values that the training part does not have, and which count as ", "unknown; known are ",
+                  escape_controls(join_some(category.values, 5)), ". Are they written in the same way?"));
+  }
 }
 
 }  // namespace fulgur::tables

@@ -25,6 +25,8 @@ class RowEncoder {
   Batch encode_all(const std::vector<std::filesystem::path>& paths, int64_t count) const;
 
  private:
+  void warn_of_unknown(const Tensor& categories, const std::filesystem::path& file) const;
+
   TableSchema schema_;
   char delimiter_;
   bool refuses_blanks_, with_targets_;

@@ -166,6 +166,15 @@ TEST_CASE("a finished run says so and trains no more; with a higher limit it con
   CHECK(fit(folder, "auto", 14).report.global_step == 14);
 }
 
+TEST_CASE("a finished run has the metrics that it ended with, also those of the rest of a window of steps") {
+  TemporaryFolder folder;
+  const Result first = fit(folder, {}, 14);
+  const Result again = fit(folder, "auto", 14);
+  CHECK_THAT(again.told, ContainsSubstring("is finished"));
+  CHECK_FALSE(first.report.metrics.empty());
+  CHECK(again.report.metrics == first.report.metrics);
+}
+
 TEST_CASE("a run that a callback has stopped is finished under any limit; last trains on") {
   TemporaryFolder folder;
   struct Stops : Callback {

@@ -55,7 +55,8 @@ struct PromptsDataModule::Impl {
       throw ConfigError(
           "[text.PromptsDataModule] tokenizer must name a tokenizer, unless the run loads a checkpoint of a model of "
           "characters or bytes (TextDataModule), whose vocabulary is used; it is null. Set data.init_args.tokenizer to "
-          "the tokenizer that the model was trained with; a model of characters or bytes needs --ckpt_path.");
+          "the tokenizer that the model was trained with (data.tokenizer of the run's config.yaml); only a model of "
+          "characters or bytes needs none, and takes them from the checkpoint (--ckpt_path).");
   }
 
   Tensor encoded(const detail::PromptLine& prompt, const Tokenizer* with) const {

@@ -399,6 +399,19 @@ std::optional<std::filesystem::path> run_to_resume(const Config& config) {
   return run ? std::optional(run->folder) : std::nullopt;
 }
 
+bool is_checkpoint_of(const std::filesystem::path& checkpoint, const std::filesystem::path& run_folder) {
+  const std::filesystem::path path = detail::named_checkpoint(checkpoint);
+  std::error_code error;
+  if (const auto of = detail::run_folder_of(path)) return std::filesystem::equivalent(*of, run_folder, error);
+  try {
+    // The folder of the checkpoints names the run (KeptCheckpoints).
+    const std::filesystem::path folder = std::filesystem::absolute(detail::checkpoint_folder_of(run_folder));
+    return summarize_checkpoint(path).origin.run == escape_controls(folder.lexically_normal().string());
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
 std::optional<std::string> start_of_run(const std::filesystem::path& run_folder) {
   const std::filesystem::path file = run_folder / run_layout::kConfig;
   const auto text = read_regular_file(file);

@@ -1,7 +1,9 @@
 #include "checkpointing/resume.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -43,12 +45,24 @@ bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, 
 }
 
 // The run in the folder if it has finished, and would again finish under these options.
+std::optional<MetricValues> metrics_in(const nlohmann::ordered_json& marker) {
+  const auto values = marker.find("metrics");
+  if (values == marker.end() || !values->is_object()) return std::nullopt;
+  MetricValues metrics;
+  for (const auto& [name, value] : values->items())
+    metrics.emplace_back(name, value.is_number() ? value.get<double>()
+                               : value == "inf"  ? std::numeric_limits<double>::infinity()
+                               : value == "-inf" ? -std::numeric_limits<double>::infinity()
+                                                 : std::numeric_limits<double>::quiet_NaN());
+  return metrics;
+}
+
 std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerOptions& options) {
   if (options.fast_dev_run.batches > 0) return std::nullopt;  // it tries the loops from the start
   const fs::path folder = fs::absolute(given).lexically_normal();
   const auto text = read_regular_file(folder / run_layout::kFinished);
   if (!text) return std::nullopt;
-  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("reason") || !json["reason"].is_string() || !json.contains("epochs") ||
       !json["epochs"].is_number_integer() || !json.contains("global_step") ||
       !json["global_step"].is_number_integer() || !json.contains("fit_time_s") || !json["fit_time_s"].is_number())
@@ -58,7 +72,8 @@ std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerO
                              .epochs = json["epochs"],
                              .global_step = json["global_step"],
                              .last_checkpoint = link_target(checkpoint_folder_of(folder) / run_layout::kLast),
-                             .best_checkpoint = link_target(checkpoint_folder_of(folder) / run_layout::kBest)};
+                             .best_checkpoint = link_target(checkpoint_folder_of(folder) / run_layout::kBest),
+                             .metrics = metrics_in(json)};
   if (has_more_to_do(options, finished, json["fit_time_s"])) return std::nullopt;
   return finished;
 }
@@ -118,7 +133,7 @@ std::string without_link(const fs::path& folder) {
 
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
                          const fs::path& config_folder) {
-  if (choice != "last" && choice != "best") return choice;
+  if (choice != "last" && choice != "best") return named_checkpoint(choice);
   const std::string link = choice + run_layout::kExtension;
   const auto chosen_in = [&](const fs::path& run_dir) -> std::optional<fs::path> {
     const fs::path folder = checkpoint_folder_of(run_dir);
@@ -200,6 +215,14 @@ std::optional<VerifiedCheckpoint> find_verified(const fs::path& run_dir) {
 }
 
 }  // namespace
+
+fs::path named_checkpoint(const fs::path& given) {
+  const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
+  if (run_folder_of(path)) return path;
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return !error && run_folder_of(real) ? real : path;
+}
 
 std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal().parent_path();
@@ -290,15 +313,22 @@ bool is_marked_finished(const fs::path& run_dir) {
   return fs::exists(run_dir / run_layout::kFinished, error);
 }
 
-void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s) {
+void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s,
+                   const MetricValues& metrics) {
   if (run_dir.empty()) return;
+  nlohmann::ordered_json values = nlohmann::ordered_json::object();
+  // JSON has no infinities and no NaN.
+  for (const auto& [name, value] : metrics)
+    values[escape_controls(name)] =
+        std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(cat(value));
   check_replaceable(run_dir / run_layout::kFinished);
   std::ofstream file(run_dir / run_layout::kFinished);
   file << nlohmann::ordered_json{{"reason", reason},
                                  {"epochs", progress.epochs.completed},
                                  {"global_step", progress.global_step},
-                                 {"fit_time_s", fit_time_s}}
-              .dump()
+                                 {"fit_time_s", fit_time_s},
+                                 {"metrics", values}}
+              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
        << '\n';
 }
 

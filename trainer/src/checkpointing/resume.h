@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/components.h"
@@ -27,6 +29,10 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 /// CheckpointError that says where it looked.
 std::filesystem::path find_checkpoint(const std::string& choice, const std::filesystem::path& root, const RunName& name,
                                       const std::filesystem::path& config_folder);
+
+/// A path that a user gave, without a final slash. A link that only leads to a checkpoint in a run folder, or on the
+/// way to one, is followed: the path in the run folder is what names the run.
+std::filesystem::path named_checkpoint(const std::filesystem::path& given);
 
 /// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
@@ -70,9 +76,12 @@ struct FULGUR_API VerifiedCheckpoint {
 /// was raised.
 bool is_of_limit(std::string_view stop_reason);
 
-/// Marks in a run folder that its run has finished.
+/// Values of a run's report.
+using MetricValues = std::vector<std::pair<std::string, double>>;
+
+/// Marks in a run folder that its run has finished, with these metrics.
 void mark_finished(const std::filesystem::path& run_dir, const std::string& reason, const Progress& progress,
-                   double fit_time_s);
+                   double fit_time_s, const MetricValues& metrics);
 /// Whether a run folder has that marker.
 bool is_marked_finished(const std::filesystem::path& run_dir);
 /// Notes in a run folder that an exception has ended the fit, for those who look at it later. Never throws: the
@@ -87,6 +96,7 @@ struct FinishedRun {
   std::string reason;
   int64_t epochs = 0, global_step = 0;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
+  std::optional<MetricValues> metrics;  ///< nullopt: marked by an earlier version
 };
 /// Nullopt if the newest run has not ended, or ended at a limit that is higher now.
 std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const TrainerComponents& components);

@@ -24,12 +24,13 @@ CheckpointOrigin origin_of(const RunState& run) {
 }
 
 // Weights of a loop of the user have no config that could be used again.
-LoadReport load_or_advise(LightningModule& module, const CheckpointContent& content, const LoadOptions& options) {
+LoadReport load_or_advise(LightningModule& module, const CheckpointContent& content, const fs::path& checkpoint,
+                          const LoadOptions& options) {
   try {
     return load_module_state(module, content.module, options);
   } catch (const CheckpointError& error) {
-    if (!content.state.contains(checkpoint_keys::kFabric)) throw;
     const std::string text = error.what();
+    if (!content.state.contains(checkpoint_keys::kFabric)) throw CheckpointError(cat(checkpoint, ": ", text));
     throw CheckpointError(cat(
         text.substr(0, text.rfind('\n')),
         "\nFabric wrote the checkpoint, from a loop of the user, and it names no model: its weights are those of that "
@@ -116,8 +117,9 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
   if (const int64_t copies = take_float32_copies(*run.model, exact); copies > 0)
     run.print(
         cat("weights: ", copies, " are the float32 copies of the checkpoint, since this run has float32 weights"));
-  const LoadReport report = load_or_advise(
-      *run.model, exact, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
+  const LoadReport report =
+      load_or_advise(*run.model, exact, checkpoint,
+                     {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
     run.print(cat("weights: ", report.converted.size(), " of another dtype were converted, such as ",
                   report.converted.front()));

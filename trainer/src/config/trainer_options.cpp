@@ -325,7 +325,9 @@ void TrainerOptions::fields(Fields& f) {
   f(cpu_matmul, "cpu_matmul",
     "The library that multiplies float32 matrices on the CPU: mkl (LibTorch's kernels), onednn (oneDNN for large "
     "products), or auto (the faster one, from a table of processors); a resumed run keeps its library.");
-  f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every N steps; 0: never.").at_least(0);
+  f(log_every_n_steps, "log_every_n_steps",
+    "Writes a row of step values every N steps, with their means since the row before; 0: never.")
+      .at_least(0);
 
   f(default_root_dir, "default_root_dir", "Folder in which run folders are created.");
   f(logger, "logger", "Loggers of the run; true: CsvLogger and JsonlLogger; false: none.");

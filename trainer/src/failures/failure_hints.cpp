@@ -11,9 +11,9 @@ struct Hint {
 };
 
 constexpr const char* kDtypes =
-    "two inputs have different dtypes. Labels of cross entropy are int64, and inputs have the module's dtype "
-    "(trainer.precision); convert doubles in a batch with to(torch::kFloat). Images of "
-    "bytes (Byte) become floating-point by the transform ToFloat or Normalize";
+    "two inputs have different dtypes. Labels of cross entropy are int64 (save those of a file so), and inputs have "
+    "the module's dtype (trainer.precision); in a module or data set of your own, convert doubles with "
+    "to(torch::kFloat). Images of bytes (Byte) become floating-point by the transform ToFloat or Normalize";
 
 constexpr std::array kHints{
     Hint{"on the same device",

@@ -1,6 +1,7 @@
 #include "saving/kept_checkpoints.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
@@ -10,7 +11,7 @@ namespace fulgur::detail {
 namespace fs = std::filesystem;
 namespace {
 
-// Keeps what `ckpt_path` names, also in checkpoints.
+// Keeps what `ckpt_path` names. Not in checkpoints: the file kNamed says it.
 constexpr std::string_view kUser = "ckpt_path";
 
 // The checkpoints in a folder; none if it cannot be read.
@@ -103,7 +104,8 @@ StateTree KeptCheckpoints::state(const CheckpointRequest& request) const {
   StateTree::List kept;
   for (const auto& [path, owners] : keepers_) {
     StateTree::List names;
-    for (const std::string& owner : owners) names.emplace_back(owner);
+    for (const std::string& owner : owners)
+      if (owner != kUser) names.emplace_back(owner);
     kept.push_back(StateTree::map({{"path", path_in_state(path)}, {"owners", std::move(names)}}));
   }
   StateTree best_owner = nullptr;
@@ -133,6 +135,11 @@ int64_t KeptCheckpoints::take_over(const fs::path& checkpoint, const StateTree& 
     auto& owners = keepers_[path];
     for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
   }
+  std::error_code error;
+  std::ifstream named(here.parent_path() / run_layout::kNamed);
+  for (std::string line; std::getline(named, line);)
+    if (const fs::path path = plain_path(here / line); !line.empty() && fs::exists(path, error))
+      keepers_[path].emplace(kUser);
   // Where a resume looks for the newest, in the folder and behind its links, and where the run has saved.
   std::set<fs::path> places{here, checkpoint.parent_path()}, linked;
   for (const char* name : {run_layout::kLast, run_layout::kBest})
@@ -163,7 +170,11 @@ int64_t KeptCheckpoints::take_over(const fs::path& checkpoint, const StateTree& 
 
 void KeptCheckpoints::resumed_from(const fs::path& path, bool is_named) {
   auto& owners = keepers_[path];
-  if (is_named) owners.emplace(kUser);
+  // Also on disk: who continues from this checkpoint once more must know it, before another one is saved.
+  if (is_named && owners.emplace(kUser).second && run_.is_global_zero()) {
+    std::ofstream file(folder().parent_path() / run_layout::kNamed, std::ios::app);
+    file << path_in_state(path) << '\n';
+  }
   last_ = path;
 }
 

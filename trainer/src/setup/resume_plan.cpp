@@ -1,6 +1,7 @@
 #include "setup/resume_plan.h"
 
 #include "checkpointing/resume.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 #include "fulgur/trainer/checkpoint_keys.h"
@@ -73,7 +74,9 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
     auto resolved = resolve_checkpoint(*choice, run.options, run.components, [&](const fs::path& run_dir) {
       if (searches) plan.lock.emplace(run_dir);
     });
-    plan.is_named = resolved.path == *choice && !was_searched(run, *choice);
+    plan.is_named = *choice != "last" && *choice != "best" && !was_searched(run, *choice);
+    for (const auto& callback : run.callbacks)
+      if (plan.is_named && callback->resume_candidate() == resolved.path) plan.is_named = false;
     plan.checkpoint = std::move(resolved.path);
     plan.content = std::move(resolved.content);
     if (searches) report_search(run, resolved, plan);
@@ -83,8 +86,9 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
   if (choice) choose_run(run, *choice, plan);
   // A link is followed once, so that the report names the checkpoint itself.
   if (auto target = link_target(*plan.checkpoint)) {
+    const fs::path link = plan.checkpoint->filename();
+    if (link == run_layout::kLast || link == run_layout::kBest) plan.is_named = false;
     plan.checkpoint = std::move(target);
-    plan.is_named = false;
   }
 }
 

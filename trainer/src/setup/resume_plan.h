@@ -24,7 +24,7 @@ struct ResumePlan {
   std::optional<std::filesystem::path> checkpoint_run_dir, restarted_run_dir, run_dir;
   bool begins_again = false;  ///< `run_dir` is `restarted_run_dir`: nothing in it is continued
   bool unfinished = false;    ///< the run in `run_dir` was not marked as finished; on rank 0
-  bool is_named = false;      ///< `checkpoint` was given as its own path, not as `last`, `auto` or a link
+  bool is_named = false;  ///< `checkpoint` was given as its own path, not as `last`, `auto` or the link of one of them
   std::optional<RunLock> lock;
   ResumedCheckpoint resumed = {};
 

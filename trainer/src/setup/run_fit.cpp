@@ -99,10 +99,12 @@ bool last_state_is_saved(const RunState& run, const Services& services) {
 
 // The result of a fit that had already finished: the weights, and the metrics.
 void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
+  const bool has_metrics = !report.metrics.empty();
   try {
     const CheckpointContent content = read_checkpoint(checkpoint);
+    // Those of the checkpoint lack the last rows of the loggers.
     for (const auto& [name, value] : content.state.at(checkpoint_keys::kMetrics).as_map())
-      report.metrics.emplace_back(name, value.as_double());
+      if (!has_metrics) report.metrics.emplace_back(name, value.as_double());
     const LoadReport loaded =
         load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
     if (!loaded.differences.empty())
@@ -145,7 +147,8 @@ void end_fit(RunState& run, Services& services) {
         cat("the final checkpoint was not written, so the run does not count as finished: --resume trains again from ",
             services.context.last_checkpoint() ? "the last one" : "the start, since there is no other"));
   else if (!services.finite.stopped() && run.is_global_zero())
-    mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
+    mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s(),
+                  services.logs.published());
 }
 
 // Saves what was trained before a metric was missing. Returns the checkpoint, if there is one.
@@ -218,9 +221,10 @@ FitReport report_of_finished(const FinishedRun& finished, LightningModule* modul
   log::info(cat("the run in ", finished.run_dir, " is finished (", finished.reason, ", ",
                 counted(finished.epochs, "epoch"), ", ", counted(finished.global_step, "step"),
                 "): there is nothing to resume. ",
-                is_of_limit(finished.reason)
-                    ? "Raise the limit, or omit --resume for a new run"
-                    : "To train on from its last checkpoint, use --ckpt_path last; for a new run, omit --resume"));
+                is_of_limit(finished.reason) ? "Raise the limit, or omit --resume for a new run"
+                                             : "To train on from its last checkpoint, use --ckpt_path last",
+                finished.reason.starts_with("EarlyStopping") ? " and a larger patience, since it counts on" : "",
+                is_of_limit(finished.reason) ? "" : "; for a new run, omit --resume"));
   FitReport report;
   report.stop_reason = cat("finished: ", finished.reason);
   report.epochs = finished.epochs;
@@ -228,6 +232,7 @@ FitReport report_of_finished(const FinishedRun& finished, LightningModule* modul
   report.run_dir = finished.run_dir;
   report.last_checkpoint = finished.last_checkpoint;
   report.best_checkpoint = finished.best_checkpoint;
+  if (finished.metrics) report.metrics = *finished.metrics;
   if (module && finished.last_checkpoint) take_result(*module, *finished.last_checkpoint, report);
   return report;
 }

@@ -296,6 +296,19 @@ void RunSetup::save_config() {
   if (!file || error) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
 }
 
+// Small data: a user of Lightning expects values of the last step or of one epoch.
+void RunSetup::print_long_rows() {
+  const auto train = run_.stages.find(RunningStage::train);
+  if (run_.fn != TrainerFn::fit || run_.active_loggers.empty() || train == run_.stages.end()) return;
+  const auto batches = train->second.total();
+  const int64_t window = run_.options.accumulate_grad_batches, steps = (batches.value_or(0) + window - 1) / window;
+  if (!batches || steps == 0 || steps >= run_.options.log_every_n_steps || run_.options.max_epochs == 1) return;
+  run_.print(cat("rows of step values: every ", run_.options.log_every_n_steps, " steps; an epoch has ", steps,
+                 ", so their means, which are also what is displayed, are of several epochs. "
+                 "trainer.log_every_n_steps: ",
+                 steps, " writes one for each"));
+}
+
 void RunSetup::print_start() {
   if (run_.components.is_trial) return;
   run_.print(cat("devices: ", hardware_->devices.describe(), " · strategy: ", run_.strategy->name(),
@@ -322,6 +335,7 @@ void RunSetup::print_start() {
                              batches == 1 ? " batch" : " batches"));
   }
   run_.print(cat("data: ", join(components, " · "), run_.world_size() > 1 ? " (of rank 0)" : ""));
+  print_long_rows();
   run_.print(run_.run_dir.empty() ? run_.options.barebones ? "run folder: none (barebones)"
                                     : run_.is_profile()    ? "run folder: none (profile)"
                                                            : "run folder: none (fast_dev_run)"

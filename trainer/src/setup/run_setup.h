@@ -57,6 +57,7 @@ class RunSetup {
   // The resolved config and what else a checkpoint says about the run.
   void describe_run();
   void save_config();
+  void print_long_rows();
   void print_start();
 
   ProcessSettings settings_;

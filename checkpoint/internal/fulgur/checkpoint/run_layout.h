@@ -11,6 +11,8 @@ inline constexpr const char* kConfig = "config.yaml";       ///< the resolved co
 inline constexpr const char* kVerbLine = "# verb: ";  ///< a comment at the start of the config: the verb of the run
 
 inline constexpr const char* kFinished = "finished.json";  ///< only in the folder of a run that is finished
-inline constexpr const char* kFailed = "failed.json";      ///< only in the folder of a fit that an exception has ended
+inline constexpr const char* kNamed =
+    "named_checkpoints.txt";                           ///< those that `ckpt_path` named, one per line; they stay
+inline constexpr const char* kFailed = "failed.json";  ///< only in the folder of a fit that an exception has ended
 
 }  // namespace fulgur::run_layout

@@ -19,6 +19,7 @@ struct FULGUR_API GenerateOptions {
   double top_p = 1.0;
   int64_t seed = 0;
   std::vector<int64_t> stop_tokens = {};
+  bool operator==(const GenerateOptions&) const = default;
   void fields(Fields& f);
 };
 

@@ -51,6 +51,9 @@ FULGUR_API bool starts_at_first_step(const Config& config);
 /// The folder of the run that `ckpt_path: auto` finds; nullopt if there is none.
 FULGUR_API std::optional<std::filesystem::path> run_to_resume(const Config& config);
 
+/// Whether the run in the folder has written the checkpoint, there or in another folder.
+FULGUR_API bool is_checkpoint_of(const std::filesystem::path& checkpoint, const std::filesystem::path& run_folder);
+
 /// The `ckpt_path` with which the run in the folder started, as its saved config says; nullopt if it started without.
 FULGUR_API std::optional<std::string> start_of_run(const std::filesystem::path& run_folder);
 
