@@ -1,5 +1,6 @@
 #include "verbs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 #include "exchange_verbs.h"
 #include "failure.h"
 #include "failure_report.h"
+#include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/contracts/registry.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
@@ -110,8 +112,18 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   return report.exit_code;
 }
 
-// Weights of a newly created module are unrelated to previous training.
-void warn_of_untrained(const Config& config, const fulgur::LightningModule& module) {
+// Weights of a newly created module are unrelated to previous training, and those in the saved config of a run are from
+// before it.
+void warn_of_untrained(const CommandLine& command, const Config& config, const fulgur::LightningModule& module) {
+  namespace layout = fulgur::run_layout;
+  const bool is_saved = config.ckpt_path && *config.ckpt_path != "last" && *config.ckpt_path != "best" &&
+                        std::filesystem::exists(config.folder / layout::kCheckpoints / layout::kLast),
+             is_given = std::ranges::any_of(command.sources.overrides,
+                                            [](const auto&one) { return one.first == "ckpt_path"; });
+  if (is_saved && !is_given)
+    log::warn("cli.start_evaluated",
+              cat("the config is that of a run which started from ", escape_controls(*config.ckpt_path),
+                  ", and these weights are used. For what the run has learned, use --ckpt_path last or best"));
   if (!config.ckpt_path && !config.pretrained.path && !module.has_trained_weights())
     log::warn("cli.untrained_weights",
               "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
@@ -133,7 +145,7 @@ std::string media_folders(const std::filesystem::path& run_dir, std::string_view
 ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, bool several,
                   FailureReport& failure) {
   PreparedRun run = prepare(config, verb, several);
-  warn_of_untrained(config, *run.module);
+  warn_of_untrained(command, config, *run.module);
   const auto watched = failure.watch(run.trainer);
   const bool validates = verb == fulgur::TrainerFn::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
@@ -149,7 +161,7 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Trai
 
 ExitCode predict(const CommandLine& command, const Config& config, bool several, FailureReport& failure) {
   PreparedRun run = prepare(config, fulgur::TrainerFn::predict, several);
-  warn_of_untrained(config, *run.module);
+  warn_of_untrained(command, config, *run.module);
   const auto watched = failure.watch(run.trainer);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;

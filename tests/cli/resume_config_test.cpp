@@ -314,6 +314,13 @@ TEST_CASE("a checkpoint whose path was given stays, also if nothing was saved be
         .exit_code;
   };
   REQUIRE(fit((checkpoints / name).string(), "12") == 0);  // there is nothing to train
+  const auto tested = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"test", "-c", "fulgur_logs/version_0/config.yaml"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return trainer(arguments, {.folder = base.folder.path()}).err;
+  };
+  CHECK(says(tested({}), "[cli.start_evaluated]"));
+  CHECK_FALSE(says(tested({"--ckpt_path", "last"}), "start_evaluated"));
   REQUIRE(fit("last", "14") == 0);
   CHECK(fs::exists(checkpoints / name));
 }
