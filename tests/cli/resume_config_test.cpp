@@ -321,6 +321,9 @@ TEST_CASE("a checkpoint whose path was given stays, also if nothing was saved be
   };
   CHECK(says(tested({}), "[cli.start_evaluated]"));
   CHECK_FALSE(says(tested({"--ckpt_path", "last"}), "start_evaluated"));
+  const std::string unfit = tested({"--ckpt_path", "last", "--model.hidden", "[9]"});
+  CHECK(says(unfit, "the checkpoint does not fit the module"));
+  CHECK(says(unfit, name));
   REQUIRE(fit("last", "14") == 0);
   CHECK(fs::exists(checkpoints / name));
 }

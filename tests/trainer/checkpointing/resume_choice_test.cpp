@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
 #include <set>
@@ -176,18 +177,22 @@ TEST_CASE("a finished run has the metrics that it ended with, also those of the 
 }
 
 TEST_CASE("a run that a callback has stopped is finished under any limit; last trains on") {
+  const std::string reason = GENERATE("enough", "EarlyStopping: worse");
   TemporaryFolder folder;
   struct Stops : Callback {
+    explicit Stops(std::string why) : reason(std::move(why)) {}
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
-      if (run.progress().global_step == 12) run.request_stop("enough");
+      if (run.progress().global_step == 12) run.request_stop(reason);
     }
+    std::string reason;
   };
   fit(folder, {}, 20,
-      [](TrainerOptions&, TrainerComponents& components) { components.add(std::make_shared<Stops>()); });
+      [&](TrainerOptions&, TrainerComponents& components) { components.add(std::make_shared<Stops>(reason)); });
   const Result again = fit(folder, "auto", 25);
   CHECK(again.report.global_step == 12);
-  CHECK_THAT(again.told, ContainsSubstring("is finished (enough") &&
+  CHECK_THAT(again.told, ContainsSubstring("is finished (" + reason) &&
                              ContainsSubstring("To train on from its last checkpoint, use --ckpt_path last"));
+  CHECK((again.told.find("larger patience") != std::string::npos) == reason.starts_with("EarlyStopping"));
   CHECK(fit(folder, "last", 25).report.global_step == 25);
 }
 

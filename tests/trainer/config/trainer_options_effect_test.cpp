@@ -221,6 +221,17 @@ TEST_CASE("log_every_n_steps decides how many rows there are, 0 turns step rows 
     Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data());
     CHECK(logger->values("train_loss").size() == rows);  // the last row holds what no interval ended
   }
+  // Means of several epochs are announced.
+  const auto shown = [](int64_t every, int64_t epochs) {
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = epochs;
+    options.log_every_n_steps = every;
+    return shown_lines([&] { Trainer(options).fit(std::make_shared<SelfPlanned>(), regression_data()); });
+  };
+  CHECK_THAT(shown(50, 2), ContainsSubstring("rows of step values: every 50 steps; an epoch has 10"));
+  CHECK(shown(10, 2).find("rows of step values") == std::string::npos);
+  CHECK(shown(50, 1).find("rows of step values") == std::string::npos);
 }
 
 TEST_CASE("the same seed gives the same run, another seed another") {

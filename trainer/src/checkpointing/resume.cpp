@@ -319,8 +319,7 @@ void mark_finished(const fs::path& run_dir, const std::string& reason, const Pro
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
   // JSON has no infinities and no NaN.
   for (const auto& [name, value] : metrics)
-    values[escape_controls(name)] =
-        std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(cat(value));
+    values[name] = std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(cat(value));
   check_replaceable(run_dir / run_layout::kFinished);
   std::ofstream file(run_dir / run_layout::kFinished);
   file << nlohmann::ordered_json{{"reason", reason},
