@@ -118,8 +118,8 @@ void warn_of_untrained(const CommandLine& command, const Config& config, const f
   namespace layout = fulgur::run_layout;
   const bool is_saved = config.ckpt_path && *config.ckpt_path != "last" && *config.ckpt_path != "best" &&
                         std::filesystem::exists(config.folder / layout::kCheckpoints / layout::kLast);
-  const bool is_given = std::ranges::any_of(command.sources.overrides,
-                                            [](const auto& override) { return override.first == "ckpt_path"; });
+  const bool is_given =
+      std::ranges::any_of(command.sources.overrides, [](const auto& item) { return item.first == "ckpt_path"; });
   if (is_saved && !is_given)
     log::warn("cli.start_evaluated",
               cat("the config is that of a run which started from ", escape_controls(*config.ckpt_path),
