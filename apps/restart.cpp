@@ -56,15 +56,13 @@ void load_everything(CheckpointLoading& load) {
   load.key_prefixes.clear();
 }
 
-bool is_word(const std::optional<std::string>& ckpt_path) { return ckpt_path == "last" || ckpt_path == "best"; }
-
 // Whether the newest run is the one from which `start` begins another (fine-tuning), which has no checkpoint yet.
 bool newest_run_is_the_base_of(const Config& start) {
   if (!start.ckpt_path || *start.ckpt_path == "auto" || start.load.loads_loops()) return false;
   const auto newest = run_to_resume(start);
   if (!newest) return false;
   // `last` and `best` are in the newest run, unless that is the one which started from them.
-  if (is_word(start.ckpt_path)) return !start_of_run(*newest);
+  if (is_last_or_best(start.ckpt_path)) return !start_of_run(*newest);
   return is_checkpoint_of(*start.ckpt_path, *newest);
 }
 
@@ -72,7 +70,7 @@ bool newest_run_is_the_base_of(const Config& start) {
 void keep_start(const Config& start, Config& resumed) {
   if (resumed.written_start) return;
   resumed.written_start = {start.ckpt_path, start.load};
-  if (!is_word(start.ckpt_path)) return;
+  if (!is_last_or_best(start.ckpt_path)) return;
   if (const auto run = run_to_resume(resumed))
     if (const auto from = start_of_run(*run)) resumed.written_start->ckpt_path = from;
 }

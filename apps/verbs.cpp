@@ -116,7 +116,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
 // before it.
 void warn_of_untrained(const CommandLine& command, const Config& config, const fulgur::LightningModule& module) {
   namespace layout = fulgur::run_layout;
-  const bool is_saved = config.ckpt_path && *config.ckpt_path != "last" && *config.ckpt_path != "best" &&
+  const bool is_saved = config.ckpt_path && !is_last_or_best(config.ckpt_path) &&
                         std::filesystem::exists(config.folder / layout::kCheckpoints / layout::kLast);
   const bool is_given =
       std::ranges::any_of(command.sources.overrides, [](const auto& item) { return item.first == "ckpt_path"; });

@@ -304,6 +304,25 @@ TEST_CASE("a path of a checkpoint means the same with a final slash, from anothe
   CHECK_FALSE(fs::exists(base.folder / "fulgur_logs/version_1"));
 }
 
+TEST_CASE("a checkpoint in another folder than its run's is one of the run, which is the base of a fine-tuning") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  REQUIRE(trainer({"fit", "-c", "c.yaml", "--trainer.callbacks",
+                   "[{class_path: ModelCheckpoint, init_args: {dirpath: kept}}]"},
+                  {.folder = folder.path()})
+              .exit_code == 0);
+  const fs::path checkpoint = *fulgur::link_target(folder / "fulgur_logs/version_0/checkpoints/last.ckpt");
+  REQUIRE(checkpoint.parent_path().filename() == "kept");
+  write_text(folder / "fine.yaml", "ckpt_path: " + checkpoint.string() + "\nload: {weights_only: true}\n");
+  const Finished end = trainer({"fit", "-c", "c.yaml", "-c", "fine.yaml", "--resume", "--trainer.max_steps", "2"},
+                               {.folder = folder.path()});
+  INFO(end.err);
+  CHECK(end.exit_code == 0);
+  CHECK(says(end.err, "there is no run to resume; this one starts from ckpt_path"));
+  CHECK(fs::exists(folder / "fulgur_logs/version_1"));
+  CHECK(fs::exists(checkpoint));
+}
+
 TEST_CASE("a checkpoint whose path was given stays, also if nothing was saved before the run continues") {
   const Stopped base;
   const fs::path checkpoints = base.folder / "fulgur_logs/version_0/checkpoints";

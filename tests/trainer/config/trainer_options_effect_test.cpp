@@ -222,14 +222,16 @@ TEST_CASE("log_every_n_steps decides how many rows there are, 0 turns step rows 
     CHECK(logger->values("train_loss").size() == rows);  // the last row holds what no interval ended
   }
   // Means of several epochs are announced.
-  const auto shown = [](int64_t every, int64_t epochs) {
+  const auto shown = [](int64_t every, int64_t epochs, std::optional<int64_t> global_batch_size = {}) {
     TemporaryFolder folder;
     TrainerOptions options = quiet(folder);
     options.max_epochs = epochs;
     options.log_every_n_steps = every;
+    options.global_batch_size = global_batch_size;
     return shown_lines([&] { Trainer(options).fit(std::make_shared<SelfPlanned>(), regression_data()); });
   };
   CHECK_THAT(shown(50, 2), ContainsSubstring("rows of step values: every 50 steps; an epoch has 10"));
+  CHECK_THAT(shown(50, 2, 8), ContainsSubstring("an epoch has 5"));  // of two batches each
   CHECK(shown(10, 2).find("rows of step values") == std::string::npos);
   CHECK(shown(50, 1).find("rows of step values") == std::string::npos);
 }

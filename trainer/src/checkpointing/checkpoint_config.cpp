@@ -14,6 +14,7 @@
 #include "fulgur/trainer/components.h"
 #include "fulgur/trainer/yaml.h"
 #include "process/run_folder.h"
+#include "saving/kept_checkpoints.h"
 
 namespace fulgur {
 namespace {
@@ -399,14 +400,14 @@ std::optional<std::filesystem::path> run_to_resume(const Config& config) {
   return run ? std::optional(run->folder) : std::nullopt;
 }
 
+bool is_last_or_best(const std::optional<std::string>& ckpt_path) { return ckpt_path == "last" || ckpt_path == "best"; }
+
 bool is_checkpoint_of(const std::filesystem::path& checkpoint, const std::filesystem::path& run_folder) {
   const std::filesystem::path path = detail::named_checkpoint(checkpoint);
   std::error_code error;
   if (const auto of = detail::run_folder_of(path)) return std::filesystem::equivalent(*of, run_folder, error);
   try {
-    // The folder of the checkpoints names the run (KeptCheckpoints).
-    const std::filesystem::path folder = std::filesystem::absolute(detail::checkpoint_folder_of(run_folder));
-    return summarize_checkpoint(path).origin.run == escape_controls(folder.lexically_normal().string());
+    return summarize_checkpoint(path).origin.run == detail::origin_of_folder(detail::checkpoint_folder_of(run_folder));
   } catch (const CheckpointError&) {
     return false;
   }
@@ -423,7 +424,7 @@ std::optional<std::string> start_of_run(const std::filesystem::path& run_folder)
 
 void resolve_start(Config& config) {
   const auto& choice = config.ckpt_path;
-  if (config.load.loads_loops() || (choice != "last" && choice != "best")) return;
+  if (config.load.loads_loops() || !is_last_or_best(choice)) return;
   const std::filesystem::path path = chosen_checkpoint(config);
   config.ckpt_path = link_target(path).value_or(path).string();
 }

@@ -13,6 +13,7 @@
 #include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::detail {
@@ -133,7 +134,7 @@ std::string without_link(const fs::path& folder) {
 
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
                          const fs::path& config_folder) {
-  if (choice != "last" && choice != "best") return named_checkpoint(choice);
+  if (!is_last_or_best(choice)) return named_checkpoint(choice);
   const std::string link = choice + run_layout::kExtension;
   const auto chosen_in = [&](const fs::path& run_dir) -> std::optional<fs::path> {
     const fs::path folder = checkpoint_folder_of(run_dir);

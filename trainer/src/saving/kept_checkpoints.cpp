@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "fulgur/checkpoint/run_layout.h"
+#include "fulgur/core/system/regular_file.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
 
@@ -28,9 +29,12 @@ std::vector<CheckpointSummary> checkpoints_in(const fs::path& folder) {
 fs::path plain_path(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
 fs::path KeptCheckpoints::folder() const { return plain_path(run_.checkpoint_dir()); }
+fs::path KeptCheckpoints::names_file() const { return folder().parent_path() / run_layout::kNamed; }
+
+std::string origin_of_folder(const fs::path& checkpoints) { return escape_controls(plain_path(checkpoints).string()); }
 
 // The folder of the checkpoints names the run. A run whose folder is moved keeps its name.
-std::string KeptCheckpoints::run_name() const { return began_as_ ? *began_as_ : escape_controls(folder().string()); }
+std::string KeptCheckpoints::run_name() const { return began_as_ ? *began_as_ : origin_of_folder(folder()); }
 
 bool KeptCheckpoints::is_own(const fs::path& path) const {
   std::error_code error;
@@ -136,8 +140,7 @@ int64_t KeptCheckpoints::take_over(const fs::path& checkpoint, const StateTree& 
     for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
   }
   std::error_code error;
-  std::ifstream named(here.parent_path() / run_layout::kNamed);
-  for (std::string line; std::getline(named, line);)
+  for (const std::string& line : split_text(read_regular_file(names_file()).value_or(""), '\n'))
     if (const fs::path path = plain_path(here / line); !line.empty() && fs::exists(path, error))
       keepers_[path].emplace(kUser);
   // Where a resume looks for the newest, in the folder and behind its links, and where the run has saved.
@@ -172,8 +175,8 @@ void KeptCheckpoints::resumed_from(const fs::path& path, bool is_named) {
   auto& owners = keepers_[path];
   // Also on disk: who continues from this checkpoint once more must know it, before another one is saved.
   if (is_named && owners.emplace(kUser).second && run_.is_global_zero()) {
-    std::ofstream file(folder().parent_path() / run_layout::kNamed, std::ios::app);
-    file << path_in_state(path) << '\n';
+    check_replaceable(names_file());
+    std::ofstream(names_file(), std::ios::app) << path_in_state(path) << '\n';
   }
   last_ = path;
 }

@@ -63,6 +63,7 @@ class KeptCheckpoints {
   /// without; of two rankings by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   std::filesystem::path folder() const;
+  std::filesystem::path names_file() const;
 
   RunContext& run_;
   std::optional<std::string> began_as_;  // the name of this run, if it continues
@@ -70,6 +71,9 @@ class KeptCheckpoints {
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
 };
+
+/// How the origin of checkpoints names the run that keeps them in this folder, unless it was moved.
+std::string origin_of_folder(const std::filesystem::path& checkpoints);
 
 /// A canonical form of a path, so that paths can be compared.
 std::filesystem::path plain_path(const std::filesystem::path& path);

@@ -4,6 +4,7 @@
 #include "fulgur/checkpoint/run_layout.h"
 #include "fulgur/core/text/log.h"
 #include "fulgur/core/text/text.h"
+#include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/checkpoint_keys.h"
 #include "process/run_folder.h"
 
@@ -74,7 +75,7 @@ void choose_checkpoint(const RunState& run, const CheckpointChoice& choice, cons
     auto resolved = resolve_checkpoint(*choice, run.options, run.components, [&](const fs::path& run_dir) {
       if (searches) plan.lock.emplace(run_dir);
     });
-    plan.is_named = *choice != "last" && *choice != "best" && !was_searched(run, *choice);
+    plan.is_named = !is_last_or_best(*choice) && !was_searched(run, *choice);
     for (const auto& callback : run.callbacks)
       if (plan.is_named && callback->resume_candidate() == resolved.path) plan.is_named = false;
     plan.checkpoint = std::move(resolved.path);

@@ -99,12 +99,12 @@ bool last_state_is_saved(const RunState& run, const Services& services) {
 
 // The result of a fit that had already finished: the weights, and the metrics.
 void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
-  const bool has_metrics = !report.metrics.empty();
   try {
     const CheckpointContent content = read_checkpoint(checkpoint);
     // Those of the checkpoint lack the last rows of the loggers.
-    for (const auto& [name, value] : content.state.at(checkpoint_keys::kMetrics).as_map())
-      if (!has_metrics) report.metrics.emplace_back(name, value.as_double());
+    if (report.metrics.empty())
+      for (const auto& [name, value] : content.state.at(checkpoint_keys::kMetrics).as_map())
+        report.metrics.emplace_back(name, value.as_double());
     const LoadReport loaded =
         load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
     if (!loaded.differences.empty())
@@ -217,14 +217,21 @@ void run_fit(RunState& run, Services& services, bool resumes, FitResult& result,
   filled();
 }
 
+namespace {
+
+std::string how_to_train_on(const std::string& reason) {
+  if (is_of_limit(reason)) return "Raise the limit, or omit --resume for a new run";
+  const bool counts_on = reason.starts_with("EarlyStopping");
+  return cat("To train on from its last checkpoint, use --ckpt_path last",
+             counts_on ? " and a larger patience, since it counts on" : "", "; for a new run, omit --resume");
+}
+
+}  // namespace
+
 FitReport report_of_finished(const FinishedRun& finished, LightningModule* module) {
   log::info(cat("the run in ", finished.run_dir, " is finished (", finished.reason, ", ",
                 counted(finished.epochs, "epoch"), ", ", counted(finished.global_step, "step"),
-                "): there is nothing to resume. ",
-                is_of_limit(finished.reason) ? "Raise the limit, or omit --resume for a new run"
-                                             : "To train on from its last checkpoint, use --ckpt_path last",
-                finished.reason.starts_with("EarlyStopping") ? " and a larger patience, since it counts on" : "",
-                is_of_limit(finished.reason) ? "" : "; for a new run, omit --resume"));
+                "): there is nothing to resume. ", how_to_train_on(finished.reason)));
   FitReport report;
   report.stop_reason = cat("finished: ", finished.reason);
   report.epochs = finished.epochs;

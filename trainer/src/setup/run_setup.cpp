@@ -18,6 +18,7 @@
 #include "loops/rewind.h"
 #include "process/run_folder.h"
 #include "run/all_loggers.h"
+#include "run/batch_sizes.h"
 #include "run/memory_format.h"
 #include "run/rank_role.h"
 #include "setup/profile_report.h"
@@ -300,9 +301,8 @@ void RunSetup::save_config() {
 void RunSetup::print_long_rows() {
   const auto train = run_.stages.find(RunningStage::train);
   if (run_.fn != TrainerFn::fit || run_.active_loggers.empty() || train == run_.stages.end()) return;
-  const auto batches = train->second.total();
-  const int64_t window = run_.options.accumulate_grad_batches, steps = (batches.value_or(0) + window - 1) / window;
-  if (!batches || steps == 0 || steps >= run_.options.log_every_n_steps || run_.options.max_epochs == 1) return;
+  const int64_t steps = steps_of_epochs(run_, 1, train->second.total()).value_or(0);
+  if (steps == 0 || steps >= run_.options.log_every_n_steps || run_.options.max_epochs == 1) return;
   run_.print(cat("rows of step values: every ", run_.options.log_every_n_steps, " steps; an epoch has ", steps,
                  ", so their means, which are also what is displayed, are of several epochs. "
                  "trainer.log_every_n_steps: ",

@@ -51,6 +51,9 @@ FULGUR_API bool starts_at_first_step(const Config& config);
 /// The folder of the run that `ckpt_path: auto` finds; nullopt if there is none.
 FULGUR_API std::optional<std::filesystem::path> run_to_resume(const Config& config);
 
+/// Whether `ckpt_path` is one of the words that mean a link in a run folder, and not a path.
+FULGUR_API bool is_last_or_best(const std::optional<std::string>& ckpt_path);
+
 /// Whether the run in the folder has written the checkpoint, there or in another folder.
 FULGUR_API bool is_checkpoint_of(const std::filesystem::path& checkpoint, const std::filesystem::path& run_folder);
 
